@@ -2044,6 +2044,28 @@ inline constexpr bool reaches_peers_memory = directly_addressable<C> || mirrored
 template <class C>
 concept has_symmetric_memory = reaches_peers_memory<C>;
 
+/// Buffers are memory that the host does not address: `each(count, f)` runs a kernel there, `fetch(to, from, bytes)` and
+/// `place(to, from, bytes)` copy to and from memory of the host; all return when that is done. `scratch()` is memory
+/// there for what such a kernel tells the host. What ranks agree on travels on `control()`, the communicator of the
+/// same ranks for memory of the host.
+template <class C>
+concept works_on_device = communicator<C> && requires(const C& c, void* to, const void* from, std::size_t bytes,
+                                                      where at) {
+  { c.control().rank() } -> std::same_as<int>;
+  { c.scratch() } -> std::same_as<std::span<std::byte>>;
+  c.fetch(to, from, bytes, at);
+  c.place(to, from, bytes, at);
+};
+
+/// The communicator of a group's ranks for memory of the host: votes, norms, counts, hashes.
+template <communicator C>
+[[nodiscard]] const auto& control_of(const C& group) noexcept {
+  if constexpr (works_on_device<C>)
+    return group.control();
+  else
+    return group;
+}
+
 /// The number of a rank, or of this rank in a group, where the sizes that follow are computed for every rank alike. A
 /// rehearsal does not take it for a question of the body: one rank is rehearsed for all that answer alike.
 template <class Ranked>
@@ -11421,6 +11443,54 @@ class wire_counts {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/parallel/group_memory.hpp
+//
+// Memory that a group's operations work on, for those who work on it between operations: of the host, or of a device.
+
+namespace belay::inline BELAY_ABI {
+
+/// f(0) ... f(count - 1), where the group's buffers are. Returns when they are over.
+template <class Group, kernel::indexed F>
+void each_in_memory_of(const Group& group, std::size_t count, const F& f, where at) {
+  if constexpr (works_on_device<Group>)
+    group.each(count, f, at);
+  else
+    kernel::for_each_index(count, f);
+}
+
+/// The same as a part of a started composite, of which `calls` are the operations.
+template <class Calls, kernel::indexed F>
+void each_among(const Calls& calls, std::size_t count, const F& f) {
+  if constexpr (requires { calls.each(count, f); })
+    calls.each(count, f);
+  else
+    kernel::for_each_index(count, f);
+}
+
+/// Those operations for memory of the host.
+template <class Calls>
+[[nodiscard]] const auto& host_calls_of(const Calls& calls) noexcept {
+  if constexpr (requires { calls.control(); })
+    return calls.control();
+  else
+    return calls;
+}
+
+/// `count` elements for the host to read: where they are, or in `room`.
+template <class T, class Group>
+[[nodiscard]] const T* host_view_of(const Group& group, const T* from, std::size_t count, std::vector<T>& room,
+                                    where at) {
+  if constexpr (works_on_device<Group>) {
+    room.resize(count);
+    group.fetch(room.data(), from, count * sizeof(T), at);
+    return room.data();
+  } else {
+    return from;
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// Whether gradients of parameters of T are rounded for the wire.
@@ -11456,19 +11526,19 @@ void reduce_rounded(const Calls& group, const bucket_reductions<T>& with, std::s
   const std::span<const std::size_t> own = with.wire.received(number);
   const std::span<T> sent = wire.first(b.count);
   const std::span<T> received = wire.subspan(b.count, own.size() * own.front());
-  kernel::for_each_index(b.count, kernel::copy<gradient_type, T>{computed, sent.data()});
+  each_among(group, b.count, kernel::copy<gradient_type, T>{computed, sent.data()});
   group.all_to_all_v(std::span<const T>(sent), counts, received, own, at);
   gradient_type* to = memory.data();
   for (std::size_t before = 0; before < rank; ++before) to += counts[before];
   const std::size_t count = own.front();
-  kernel::for_each_index(count, kernel::copy<T, gradient_type>{received.data(), to});
+  each_among(group, count, kernel::copy<T, gradient_type>{received.data(), to});
   for (std::size_t from = 1; from < own.size(); ++from)
-    kernel::for_each_index(count, kernel::axpy<gradient_type, T>{gradient_type(1), received.data() + from * count, to});
+    each_among(group, count, kernel::axpy<gradient_type, T>{gradient_type(1), received.data() + from * count, to});
   if (b.counts.empty()) group.all_gather_v(memory, counts, at);
 }
 
-/// The reduction of bucket `number` in `memory`: that of the gradients, or in checked builds of a copy. T is the
-/// parameters' type.
+/// The reduction of bucket `number` in `memory`: that of the gradients, or in checked builds of a copy, where the host
+/// addresses them. T is the parameters' type.
 template <class T>
 struct bucket_reduction {
   using gradient_type = compute_type_t<T>;
@@ -11495,6 +11565,9 @@ struct bucket_reduction {
                     "gradients of bf16 parameters are rounded, sent and added as one started composite: take a "
                     "communicator with start_composite, as belay::host and belay::mpi have");
       return group.start_composite(operation::all_reduce, *this, how);
+    } else if constexpr (works_on_device<Group>) {
+      return b.counts.empty() ? group.start_all_reduce(gradients, sum, how)
+                              : group.start_reduce_scatter_v(gradients, b.counts, sum, how);
     } else {
       if constexpr (checked(check_level::local) && !moves_nothing<Group>) {
         if constexpr (can_start_composite<Group, bucket_reduction>)
@@ -11508,9 +11581,10 @@ struct bucket_reduction {
   }
   template <class Calls>
   void operator()(const Calls& group) const {
-    seal();
+    constexpr bool on_device = requires { group.each(std::size_t{}, kernel::fill<float>{}); };
+    if constexpr (!on_device) seal();
     if constexpr (rounds_gradients<T>) {
-      reduce_rounded(group, *with, number, gradients.data(), wire, memory, at);
+      reduce_rounded(group, *with, number, gradients.data(), wire, on_device ? gradients : memory, at);
     } else {
       copy();
       const auto& b = with->layout.buckets()[number];
@@ -11567,10 +11641,9 @@ struct share_reduction {
     const gradient_type* const own = computed.data() + before;
     if (how == into::left) return;
     if (how == into::written)
-      std::copy_n(own, share.size(), share.data());
+      each_among(group, share.size(), kernel::copy<gradient_type, gradient_type>{own, share.data()});
     else
-      kernel::for_each_index(share.size(),
-                             kernel::axpy<gradient_type, gradient_type>{gradient_type(1), own, share.data()});
+      each_among(group, share.size(), kernel::axpy<gradient_type, gradient_type>{gradient_type(1), own, share.data()});
   }
 };
 
@@ -11950,6 +12023,53 @@ class parameter_shape {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/parallel/parameter_spec.hpp
+//
+// What a parameter is made of, and its first values by global offset.
+//
+//   const belay::parameter_spec spec{"first.weight", {32, 16}, belay::initial::normal(0.02)};
+
+namespace belay::inline BELAY_ABI {
+
+/// Whether the optimizer decays the parameter: usually matrices and embeddings, not norms.
+enum class weight_decay { no, yes };
+
+/// A parameter independently of the mesh. A tied parameter, which several layers share, is one parameter with as many
+/// `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
+/// several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a parameter of its
+/// name. It is empty where the parameter is one tensor.
+struct parameter_spec {
+  std::string name;                             // decides the first values: the same on every mesh, unique in the model
+  parameter_shape shape;                        // the global one
+  initial first_values = initial::constant(0);  // written by the store, or by `initialise`
+  weight_decay decay = weight_decay::yes;       // whether the optimizer decays it
+  std::size_t uses = 1;                         // layers that share it
+  std::vector<std::string> joins = {};          // tensors that it is made of
+};
+
+/// Writes the first values of the global elements from `first` on, which do not come from a filler: those that are drawn
+/// are normal numbers, of each tensor that the parameter joins by its own name.
+template <class T>
+void write_first_values(const parameter_spec& spec, std::uint64_t seed, std::size_t first, std::span<T> out) {
+  const initial how = spec.first_values;
+  if (how.how() == initial::kind::constant) {
+    for (T& x : out) x = static_cast<T>(static_cast<compute_type_t<T>>(how.value()));
+    return;
+  }
+  const std::vector<std::string>& joins = spec.joins;
+  const std::size_t tensors = joins.empty() ? 1 : joins.size();
+  const std::size_t size = joins.empty() ? spec.shape.size() : spec.shape.product(1, spec.shape.rank()) / tensors;
+  for (std::size_t i = 0; i < out.size();) {
+    const std::size_t block = (first + i) / size;
+    const counted_normal random(seed, joins.empty() ? spec.name : joins[block % tensors]);
+    // What the element is called in a tensor of its own.
+    for (std::size_t j = (first + i) % size; j < size && i < out.size(); ++i, ++j)
+      out[i] = static_cast<T>(static_cast<compute_type_t<T>>(how.value() * random(block / tensors * size + j)));
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/step/contribution.hpp
 //
 // What a backward adds to. A frame lists the targets that its call has added to; when the handle's backward ends, each
@@ -12049,22 +12169,6 @@ concept learning = std::is_same_v<Learning, trainable> || std::is_same_v<Learnin
 /// A parameter that has a gradient.
 template <class Learning>
 concept has_gradient = std::is_same_v<Learning, trainable>;
-
-/// Whether the optimizer decays the parameter: usually matrices and embeddings, not norms.
-enum class weight_decay { no, yes };
-
-/// A parameter independently of the mesh. A tied parameter, which several layers share, is one parameter with as many
-/// `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
-/// several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a parameter of its
-/// name. It is empty where the parameter is one tensor.
-struct parameter_spec {
-  std::string name;                             // decides the first values: the same on every mesh, unique in the model
-  parameter_shape shape;                        // the global one
-  initial first_values = initial::constant(0);  // written by the store, or by `initialise`
-  weight_decay decay = weight_decay::yes;       // whether the optimizer decays it
-  std::size_t uses = 1;                         // layers that share it
-  std::vector<std::string> joins = {};          // tensors that it is made of
-};
 
 /// The local part of a parameter's values or of its gradient: a pointer with the shape that the parameter has. It
 /// becomes a view of as many dimensions.
@@ -12178,18 +12282,15 @@ class parameter_base {
   /// Writes the first values of the local part. A global element gets the same value on every mesh. The parameter must
   /// be bound. One made with `initial::filled()` is a usage_error: call `fill`.
   void initialise(std::uint64_t seed, where at = where::current()) {
-    const initial how = spec_.first_values;
-    if (how.how() == initial::kind::filled)
-      throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
-    fill(
-        [&](std::size_t first, std::span<T> out) {
-          if (how.how() == initial::kind::constant) {
-            for (T& x : out) x = static_cast<T>(static_cast<compute_type_t<T>>(how.value()));
-          } else {
-            draw(seed, how.value(), first, out);
-          }
-        },
-        at);
+    expect_no_filler(at);
+    fill([&](std::size_t first, std::span<T> out) { write_first_values(spec_, seed, first, out); }, at);
+  }
+  /// The same in other memory, `local_size()` elements of the host: for parameters in memory of a device.
+  void initialise_in(std::span<T> local, std::uint64_t seed, where at = where::current()) const {
+    expect_no_filler(at);
+    each_run([&](std::size_t global, std::size_t first, std::size_t count) {
+      write_first_values(spec_, seed, global, local.subspan(first, count));
+    });
   }
 
   /// Calls `filler(global_offset, std::span<T>)` for every contiguous run of what this rank keeps of the local part.
@@ -12202,18 +12303,9 @@ class parameter_base {
   }
 
  private:
-  // Normal numbers for the global elements from `first` on: of each tensor that the parameter joins by its own name.
-  void draw(std::uint64_t seed, double stddev, std::size_t first, std::span<T> out) const {
-    const auto& joins = spec_.joins;
-    const std::size_t tensors = joins.empty() ? 1 : joins.size();
-    const std::size_t size = joins.empty() ? global_size() : spec_.shape.product(1, spec_.shape.rank()) / tensors;
-    for (std::size_t i = 0; i < out.size();) {
-      const std::size_t block = (first + i) / size;
-      const counted_normal random(seed, joins.empty() ? name() : joins[block % tensors]);
-      // What the element is called in a tensor of its own.
-      for (std::size_t j = (first + i) % size; j < size && i < out.size(); ++i, ++j)
-        out[i] = static_cast<T>(static_cast<compute_type_t<T>>(stddev * random(block / tensors * size + j)));
-    }
+  void expect_no_filler(where at) const {
+    if (spec_.first_values.how() == initial::kind::filled)
+      throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
   }
 
  protected:
@@ -12744,12 +12836,16 @@ template <class T, class Group>
   return out;
 }
 
-/// Multiplies the gradients of a range, wherever they are kept, by `scale`.
-template <class T>
-void scale_gradients(const owned_range<T>& range, const bucket_memory<T>& memory, compute_type_t<T> scale) {
+/// Multiplies the gradients of a range, wherever they are kept, by `scale`; `group` works on those in the memory of a
+/// device.
+template <class T, class Group>
+void scale_gradients(const owned_range<T>& range, const bucket_memory<T>& memory, compute_type_t<T> scale,
+                     const Group& group, where at) {
   using gradient_type = compute_type_t<T>;
-  memory.change_gradients(range.bucket, {range.gradient, range.count}, [scale](std::span<gradient_type> part) {
-    kernel::for_each_index(part.size(), kernel::scale<gradient_type>{scale, part.data()});
+  const bool on_device = memory.places[range.bucket].gradients_in == tier::device;
+  memory.change_gradients(range.bucket, {range.gradient, range.count}, [&](std::span<gradient_type> part) {
+    const kernel::scale<gradient_type> scaled{scale, part.data()};
+    on_device ? each_in_memory_of(group, part.size(), scaled, at) : kernel::for_each_index(part.size(), scaled);
   });
 }
 
@@ -12813,6 +12909,8 @@ class bound_buckets {
     return members_[number].parameter();
   }
   [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
+  /// A group of this rank: its memory is that of values and gradients on the device.
+  [[nodiscard]] const Group& any_group() const noexcept { return families_.front().group; }
   /// The number of a parameter's bucket.
   [[nodiscard]] std::size_t bucket_of(std::size_t parameter) const noexcept { return bucket_of_[parameter]; }
   /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.
@@ -12878,6 +12976,9 @@ class bound_buckets {
 
   [[nodiscard]] std::span<gradient_type> gradient_of(std::size_t p) const noexcept {
     return {members_[p].parameter().gradient(), layout_.size(p)};
+  }
+  void zero_in_memory(std::span<gradient_type> gradients, where at) const {
+    each_in_memory_of(any_group(), gradients.size(), kernel::fill<gradient_type>{gradients.data(), 0}, at);
   }
   [[nodiscard]] std::vector<std::size_t> uses() const {
     std::vector<std::size_t> out;
@@ -13153,7 +13254,7 @@ class rank_comparison {
     count_ = own.size();
     first_ = 0;
     if (ranks < 2 || own.empty()) return false;
-    group.all_gather(own, std::span<std::uint64_t>(words_), at);
+    control_of(group).all_gather(own, std::span<std::uint64_t>(words_), at);
     for (; first_ < count_; ++first_) {
       std::uint64_t agreed = abstains;
       for (std::size_t i = first_; i < words_.size(); i += count_) {
@@ -13224,15 +13325,23 @@ namespace belay::inline BELAY_ABI {
 template <class T>
 class replica_check {
  public:
-  replica_check(const bucket_layout& layout, std::span<const bucket_member<T>> members, std::size_t family)
+  template <class Group>
+  replica_check(const bucket_layout& layout, std::span<const bucket_member<T>> members, std::size_t family,
+                const Group& group, where at)
       : family_(family), layout_(layout.fingerprint(family)) {
+    std::vector<T> room;
     for (const bucket_member<T>& member : members) {
       if (member.family() != family) continue;
       const trainable_parameter<T>& p = member.parameter();
       parameters_.push_back(&p);
       kinds_.push_back(content_hash().add(member.identity()).add(p.local_size()).value());
       // Of divided values each rank has others.
-      values_.push_back(p.divided() ? 0 : content_hash().add_bytes(p.value(), p.local_size() * sizeof(T)).value());
+      if (p.divided()) {
+        values_.push_back(0);
+        continue;
+      }
+      const T* const values = host_view_of(group, static_cast<const T*>(p.value()), p.local_size(), room, at);
+      values_.push_back(content_hash().add_bytes(values, p.local_size() * sizeof(T)).value());
     }
   }
 
@@ -13299,7 +13408,7 @@ void check_replicas(const bucket_layout& layout, std::span<const bucket_member<T
   std::string found;  // every family is compared before anything is thrown: its other ranks wait
   for (std::size_t f = 0; f < families.size(); ++f) {
     families[f].each_group([&](const auto& group) {
-      const std::string one = replica_check<T>(layout, members, f).difference(group, at);
+      const std::string one = replica_check<T>(layout, members, f, group, at).difference(group, at);
       if (found.empty()) found = one;
     });
   }
@@ -13338,7 +13447,7 @@ checked_size sum_of_targets(local_targets own, const BatchRanks& batch_ranks, wh
   constexpr std::uint64_t half = std::uint64_t{1} << 32;  // in halves no sum wraps round
   std::uint64_t total[2] = {own.count() % half, own.count() / half};
   if constexpr (can_all_reduce<BatchRanks, std::uint64_t>)
-    batch_ranks.all_reduce(std::span<std::uint64_t>(total), sum, at);
+    control_of(batch_ranks).all_reduce(std::span<std::uint64_t>(total), sum, at);
   return checked_size(total[0]) + checked_size(total[1]) * half;
 }
 
@@ -13390,7 +13499,9 @@ class share_copies {
     if (layout_->family_of(layout_->buckets()[bucket]).divides_gradients())
       return memory_->gradients_of(*layout_, bucket);
     const auto& place = memory_->places[bucket];
-    return memory_->reduction_of(*layout_, bucket).subspan(place.before, place.own);
+    const auto whole = works_on_device<Group> ? memory_->gradients_of(*layout_, bucket)
+                                              : memory_->reduction_of(*layout_, bucket);
+    return whole.subspan(place.before, place.own);
   }
 
   const bucket_layout* layout_;
@@ -13714,8 +13825,12 @@ class gradient_shares {
   void zero_untouched() {
     for (std::size_t b = 0; b < buckets_.size(); ++b)
       if (divides(b) && buckets_[b].reductions == 0)
-        memory_->change_gradients(b, memory_->gradients_of(layout(), b), [](std::span<gradient_type> share) {
-          std::fill(share.begin(), share.end(), gradient_type(0));
+        memory_->change_gradients(b, memory_->gradients_of(layout(), b), [&](std::span<gradient_type> share) {
+          const kernel::fill<gradient_type> zeros{share.data(), 0};
+          if (memory_->places[b].gradients_in == tier::device)
+            each_in_memory_of(families_.front().group, share.size(), zeros, where::current());
+          else
+            kernel::for_each_index(share.size(), zeros);
         });
   }
 
@@ -13815,7 +13930,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (shares_.any()) throw usage_error("divided gradients are added to by frame.add_to: call begin_unwritten", at);
     for (auto& each : contributors_) each.note_written();
     if constexpr (!moves_nothing<Group>) {
-      for (gradient_type& gradient : memory_.gradients[tier::device].first(layout_.elements())) gradient = 0;
+      this->zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
     }
     expect(micro_batches, at);
   }
@@ -13826,11 +13941,11 @@ class gradient_buckets : public bound_buckets<T, Group> {
     expect(micro_batches, at);
   }
   /// Zeroes the gradient of a parameter that nothing has written.
-  void zero(std::size_t parameter) noexcept {
+  void zero(std::size_t parameter) {
     contributors_[parameter].note_written();
     if constexpr (!moves_nothing<Group>) {
       if (members_[parameter].parameter().gradient() == nullptr) return;  // divided
-      for (gradient_type& gradient : this->gradient_of(parameter)) gradient = 0;
+      this->zero_in_memory(this->gradient_of(parameter), where::current());
     }
   }
   /// For `frame.add_to`: when the compute stream has waited for the first, the second gives the parameter's bucket
@@ -13942,7 +14057,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   [[nodiscard]] std::size_t launched() const noexcept { return launched_; }
 
  private:
-  static constexpr bool sealed = checked(check_level::local) && !moves_nothing<Group>;
+  static constexpr bool sealed = checked(check_level::local) && !moves_nothing<Group> && !works_on_device<Group>;
   static constexpr bool across_ranks = checked(check_level::across_ranks) && !moves_nothing<Group>;
 
   enum class phase { idle, reducing };
@@ -14053,7 +14168,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (!different.empty()) throw usage_error(different, at);
     if constexpr (!moves_nothing<Group>) {
       const auto scale = static_cast<gradient_type>(1.0 / static_cast<double>(divisor.count()));
-      for (const owned_range<T>& range : owned_) scale_gradients(range, memory_, scale);
+      for (const owned_range<T>& range : owned_) scale_gradients(range, memory_, scale, this->any_group(), at);
     }
     latest_ = ++divisions_;
     return reduced_gradients<T>(owned_, latest_, divisor.count(), latest_);
@@ -29962,7 +30077,7 @@ struct bucket_gather {
   template <class Calls>
   void operator()(const Calls& group) const {
     if (says == plan_says::another) expect_one_gather(group);
-    std::copy_n(share.data(), share.size(), whole.data() + before);
+    each_among(group, share.size(), kernel::copy<T, T>{share.data(), whole.data() + before});
     group.all_gather_v(whole, counts, at);
   }
 
@@ -29971,7 +30086,7 @@ struct bucket_gather {
   void expect_one_gather(const Calls& group) const {
     const std::uint64_t own[] = {layer, place};
     std::vector<std::uint64_t> all(2 * counts.size());
-    group.all_gather(std::span<const std::uint64_t>(own), std::span(all), at);
+    host_calls_of(group).all_gather(std::span<const std::uint64_t>(own), std::span(all), at);
     for (std::size_t r = 1; r < counts.size(); ++r) {
       if (all[2 * r] == all[0] && all[2 * r + 1] == all[1]) continue;
       const char* const what =
@@ -30596,7 +30711,8 @@ class [[nodiscard]] whole_parameter {
       if (bucket.file != nullptr)
         bucket.file->read(bucket.share.data(), first + bucket.before, bucket.share.size_bytes(), at);
       else
-        std::copy_n(bucket.share.data(), bucket.share.size(), first + bucket.before);
+        each_in_memory_of(*bucket.group, bucket.share.size(),
+                          kernel::copy<T, T>{bucket.share.data(), first + bucket.before}, at);
       bucket.group->all_gather_v(whole, bucket.counts, at);
     } catch (...) {
       source.release(lease_);
@@ -32451,7 +32567,7 @@ class norm_table {
   template <can_all_reduce<std::uint64_t> Group>
   void widen(const Group& stages, where at = where::current()) {
     std::array<std::uint64_t, ownership_unit::largest_k + 1> all = sums_;
-    if (stages.size() > 1) stages.all_reduce(std::span<std::uint64_t>(all), sum, at);
+    if (stages.size() > 1) control_of(stages).all_reduce(std::span<std::uint64_t>(all), sum, at);
     widen(unit_for(all));
   }
 
@@ -32589,7 +32705,7 @@ class gradient_norm {
   template <class Mesh>
   [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const Mesh& mesh, where at) {
     fill(gradients, mesh.replicas(at), at);
-    if (mesh.shape().tensor > 1) mesh.tensor(at).all_reduce(memory_, sum, at);
+    if (mesh.shape().tensor > 1) control_of(mesh.tensor(at)).all_reduce(memory_, sum, at);
     return fold_along(mesh.pipeline(at), at);
   }
 
@@ -32605,7 +32721,7 @@ class gradient_norm {
     double so_far[1] = {0};
     for (int stage = 0; stage < stages.size(); ++stage) {
       if (stage == stages.rank()) so_far[0] = fold_after(so_far[0]);
-      if (stages.size() > 1) stages.broadcast(std::span<double>(so_far), stage, at);
+      if (stages.size() > 1) control_of(stages).broadcast(std::span<double>(so_far), stage, at);
     }
     return so_far[0];
   }
@@ -32634,6 +32750,10 @@ class gradient_norm {
         chunk_.resize(parameter_chunk);
         range.gradient_file->begin_read(range.gradient, range.count * sizeof *range.gradient, at);
       }
+      if constexpr (works_on_device<std::remove_cvref_t<Group>>) {
+        add_on_device(world, range, entries, at);
+        continue;
+      }
       for (std::size_t first = 0; first < range.count; first += parameter_chunk) {
         double squares = 0;
         const compute_type_t<T>* gradient = range.gradient + first;
@@ -32646,7 +32766,22 @@ class gradient_norm {
         entries[first / unit] += squares;
       }
     }
-    if (world.size() > 1) world.all_reduce(memory_, sum, at);
+    if (world.size() > 1) control_of(world).all_reduce(memory_, sum, at);
+  }
+  // A kernel for as many chunks as have room for what they tell.
+  template <class Group>
+  void add_on_device(const Group& group, const owned_range<T>& range, double* entries, where at) {
+    static_assert(parameter_chunk == kernel::sum_chunk);
+    const std::size_t room = group.scratch().size() / sizeof(double), unit = table_.unit().elements();
+    auto* const told = reinterpret_cast<double*>(group.scratch().data());
+    squares_.resize(room);
+    for (std::size_t first = 0; first < range.count; first += room * parameter_chunk) {
+      const std::size_t count = std::min(range.count - first, room * parameter_chunk);
+      const std::size_t chunks = (count + parameter_chunk - 1) / parameter_chunk;
+      group.each(chunks, kernel::chunk_sums_of_squares<compute_type_t<T>>{range.gradient + first, count, told}, at);
+      group.fetch(squares_.data(), told, chunks * sizeof(double), at);
+      for (std::size_t c = 0; c < chunks; ++c) entries[(first + c * parameter_chunk) / unit] += squares_[c];
+    }
   }
   // The sum of squares of the table's parameters, in order, added to what those before them have.
   [[nodiscard]] double fold_after(double squares) const noexcept {
@@ -32692,6 +32827,7 @@ class gradient_norm {
   std::span<double> memory_;
   rank_comparison compared_;
   std::vector<compute_type_t<T>> chunk_;  // of gradients in a file
+  std::vector<double> squares_;           // of chunks of gradients on a device
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -32971,6 +33107,17 @@ inline void add_workspace(planned_run& to, std::size_t wanted) {
   to.memory.persistent[static_cast<std::size_t>(tier::device)] += bytes;
 }
 
+/// The same for a plan of which a rehearsal knows less than the kit that will run: at least `wanted`.
+inline void widen_workspace(planned_run& to, std::size_t wanted) {
+  if (to.memory.workspace >= wanted) return;
+  rank_plan others;
+  for (const plan_item& item : to.plan.items())
+    if (item.purpose != workspace_row) others.add(item);
+  to.plan = std::move(others);
+  to.memory.persistent[static_cast<std::size_t>(tier::device)] -= leased_size(to.memory.workspace);
+  add_workspace(to, wanted);
+}
+
 /// A region of `bytes` in a tier. In tier file it has addresses alone.
 template <class Memory>
 [[nodiscard]] Memory memory_in(tier where_it_is, std::size_t bytes) {
@@ -32978,6 +33125,64 @@ template <class Memory>
     if (where_it_is == tier::file) return Memory(reserved_addresses(bytes));
   return Memory{bytes};
 }
+
+/// An engine whose kit has a stream of a policy that is chosen when the program runs.
+template <class Engine>
+concept has_stream_settings = std::constructible_from<typename Engine::kit_type, const stream_settings&, int>;
+
+/// Where a run gets its memory and its engine. `memory` and `kit` are for memory that is not made of a size alone, such
+/// as a device's: the rank of such a world has them.
+template <class Engine>
+struct run_parts {
+  using memory_type = typename Engine::memory_type;
+  using kit_type = typename Engine::kit_type;
+
+  std::function<memory_type(tier, std::size_t)> memory = {};
+  std::function<kit_type()> kit = {};
+
+  [[nodiscard]] memory_type region(tier where_it_is, std::size_t bytes) const {
+    if constexpr (std::constructible_from<memory_type, std::size_t>)
+      return memory_in<memory_type>(where_it_is, bytes);
+    else
+      return memory(where_it_is, bytes);
+  }
+  void make(std::optional<Engine>& engine, std::size_t activations, tier_meter& meter, const stream_settings& streams,
+            int rank) const {
+    if constexpr (!std::constructible_from<memory_type, std::size_t>)
+      engine.emplace(region(tier::device, activations), meter, kit());
+    else if constexpr (has_stream_settings<Engine>)
+      engine.emplace(memory_type{activations}, meter, streams, rank);
+    else
+      engine.emplace(memory_type{activations}, meter);
+  }
+  /// The same, of zeros, as pages of the host are. Leased sizes are whole words.
+  [[nodiscard]] memory_type zeroed_region([[maybe_unused]] Engine& engine, tier where_it_is, std::size_t bytes) const {
+    memory_type out = region(where_it_is, bytes);
+    if constexpr (!std::constructible_from<memory_type, std::size_t>) {
+      if (where_it_is != tier::device) return out;
+      engine.kit().each(bytes / sizeof(std::uint64_t),
+                        kernel::fill<std::uint64_t>{reinterpret_cast<std::uint64_t*>(out.data()), 0});
+      engine.synchronize();
+    }
+    return out;
+  }
+};
+
+/// Stands for the symmetric memory of groups that have none.
+struct no_symmetric_heap {
+  explicit no_symmetric_heap(const auto&...) noexcept {}
+  void follow(const auto&) noexcept {}
+  [[nodiscard]] static std::size_t peak_bytes() noexcept { return 0; }
+  [[nodiscard]] static std::size_t extent_bytes() noexcept { return 0; }
+};
+template <class Group>
+struct heap_of {
+  using type = no_symmetric_heap;
+};
+template <has_symmetric_memory Group>
+struct heap_of<Group> {
+  using type = symmetric_heap<Group>;
+};
 
 /// A lease for as long as the run.
 struct lasting_lease {
@@ -33038,10 +33243,6 @@ class step_numbers {
 
 namespace belay::inline BELAY_ABI {
 
-/// An engine whose kit has a stream of a policy that is chosen when the program runs.
-template <class Engine>
-concept has_stream_settings = std::constructible_from<typename Engine::kit_type, const stream_settings&, int>;
-
 /// One rank's run of a body. `Rank` is a backend's rank, or that of a rehearsal.
 template <class Rank, class Engine>
 class run {
@@ -33049,21 +33250,20 @@ class run {
   using engine_type = Engine;
   using group_type = typename Rank::group_type;
   using memory_type = typename Engine::memory_type;
-  using heap_type = symmetric_heap<group_type>;
+  using heap_type = typename heap_of<group_type>::type;
   /// Plans the memory of steps that have room for so many rows a dispatch; see `steps`.
   using planner = std::function<planned_run(std::uint64_t rows)>;
 
   /// Rank `number` of `ranks`. `again` is asked when a step must be replayed. Kernels run as `streams` says.
-  run(int number, int ranks, planned_run planned, planner again = {}, const stream_settings& streams = {})
+  run(int number, int ranks, planned_run planned, planner again = {}, const stream_settings& streams = {},
+      run_parts<Engine> parts = {})
       : number_(number),
         ranks_(ranks),
         plan_(std::move(planned.plan)),
         planned_(std::move(planned.memory)),
-        again_(again) {
-    if constexpr (has_stream_settings<Engine>)
-      engine_.emplace(memory_type{planned_.activations}, meters_[tier::device], streams, number);
-    else
-      engine_.emplace(memory_type{planned_.activations}, meters_[tier::device]);
+        again_(again),
+        parts_(std::move(parts)) {
+    parts_.make(engine_, planned_.activations, meters_[tier::device], streams, number);
     used_.add(tier::device, "findings", Engine::findings_bytes);
     meters_[tier::device].add(Engine::findings_bytes);
     if (rehearsing() || planned_.workspace == 0) return;
@@ -33090,7 +33290,8 @@ class run {
                                    where at = where::current()) {
     auto& region = persistent_[static_cast<std::size_t>(where_it_is)];
     const std::size_t most = planned_.persistent[static_cast<std::size_t>(where_it_is)];
-    if (!region) region.emplace(where_it_is, memory_type{most}, std::size_t{4096}, meters_[where_it_is]);
+    if (!region)
+      region.emplace(where_it_is, parts_.zeroed_region(*engine_, where_it_is, most), 4096, meters_[where_it_is]);
     const auto memory = region->template lease<T>(extents<1>{elements}, leases_, at);
     lasting_.push_back({std::as_writable_bytes(memory.flat()), used_.items().size()});
     used_.add(where_it_is, purpose, leased_size(elements * sizeof(T)));
@@ -33137,7 +33338,8 @@ class run {
       const std::size_t bytes = leased_size(elements * sizeof(T));
       used_.add(where_it_is, purpose, bytes, most);
       unreached_.push_back(
-          std::make_unique<arena<memory_type>>(where_it_is, memory_type{bytes}, std::size_t{1}, meters_[where_it_is]));
+          std::make_unique<arena<memory_type>>(where_it_is, parts_.zeroed_region(*engine_, where_it_is, bytes), 1,
+                                               meters_[where_it_is]));
       const auto memory = unreached_.back()->template lease<T>(extents<1>{elements}, leases_, at);
       return {{memory.data(), elements}, {}};
     }
@@ -33161,7 +33363,7 @@ class run {
   /// A part of such a lease, whole cache lines, is taken off the tier's meter, and its pages are given back.
   void vacate(tier where_it_is, std::span<std::byte> part) noexcept {
     meters_[where_it_is].remove(leased_size(part.size()));
-    if constexpr (!rehearsing()) discard_pages(part.data(), part.size());
+    if constexpr (!rehearsing() && !device_region<memory_type>) discard_pages(part.data(), part.size());
   }
   /// It is written from here on, and counts again.
   void occupy(tier where_it_is, std::span<std::byte> part) noexcept {
@@ -33199,7 +33401,7 @@ class run {
                                                 file_bytes of_file = file_bytes::on_disk) {
     const std::size_t bytes = rehearsing() ? planned_.activations : planned_.of_steps.at(of_steps_.size());
     of_steps_.push_back(std::make_unique<within_steps>(
-        within_steps{purpose, {in, memory_in<memory_type>(in, bytes), most_leases, meters_[in]}, of_file}));
+        within_steps{purpose, {in, parts_.region(in, bytes), most_leases, meters_[in]}, of_file}));
     if (in == tier::device) engine_->adopt(of_steps_.back()->leases);
     return of_steps_.back()->leases;
   }
@@ -33264,8 +33466,8 @@ class run {
       planned_run grown = again_(rows);
       plan_ = std::move(grown.plan);
       planned_ = std::move(grown.memory);
-      engine_->use(memory_type{0});  // what there was is freed first
-      engine_->use(memory_type{planned_.activations});
+      engine_->use(parts_.region(tier::device, 0));  // what there was is freed first
+      engine_->use(parts_.region(tier::device, planned_.activations));
       for (std::size_t i = 0; i < windows_.size(); ++i) open_window(i, planned_.windows.at(i), at);
       for (std::size_t i = 0; i < of_steps_.size(); ++i) grow_step_memory(i);
     }
@@ -33355,8 +33557,8 @@ class run {
     const std::size_t bytes = planned_.of_steps.at(index);
     if (leases.memory().size_bytes() == bytes) return;
     const tier of = leases.where_it_is();
-    leases = {of, memory_type{0}, most_leases, meters_[of]};
-    leases = {of, memory_in<memory_type>(of, bytes), most_leases, meters_[of]};
+    leases = {of, parts_.region(of, 0), most_leases, meters_[of]};
+    leases = {of, parts_.region(of, bytes), most_leases, meters_[of]};
     if (of == tier::device) engine_->adopt(leases);
   }
 
@@ -33373,6 +33575,7 @@ class run {
   rank_plan plan_;
   run_memory planned_;
   planner again_;
+  run_parts<Engine> parts_;
   tier_meters meters_;
   std::array<std::optional<arena<memory_type>>, tier_count> persistent_;
   lease_chain leases_;
@@ -33494,34 +33697,55 @@ requires requires(const World& world) { world.size(); }
   return rehearse(world.size(), body, at);
 }
 
-/// What a rank leases of this machine's memory at its peak: over all tiers, and of files those in memory.
-[[nodiscard]] inline checked_size memory_of(const rank_plan& plan) noexcept {
+/// Whose memory a plan is held against: that of a machine whose ranks have all tiers there, that of a device, or that
+/// of the machine beside it.
+enum class memory_owner : std::uint8_t { machine, device, machine_beside_device };
+
+/// What a rank leases of it at its peak, and of files those in memory; of a device what the regions take.
+[[nodiscard]] inline checked_size memory_of(const rank_plan& plan,
+                                            memory_owner whose = memory_owner::machine) noexcept {
   checked_size all;
-  for (const plan_item& item : plan.items())
-    if (item.where_it_is != tier::file || item.of_file == file_bytes::in_memory) all += item.bytes;
+  for (const plan_item& item : plan.items()) {
+    const bool on_device = item.where_it_is == tier::device;
+    if (whose == memory_owner::device)
+      all += on_device ? item.capacity : 0;
+    else if (on_device ? whose == memory_owner::machine
+                       : item.where_it_is != tier::file || item.of_file == file_bytes::in_memory)
+      all += item.bytes;
+  }
   return all;
 }
 
-/// Throws plan_refused, with the table and what would help, where a rank's plan is over its budget, or those of this
-/// machine's ranks are more than the machine has left.
-inline void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at) {
-  if (const auto missing = planned.plan.shortage(options.budget))
-    throw plan_refused(planned.text(options), *missing, at);
+/// Throws plan_refused where this machine's ranks need more than `available`.
+inline void expect_room(const rehearsal_result& planned, const launch_options& options, int ranks_here,
+                        memory_owner whose, std::size_t available, where at) {
   checked_size all;
   std::size_t fitting = 0;  // ranks, counted from the first
   for (int rank = 0; rank < ranks_here; ++rank) {
-    all += memory_of(planned.plan.ranks()[static_cast<std::size_t>(rank)]);
-    fitting += all.saturated() <= options.available ? 1 : 0;
+    all += memory_of(planned.plan.ranks()[static_cast<std::size_t>(rank)], whose);
+    fitting += all.saturated() <= available ? 1 : 0;
   }
-  if (all.saturated() <= options.available) return;
-  const plan_shortage shortage{tier::device, 0, all.saturated(), options.available};
-  throw plan_refused(
-      planned.text(options) + "the " + std::to_string(ranks_here) +
-          (ranks_here == 1 ? " rank needs " : " ranks of this machine need ") + std::to_string(all.saturated()) +
-          " bytes (" + bytes_text(all.saturated()) + "), and it has " + std::to_string(options.available) + " (" +
-          bytes_text(options.available) + ") left: room for " + std::to_string(fitting) +
-          " of such ranks. Fewer ranks here, a smaller model or batch, " + "belay::recompute, or belay::zero<1>\n",
-      shortage, at);
+  if (all.saturated() <= available) return;
+  const plan_shortage shortage{tier::device, 0, all.saturated(), available};
+  throw plan_refused(planned.text(options) + "the " + std::to_string(ranks_here) +
+                         (ranks_here == 1                 ? " rank needs "
+                          : whose == memory_owner::device ? " ranks of this device need "
+                                                          : " ranks of this machine need ") +
+                         std::to_string(all.saturated()) + " bytes (" + bytes_text(all.saturated()) + "), and it has " +
+                         std::to_string(available) + " (" + bytes_text(available) + ") left: room for " +
+                         std::to_string(fitting) + " of such ranks. Fewer ranks here, a smaller model or batch, " +
+                         "belay::recompute, or belay::zero<1>\n",
+                     shortage, at);
+}
+/// Throws plan_refused, with the table and what would help, where a rank's plan is over its budget, or those of this
+/// machine's ranks are more than the machine has left, or more than the device that they share: `on_device` bytes.
+inline void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
+                        std::optional<std::size_t> on_device = {}) {
+  if (const auto missing = planned.plan.shortage(options.budget))
+    throw plan_refused(planned.text(options), *missing, at);
+  const auto machine = on_device ? memory_owner::machine_beside_device : memory_owner::machine;
+  expect_room(planned, options, ranks_here, machine, options.available, at);
+  if (on_device) expect_room(planned, options, ranks_here, memory_owner::device, *on_device, at);
 }
 
 /// A world whose ranks are threads of this process.
@@ -33556,6 +33780,30 @@ template <class World, class Engine>
   return {chosen.policy, std::make_shared<stream_arbiter>(chosen.seed, static_cast<std::size_t>(size)), nullptr};
 }
 
+/// The engine of a rank's run: over memory of the host, or over what the world says that its ranks have.
+template <class World, class Kit>
+struct engine_of {
+  using type = engine<host_pages, Kit>;
+};
+template <class World, class Kit>
+requires requires {
+  typename World::memory_type;
+  typename World::kit_type;
+}
+struct engine_of<World, Kit> {
+  using type = engine<typename World::memory_type, typename World::kit_type>;
+};
+
+/// Where such a rank's run gets them.
+template <class Engine, class Rank>
+[[nodiscard]] run_parts<Engine> run_parts_of([[maybe_unused]] Rank& rank) {
+  if constexpr (requires { rank.make_kit(); })
+    return {[&rank](tier where_it_is, std::size_t bytes) { return rank.make_memory(where_it_is, bytes); },
+            [&rank] { return rank.make_kit(); }};
+  else
+    return {};
+}
+
 /// Runs `body` in the run of a rank. A communication that begins after a copy between tiers fails where that has: what
 /// the rank then throws is why the copy failed, such as a `tier_file_error`.
 template <class Body, class Rank, class Run>
@@ -33580,8 +33828,23 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   const launcher_environment launcher = find_launcher();
   const bool launched = launcher.size == size && launcher.local_size > 0;
   const int ranks_here = launched ? launcher.local_size : size;
-  expect_fits(planned, options, ranks_here, at);
-  using engine_type = engine<host_pages, Kit>;
+  std::optional<std::size_t> on_device;
+  std::size_t workspace = 0;  // of the kit, which a rehearsal does not know
+  if constexpr (requires { world.available_device_memory(at); }) {
+    on_device = world.available_device_memory(at);
+    workspace = world.workspace_bytes();
+  }
+  rehearsal_result known = planned;
+  std::vector<rank_plan> plans;
+  for (std::size_t rank = 0; rank < known.memory.size(); ++rank) {
+    planned_run one{known.plan.ranks()[rank], known.memory[rank]};
+    widen_workspace(one, workspace);
+    plans.push_back(std::move(one.plan));
+    known.memory[rank] = std::move(one.memory);
+  }
+  known.plan = belay::plan(std::move(plans));
+  expect_fits(known, options, ranks_here, at, on_device);
+  using engine_type = typename engine_of<std::remove_cvref_t<World>, Kit>::type;
   const stream_settings streams = stream_settings_for<World, engine_type>(options.streams, size, at);
   // A communication that is under way when a body is left by an exception still uses its rank's memory.
   std::vector<std::shared_ptr<void>> kept(static_cast<std::size_t>(size));
@@ -33593,17 +33856,18 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
     // Each rank rehearses itself; all see all plans, so that all refuse, or none.
     const auto again = [&, number](std::uint64_t rows) {
       planned_run own = rank_rehearsal(number, size, body, rows, at).leased_by(number);
+      widen_workspace(own, workspace);
       rehearsal_result grown;
-      grown.plan = belay::plan(exchanged_plans(rank.world(), own.plan, at));
-      expect_fits(grown, options, ranks_here, at);
+      grown.plan = belay::plan(exchanged_plans(control_of(rank.world()), own.plan, at));
+      expect_fits(grown, options, ranks_here, at, on_device);
       return own;
     };
     using run_type = run<rank_type, engine_type>;
     stream_settings own_streams = streams;
     if constexpr (watches_streams<rank_type>) own_streams.watch = rank.watch();
     const auto mine = static_cast<std::size_t>(number);
-    auto self = std::make_shared<run_type>(number, size, planned_run{planned.plan.ranks()[mine], planned.memory[mine]},
-                                           again, own_streams);
+    auto self = std::make_shared<run_type>(number, size, planned_run{known.plan.ranks()[mine], known.memory[mine]},
+                                           again, own_streams, run_parts_of<engine_type>(rank));
     kept[mine] = self;
     if constexpr (has_mesh_record<rank_type>) rank.meshes().add(planned.meshes);
     if constexpr (takes_arbiter<rank_type>) {
@@ -34475,11 +34739,12 @@ class adamw {
       : settings_(settings),
         buckets_(&buckets),
         state_(state.memory),
-        tier_(state.where_it_is),
-        own_kit_(std::in_place) {
-    if constexpr (!moves_nothing<Group>) {
+        tier_(state.where_it_is) {
+    if constexpr (std::default_initializable<Kit>) own_kit_.emplace();
+    if constexpr (works_on_device<Group>)
+      buckets.any_group().each(state_.size(), kernel::fill<state_type>{state_.data(), 0}, where::current());
+    else if constexpr (!moves_nothing<Group>)
       for (state_type& each : state_) each = 0;
-    }
   }
   [[nodiscard]] static std::span<state_type> expect_size(std::span<state_type> state,
                                                          const gradient_buckets<T, Group>& buckets, where at) {
@@ -36670,7 +36935,16 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   void add_filler(Parameter& parameter) {
     if constexpr (!moves_nothing<group_type>) {
       if (parameter.spec().first_values.how() == initial::kind::filled) return;
-      fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
+      if constexpr (works_on_device<group_type>)
+        fillers_.push_back([this, &parameter](std::uint64_t seed, where at) {
+          std::vector<value_type> values(parameter.local_size());
+          parameter.initialise_in(values, seed, at);
+          parameter.each_kept_range([&](const auto& kept) {
+            mesh_->world().place(kept.data, values.data() + kept.first, kept.count * sizeof(value_type), at);
+          });
+        });
+      else
+        fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
     }
   }
 

@@ -152,6 +152,28 @@ inline constexpr bool reaches_peers_memory = directly_addressable<C> || mirrored
 template <class C>
 concept has_symmetric_memory = reaches_peers_memory<C>;
 
+/// Buffers are memory that the host does not address: `each(count, f)` runs a kernel there, `fetch(to, from, bytes)` and
+/// `place(to, from, bytes)` copy to and from memory of the host; all return when that is done. `scratch()` is memory
+/// there for what such a kernel tells the host. What ranks agree on travels on `control()`, the communicator of the
+/// same ranks for memory of the host.
+template <class C>
+concept works_on_device = communicator<C> && requires(const C& c, void* to, const void* from, std::size_t bytes,
+                                                      where at) {
+  { c.control().rank() } -> std::same_as<int>;
+  { c.scratch() } -> std::same_as<std::span<std::byte>>;
+  c.fetch(to, from, bytes, at);
+  c.place(to, from, bytes, at);
+};
+
+/// The communicator of a group's ranks for memory of the host: votes, norms, counts, hashes.
+template <communicator C>
+[[nodiscard]] const auto& control_of(const C& group) noexcept {
+  if constexpr (works_on_device<C>)
+    return group.control();
+  else
+    return group;
+}
+
 /// The number of a rank, or of this rank in a group, where the sizes that follow are computed for every rank alike. A
 /// rehearsal does not take it for a question of the body: one rank is rehearsed for all that answer alike.
 template <class Ranked>

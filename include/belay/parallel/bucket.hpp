@@ -120,7 +120,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (shares_.any()) throw usage_error("divided gradients are added to by frame.add_to: call begin_unwritten", at);
     for (auto& each : contributors_) each.note_written();
     if constexpr (!moves_nothing<Group>) {
-      for (gradient_type& gradient : memory_.gradients[tier::device].first(layout_.elements())) gradient = 0;
+      this->zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
     }
     expect(micro_batches, at);
   }
@@ -131,11 +131,11 @@ class gradient_buckets : public bound_buckets<T, Group> {
     expect(micro_batches, at);
   }
   /// Zeroes the gradient of a parameter that nothing has written.
-  void zero(std::size_t parameter) noexcept {
+  void zero(std::size_t parameter) {
     contributors_[parameter].note_written();
     if constexpr (!moves_nothing<Group>) {
       if (members_[parameter].parameter().gradient() == nullptr) return;  // divided
-      for (gradient_type& gradient : this->gradient_of(parameter)) gradient = 0;
+      this->zero_in_memory(this->gradient_of(parameter), where::current());
     }
   }
   /// For `frame.add_to`: when the compute stream has waited for the first, the second gives the parameter's bucket
@@ -247,7 +247,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   [[nodiscard]] std::size_t launched() const noexcept { return launched_; }
 
  private:
-  static constexpr bool sealed = checked(check_level::local) && !moves_nothing<Group>;
+  static constexpr bool sealed = checked(check_level::local) && !moves_nothing<Group> && !works_on_device<Group>;
   static constexpr bool across_ranks = checked(check_level::across_ranks) && !moves_nothing<Group>;
 
   enum class phase { idle, reducing };
@@ -358,7 +358,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (!different.empty()) throw usage_error(different, at);
     if constexpr (!moves_nothing<Group>) {
       const auto scale = static_cast<gradient_type>(1.0 / static_cast<double>(divisor.count()));
-      for (const owned_range<T>& range : owned_) scale_gradients(range, memory_, scale);
+      for (const owned_range<T>& range : owned_) scale_gradients(range, memory_, scale, this->any_group(), at);
     }
     latest_ = ++divisions_;
     return reduced_gradients<T>(owned_, latest_, divisor.count(), latest_);

@@ -38,6 +38,7 @@
 #include "belay/parallel/initial.hpp"  // IWYU pragma: export
 #include "belay/parallel/local_box.hpp"
 #include "belay/parallel/parameter_shape.hpp"  // IWYU pragma: export
+#include "belay/parallel/parameter_spec.hpp"   // IWYU pragma: export
 #include "belay/parallel/placement.hpp"
 #include "belay/step/contribution.hpp"
 
@@ -55,22 +56,6 @@ concept learning = std::is_same_v<Learning, trainable> || std::is_same_v<Learnin
 /// A parameter that has a gradient.
 template <class Learning>
 concept has_gradient = std::is_same_v<Learning, trainable>;
-
-/// Whether the optimizer decays the parameter: usually matrices and embeddings, not norms.
-enum class weight_decay { no, yes };
-
-/// A parameter independently of the mesh. A tied parameter, which several layers share, is one parameter with as many
-/// `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
-/// several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a parameter of its
-/// name. It is empty where the parameter is one tensor.
-struct parameter_spec {
-  std::string name;                             // decides the first values: the same on every mesh, unique in the model
-  parameter_shape shape;                        // the global one
-  initial first_values = initial::constant(0);  // written by the store, or by `initialise`
-  weight_decay decay = weight_decay::yes;       // whether the optimizer decays it
-  std::size_t uses = 1;                         // layers that share it
-  std::vector<std::string> joins = {};          // tensors that it is made of
-};
 
 /// The local part of a parameter's values or of its gradient: a pointer with the shape that the parameter has. It
 /// becomes a view of as many dimensions.
@@ -184,18 +169,15 @@ class parameter_base {
   /// Writes the first values of the local part. A global element gets the same value on every mesh. The parameter must
   /// be bound. One made with `initial::filled()` is a usage_error: call `fill`.
   void initialise(std::uint64_t seed, where at = where::current()) {
-    const initial how = spec_.first_values;
-    if (how.how() == initial::kind::filled)
-      throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
-    fill(
-        [&](std::size_t first, std::span<T> out) {
-          if (how.how() == initial::kind::constant) {
-            for (T& x : out) x = static_cast<T>(static_cast<compute_type_t<T>>(how.value()));
-          } else {
-            draw(seed, how.value(), first, out);
-          }
-        },
-        at);
+    expect_no_filler(at);
+    fill([&](std::size_t first, std::span<T> out) { write_first_values(spec_, seed, first, out); }, at);
+  }
+  /// The same in other memory, `local_size()` elements of the host: for parameters in memory of a device.
+  void initialise_in(std::span<T> local, std::uint64_t seed, where at = where::current()) const {
+    expect_no_filler(at);
+    each_run([&](std::size_t global, std::size_t first, std::size_t count) {
+      write_first_values(spec_, seed, global, local.subspan(first, count));
+    });
   }
 
   /// Calls `filler(global_offset, std::span<T>)` for every contiguous run of what this rank keeps of the local part.
@@ -208,18 +190,9 @@ class parameter_base {
   }
 
  private:
-  // Normal numbers for the global elements from `first` on: of each tensor that the parameter joins by its own name.
-  void draw(std::uint64_t seed, double stddev, std::size_t first, std::span<T> out) const {
-    const auto& joins = spec_.joins;
-    const std::size_t tensors = joins.empty() ? 1 : joins.size();
-    const std::size_t size = joins.empty() ? global_size() : spec_.shape.product(1, spec_.shape.rank()) / tensors;
-    for (std::size_t i = 0; i < out.size();) {
-      const std::size_t block = (first + i) / size;
-      const counted_normal random(seed, joins.empty() ? name() : joins[block % tensors]);
-      // What the element is called in a tensor of its own.
-      for (std::size_t j = (first + i) % size; j < size && i < out.size(); ++i, ++j)
-        out[i] = static_cast<T>(static_cast<compute_type_t<T>>(stddev * random(block / tensors * size + j)));
-    }
+  void expect_no_filler(where at) const {
+    if (spec_.first_values.how() == initial::kind::filled)
+      throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
   }
 
  protected:

@@ -36,7 +36,7 @@ class rank_comparison {
     count_ = own.size();
     first_ = 0;
     if (ranks < 2 || own.empty()) return false;
-    group.all_gather(own, std::span<std::uint64_t>(words_), at);
+    control_of(group).all_gather(own, std::span<std::uint64_t>(words_), at);
     for (; first_ < count_; ++first_) {
       std::uint64_t agreed = abstains;
       for (std::size_t i = first_; i < words_.size(); i += count_) {

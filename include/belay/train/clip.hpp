@@ -121,7 +121,7 @@ class gradient_norm {
   template <class Mesh>
   [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const Mesh& mesh, where at) {
     fill(gradients, mesh.replicas(at), at);
-    if (mesh.shape().tensor > 1) mesh.tensor(at).all_reduce(memory_, sum, at);
+    if (mesh.shape().tensor > 1) control_of(mesh.tensor(at)).all_reduce(memory_, sum, at);
     return fold_along(mesh.pipeline(at), at);
   }
 
@@ -137,7 +137,7 @@ class gradient_norm {
     double so_far[1] = {0};
     for (int stage = 0; stage < stages.size(); ++stage) {
       if (stage == stages.rank()) so_far[0] = fold_after(so_far[0]);
-      if (stages.size() > 1) stages.broadcast(std::span<double>(so_far), stage, at);
+      if (stages.size() > 1) control_of(stages).broadcast(std::span<double>(so_far), stage, at);
     }
     return so_far[0];
   }
@@ -166,6 +166,10 @@ class gradient_norm {
         chunk_.resize(parameter_chunk);
         range.gradient_file->begin_read(range.gradient, range.count * sizeof *range.gradient, at);
       }
+      if constexpr (works_on_device<std::remove_cvref_t<Group>>) {
+        add_on_device(world, range, entries, at);
+        continue;
+      }
       for (std::size_t first = 0; first < range.count; first += parameter_chunk) {
         double squares = 0;
         const compute_type_t<T>* gradient = range.gradient + first;
@@ -178,7 +182,22 @@ class gradient_norm {
         entries[first / unit] += squares;
       }
     }
-    if (world.size() > 1) world.all_reduce(memory_, sum, at);
+    if (world.size() > 1) control_of(world).all_reduce(memory_, sum, at);
+  }
+  // A kernel for as many chunks as have room for what they tell.
+  template <class Group>
+  void add_on_device(const Group& group, const owned_range<T>& range, double* entries, where at) {
+    static_assert(parameter_chunk == kernel::sum_chunk);
+    const std::size_t room = group.scratch().size() / sizeof(double), unit = table_.unit().elements();
+    auto* const told = reinterpret_cast<double*>(group.scratch().data());
+    squares_.resize(room);
+    for (std::size_t first = 0; first < range.count; first += room * parameter_chunk) {
+      const std::size_t count = std::min(range.count - first, room * parameter_chunk);
+      const std::size_t chunks = (count + parameter_chunk - 1) / parameter_chunk;
+      group.each(chunks, kernel::chunk_sums_of_squares<compute_type_t<T>>{range.gradient + first, count, told}, at);
+      group.fetch(squares_.data(), told, chunks * sizeof(double), at);
+      for (std::size_t c = 0; c < chunks; ++c) entries[(first + c * parameter_chunk) / unit] += squares_[c];
+    }
   }
   // The sum of squares of the table's parameters, in order, added to what those before them have.
   [[nodiscard]] double fold_after(double squares) const noexcept {
@@ -224,6 +243,7 @@ class gradient_norm {
   std::span<double> memory_;
   rank_comparison compared_;
   std::vector<compute_type_t<T>> chunk_;  // of gradients in a file
+  std::vector<double> squares_;           // of chunks of gradients on a device
 };
 
 }  // namespace belay::inline BELAY_ABI

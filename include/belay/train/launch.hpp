@@ -147,34 +147,55 @@ requires requires(const World& world) { world.size(); }
   return rehearse(world.size(), body, at);
 }
 
-/// What a rank leases of this machine's memory at its peak: over all tiers, and of files those in memory.
-[[nodiscard]] inline checked_size memory_of(const rank_plan& plan) noexcept {
+/// Whose memory a plan is held against: that of a machine whose ranks have all tiers there, that of a device, or that
+/// of the machine beside it.
+enum class memory_owner : std::uint8_t { machine, device, machine_beside_device };
+
+/// What a rank leases of it at its peak, and of files those in memory; of a device what the regions take.
+[[nodiscard]] inline checked_size memory_of(const rank_plan& plan,
+                                            memory_owner whose = memory_owner::machine) noexcept {
   checked_size all;
-  for (const plan_item& item : plan.items())
-    if (item.where_it_is != tier::file || item.of_file == file_bytes::in_memory) all += item.bytes;
+  for (const plan_item& item : plan.items()) {
+    const bool on_device = item.where_it_is == tier::device;
+    if (whose == memory_owner::device)
+      all += on_device ? item.capacity : 0;
+    else if (on_device ? whose == memory_owner::machine
+                       : item.where_it_is != tier::file || item.of_file == file_bytes::in_memory)
+      all += item.bytes;
+  }
   return all;
 }
 
-/// Throws plan_refused, with the table and what would help, where a rank's plan is over its budget, or those of this
-/// machine's ranks are more than the machine has left.
-inline void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at) {
-  if (const auto missing = planned.plan.shortage(options.budget))
-    throw plan_refused(planned.text(options), *missing, at);
+/// Throws plan_refused where this machine's ranks need more than `available`.
+inline void expect_room(const rehearsal_result& planned, const launch_options& options, int ranks_here,
+                        memory_owner whose, std::size_t available, where at) {
   checked_size all;
   std::size_t fitting = 0;  // ranks, counted from the first
   for (int rank = 0; rank < ranks_here; ++rank) {
-    all += memory_of(planned.plan.ranks()[static_cast<std::size_t>(rank)]);
-    fitting += all.saturated() <= options.available ? 1 : 0;
+    all += memory_of(planned.plan.ranks()[static_cast<std::size_t>(rank)], whose);
+    fitting += all.saturated() <= available ? 1 : 0;
   }
-  if (all.saturated() <= options.available) return;
-  const plan_shortage shortage{tier::device, 0, all.saturated(), options.available};
-  throw plan_refused(
-      planned.text(options) + "the " + std::to_string(ranks_here) +
-          (ranks_here == 1 ? " rank needs " : " ranks of this machine need ") + std::to_string(all.saturated()) +
-          " bytes (" + bytes_text(all.saturated()) + "), and it has " + std::to_string(options.available) + " (" +
-          bytes_text(options.available) + ") left: room for " + std::to_string(fitting) +
-          " of such ranks. Fewer ranks here, a smaller model or batch, " + "belay::recompute, or belay::zero<1>\n",
-      shortage, at);
+  if (all.saturated() <= available) return;
+  const plan_shortage shortage{tier::device, 0, all.saturated(), available};
+  throw plan_refused(planned.text(options) + "the " + std::to_string(ranks_here) +
+                         (ranks_here == 1                 ? " rank needs "
+                          : whose == memory_owner::device ? " ranks of this device need "
+                                                          : " ranks of this machine need ") +
+                         std::to_string(all.saturated()) + " bytes (" + bytes_text(all.saturated()) + "), and it has " +
+                         std::to_string(available) + " (" + bytes_text(available) + ") left: room for " +
+                         std::to_string(fitting) + " of such ranks. Fewer ranks here, a smaller model or batch, " +
+                         "belay::recompute, or belay::zero<1>\n",
+                     shortage, at);
+}
+/// Throws plan_refused, with the table and what would help, where a rank's plan is over its budget, or those of this
+/// machine's ranks are more than the machine has left, or more than the device that they share: `on_device` bytes.
+inline void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
+                        std::optional<std::size_t> on_device = {}) {
+  if (const auto missing = planned.plan.shortage(options.budget))
+    throw plan_refused(planned.text(options), *missing, at);
+  const auto machine = on_device ? memory_owner::machine_beside_device : memory_owner::machine;
+  expect_room(planned, options, ranks_here, machine, options.available, at);
+  if (on_device) expect_room(planned, options, ranks_here, memory_owner::device, *on_device, at);
 }
 
 /// A world whose ranks are threads of this process.
@@ -209,6 +230,30 @@ template <class World, class Engine>
   return {chosen.policy, std::make_shared<stream_arbiter>(chosen.seed, static_cast<std::size_t>(size)), nullptr};
 }
 
+/// The engine of a rank's run: over memory of the host, or over what the world says that its ranks have.
+template <class World, class Kit>
+struct engine_of {
+  using type = engine<host_pages, Kit>;
+};
+template <class World, class Kit>
+requires requires {
+  typename World::memory_type;
+  typename World::kit_type;
+}
+struct engine_of<World, Kit> {
+  using type = engine<typename World::memory_type, typename World::kit_type>;
+};
+
+/// Where such a rank's run gets them.
+template <class Engine, class Rank>
+[[nodiscard]] run_parts<Engine> run_parts_of([[maybe_unused]] Rank& rank) {
+  if constexpr (requires { rank.make_kit(); })
+    return {[&rank](tier where_it_is, std::size_t bytes) { return rank.make_memory(where_it_is, bytes); },
+            [&rank] { return rank.make_kit(); }};
+  else
+    return {};
+}
+
 /// Runs `body` in the run of a rank. A communication that begins after a copy between tiers fails where that has: what
 /// the rank then throws is why the copy failed, such as a `tier_file_error`.
 template <class Body, class Rank, class Run>
@@ -233,8 +278,23 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   const launcher_environment launcher = find_launcher();
   const bool launched = launcher.size == size && launcher.local_size > 0;
   const int ranks_here = launched ? launcher.local_size : size;
-  expect_fits(planned, options, ranks_here, at);
-  using engine_type = engine<host_pages, Kit>;
+  std::optional<std::size_t> on_device;
+  std::size_t workspace = 0;  // of the kit, which a rehearsal does not know
+  if constexpr (requires { world.available_device_memory(at); }) {
+    on_device = world.available_device_memory(at);
+    workspace = world.workspace_bytes();
+  }
+  rehearsal_result known = planned;
+  std::vector<rank_plan> plans;
+  for (std::size_t rank = 0; rank < known.memory.size(); ++rank) {
+    planned_run one{known.plan.ranks()[rank], known.memory[rank]};
+    widen_workspace(one, workspace);
+    plans.push_back(std::move(one.plan));
+    known.memory[rank] = std::move(one.memory);
+  }
+  known.plan = belay::plan(std::move(plans));
+  expect_fits(known, options, ranks_here, at, on_device);
+  using engine_type = typename engine_of<std::remove_cvref_t<World>, Kit>::type;
   const stream_settings streams = stream_settings_for<World, engine_type>(options.streams, size, at);
   // A communication that is under way when a body is left by an exception still uses its rank's memory.
   std::vector<std::shared_ptr<void>> kept(static_cast<std::size_t>(size));
@@ -246,17 +306,18 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
     // Each rank rehearses itself; all see all plans, so that all refuse, or none.
     const auto again = [&, number](std::uint64_t rows) {
       planned_run own = rank_rehearsal(number, size, body, rows, at).leased_by(number);
+      widen_workspace(own, workspace);
       rehearsal_result grown;
-      grown.plan = belay::plan(exchanged_plans(rank.world(), own.plan, at));
-      expect_fits(grown, options, ranks_here, at);
+      grown.plan = belay::plan(exchanged_plans(control_of(rank.world()), own.plan, at));
+      expect_fits(grown, options, ranks_here, at, on_device);
       return own;
     };
     using run_type = run<rank_type, engine_type>;
     stream_settings own_streams = streams;
     if constexpr (watches_streams<rank_type>) own_streams.watch = rank.watch();
     const auto mine = static_cast<std::size_t>(number);
-    auto self = std::make_shared<run_type>(number, size, planned_run{planned.plan.ranks()[mine], planned.memory[mine]},
-                                           again, own_streams);
+    auto self = std::make_shared<run_type>(number, size, planned_run{known.plan.ranks()[mine], known.memory[mine]},
+                                           again, own_streams, run_parts_of<engine_type>(rank));
     kept[mine] = self;
     if constexpr (has_mesh_record<rank_type>) rank.meshes().add(planned.meshes);
     if constexpr (takes_arbiter<rank_type>) {

@@ -72,7 +72,7 @@ class norm_table {
   template <can_all_reduce<std::uint64_t> Group>
   void widen(const Group& stages, where at = where::current()) {
     std::array<std::uint64_t, ownership_unit::largest_k + 1> all = sums_;
-    if (stages.size() > 1) stages.all_reduce(std::span<std::uint64_t>(all), sum, at);
+    if (stages.size() > 1) control_of(stages).all_reduce(std::span<std::uint64_t>(all), sum, at);
     widen(unit_for(all));
   }
 

@@ -236,11 +236,12 @@ class adamw {
       : settings_(settings),
         buckets_(&buckets),
         state_(state.memory),
-        tier_(state.where_it_is),
-        own_kit_(std::in_place) {
-    if constexpr (!moves_nothing<Group>) {
+        tier_(state.where_it_is) {
+    if constexpr (std::default_initializable<Kit>) own_kit_.emplace();
+    if constexpr (works_on_device<Group>)
+      buckets.any_group().each(state_.size(), kernel::fill<state_type>{state_.data(), 0}, where::current());
+    else if constexpr (!moves_nothing<Group>)
       for (state_type& each : state_) each = 0;
-    }
   }
   [[nodiscard]] static std::span<state_type> expect_size(std::span<state_type> state,
                                                          const gradient_buckets<T, Group>& buckets, where at) {

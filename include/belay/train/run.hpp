@@ -17,7 +17,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,10 +44,6 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// An engine whose kit has a stream of a policy that is chosen when the program runs.
-template <class Engine>
-concept has_stream_settings = std::constructible_from<typename Engine::kit_type, const stream_settings&, int>;
-
 /// One rank's run of a body. `Rank` is a backend's rank, or that of a rehearsal.
 template <class Rank, class Engine>
 class run {
@@ -56,21 +51,20 @@ class run {
   using engine_type = Engine;
   using group_type = typename Rank::group_type;
   using memory_type = typename Engine::memory_type;
-  using heap_type = symmetric_heap<group_type>;
+  using heap_type = typename heap_of<group_type>::type;
   /// Plans the memory of steps that have room for so many rows a dispatch; see `steps`.
   using planner = std::function<planned_run(std::uint64_t rows)>;
 
   /// Rank `number` of `ranks`. `again` is asked when a step must be replayed. Kernels run as `streams` says.
-  run(int number, int ranks, planned_run planned, planner again = {}, const stream_settings& streams = {})
+  run(int number, int ranks, planned_run planned, planner again = {}, const stream_settings& streams = {},
+      run_parts<Engine> parts = {})
       : number_(number),
         ranks_(ranks),
         plan_(std::move(planned.plan)),
         planned_(std::move(planned.memory)),
-        again_(again) {
-    if constexpr (has_stream_settings<Engine>)
-      engine_.emplace(memory_type{planned_.activations}, meters_[tier::device], streams, number);
-    else
-      engine_.emplace(memory_type{planned_.activations}, meters_[tier::device]);
+        again_(again),
+        parts_(std::move(parts)) {
+    parts_.make(engine_, planned_.activations, meters_[tier::device], streams, number);
     used_.add(tier::device, "findings", Engine::findings_bytes);
     meters_[tier::device].add(Engine::findings_bytes);
     if (rehearsing() || planned_.workspace == 0) return;
@@ -97,7 +91,8 @@ class run {
                                    where at = where::current()) {
     auto& region = persistent_[static_cast<std::size_t>(where_it_is)];
     const std::size_t most = planned_.persistent[static_cast<std::size_t>(where_it_is)];
-    if (!region) region.emplace(where_it_is, memory_type{most}, std::size_t{4096}, meters_[where_it_is]);
+    if (!region)
+      region.emplace(where_it_is, parts_.zeroed_region(*engine_, where_it_is, most), 4096, meters_[where_it_is]);
     const auto memory = region->template lease<T>(extents<1>{elements}, leases_, at);
     lasting_.push_back({std::as_writable_bytes(memory.flat()), used_.items().size()});
     used_.add(where_it_is, purpose, leased_size(elements * sizeof(T)));
@@ -144,7 +139,8 @@ class run {
       const std::size_t bytes = leased_size(elements * sizeof(T));
       used_.add(where_it_is, purpose, bytes, most);
       unreached_.push_back(
-          std::make_unique<arena<memory_type>>(where_it_is, memory_type{bytes}, std::size_t{1}, meters_[where_it_is]));
+          std::make_unique<arena<memory_type>>(where_it_is, parts_.zeroed_region(*engine_, where_it_is, bytes), 1,
+                                               meters_[where_it_is]));
       const auto memory = unreached_.back()->template lease<T>(extents<1>{elements}, leases_, at);
       return {{memory.data(), elements}, {}};
     }
@@ -168,7 +164,7 @@ class run {
   /// A part of such a lease, whole cache lines, is taken off the tier's meter, and its pages are given back.
   void vacate(tier where_it_is, std::span<std::byte> part) noexcept {
     meters_[where_it_is].remove(leased_size(part.size()));
-    if constexpr (!rehearsing()) discard_pages(part.data(), part.size());
+    if constexpr (!rehearsing() && !device_region<memory_type>) discard_pages(part.data(), part.size());
   }
   /// It is written from here on, and counts again.
   void occupy(tier where_it_is, std::span<std::byte> part) noexcept {
@@ -206,7 +202,7 @@ class run {
                                                 file_bytes of_file = file_bytes::on_disk) {
     const std::size_t bytes = rehearsing() ? planned_.activations : planned_.of_steps.at(of_steps_.size());
     of_steps_.push_back(std::make_unique<within_steps>(
-        within_steps{purpose, {in, memory_in<memory_type>(in, bytes), most_leases, meters_[in]}, of_file}));
+        within_steps{purpose, {in, parts_.region(in, bytes), most_leases, meters_[in]}, of_file}));
     if (in == tier::device) engine_->adopt(of_steps_.back()->leases);
     return of_steps_.back()->leases;
   }
@@ -271,8 +267,8 @@ class run {
       planned_run grown = again_(rows);
       plan_ = std::move(grown.plan);
       planned_ = std::move(grown.memory);
-      engine_->use(memory_type{0});  // what there was is freed first
-      engine_->use(memory_type{planned_.activations});
+      engine_->use(parts_.region(tier::device, 0));  // what there was is freed first
+      engine_->use(parts_.region(tier::device, planned_.activations));
       for (std::size_t i = 0; i < windows_.size(); ++i) open_window(i, planned_.windows.at(i), at);
       for (std::size_t i = 0; i < of_steps_.size(); ++i) grow_step_memory(i);
     }
@@ -362,8 +358,8 @@ class run {
     const std::size_t bytes = planned_.of_steps.at(index);
     if (leases.memory().size_bytes() == bytes) return;
     const tier of = leases.where_it_is();
-    leases = {of, memory_type{0}, most_leases, meters_[of]};
-    leases = {of, memory_in<memory_type>(of, bytes), most_leases, meters_[of]};
+    leases = {of, parts_.region(of, 0), most_leases, meters_[of]};
+    leases = {of, parts_.region(of, bytes), most_leases, meters_[of]};
     if (of == tier::device) engine_->adopt(leases);
   }
 
@@ -380,6 +376,7 @@ class run {
   rank_plan plan_;
   run_memory planned_;
   planner again_;
+  run_parts<Engine> parts_;
   tier_meters meters_;
   std::array<std::optional<arena<memory_type>>, tier_count> persistent_;
   lease_chain leases_;

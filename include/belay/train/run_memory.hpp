@@ -7,13 +7,21 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "belay/comm/communicator.hpp"
+#include "belay/comm/symmetric.hpp"
 #include "belay/core/config.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/offset_allocator.hpp"
+#include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/kernel/elementwise.hpp"
 #include "belay/parallel/gathers/order.hpp"
 #include "belay/step/call_order.hpp"
 #include "belay/train/plan.hpp"
@@ -47,6 +55,17 @@ inline void add_workspace(planned_run& to, std::size_t wanted) {
   to.memory.persistent[static_cast<std::size_t>(tier::device)] += bytes;
 }
 
+/// The same for a plan of which a rehearsal knows less than the kit that will run: at least `wanted`.
+inline void widen_workspace(planned_run& to, std::size_t wanted) {
+  if (to.memory.workspace >= wanted) return;
+  rank_plan others;
+  for (const plan_item& item : to.plan.items())
+    if (item.purpose != workspace_row) others.add(item);
+  to.plan = std::move(others);
+  to.memory.persistent[static_cast<std::size_t>(tier::device)] -= leased_size(to.memory.workspace);
+  add_workspace(to, wanted);
+}
+
 /// A region of `bytes` in a tier. In tier file it has addresses alone.
 template <class Memory>
 [[nodiscard]] Memory memory_in(tier where_it_is, std::size_t bytes) {
@@ -54,6 +73,64 @@ template <class Memory>
     if (where_it_is == tier::file) return Memory(reserved_addresses(bytes));
   return Memory{bytes};
 }
+
+/// An engine whose kit has a stream of a policy that is chosen when the program runs.
+template <class Engine>
+concept has_stream_settings = std::constructible_from<typename Engine::kit_type, const stream_settings&, int>;
+
+/// Where a run gets its memory and its engine. `memory` and `kit` are for memory that is not made of a size alone, such
+/// as a device's: the rank of such a world has them.
+template <class Engine>
+struct run_parts {
+  using memory_type = typename Engine::memory_type;
+  using kit_type = typename Engine::kit_type;
+
+  std::function<memory_type(tier, std::size_t)> memory = {};
+  std::function<kit_type()> kit = {};
+
+  [[nodiscard]] memory_type region(tier where_it_is, std::size_t bytes) const {
+    if constexpr (std::constructible_from<memory_type, std::size_t>)
+      return memory_in<memory_type>(where_it_is, bytes);
+    else
+      return memory(where_it_is, bytes);
+  }
+  void make(std::optional<Engine>& engine, std::size_t activations, tier_meter& meter, const stream_settings& streams,
+            int rank) const {
+    if constexpr (!std::constructible_from<memory_type, std::size_t>)
+      engine.emplace(region(tier::device, activations), meter, kit());
+    else if constexpr (has_stream_settings<Engine>)
+      engine.emplace(memory_type{activations}, meter, streams, rank);
+    else
+      engine.emplace(memory_type{activations}, meter);
+  }
+  /// The same, of zeros, as pages of the host are. Leased sizes are whole words.
+  [[nodiscard]] memory_type zeroed_region([[maybe_unused]] Engine& engine, tier where_it_is, std::size_t bytes) const {
+    memory_type out = region(where_it_is, bytes);
+    if constexpr (!std::constructible_from<memory_type, std::size_t>) {
+      if (where_it_is != tier::device) return out;
+      engine.kit().each(bytes / sizeof(std::uint64_t),
+                        kernel::fill<std::uint64_t>{reinterpret_cast<std::uint64_t*>(out.data()), 0});
+      engine.synchronize();
+    }
+    return out;
+  }
+};
+
+/// Stands for the symmetric memory of groups that have none.
+struct no_symmetric_heap {
+  explicit no_symmetric_heap(const auto&...) noexcept {}
+  void follow(const auto&) noexcept {}
+  [[nodiscard]] static std::size_t peak_bytes() noexcept { return 0; }
+  [[nodiscard]] static std::size_t extent_bytes() noexcept { return 0; }
+};
+template <class Group>
+struct heap_of {
+  using type = no_symmetric_heap;
+};
+template <has_symmetric_memory Group>
+struct heap_of<Group> {
+  using type = symmetric_heap<Group>;
+};
 
 /// A lease for as long as the run.
 struct lasting_lease {

@@ -306,7 +306,16 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   void add_filler(Parameter& parameter) {
     if constexpr (!moves_nothing<group_type>) {
       if (parameter.spec().first_values.how() == initial::kind::filled) return;
-      fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
+      if constexpr (works_on_device<group_type>)
+        fillers_.push_back([this, &parameter](std::uint64_t seed, where at) {
+          std::vector<value_type> values(parameter.local_size());
+          parameter.initialise_in(values, seed, at);
+          parameter.each_kept_range([&](const auto& kept) {
+            mesh_->world().place(kept.data, values.data() + kept.first, kept.count * sizeof(value_type), at);
+          });
+        });
+      else
+        fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
     }
   }
 

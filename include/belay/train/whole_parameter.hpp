@@ -17,7 +17,9 @@
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/lease_source.hpp"
+#include "belay/kernel/elementwise.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
+#include "belay/parallel/group_memory.hpp"
 #include "belay/parallel/parameter.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -52,7 +54,8 @@ class [[nodiscard]] whole_parameter {
       if (bucket.file != nullptr)
         bucket.file->read(bucket.share.data(), first + bucket.before, bucket.share.size_bytes(), at);
       else
-        std::copy_n(bucket.share.data(), bucket.share.size(), first + bucket.before);
+        each_in_memory_of(*bucket.group, bucket.share.size(),
+                          kernel::copy<T, T>{bucket.share.data(), first + bucket.before}, at);
       bucket.group->all_gather_v(whole, bucket.counts, at);
     } catch (...) {
       source.release(lease_);

@@ -8,9 +8,11 @@
 //   std::move(sum).then(kit.stream());  // kernels from here on find the sum
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <utility>
@@ -66,6 +68,34 @@ class group : public group_operations<group<Api, ControlRank>> {
   /// The same ranks with host memory.
   [[nodiscard]] const control_type& control() const noexcept { return control_; }
 
+  /// Runs f(0) ... f(count - 1) on the device; returns when they are over. What streams have queued is not waited for.
+  template <kernel::indexed F>
+  void each(std::size_t count, const F& f, where at = where::current()) const {
+    order_->of_calls().each(count, f);
+    order_->of_calls().synchronize(at);
+  }
+  /// Copies from memory of the device to that of the host, and to it. The same.
+  void fetch(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+    const std::span<std::byte> staged = order_->staged();
+    for (std::size_t first = 0; first < bytes; first += staged.size()) {
+      const std::size_t part = std::min(staged.size(), bytes - first);
+      order_->of_calls().copy(staged.data(), static_cast<const std::byte*>(from) + first, part, at);
+      order_->of_calls().synchronize(at);
+      std::memcpy(static_cast<std::byte*>(to) + first, staged.data(), part);
+    }
+  }
+  void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+    const std::span<std::byte> staged = order_->staged();
+    for (std::size_t first = 0; first < bytes; first += staged.size()) {
+      const std::size_t part = std::min(staged.size(), bytes - first);
+      std::memcpy(staged.data(), static_cast<const std::byte*>(from) + first, part);
+      order_->of_calls().copy(static_cast<std::byte*>(to) + first, staged.data(), part, at);
+      order_->of_calls().synchronize(at);
+    }
+  }
+  /// Memory of the device for what such a kernel tells the host.
+  [[nodiscard]] std::span<std::byte> scratch() const noexcept { return order_->scratch(); }
+
   /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
   [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
     group out = *this;
@@ -84,6 +114,8 @@ class group : public group_operations<group<Api, ControlRank>> {
     /// As those of the group.
     [[nodiscard]] int rank() const noexcept { return static_cast<int>(member_->rank()); }
     [[nodiscard]] int size() const noexcept { return member_->size(); }
+    /// The operations of the same ranks for memory of the host.
+    [[nodiscard]] const Calls& control() const noexcept { return *calls_; }
     /// Queues f(0) ... f(count - 1).
     template <kernel::indexed F>
     void each(std::size_t count, const F& f) const {

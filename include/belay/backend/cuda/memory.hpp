@@ -15,6 +15,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/memory.hpp"
+#include "belay/device/tier.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
 
@@ -88,6 +89,43 @@ class device_memory {
   const device<Api>* device_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+};
+
+/// Memory of any tier of a rank: of the device, or of the host, registered or not. In tier file it has addresses alone.
+template <device_api Api>
+class tier_memory {
+ public:
+  /// Throws backend_error or budget_error with the number of bytes where there is no room.
+  tier_memory(const device<Api>& of, tier where_it_is, std::size_t bytes, where at = where::current())
+      : device_(of, where_it_is == tier::device ? bytes : 0, at) {
+    if (where_it_is == tier::pinned) pinned_ = pinned_memory<Api>(of, bytes, at);
+    if (where_it_is == tier::host) host_ = host_pages(bytes, at);
+    if (where_it_is == tier::file) host_ = reserved_addresses(bytes, at);
+  }
+  explicit tier_memory(device_memory<Api> memory) noexcept : device_(std::move(memory)) {}
+
+  /// The first byte, and how many there are.
+  [[nodiscard]] std::byte* data() const noexcept {
+    if (host_.size_bytes() > 0) return host_.data();
+    return pinned_.size_bytes() > 0 ? pinned_.data() : device_.data();
+  }
+  [[nodiscard]] std::size_t size_bytes() const noexcept {
+    return device_.size_bytes() + pinned_.size_bytes() + host_.size_bytes();
+  }
+
+  /// More memory of the device.
+  [[nodiscard]] tier_memory beside(std::size_t bytes, where at = where::current()) const {
+    return tier_memory(device_.beside(bytes, at));
+  }
+  /// Memory of the host that the device copies to and from.
+  [[nodiscard]] pinned_memory<Api> host_beside(std::size_t bytes, where at = where::current()) const {
+    return device_.host_beside(bytes, at);
+  }
+
+ private:
+  device_memory<Api> device_;
+  pinned_memory<Api> pinned_;
+  host_pages host_;
 };
 
 }  // namespace belay::inline BELAY_ABI::cuda

@@ -17,11 +17,14 @@
 
 #include "belay/backend/cuda/communication_order.hpp"
 #include "belay/backend/cuda/group.hpp"
+#include "belay/backend/cuda/kit.hpp"
+#include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/shared_device.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_watch.hpp"
+#include "belay/device/tier.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
 
@@ -59,6 +62,13 @@ class rank {
 
   /// Its device, for memory, streams and kits.
   [[nodiscard]] const device<Api>& gpu() const noexcept { return shared_->of(number()); }
+  /// Memory of a tier, and a kit, for the run of a body.
+  using memory_type = tier_memory<Api>;
+  using kit_type = kit<Api>;
+  [[nodiscard]] memory_type make_memory(tier where_it_is, std::size_t bytes, where at = where::current()) const {
+    return memory_type(gpu(), where_it_is, bytes, at);
+  }
+  [[nodiscard]] kit_type make_kit(where at = where::current()) const { return kit_type(gpu(), watch(), at); }
   /// For the streams of this rank: their waits end at the world's timeout, and when it fails.
   [[nodiscard]] std::shared_ptr<const stream_watch> watch() const { return control_->watch(); }
   /// Started communications of this rank whose handle was lost.

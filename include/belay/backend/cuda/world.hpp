@@ -8,10 +8,15 @@
 //   world.run([](auto& rank) { belay::cuda::kit kit(rank.gpu(), rank.watch()); ... });
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
+#include "belay/backend/cuda/communication_order.hpp"
+#include "belay/backend/cuda/kit.hpp"
+#include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/rank.hpp"
 #include "belay/backend/cuda/shared_device.hpp"
 #include "belay/core/config.hpp"
@@ -29,6 +34,8 @@ class world {
 
  public:
   using api_type = Api;
+  using memory_type = tier_memory<Api>;
+  using kit_type = kit<Api>;
   /// Of this process.
   static constexpr bool ranks_are_threads = true;
 
@@ -50,11 +57,14 @@ class world {
 
   /// The device of rank `number`.
   [[nodiscard]] const device<Api>& gpu(int number) const noexcept { return shared_->of(number); }
-  /// What the device has left, beside the memory that ranks communicate over. Throws backend_error.
+  /// What products of a rank's kit use beside their operands.
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return gpu(0).api().workspace_bytes(); }
+  /// What the device has left for ranks, beside the memory that they communicate over. Throws backend_error.
   [[nodiscard]] std::size_t available_device_memory(where at = where::current()) const {
     device_memory_info room;
     gpu(0).expect(gpu(0).api().memory_info(room), "memory_info", 0, at);
-    return room.free;
+    const std::size_t taken = static_cast<std::size_t>(size()) * communication_order<Api>::room;
+    return room.free - std::min(room.free, taken);
   }
 
  private:

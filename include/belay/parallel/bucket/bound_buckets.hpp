@@ -18,6 +18,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/where.hpp"
+#include "belay/kernel/elementwise.hpp"
 #include "belay/parallel/bucket/bucket_reduction.hpp"
 #include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/frozen_buckets.hpp"
@@ -30,6 +31,7 @@
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/file_shares.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
+#include "belay/parallel/group_memory.hpp"
 #include "belay/parallel/parameter.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -62,6 +64,8 @@ class bound_buckets {
     return members_[number].parameter();
   }
   [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
+  /// A group of this rank: its memory is that of values and gradients on the device.
+  [[nodiscard]] const Group& any_group() const noexcept { return families_.front().group; }
   /// The number of a parameter's bucket.
   [[nodiscard]] std::size_t bucket_of(std::size_t parameter) const noexcept { return bucket_of_[parameter]; }
   /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.
@@ -127,6 +131,9 @@ class bound_buckets {
 
   [[nodiscard]] std::span<gradient_type> gradient_of(std::size_t p) const noexcept {
     return {members_[p].parameter().gradient(), layout_.size(p)};
+  }
+  void zero_in_memory(std::span<gradient_type> gradients, where at) const {
+    each_in_memory_of(any_group(), gradients.size(), kernel::fill<gradient_type>{gradients.data(), 0}, at);
   }
   [[nodiscard]] std::vector<std::size_t> uses() const {
     std::vector<std::size_t> out;

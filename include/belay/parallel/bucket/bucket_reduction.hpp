@@ -28,6 +28,7 @@
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/memory.hpp"
 #include "belay/parallel/bucket/wire_counts.hpp"
+#include "belay/parallel/group_memory.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -64,19 +65,19 @@ void reduce_rounded(const Calls& group, const bucket_reductions<T>& with, std::s
   const std::span<const std::size_t> own = with.wire.received(number);
   const std::span<T> sent = wire.first(b.count);
   const std::span<T> received = wire.subspan(b.count, own.size() * own.front());
-  kernel::for_each_index(b.count, kernel::copy<gradient_type, T>{computed, sent.data()});
+  each_among(group, b.count, kernel::copy<gradient_type, T>{computed, sent.data()});
   group.all_to_all_v(std::span<const T>(sent), counts, received, own, at);
   gradient_type* to = memory.data();
   for (std::size_t before = 0; before < rank; ++before) to += counts[before];
   const std::size_t count = own.front();
-  kernel::for_each_index(count, kernel::copy<T, gradient_type>{received.data(), to});
+  each_among(group, count, kernel::copy<T, gradient_type>{received.data(), to});
   for (std::size_t from = 1; from < own.size(); ++from)
-    kernel::for_each_index(count, kernel::axpy<gradient_type, T>{gradient_type(1), received.data() + from * count, to});
+    each_among(group, count, kernel::axpy<gradient_type, T>{gradient_type(1), received.data() + from * count, to});
   if (b.counts.empty()) group.all_gather_v(memory, counts, at);
 }
 
-/// The reduction of bucket `number` in `memory`: that of the gradients, or in checked builds of a copy. T is the
-/// parameters' type.
+/// The reduction of bucket `number` in `memory`: that of the gradients, or in checked builds of a copy, where the host
+/// addresses them. T is the parameters' type.
 template <class T>
 struct bucket_reduction {
   using gradient_type = compute_type_t<T>;
@@ -103,6 +104,9 @@ struct bucket_reduction {
                     "gradients of bf16 parameters are rounded, sent and added as one started composite: take a "
                     "communicator with start_composite, as belay::host and belay::mpi have");
       return group.start_composite(operation::all_reduce, *this, how);
+    } else if constexpr (works_on_device<Group>) {
+      return b.counts.empty() ? group.start_all_reduce(gradients, sum, how)
+                              : group.start_reduce_scatter_v(gradients, b.counts, sum, how);
     } else {
       if constexpr (checked(check_level::local) && !moves_nothing<Group>) {
         if constexpr (can_start_composite<Group, bucket_reduction>)
@@ -116,9 +120,10 @@ struct bucket_reduction {
   }
   template <class Calls>
   void operator()(const Calls& group) const {
-    seal();
+    constexpr bool on_device = requires { group.each(std::size_t{}, kernel::fill<float>{}); };
+    if constexpr (!on_device) seal();
     if constexpr (rounds_gradients<T>) {
-      reduce_rounded(group, *with, number, gradients.data(), wire, memory, at);
+      reduce_rounded(group, *with, number, gradients.data(), wire, on_device ? gradients : memory, at);
     } else {
       copy();
       const auto& b = with->layout.buckets()[number];
@@ -175,10 +180,9 @@ struct share_reduction {
     const gradient_type* const own = computed.data() + before;
     if (how == into::left) return;
     if (how == into::written)
-      std::copy_n(own, share.size(), share.data());
+      each_among(group, share.size(), kernel::copy<gradient_type, gradient_type>{own, share.data()});
     else
-      kernel::for_each_index(share.size(),
-                             kernel::axpy<gradient_type, gradient_type>{gradient_type(1), own, share.data()});
+      each_among(group, share.size(), kernel::axpy<gradient_type, gradient_type>{gradient_type(1), own, share.data()});
   }
 };
 

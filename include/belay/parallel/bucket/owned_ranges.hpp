@@ -21,6 +21,7 @@
 #include "belay/parallel/bucket/places.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/file_shares.hpp"
+#include "belay/parallel/group_memory.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -52,12 +53,16 @@ template <class T, class Group>
   return out;
 }
 
-/// Multiplies the gradients of a range, wherever they are kept, by `scale`.
-template <class T>
-void scale_gradients(const owned_range<T>& range, const bucket_memory<T>& memory, compute_type_t<T> scale) {
+/// Multiplies the gradients of a range, wherever they are kept, by `scale`; `group` works on those in the memory of a
+/// device.
+template <class T, class Group>
+void scale_gradients(const owned_range<T>& range, const bucket_memory<T>& memory, compute_type_t<T> scale,
+                     const Group& group, where at) {
   using gradient_type = compute_type_t<T>;
-  memory.change_gradients(range.bucket, {range.gradient, range.count}, [scale](std::span<gradient_type> part) {
-    kernel::for_each_index(part.size(), kernel::scale<gradient_type>{scale, part.data()});
+  const bool on_device = memory.places[range.bucket].gradients_in == tier::device;
+  memory.change_gradients(range.bucket, {range.gradient, range.count}, [&](std::span<gradient_type> part) {
+    const kernel::scale<gradient_type> scaled{scale, part.data()};
+    on_device ? each_in_memory_of(group, part.size(), scaled, at) : kernel::for_each_index(part.size(), scaled);
   });
 }
 

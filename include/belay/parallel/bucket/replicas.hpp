@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "belay/comm/collective.hpp"
+#include "belay/comm/communicator.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
@@ -24,6 +25,7 @@
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
 #include "belay/parallel/divisor.hpp"
+#include "belay/parallel/group_memory.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -32,15 +34,23 @@ namespace belay::inline BELAY_ABI {
 template <class T>
 class replica_check {
  public:
-  replica_check(const bucket_layout& layout, std::span<const bucket_member<T>> members, std::size_t family)
+  template <class Group>
+  replica_check(const bucket_layout& layout, std::span<const bucket_member<T>> members, std::size_t family,
+                const Group& group, where at)
       : family_(family), layout_(layout.fingerprint(family)) {
+    std::vector<T> room;
     for (const bucket_member<T>& member : members) {
       if (member.family() != family) continue;
       const trainable_parameter<T>& p = member.parameter();
       parameters_.push_back(&p);
       kinds_.push_back(content_hash().add(member.identity()).add(p.local_size()).value());
       // Of divided values each rank has others.
-      values_.push_back(p.divided() ? 0 : content_hash().add_bytes(p.value(), p.local_size() * sizeof(T)).value());
+      if (p.divided()) {
+        values_.push_back(0);
+        continue;
+      }
+      const T* const values = host_view_of(group, static_cast<const T*>(p.value()), p.local_size(), room, at);
+      values_.push_back(content_hash().add_bytes(values, p.local_size() * sizeof(T)).value());
     }
   }
 
@@ -107,7 +117,7 @@ void check_replicas(const bucket_layout& layout, std::span<const bucket_member<T
   std::string found;  // every family is compared before anything is thrown: its other ranks wait
   for (std::size_t f = 0; f < families.size(); ++f) {
     families[f].each_group([&](const auto& group) {
-      const std::string one = replica_check<T>(layout, members, f).difference(group, at);
+      const std::string one = replica_check<T>(layout, members, f, group, at).difference(group, at);
       if (found.empty()) found = one;
     });
   }
@@ -146,7 +156,7 @@ checked_size sum_of_targets(local_targets own, const BatchRanks& batch_ranks, wh
   constexpr std::uint64_t half = std::uint64_t{1} << 32;  // in halves no sum wraps round
   std::uint64_t total[2] = {own.count() % half, own.count() / half};
   if constexpr (can_all_reduce<BatchRanks, std::uint64_t>)
-    batch_ranks.all_reduce(std::span<std::uint64_t>(total), sum, at);
+    control_of(batch_ranks).all_reduce(std::span<std::uint64_t>(total), sum, at);
   return checked_size(total[0]) + checked_size(total[1]) * half;
 }
 

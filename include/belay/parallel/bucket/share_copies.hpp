@@ -65,7 +65,9 @@ class share_copies {
     if (layout_->family_of(layout_->buckets()[bucket]).divides_gradients())
       return memory_->gradients_of(*layout_, bucket);
     const auto& place = memory_->places[bucket];
-    return memory_->reduction_of(*layout_, bucket).subspan(place.before, place.own);
+    const auto whole = works_on_device<Group> ? memory_->gradients_of(*layout_, bucket)
+                                              : memory_->reduction_of(*layout_, bucket);
+    return whole.subspan(place.before, place.own);
   }
 
   const bucket_layout* layout_;

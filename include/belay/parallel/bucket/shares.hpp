@@ -24,6 +24,8 @@
 #include "belay/device/lease_source.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/for_each.hpp"
 #include "belay/parallel/bucket/bucket_reduction.hpp"
 #include "belay/parallel/bucket/contributions.hpp"
 #include "belay/parallel/bucket/family.hpp"
@@ -31,6 +33,7 @@
 #include "belay/parallel/bucket/memory.hpp"
 #include "belay/parallel/bucket/share_copies.hpp"
 #include "belay/parallel/bucket/staging.hpp"
+#include "belay/parallel/group_memory.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -178,8 +181,12 @@ class gradient_shares {
   void zero_untouched() {
     for (std::size_t b = 0; b < buckets_.size(); ++b)
       if (divides(b) && buckets_[b].reductions == 0)
-        memory_->change_gradients(b, memory_->gradients_of(layout(), b), [](std::span<gradient_type> share) {
-          std::fill(share.begin(), share.end(), gradient_type(0));
+        memory_->change_gradients(b, memory_->gradients_of(layout(), b), [&](std::span<gradient_type> share) {
+          const kernel::fill<gradient_type> zeros{share.data(), 0};
+          if (memory_->places[b].gradients_in == tier::device)
+            each_in_memory_of(families_.front().group, share.size(), zeros, where::current());
+          else
+            kernel::for_each_index(share.size(), zeros);
         });
   }
 

@@ -28,10 +28,12 @@
 #include "belay/device/stream.hpp"
 #include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
+#include "belay/kernel/elementwise.hpp"
 #include "belay/parallel/gathers/executed_orders.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/gathers/order.hpp"
 #include "belay/parallel/gathers/reached_values.hpp"
+#include "belay/parallel/group_memory.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/phase.hpp"
 
@@ -59,7 +61,7 @@ struct bucket_gather {
   template <class Calls>
   void operator()(const Calls& group) const {
     if (says == plan_says::another) expect_one_gather(group);
-    std::copy_n(share.data(), share.size(), whole.data() + before);
+    each_among(group, share.size(), kernel::copy<T, T>{share.data(), whole.data() + before});
     group.all_gather_v(whole, counts, at);
   }
 
@@ -68,7 +70,7 @@ struct bucket_gather {
   void expect_one_gather(const Calls& group) const {
     const std::uint64_t own[] = {layer, place};
     std::vector<std::uint64_t> all(2 * counts.size());
-    group.all_gather(std::span<const std::uint64_t>(own), std::span(all), at);
+    host_calls_of(group).all_gather(std::span<const std::uint64_t>(own), std::span(all), at);
     for (std::size_t r = 1; r < counts.size(); ++r) {
       if (all[2 * r] == all[0] && all[2 * r + 1] == all[1]) continue;
       const char* const what =
