@@ -27,7 +27,7 @@ header() {
 # Is the Debian package needed? Asked of what it provides, so that the same thing from elsewhere will do.
 present() {
   case $1 in
-    g++ | git | ccache | python3 | chromium) command -v "$1" >/dev/null ;;
+    g++ | git | ccache | python3 | doxygen | chromium) command -v "$1" >/dev/null ;;
     chromium-driver) command -v chromedriver >/dev/null ;;
     cmake) command -v cmake >/dev/null && cmake_new_enough ;;
     ninja-build) command -v ninja >/dev/null ;;
