@@ -152,10 +152,10 @@ inline constexpr bool reaches_peers_memory = directly_addressable<C> || mirrored
 template <class C>
 concept has_symmetric_memory = reaches_peers_memory<C>;
 
-/// Buffers are memory that the host does not address: `each(count, f)` runs a kernel there, `fetch(to, from, bytes)` and
-/// `place(to, from, bytes)` copy to and from memory of the host; all return when that is done. `scratch()` is memory
-/// there for what such a kernel tells the host. What ranks agree on travels on `control()`, the communicator of the
-/// same ranks for memory of the host.
+/// Buffers are memory that the host does not address: `each(count, f)` runs a kernel there, `fetch(to, from, bytes)`
+/// and `place(to, from, bytes)` copy to and from memory of the host; all return when that is done. `scratch()` is
+/// memory there for what such a kernel tells the host. What ranks agree on travels on `control()`, the communicator of
+/// the same ranks for memory of the host.
 template <class C>
 concept works_on_device = communicator<C> && requires(const C& c, void* to, const void* from, std::size_t bytes,
                                                       where at) {

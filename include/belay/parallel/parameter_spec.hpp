@@ -34,8 +34,8 @@ struct parameter_spec {
   std::vector<std::string> joins = {};          // tensors that it is made of
 };
 
-/// Writes the first values of the global elements from `first` on, which do not come from a filler: those that are drawn
-/// are normal numbers, of each tensor that the parameter joins by its own name.
+/// Writes the first values of the global elements from `first` on, which do not come from a filler: those that are
+/// drawn are normal numbers, of each tensor that the parameter joins by its own name.
 template <class T>
 void write_first_values(const parameter_spec& spec, std::uint64_t seed, std::size_t first, std::span<T> out) {
   const initial how = spec.first_values;
