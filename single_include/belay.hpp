@@ -2044,10 +2044,10 @@ inline constexpr bool reaches_peers_memory = directly_addressable<C> || mirrored
 template <class C>
 concept has_symmetric_memory = reaches_peers_memory<C>;
 
-/// Buffers are memory that the host does not address: `each(count, f)` runs a kernel there, `fetch(to, from, bytes)` and
-/// `place(to, from, bytes)` copy to and from memory of the host; all return when that is done. `scratch()` is memory
-/// there for what such a kernel tells the host. What ranks agree on travels on `control()`, the communicator of the
-/// same ranks for memory of the host.
+/// Buffers are memory that the host does not address: `each(count, f)` runs a kernel there, `fetch(to, from, bytes)`
+/// and `place(to, from, bytes)` copy to and from memory of the host; all return when that is done. `scratch()` is
+/// memory there for what such a kernel tells the host. What ranks agree on travels on `control()`, the communicator of
+/// the same ranks for memory of the host.
 template <class C>
 concept works_on_device = communicator<C> && requires(const C& c, void* to, const void* from, std::size_t bytes,
                                                       where at) {
@@ -12047,8 +12047,8 @@ struct parameter_spec {
   std::vector<std::string> joins = {};          // tensors that it is made of
 };
 
-/// Writes the first values of the global elements from `first` on, which do not come from a filler: those that are drawn
-/// are normal numbers, of each tensor that the parameter joins by its own name.
+/// Writes the first values of the global elements from `first` on, which do not come from a filler: those that are
+/// drawn are normal numbers, of each tensor that the parameter joins by its own name.
 template <class T>
 void write_first_values(const parameter_spec& spec, std::uint64_t seed, std::size_t first, std::span<T> out) {
   const initial how = spec.first_values;
