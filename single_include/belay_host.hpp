@@ -1481,6 +1481,8 @@ class event_source {
   [[nodiscard]] virtual bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline,
                                         where at) const = 0;
   [[nodiscard]] virtual stream_pace pace() const noexcept = 0;
+  /// Which stream of its rank it is.
+  [[nodiscard]] virtual stream_kind kind() const noexcept { return stream_kind::compute; }
   /// The stream and what it does now, in words.
   [[nodiscard]] virtual std::string text() const = 0;
   /// For a place that is over: throws the first cause where its work has failed, or was skipped after a failure.
@@ -1564,6 +1566,7 @@ class counted_stream {
 
   /// Where the stream has been joined, as far as it knows.
   [[nodiscard]] const std::shared_ptr<stream_clock>& clock() const noexcept { return clock_; }
+  [[nodiscard]] stream_kind kind() const noexcept { return kind_; }
 
  protected:
   /// The next place of the stream; what it knows about others after waiting for that event.
@@ -1653,6 +1656,7 @@ namespace belay::inline BELAY_ABI {
 class completion_source : public event_source {
  public:
   [[nodiscard]] stream_pace pace() const noexcept override { return {stream_pace::activity::waits, 0}; }
+  [[nodiscard]] stream_kind kind() const noexcept override { return stream_kind::communication; }
   [[nodiscard]] std::string text() const override { return "communication stream"; }
   /// Returns when it is over; throws `comm_error` if it failed, and `usage_error` where the caller may not wait.
   virtual void wait(std::uint64_t number, operation what, where at) = 0;
@@ -6153,6 +6157,128 @@ static_assert(clock_policy<monotonic_clock> && atomics_policy<std_atomics> && fo
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/core/span_log.hpp
+//
+// What one rank did and when: spans of time, in memory that its caller gives. Engine, streams and groups have a pointer
+// to it while a step is traced, and a null pointer else: that is one branch, and no clock is read. The rank's thread
+// adds a span when it starts or queues something; whichever thread then runs it writes the times. So no thread waits
+// for another, and spans are read when all that was queued is over. A full log forgets what comes later, and counts it.
+//
+//   belay::span_log log(room);                                                  // of the run's memory
+//   const belay::span_timer timed(log.add({.name = "fill_batch", .kind = belay::span_kind::layer}));
+
+namespace belay::inline BELAY_ABI {
+
+/// Whose time it is: that of the rank's own thread, or of one of its streams.
+enum class span_lane : std::uint8_t { host, compute, communication, copy };
+inline constexpr std::size_t span_lanes = 4;
+
+[[nodiscard]] constexpr const char* name(span_lane which) noexcept {
+  switch (which) {
+    case span_lane::host: return "host";
+    case span_lane::compute: return "compute";
+    case span_lane::communication: return "communication";
+    case span_lane::copy: return "copy";
+  }
+  return "unknown";
+}
+
+/// What a span is of. `action`: of a pipeline's row; `update`: of an optimizer. `send` and `receive` have no times:
+/// they belong to the span of the communication before them. `memory` is a number of bytes from then on.
+enum class span_kind : std::uint8_t { step, action, layer, update, communication, copy, wait, send, receive, memory };
+
+[[nodiscard]] constexpr const char* name(span_kind which) noexcept {
+  switch (which) {
+    case span_kind::step: return "step";
+    case span_kind::action: return "action";
+    case span_kind::layer: return "layer";
+    case span_kind::update: return "update";
+    case span_kind::communication: return "communication";
+    case span_kind::copy: return "copy";
+    case span_kind::wait: return "wait";
+    case span_kind::send: return "send";
+    case span_kind::receive: return "receive";
+    case span_kind::memory: return "memory";
+  }
+  return "unknown";
+}
+
+/// Texts are string literals, or outlive the log. What does not apply is left as it is.
+struct traced_span {
+  static constexpr std::uint32_t none = ~std::uint32_t{0};
+
+  const char* name = "";
+  const char* call = "";   // of a layer: what it was called for
+  const char* file = "";   // where it was started, with `line`
+  std::int64_t begin = 0;  // nanoseconds of `monotonic_clock`; 0: it has not begun
+  std::int64_t end = 0;    // 0: it is not over
+  std::uint64_t bytes = 0;
+  std::uint64_t group = 0;  // which ranks communicate: the same number on each of them
+  std::uint32_t line = 0;
+  std::uint32_t layer = none;
+  std::uint32_t micro_batch = none;
+  std::uint32_t number = none;  // of a step; the tag of a send or receive
+  std::uint32_t peer = none;    // of a send or receive, a rank of the world
+  span_kind kind = span_kind::layer;
+  span_lane lane = span_lane::host;
+
+  /// Whether it has begun and is over.
+  [[nodiscard]] bool over() const noexcept { return begin != 0 && end != 0; }
+};
+
+class span_log {
+ public:
+  /// `room` outlives the log and all that was started while it was given.
+  explicit span_log(std::span<traced_span> room) noexcept : room_(room) {}
+  span_log(const span_log&) = delete;  // spans that are not over point into its room
+  span_log& operator=(const span_log&) = delete;
+
+  /// Adds a span, whose times are still to be written; null where there is no room, which is counted. By the rank's
+  /// thread.
+  [[nodiscard]] traced_span* add(const traced_span& what) noexcept {
+    if (count_ == room_.size()) {
+      ++forgotten_;
+      return nullptr;
+    }
+    traced_span& out = room_[count_++];
+    out = what;
+    return &out;
+  }
+  /// Forgets all, when all that was started is over.
+  void clear() noexcept { count_ = 0, forgotten_ = 0; }
+
+  /// In the order in which they were added.
+  [[nodiscard]] std::span<const traced_span> spans() const noexcept { return room_.first(count_); }
+  [[nodiscard]] std::uint64_t forgotten() const noexcept { return forgotten_; }
+  /// The clock of all times.
+  [[nodiscard]] static std::int64_t now() noexcept { return monotonic_clock::now(); }
+
+ private:
+  std::span<traced_span> room_;
+  std::size_t count_ = 0;
+  std::uint64_t forgotten_ = 0;
+};
+
+/// Its own lifetime is the time of a span. Without one it does nothing.
+class span_timer {
+ public:
+  explicit span_timer(traced_span* of) noexcept : of_(of) {
+    if (of_ != nullptr) [[unlikely]]
+      of_->begin = span_log::now();
+  }
+  span_timer(const span_timer&) = delete;
+  span_timer& operator=(const span_timer&) = delete;
+  ~span_timer() {
+    if (of_ != nullptr) [[unlikely]]
+      of_->end = span_log::now();
+  }
+
+ private:
+  traced_span* of_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/device.hpp
 //
 // Door of the device room: memory and streams of one device.
@@ -6464,6 +6590,63 @@ struct stream_settings {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/device/stream_spans.hpp
+//
+// Spans of what a stream runs: their times are written in its order, by the thread that runs its work.
+
+namespace belay::inline BELAY_ABI {
+
+[[nodiscard]] constexpr span_lane lane_of(stream_kind which) noexcept {
+  return which == stream_kind::compute         ? span_lane::compute
+         : which == stream_kind::communication ? span_lane::communication
+                                               : span_lane::copy;
+}
+
+/// What a span of a wait for such a stream is called.
+[[nodiscard]] constexpr const char* wait_name(stream_kind of) noexcept {
+  switch (of) {
+    case stream_kind::compute: return "wait for compute";
+    case stream_kind::communication: return "wait for communication";
+    case stream_kind::copy: return "wait for copy";
+  }
+  return "wait";
+}
+
+/// A wait in `lane` for `mark`: null without a log, and where nobody has to wait.
+[[nodiscard]] inline traced_span* add_wait(span_log* to, span_lane lane, const stream_event& mark, const where& at) {
+  if (to == nullptr || mark.ready()) return nullptr;
+  return to->add({.name = wait_name(mark.source()->kind()),
+                  .file = at.file,
+                  .line = static_cast<std::uint32_t>(at.line),
+                  .kind = span_kind::wait,
+                  .lane = lane});
+}
+
+/// Lasts in the order of `stream` from what it has been given before to what it has been given when this goes.
+template <class Stream>
+class queued_span {
+ public:
+  queued_span(Stream& stream, traced_span* of) : stream_(&stream), of_(of) {
+    if (of_ != nullptr) stream_->run([of] { of->begin = span_log::now(); });
+  }
+  queued_span(const queued_span&) = delete;
+  queued_span& operator=(const queued_span&) = delete;
+  ~queued_span() {
+    if (of_ == nullptr) return;
+    try {
+      stream_->run([of = of_] { of->end = span_log::now(); });
+    } catch (...) {  // a stream that is stuck says so to whoever queues next; this span is not over
+      return;
+    }
+  }
+
+ private:
+  Stream* stream_;
+  traced_span* of_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// Time that copies between tiers took, and time that computing stood still for them, in nanoseconds. Only a stream
@@ -6504,21 +6687,13 @@ class copy_stream {
     if constexpr (requires(Stream & of_device) { of_device.copy(to, from, bytes); })
       stream_.copy(to, from, bytes);
     else
-      run(copied_bytes{to, from, bytes});
+      run_as("copy", bytes, copied_bytes{to, from, bytes});
   }
   /// Runs `work()` in the order of the copies, and counts its time as theirs: a transfer of a file. Small and trivially
   /// copyable, as work of every stream is.
   template <std::invocable Work>
   void run(const Work& work) {
-    if constexpr (has_policy) {
-      if (timed_)
-        return stream_.run([work, times = &times_] {
-          const std::uint64_t begun = now();
-          work();
-          times->copied.fetch_add(now() - begun, std::memory_order_relaxed);
-        });
-    }
-    stream_.run(work);
+    run_as("transfer", 0, work);
   }
 
   /// An event at the end of the copies that are queued.
@@ -6564,6 +6739,30 @@ class copy_stream {
   [[nodiscard]] Stream& stream() noexcept { return stream_; }
 
  private:
+  template <std::invocable Work>
+  void run_as(const char* name, std::size_t bytes, const Work& work) {
+    if constexpr (requires(Stream & of_host) { of_host.spans(); }) {
+      if (span_log* const log = stream_.spans(); log != nullptr) [[unlikely]] {
+        const queued_span traced(
+            stream_, log->add({.name = name, .bytes = bytes, .kind = span_kind::copy, .lane = span_lane::copy}));
+        return queue(work);
+      }
+    }
+    queue(work);
+  }
+  template <std::invocable Work>
+  void queue(const Work& work) {
+    if constexpr (has_policy) {
+      if (timed_)
+        return stream_.run([work, times = &times_] {
+          const std::uint64_t begun = now();
+          work();
+          times->copied.fetch_add(now() - begun, std::memory_order_relaxed);
+        });
+    }
+    stream_.run(work);
+  }
+
   struct clocks {
     std::atomic<std::uint64_t> copied{0}, waited{0};
     std::uint64_t begun = 0;  // of the wait that `other` is in
@@ -8056,6 +8255,7 @@ class queue_stream::progress final : public event_source {
   [[nodiscard]] stream_pace pace() const noexcept override {
     return {now_.load(std::memory_order_relaxed), done_.load(std::memory_order_relaxed)};
   }
+  [[nodiscard]] stream_kind kind() const noexcept override { return kind_; }
   [[nodiscard]] std::string text() const override {
     const char* const signature = runs_.load(std::memory_order_relaxed);
     if (signature == nullptr || now_.load(std::memory_order_relaxed) == stream_pace::activity::waits) return name();
@@ -8295,19 +8495,21 @@ class host_stream : public counted_stream {
   }
   /// Later work begins when `mark` is reached; a stream that runs at once blocks its caller until then.
   void wait(const stream_event& mark, where at = where::current()) {
-    if (queue_ == nullptr)
-      mark.synchronize(at);
-    else
-      queue_->wait(mark, at);
-    join(mark);
+    if (spans_ != nullptr) [[unlikely]]
+      return traced_wait(mark, at);
+    join_after(mark, at);
   }
   /// Returns when all work is over; rethrows the first exception of it. Throws a `comm_error` where it is stuck.
   void synchronize(where at = where::current()) {
-    if (queue_ != nullptr) queue_->synchronize(at);
+    if (queue_ == nullptr) return;
+    const span_timer waits(spans_ == nullptr ? nullptr : add_wait(spans_, span_lane::host, queue_->record(), at));
+    queue_->synchronize(at);
   }
   /// The same, and leaves the work's exception to the next `synchronize`.
   void wait_until_idle(where at = where::current()) const {
-    if (queue_ != nullptr) queue_->wait_until_idle(at);
+    if (queue_ == nullptr) return;
+    const span_timer waits(spans_ == nullptr ? nullptr : add_wait(spans_, span_lane::host, queue_->record(), at));
+    queue_->wait_until_idle(at);
   }
   /// Skips what is queued and has not begun, and waits for no event any more.
   void cancel() noexcept {
@@ -8316,8 +8518,25 @@ class host_stream : public counted_stream {
   /// Whether work runs when it is given.
   [[nodiscard]] bool immediate() const noexcept { return queue_ == nullptr; }
 
+  /// Waits of this stream, and for it, are spans of `log` from now on; null: of none.
+  void trace_into(span_log* log) noexcept { spans_ = log; }
+  [[nodiscard]] span_log* spans() const noexcept { return spans_; }
+
  private:
+  void join_after(const stream_event& mark, where at) {
+    if (queue_ == nullptr)
+      mark.synchronize(at);
+    else
+      queue_->wait(mark, at);
+    join(mark);
+  }
+  [[gnu::cold, gnu::noinline]] void traced_wait(const stream_event& mark, where at) {
+    const queued_span waits(*this, add_wait(spans_, lane_of(kind()), mark, at));
+    join_after(mark, at);
+  }
+
   std::unique_ptr<queue_stream> queue_;
+  span_log* spans_ = nullptr;
 };
 
 static_assert(clocked_stream<host_stream>);
@@ -14441,6 +14660,352 @@ class frame_arithmetic {
 //   belay::host_engine engine(belay::host_pages(bytes), meters[belay::tier::device]);
 //   belay::step step{engine};
 
+// ---- belay/step/call_spans.hpp
+//
+// The watch of a step that computes on a stream of the host: while it is traced, a layer's call is a span of the
+// compute stream, and what a tier has leased is noted after it. Else a call costs one branch.
+
+// ---- belay/step/rehearsal_watch.hpp
+//
+// A rehearsal's tensors are addresses without memory, so a layer that touches one outside of its kernels faults. While
+// a rehearsed step is open, a handler of SIGSEGV prints which layer's call it was. The signal is then handled as
+// before: by the handler that was installed earlier (of a sanitizer, of a crash reporter), or by the system.
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+
+namespace belay::inline BELAY_ABI {
+
+/// What a layer is called for.
+enum class layer_call : std::uint8_t { forward, backward, recompute, discard };
+
+[[nodiscard]] constexpr const char* name(layer_call what) noexcept {
+  switch (what) {
+    case layer_call::forward: return "forward";
+    case layer_call::backward: return "backward";
+    case layer_call::recompute: return "recompute";
+    case layer_call::discard: return "discard";
+  }
+  return "call";
+}
+
+/// A layer's call while it runs.
+struct call_under_way {
+  layer_call what = layer_call::forward;
+  const char* layer = "";
+  std::size_t layer_index = 0;
+  std::size_t micro_batch = 0;
+  where opened_at;
+};
+
+/// Explains faults in one rehearsed step of one thread.
+class rehearsal_watch {
+ public:
+  rehearsal_watch() = default;
+  rehearsal_watch(rehearsal_watch&&) noexcept {}  // only between steps, where there is no state to move
+  rehearsal_watch& operator=(rehearsal_watch&&) noexcept { return *this; }
+  ~rehearsal_watch() { end(); }
+
+  /// `bytes` from `first` are addresses without memory until `end`, which is called by the same thread.
+  void begin(const std::byte* first, std::size_t bytes, where step_at) {
+    end();
+    first_ = first;
+    bytes_ = bytes;
+    step_at_ = step_at;
+    install_signal_stack();
+    install_handler();
+    outer_ = std::exchange(rehearsing_thread_.innermost, this);
+    rehearsing_thread_.handling = false;  // an earlier handler may have been left by siglongjmp
+    begun_ = true;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  void end() noexcept {
+    if (!std::exchange(begun_, false)) return;
+    rehearsal_watch** link = &rehearsing_thread_.innermost;
+    while (*link != nullptr && *link != this) link = &(*link)->outer_;
+    if (*link == this) *link = outer_;
+    release_handler();
+    remove_signal_stack();
+  }
+
+  /// Names the running call while the mark exists. Marks nest.
+  class mark {
+   public:
+    mark(rehearsal_watch& owner, const call_under_way& now) noexcept
+        : owner_(&owner), now_(now), outer_(std::exchange(owner.call_, &now_)) {
+      std::atomic_signal_fence(std::memory_order_seq_cst);  // the handler reads what no other code of the thread does
+    }
+    mark(const mark&) = delete;
+    mark& operator=(const mark&) = delete;
+    ~mark() {
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      owner_->call_ = outer_;
+    }
+
+   private:
+    rehearsal_watch* owner_;
+    call_under_way now_;
+    const call_under_way* outer_;
+  };
+
+ private:
+  // A signal handler may neither lock nor allocate, so its state is global: the open rehearsals of the faulting thread,
+  // and the handler that was installed before.
+  struct faulting_thread {
+    rehearsal_watch* innermost;
+    bool handling;
+  };
+  struct handler_of_process {
+    pthread_mutex_t changing;
+    std::size_t holders;
+    struct sigaction before;
+  };
+  static inline constinit thread_local faulting_thread rehearsing_thread_{nullptr, false};
+  static inline constinit handler_of_process fault_handler_{PTHREAD_MUTEX_INITIALIZER, 0, {}};
+
+  static void install_handler() noexcept {
+    ::pthread_mutex_lock(&fault_handler_.changing);
+    struct sigaction now = {}, ours = {};
+    if (fault_handler_.holders++ == 0 && ::sigaction(SIGSEGV, nullptr, &now) == 0 && !is_ours(now)) {
+      fault_handler_.before = now;
+      ours.sa_sigaction = &on_fault;
+      ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+      ::sigemptyset(&ours.sa_mask);
+      ::sigaction(SIGSEGV, &ours, nullptr);
+    }
+    ::pthread_mutex_unlock(&fault_handler_.changing);
+  }
+  // A handler that was installed on top of this one may still call it; it then calls the one before.
+  static void release_handler() noexcept {
+    ::pthread_mutex_lock(&fault_handler_.changing);
+    struct sigaction now = {};
+    if (--fault_handler_.holders == 0 && ::sigaction(SIGSEGV, nullptr, &now) == 0 && is_ours(now)) {
+      ::sigaction(SIGSEGV, &fault_handler_.before, nullptr);
+    }
+    ::pthread_mutex_unlock(&fault_handler_.changing);
+  }
+  [[nodiscard]] static bool is_ours(const struct sigaction& what) noexcept {
+    return (what.sa_flags & SA_SIGINFO) != 0 && what.sa_sigaction == &on_fault;
+  }
+
+  // The fault may be an overflow of the thread's stack, so the handler gets one of its own where there is none.
+  void install_signal_stack() {
+    stack_t now = {};
+    if (::sigaltstack(nullptr, &now) != 0 || (now.ss_flags & SS_DISABLE) == 0) return;
+    stack_.resize(std::size_t{1} << 16);
+    stack_t ours = {};
+    ours.ss_sp = stack_.data();
+    ours.ss_size = stack_.size();
+    ::sigaltstack(&ours, nullptr);
+  }
+  void remove_signal_stack() noexcept {
+    stack_t now = {};
+    if (stack_.empty() || ::sigaltstack(nullptr, &now) != 0 || now.ss_sp != stack_.data()) return;
+    stack_t none = {};
+    none.ss_flags = SS_DISABLE;
+    ::sigaltstack(&none, nullptr);
+  }
+
+  // A message that is put together without functions that are unsafe in a signal handler.
+  class message {
+   public:
+    message& operator<<(const char* words) noexcept {
+      for (; words != nullptr && *words != '\0' && length_ < sizeof text_ - 1; ++words) {
+        const bool is_control = static_cast<unsigned char>(*words) < 0x20 || *words == 0x7f;  // which a terminal obeys
+        text_[length_++] = is_control ? '?' : *words;
+      }
+      return *this;
+    }
+    message& operator<<(std::size_t number) noexcept {
+      char digits[24];
+      std::size_t at = sizeof digits - 1;
+      digits[at] = '\0';
+      do digits[--at] = static_cast<char>('0' + number % 10);
+      while ((number /= 10) > 0);
+      return *this << digits + at;
+    }
+    message& operator<<(where at) noexcept { return *this << at.file << ":" << static_cast<std::size_t>(at.line); }
+    void write_to_stderr() noexcept {
+      text_[length_++] = '\n';
+      for (std::size_t done = 0; done < length_;) {
+        const ssize_t n = ::write(STDERR_FILENO, text_ + done, length_ - done);
+        if (n > 0)
+          done += static_cast<std::size_t>(n);
+        else if (errno != EINTR)
+          return;
+      }
+    }
+
+   private:
+    char text_[1500];
+    std::size_t length_ = 0;
+  };
+
+  enum class memory_kind { activations, elsewhere };
+  void report(memory_kind region, std::size_t byte) const noexcept {
+    message text;
+    text << "belay: a rehearsal touched memory, and has none: its tensors are addresses. ";
+    if (region == memory_kind::activations)
+      text << "Byte " << byte << " of the activations was touched ";
+    else
+      text << "What was touched is not of the activations (of symmetric memory, or a fault of another kind), ";
+    if (call_ != nullptr) {
+      text << "in the " << name(call_->what) << " of layer " << call_->layer_index << " '" << call_->layer
+           << "' (micro-batch " << call_->micro_batch << ") opened at " << call_->opened_at;
+    } else {
+      text << "outside of a layer's call";
+    }
+    text << ", in the step begun at " << step_at_
+         << ". Compute by frame.each, frame.teams and frame.product, which a rehearsal does not run; outside of a "
+            "layer, ask the engine's stream: runs_nothing.";
+    text.write_to_stderr();
+  }
+
+  static void on_fault(int number, siginfo_t* about, void* context) noexcept {
+    // The handler that was installed before may call this one.
+    if (rehearsing_thread_.handling) return take_default_action(number, about);
+    const int kept = errno;
+    rehearsing_thread_.handling = true;
+    if (about->si_code > 0) report_call(reinterpret_cast<std::uintptr_t>(about->si_addr), about->si_code);
+    pass_on(number, about, context);
+    rehearsing_thread_.handling = false;
+    errno = kept;
+  }
+
+  // A null pointer, and the like, is not an address of a rehearsal.
+  static void report_call(std::uintptr_t address, int code) noexcept {
+    const rehearsal_watch* const innermost = rehearsing_thread_.innermost;
+    for (const rehearsal_watch* open = innermost; open != nullptr; open = open->outer_) {
+      const std::size_t offset = address - reinterpret_cast<std::uintptr_t>(open->first_);
+      if (offset < open->bytes_) return open->report(memory_kind::activations, offset);
+    }
+    if (innermost != nullptr && code == SEGV_ACCERR) innermost->report(memory_kind::elsewhere, 0);
+  }
+
+  static void pass_on(int number, siginfo_t* about, void* context) noexcept {
+    const struct sigaction& before = fault_handler_.before;
+    if ((before.sa_flags & SA_SIGINFO) != 0)
+      before.sa_sigaction(number, about, context);
+    else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
+      before.sa_handler(number);
+    else if (before.sa_handler == SIG_IGN && about->si_code <= 0)
+      return;
+    else
+      take_default_action(number, about);
+  }
+
+  // As if there were no handler: the instruction faults again; a signal that a process sent is raised again.
+  static void take_default_action(int number, const siginfo_t* about) noexcept {
+    struct sigaction plain = {};
+    plain.sa_handler = SIG_DFL;
+    ::sigemptyset(&plain.sa_mask);
+    ::sigaction(number, &plain, nullptr);
+    if (about->si_code <= 0) ::raise(number);
+  }
+
+  const std::byte* first_ = nullptr;
+  std::size_t bytes_ = 0;
+  where step_at_;
+  rehearsal_watch* outer_ = nullptr;
+  const call_under_way* call_ = nullptr;
+  std::vector<std::byte> stack_;
+  bool begun_ = false;
+};
+
+/// The watch of a step that computes: it does nothing.
+struct no_watch {
+  struct mark {
+    mark(no_watch&, const call_under_way&) noexcept {}
+  };
+  void begin(const std::byte*, std::size_t, where) const noexcept {}
+  void end() const noexcept {}
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// A stream whose waits can be spans: its work may write to the host's memory.
+template <class S>
+concept traced_stream = requires(S& stream, span_log* log) {
+  stream.trace_into(log);
+};
+
+template <traced_stream Stream>
+class call_spans {
+ public:
+  /// Calls of layers, in the order of `stream`, are spans of `log` from now on, with the live bytes of `meters`, where
+  /// there are some. A null log: of none.
+  void trace_into(span_log* log, Stream& stream, const tier_meters* meters) noexcept {
+    log_ = log;
+    stream_ = &stream;
+    meters_ = meters;
+    noted_.fill(unknown);
+    note_memory();
+  }
+  [[nodiscard]] span_log* log() const noexcept { return log_; }
+  /// The bytes that tiers have leased now, where they have changed.
+  void note_memory() noexcept {
+    if (log_ == nullptr || meters_ == nullptr) return;
+    for (std::size_t t = 0; t < tier_count; ++t) {
+      const std::uint64_t live = (*meters_)[static_cast<tier>(t)].live_bytes();
+      if (live == noted_[t] || (live == 0 && noted_[t] == unknown)) continue;
+      noted_[t] = live;
+      const std::int64_t now = span_log::now();
+      static_cast<void>(log_->add(
+          {.name = name(static_cast<tier>(t)), .begin = now, .end = now, .bytes = live, .kind = span_kind::memory}));
+    }
+  }
+
+  /// The running call while the mark exists. Marks nest.
+  class mark {
+   public:
+    mark(call_spans& owner, const call_under_way& now) {
+      if (owner.log_ != nullptr) [[unlikely]]
+        begin(owner, now);
+    }
+    mark(const mark&) = delete;
+    mark& operator=(const mark&) = delete;
+    ~mark() {
+      if (owner_ != nullptr) [[unlikely]]
+        end();
+    }
+
+   private:
+    [[gnu::cold, gnu::noinline]] void begin(call_spans& owner, const call_under_way& now) {
+      owner_ = &owner;
+      traced_.emplace(*owner.stream_, owner.log_->add({.name = now.layer,
+                                                       .call = name(now.what),
+                                                       .file = now.opened_at.file,
+                                                       .line = static_cast<std::uint32_t>(now.opened_at.line),
+                                                       .layer = static_cast<std::uint32_t>(now.layer_index),
+                                                       .micro_batch = static_cast<std::uint32_t>(now.micro_batch),
+                                                       .kind = span_kind::layer,
+                                                       .lane = span_lane::compute}));
+    }
+    [[gnu::cold, gnu::noinline]] void end() noexcept {
+      traced_.reset();
+      owner_->note_memory();
+    }
+
+    call_spans* owner_ = nullptr;  // while it is traced
+    std::optional<queued_span<Stream>> traced_;
+  };
+  void begin(const std::byte*, std::size_t, where) const noexcept {}
+  void end() const noexcept {}
+
+ private:
+  static constexpr std::uint64_t unknown = ~std::uint64_t{0};
+
+  span_log* log_ = nullptr;
+  Stream* stream_ = nullptr;
+  const tier_meters* meters_ = nullptr;
+  std::array<std::uint64_t, tier_count> noted_{};  // by tier, last
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/step/commit.hpp
 //
 // How a step ends. All ranks reduce their findings to one small ballot, and every rank draws the same conclusion from
@@ -14719,266 +15284,21 @@ inline constexpr std::size_t phase_count = all_phases.size();
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/step/rehearsal_watch.hpp
-//
-// A rehearsal's tensors are addresses without memory, so a layer that touches one outside of its kernels faults. While
-// a rehearsed step is open, a handler of SIGSEGV prints which layer's call it was. The signal is then handled as
-// before: by the handler that was installed earlier (of a sanitizer, of a crash reporter), or by the system.
-
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-
 namespace belay::inline BELAY_ABI {
 
-/// What a layer is called for.
-enum class layer_call : std::uint8_t { forward, backward, recompute, discard };
-
-[[nodiscard]] constexpr const char* name(layer_call what) noexcept {
-  switch (what) {
-    case layer_call::forward: return "forward";
-    case layer_call::backward: return "backward";
-    case layer_call::recompute: return "recompute";
-    case layer_call::discard: return "discard";
-  }
-  return "call";
-}
-
-/// A layer's call while it runs.
-struct call_under_way {
-  layer_call what = layer_call::forward;
-  const char* layer = "";
-  std::size_t layer_index = 0;
-  std::size_t micro_batch = 0;
-  where opened_at;
+/// What an engine tells which layer's call is running.
+template <class Stream>
+struct watch_of {
+  using type = no_watch;
 };
-
-/// Explains faults in one rehearsed step of one thread.
-class rehearsal_watch {
- public:
-  rehearsal_watch() = default;
-  rehearsal_watch(rehearsal_watch&&) noexcept {}  // only between steps, where there is no state to move
-  rehearsal_watch& operator=(rehearsal_watch&&) noexcept { return *this; }
-  ~rehearsal_watch() { end(); }
-
-  /// `bytes` from `first` are addresses without memory until `end`, which is called by the same thread.
-  void begin(const std::byte* first, std::size_t bytes, where step_at) {
-    end();
-    first_ = first;
-    bytes_ = bytes;
-    step_at_ = step_at;
-    install_signal_stack();
-    install_handler();
-    outer_ = std::exchange(rehearsing_thread_.innermost, this);
-    rehearsing_thread_.handling = false;  // an earlier handler may have been left by siglongjmp
-    begun_ = true;
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-  }
-  void end() noexcept {
-    if (!std::exchange(begun_, false)) return;
-    rehearsal_watch** link = &rehearsing_thread_.innermost;
-    while (*link != nullptr && *link != this) link = &(*link)->outer_;
-    if (*link == this) *link = outer_;
-    release_handler();
-    remove_signal_stack();
-  }
-
-  /// Names the running call while the mark exists. Marks nest.
-  class mark {
-   public:
-    mark(rehearsal_watch& owner, const call_under_way& now) noexcept
-        : owner_(&owner), now_(now), outer_(std::exchange(owner.call_, &now_)) {
-      std::atomic_signal_fence(std::memory_order_seq_cst);  // the handler reads what no other code of the thread does
-    }
-    mark(const mark&) = delete;
-    mark& operator=(const mark&) = delete;
-    ~mark() {
-      std::atomic_signal_fence(std::memory_order_seq_cst);
-      owner_->call_ = outer_;
-    }
-
-   private:
-    rehearsal_watch* owner_;
-    call_under_way now_;
-    const call_under_way* outer_;
-  };
-
- private:
-  // A signal handler may neither lock nor allocate, so its state is global: the open rehearsals of the faulting thread,
-  // and the handler that was installed before.
-  struct faulting_thread {
-    rehearsal_watch* innermost;
-    bool handling;
-  };
-  struct handler_of_process {
-    pthread_mutex_t changing;
-    std::size_t holders;
-    struct sigaction before;
-  };
-  static inline constinit thread_local faulting_thread rehearsing_thread_{nullptr, false};
-  static inline constinit handler_of_process fault_handler_{PTHREAD_MUTEX_INITIALIZER, 0, {}};
-
-  static void install_handler() noexcept {
-    ::pthread_mutex_lock(&fault_handler_.changing);
-    struct sigaction now = {}, ours = {};
-    if (fault_handler_.holders++ == 0 && ::sigaction(SIGSEGV, nullptr, &now) == 0 && !is_ours(now)) {
-      fault_handler_.before = now;
-      ours.sa_sigaction = &on_fault;
-      ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
-      ::sigemptyset(&ours.sa_mask);
-      ::sigaction(SIGSEGV, &ours, nullptr);
-    }
-    ::pthread_mutex_unlock(&fault_handler_.changing);
-  }
-  // A handler that was installed on top of this one may still call it; it then calls the one before.
-  static void release_handler() noexcept {
-    ::pthread_mutex_lock(&fault_handler_.changing);
-    struct sigaction now = {};
-    if (--fault_handler_.holders == 0 && ::sigaction(SIGSEGV, nullptr, &now) == 0 && is_ours(now)) {
-      ::sigaction(SIGSEGV, &fault_handler_.before, nullptr);
-    }
-    ::pthread_mutex_unlock(&fault_handler_.changing);
-  }
-  [[nodiscard]] static bool is_ours(const struct sigaction& what) noexcept {
-    return (what.sa_flags & SA_SIGINFO) != 0 && what.sa_sigaction == &on_fault;
-  }
-
-  // The fault may be an overflow of the thread's stack, so the handler gets one of its own where there is none.
-  void install_signal_stack() {
-    stack_t now = {};
-    if (::sigaltstack(nullptr, &now) != 0 || (now.ss_flags & SS_DISABLE) == 0) return;
-    stack_.resize(std::size_t{1} << 16);
-    stack_t ours = {};
-    ours.ss_sp = stack_.data();
-    ours.ss_size = stack_.size();
-    ::sigaltstack(&ours, nullptr);
-  }
-  void remove_signal_stack() noexcept {
-    stack_t now = {};
-    if (stack_.empty() || ::sigaltstack(nullptr, &now) != 0 || now.ss_sp != stack_.data()) return;
-    stack_t none = {};
-    none.ss_flags = SS_DISABLE;
-    ::sigaltstack(&none, nullptr);
-  }
-
-  // A message that is put together without functions that are unsafe in a signal handler.
-  class message {
-   public:
-    message& operator<<(const char* words) noexcept {
-      for (; words != nullptr && *words != '\0' && length_ < sizeof text_ - 1; ++words) {
-        const bool is_control = static_cast<unsigned char>(*words) < 0x20 || *words == 0x7f;  // which a terminal obeys
-        text_[length_++] = is_control ? '?' : *words;
-      }
-      return *this;
-    }
-    message& operator<<(std::size_t number) noexcept {
-      char digits[24];
-      std::size_t at = sizeof digits - 1;
-      digits[at] = '\0';
-      do digits[--at] = static_cast<char>('0' + number % 10);
-      while ((number /= 10) > 0);
-      return *this << digits + at;
-    }
-    message& operator<<(where at) noexcept { return *this << at.file << ":" << static_cast<std::size_t>(at.line); }
-    void write_to_stderr() noexcept {
-      text_[length_++] = '\n';
-      for (std::size_t done = 0; done < length_;) {
-        const ssize_t n = ::write(STDERR_FILENO, text_ + done, length_ - done);
-        if (n > 0)
-          done += static_cast<std::size_t>(n);
-        else if (errno != EINTR)
-          return;
-      }
-    }
-
-   private:
-    char text_[1500];
-    std::size_t length_ = 0;
-  };
-
-  enum class memory_kind { activations, elsewhere };
-  void report(memory_kind region, std::size_t byte) const noexcept {
-    message text;
-    text << "belay: a rehearsal touched memory, and has none: its tensors are addresses. ";
-    if (region == memory_kind::activations)
-      text << "Byte " << byte << " of the activations was touched ";
-    else
-      text << "What was touched is not of the activations (of symmetric memory, or a fault of another kind), ";
-    if (call_ != nullptr) {
-      text << "in the " << name(call_->what) << " of layer " << call_->layer_index << " '" << call_->layer
-           << "' (micro-batch " << call_->micro_batch << ") opened at " << call_->opened_at;
-    } else {
-      text << "outside of a layer's call";
-    }
-    text << ", in the step begun at " << step_at_
-         << ". Compute by frame.each, frame.teams and frame.product, which a rehearsal does not run; outside of a "
-            "layer, ask the engine's stream: runs_nothing.";
-    text.write_to_stderr();
-  }
-
-  static void on_fault(int number, siginfo_t* about, void* context) noexcept {
-    // The handler that was installed before may call this one.
-    if (rehearsing_thread_.handling) return take_default_action(number, about);
-    const int kept = errno;
-    rehearsing_thread_.handling = true;
-    if (about->si_code > 0) report_call(reinterpret_cast<std::uintptr_t>(about->si_addr), about->si_code);
-    pass_on(number, about, context);
-    rehearsing_thread_.handling = false;
-    errno = kept;
-  }
-
-  // A null pointer, and the like, is not an address of a rehearsal.
-  static void report_call(std::uintptr_t address, int code) noexcept {
-    const rehearsal_watch* const innermost = rehearsing_thread_.innermost;
-    for (const rehearsal_watch* open = innermost; open != nullptr; open = open->outer_) {
-      const std::size_t offset = address - reinterpret_cast<std::uintptr_t>(open->first_);
-      if (offset < open->bytes_) return open->report(memory_kind::activations, offset);
-    }
-    if (innermost != nullptr && code == SEGV_ACCERR) innermost->report(memory_kind::elsewhere, 0);
-  }
-
-  static void pass_on(int number, siginfo_t* about, void* context) noexcept {
-    const struct sigaction& before = fault_handler_.before;
-    if ((before.sa_flags & SA_SIGINFO) != 0)
-      before.sa_sigaction(number, about, context);
-    else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
-      before.sa_handler(number);
-    else if (before.sa_handler == SIG_IGN && about->si_code <= 0)
-      return;
-    else
-      take_default_action(number, about);
-  }
-
-  // As if there were no handler: the instruction faults again; a signal that a process sent is raised again.
-  static void take_default_action(int number, const siginfo_t* about) noexcept {
-    struct sigaction plain = {};
-    plain.sa_handler = SIG_DFL;
-    ::sigemptyset(&plain.sa_mask);
-    ::sigaction(number, &plain, nullptr);
-    if (about->si_code <= 0) ::raise(number);
-  }
-
-  const std::byte* first_ = nullptr;
-  std::size_t bytes_ = 0;
-  where step_at_;
-  rehearsal_watch* outer_ = nullptr;
-  const call_under_way* call_ = nullptr;
-  std::vector<std::byte> stack_;
-  bool begun_ = false;
+template <class Stream>
+requires(Stream::runs_nothing) struct watch_of<Stream> {
+  using type = rehearsal_watch;
 };
-
-/// The watch of a step that computes: it does nothing.
-struct no_watch {
-  struct mark {
-    mark(no_watch&, const call_under_way&) noexcept {}
-  };
-  void begin(const std::byte*, std::size_t, where) const noexcept {}
-  void end() const noexcept {}
+template <traced_stream Stream>
+requires(!Stream::runs_nothing) struct watch_of<Stream> {
+  using type = call_spans<Stream>;
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 /// What the forward-only passes of one rank have found since it was last asked.
 struct pass_findings {
@@ -15058,6 +15378,7 @@ class engine {
       copies_ = std::make_unique<copies_type>(streams_, rank_);
     else
       copies_ = std::make_unique<copies_type>();
+    if constexpr (traced_stream<stream_type>) copies_->stream().trace_into(spans());
     return *copies_;
   }
   /// Whether something has asked for it.
@@ -15078,9 +15399,25 @@ class engine {
     if constexpr (!stream_type::runs_nothing) work();
   }
 
-  /// Is told which layer's call is running. A rehearsal's watch explains a fault with it; `no_watch` ignores it.
-  using watch_type = std::conditional_t<stream_type::runs_nothing, rehearsal_watch, no_watch>;
+  /// Is told which layer's call is running. A rehearsal's watch explains a fault with it; on streams of the host it is
+  /// a span of a trace; `no_watch` ignores it.
+  using watch_type = typename watch_of<stream_type>::type;
   [[nodiscard]] watch_type& watch() noexcept { return watch_; }
+
+  /// Calls of layers, copies and waits are spans of `log` from now on, with the live bytes of `meters`; null: of none.
+  /// Log and meters outlive what is queued meanwhile, and the engine stays where it is. Between steps.
+  void trace_into(span_log* log, const tier_meters* meters = nullptr) requires traced_stream<stream_type> {
+    watch_.trace_into(log, compute(), meters);
+    compute().trace_into(log);
+    if (has_copies()) copies_->stream().trace_into(log);
+  }
+  /// The log of the step that is traced, or null.
+  [[nodiscard]] span_log* spans() const noexcept {
+    if constexpr (traced_stream<stream_type> && !stream_type::runs_nothing)
+      return watch_.log();
+    else
+      return nullptr;
+  }
 
   /// The number of the step that runs or ran last, from 1; 0 before the first.
   [[nodiscard]] std::uint64_t step_number() const noexcept { return step_number_; }
@@ -15187,6 +15524,7 @@ class engine {
   [[nodiscard]] const kernel::findings_record& read_findings(where at) {
     const stream_event copied = findings_.copy(compute());
     if constexpr (rehearsing()) return findings_.none();
+    const span_timer waits(add_wait(spans(), span_lane::host, copied, at));
     try {
       return findings_.read(copied, epoch_, at);
     } catch (...) {
@@ -22348,17 +22686,20 @@ class pipeline {
     });
     std::size_t number = 0;
     for (const schedule::action& next : table_.actions(static_cast<std::size_t>(group_.rank()))) {
+      traced_span* const traced = add_span(step.engine().spans(), next);
       if (next.is_exchange()) {
         exchange(step.engine(), stage, next, (*transfers_)[number], at);
       } else {
         compute(step.micro_batch(next.micro_batch), stage, next);
       }
       // In the order of the stream, whose time it is.
-      compute_stream.run([this, number] {
+      compute_stream.run([this, number, traced] {
         executed_action& done = executed_[number];
         done.end = Clock::now();
         done.begin = std::exchange(last_, done.end);
         times_.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
+        if (traced != nullptr) [[unlikely]]
+          traced->begin = done.begin, traced->end = done.end;
       });
       if (watch_) watch_(number);
       ++number;
@@ -22399,6 +22740,19 @@ class pipeline {
   }
 
  private:
+  // Of an action, before those of what it calls.
+  [[nodiscard]] static traced_span* add_span(span_log* to, const schedule::action& next) {
+    if (to == nullptr) [[likely]]
+      return nullptr;
+    const bool waits = next.is_exchange();
+    return to->add({.name = waits                                         ? "wait for neighbours"
+                            : next.kind == schedule::action_kind::forward ? "forward"
+                                                                          : "backward",
+                    .micro_batch = waits ? traced_span::none : static_cast<std::uint32_t>(next.micro_batch),
+                    .kind = waits ? span_kind::wait : span_kind::action,
+                    .lane = span_lane::compute});
+  }
+
   // What a network's stage does in one step.
   template <class Handles, class Inputs, class Loss>
   struct network_pass {
@@ -27734,124 +28088,412 @@ inline void add_scalars(event_file& events, const step_report& report) {
 
 // ---- belay/report/trace.hpp
 //
-// What every rank did and when, kept in rings of fixed size and written as a Chrome trace, which Perfetto opens. A
-// rank writes only its own ring, so recording takes two readings of the clock and no lock. A full ring overwrites its
-// oldest events.
+// The spans of all ranks as one Chrome trace, which Perfetto opens: a process a rank, and in it a lane for the rank's
+// thread and one for each of its streams. Ranks write their own text and send it to rank 0, which alone has the file.
 //
-//   belay::trace trace(ranks);
-//   {
-//     const belay::trace::duration timed(trace, rank, "forward", "compute", micro_batch);
-//     forward();
-//   }
-//   trace.write("trace.json");  // when no rank records any more
+//   belay::trace_file file("trace.json");                        // on rank 0, before training: refused here
+//   belay::trace_merge merge(control, {.first = 2, .last = 4}, "pp=0 ep=1", room);
+//   ...                                                          // steps 2 to 4 with a span_log
+//   merge.write(control, log, rank == 0 ? &file : nullptr);      // when all that they have started is over
+
+// ---- belay/report/trace_clock.hpp
+//
+// A rank's clock beside that of rank 0. Ranks of one machine have one clock. Between machines a time is asked for and
+// comes back, several times: of the shortest of these round trips the middle is when rank 0 has read its clock, to
+// within half of it (D. L. Mills, RFC 5905, section 8). That is done at the start and at the end, and what is between
+// is interpolated, because clocks of two machines drift apart.
+//
+//   belay::rank_clock clock(control);         // before the first traced step, on all ranks
+//   clock.read_again(control);                // after the last
+//   const std::int64_t begun = clock.of_rank_0(span.begin);
 
 namespace belay::inline BELAY_ABI {
 
-/// One event of a rank. Names are string literals, or outlive the trace.
-struct trace_event {
-  /// Of an event without a number.
-  static constexpr std::uint64_t no_number = ~std::uint64_t{0};
-
-  /// The name that is shown, its category, and when it ended, in nanoseconds.
-  const char* name = "";
-  const char* category = "";
-  std::uint64_t begin = 0;  // nanoseconds since the trace began
-  std::uint64_t end = 0;
-  std::uint64_t number = no_number;  // the micro-batch, or another number that distinguishes events of one name
+/// At `at` of its own clock a rank is so many nanoseconds behind rank 0, to within `uncertainty`.
+struct clock_reading {
+  std::int64_t at = 0;
+  std::int64_t behind = 0;
+  std::int64_t uncertainty = 0;
 };
 
-class trace {
+/// The time of rank 0's clock when a rank's own is `own`, from a reading before and one after.
+[[nodiscard]] inline std::int64_t between(const clock_reading& before, const clock_reading& after,
+                                          std::int64_t own) noexcept {
+  if (after.at <= before.at) return own + before.behind;
+  const double along =
+      std::clamp(static_cast<double>(own - before.at) / static_cast<double>(after.at - before.at), 0.0, 1.0);
+  return own + before.behind + static_cast<std::int64_t>(along * static_cast<double>(after.behind - before.behind));
+}
+
+/// Equal for processes that read one monotonic clock: of one boot, and one namespace of times.
+[[nodiscard]] inline std::uint64_t this_machine() {
+  fnv1a out;
+  char text[256];
+  const unique_fd boot(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  const ssize_t read = boot ? ::read(boot.get(), text, sizeof text) : 0;
+  if (read > 0) out.add_text({text, static_cast<std::size_t>(read)});
+  const ssize_t linked = ::readlink("/proc/self/ns/time", text, sizeof text);
+  if (linked > 0) out.add_text({text, static_cast<std::size_t>(linked)});
+  return out.value();
+}
+
+template <clock_policy Clock = monotonic_clock>
+class rank_clock {
  public:
-  /// Allocates memory for `capacity` events of each of `ranks` ranks; recording allocates nothing.
-  explicit trace(std::size_t ranks, std::size_t capacity = 4096)
-      : capacity_(capacity == 0 ? 1 : capacity), rings_(ranks), start_(monotonic_clock::now()) {
-    for (ring& each : rings_) each.events = std::vector<trace_event>(capacity_);
+  static constexpr int round_trips = 16;
+
+  /// Collective over `control`. Ranks with the `machine` of rank 0 have its clock.
+  template <class Group>
+  explicit rank_clock(const Group& control, std::uint64_t machine = this_machine(), Clock clock = {})
+      : clock_(clock), machines_(static_cast<std::size_t>(control.size())) {
+    control.all_gather(std::span<const std::uint64_t>(&machine, 1), std::span<std::uint64_t>(machines_));
+    start_ = end_ = read(control);
+  }
+  /// The end of what is asked for. Collective; allocates nothing.
+  template <class Group>
+  void read_again(const Group& control) {
+    end_ = read(control);
   }
 
-  /// Nanoseconds since the trace began.
-  [[nodiscard]] std::uint64_t now() const noexcept {
-    return static_cast<std::uint64_t>(monotonic_clock::now() - start_);
-  }
+  [[nodiscard]] std::int64_t of_rank_0(std::int64_t own) const noexcept { return between(start_, end_, own); }
+  /// Nanoseconds; 0 where it is rank 0's own clock.
+  [[nodiscard]] std::int64_t uncertainty() const noexcept { return std::max(start_.uncertainty, end_.uncertainty); }
 
-  /// Adds one event of `rank`. Called by that rank's thread only.
-  void add(std::size_t rank, const trace_event& event) noexcept {
-    if (rank >= rings_.size()) return;  // a rank without a ring is not traced
-    ring& own = rings_[rank];
-    own.events[own.count % capacity_] = event;
-    ++own.count;
-  }
+ private:
+  [[nodiscard]] bool far(std::size_t rank) const noexcept { return machines_[rank] != machines_[0]; }
 
-  /// Records its own lifetime as one event.
-  class duration {
-   public:
-    /// Notes a span of that rank from here to its end. Name and category are literals.
-    duration(trace& to, std::size_t rank, const char* name, const char* category = "",
-             std::uint64_t number = trace_event::no_number) noexcept
-        : to_(to), rank_(rank), event_{name, category, to.now(), 0, number} {}
-    duration(const duration&) = delete;
-    duration& operator=(const duration&) = delete;
-    ~duration() {
-      event_.end = to_.now();
-      to_.add(rank_, event_);
-    }
-
-   private:
-    trace& to_;
-    std::size_t rank_;
-    trace_event event_;
-  };
-
-  /// The number of events of `rank` that were added, and how many of them were overwritten.
-  [[nodiscard]] std::uint64_t recorded(std::size_t rank) const { return rings_.at(rank).count; }
-  [[nodiscard]] std::uint64_t forgotten(std::size_t rank) const {
-    const std::uint64_t count = rings_.at(rank).count;
-    return count < capacity_ ? 0 : count - capacity_;
-  }
-
-  /// Writes all events in the rings to `path`. The ranks must have stopped recording.
-  void write(const std::string& path) const {
-    output file(path);
-    char room[4096];
-    json_line line(room);
-    file.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-    const char* separator = "";
-    const auto put = [&] {
-      std::string_view text = line.finish();
-      text.remove_suffix(1);  // the newline: commas separate the lines of this file
-      const std::string whole = separator + std::string(text);
-      file.write(whole);
-      separator = ",\n";
-      line.begin();
-    };
-    for (std::size_t rank = 0; rank < rings_.size(); ++rank) {
-      const std::string name = "rank " + std::to_string(rank);
-      line.field("name", "thread_name").field("ph", "M").field("pid", 0).field("tid", rank);
-      line.open_object("args").field("name", name).close();
-      put();
-      const ring& own = rings_[rank];
-      for (std::uint64_t i = forgotten(rank); i < own.count; ++i) {
-        const trace_event& event = own.events[i % capacity_];
-        line.field("name", event.name).field("cat", event.category).field("ph", "X").field("pid", 0);
-        line.field("tid", rank).field("ts", microseconds(event.begin));
-        line.field("dur", microseconds(event.end < event.begin ? 0 : event.end - event.begin));
-        if (event.number != trace_event::no_number) line.open_object("args").field("number", event.number).close();
-        put();
+  template <class Group>
+  [[nodiscard]] clock_reading read(const Group& control) {
+    const auto own = static_cast<std::size_t>(control.rank());
+    clock_reading best;
+    if (own == 0) {
+      for (std::size_t rank = 1; rank < machines_.size(); ++rank)
+        if (far(rank)) answer(control, static_cast<int>(rank));
+    } else if (far(own)) {
+      for (int trip = 0; trip < round_trips; ++trip) {
+        std::int64_t there = 0;
+        const std::int64_t sent = clock_.now();
+        control.send(0, std::span<const std::int64_t>(&sent, 1));
+        control.receive(0, std::span<std::int64_t>(&there, 1));
+        const std::int64_t back = clock_.now();
+        const std::int64_t half = (back - sent) / 2;
+        if (trip == 0 || half < best.uncertainty) best = {sent + half, there - (sent + half), half};
       }
     }
-    file.write("\n]}\n");
+    return best;
+  }
+  template <class Group>
+  void answer(const Group& control, int rank) {
+    for (int trip = 0; trip < round_trips; ++trip) {
+      std::int64_t asked = 0;
+      control.receive(rank, std::span<std::int64_t>(&asked, 1));
+      const std::int64_t now = clock_.now();
+      control.send(rank, std::span<const std::int64_t>(&now, 1));
+    }
+  }
+
+  [[no_unique_address]] Clock clock_;
+  std::vector<std::uint64_t> machines_;  // by rank
+  clock_reading start_, end_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The steps of a trace, both included.
+struct traced_steps {
+  std::uint64_t first = 2;
+  std::uint64_t last = 4;
+  [[nodiscard]] constexpr bool has(std::uint64_t step) const noexcept { return first <= step && step <= last; }
+};
+
+/// The file of a trace. What fails after it was opened is kept for `take_problem`, and nothing more is written.
+class trace_file {
+ public:
+  /// Creates the file, or empties it. Throws file_error.
+  explicit trace_file(std::string path, where at = where::current()) : to_(std::move(path), at) {}
+
+  /// A piece of the text.
+  void write(std::string_view text) noexcept {
+    if (problem_ || failed_) return;
+    try {
+      to_.write(text);
+    } catch (const file_error& problem) {
+      problem_ = problem;
+      failed_ = true;
+    }
+  }
+  /// A trace of nothing: of a run that has failed before there was one. After another it is nothing.
+  void fail(std::string_view why) {
+    if (to_.written() > 0) return;
+    char room[4096];
+    json_line line(room);
+    line.open_object("otherData").field("failed", why.substr(0, 1000)).close();
+    line.open_array("traceEvents").close();
+    write(line.finish());
+  }
+  /// Why it is not complete, once.
+  [[nodiscard]] std::optional<file_error> take_problem() noexcept { return std::exchange(problem_, std::nullopt); }
+
+ private:
+  output to_;
+  std::optional<file_error> problem_;
+  bool failed_ = false;
+};
+
+/// One rank's spans as events of a trace, in pieces.
+class trace_text {
+ public:
+  using clock_type = rank_clock<>;
+  /// Times are from `base` of rank 0's clock. Without `flows` nothing says which receive is whose send.
+  enum class flows : std::uint8_t { left_out, paired };
+
+  trace_text(std::span<const traced_span> spans, std::size_t rank, std::string_view label, const clock_type& clock,
+             std::int64_t base, flows which) noexcept
+      : spans_(spans), rank_(rank), label_(label), clock_(&clock), base_(base), flows_(which) {}
+
+  /// Fills `room`, of `least_room` characters or more, with the next events, each after a comma; empty after the last.
+  static constexpr std::size_t least_room = 8192;
+  [[nodiscard]] std::string_view next(std::span<char> room) {
+    std::size_t used = 0;
+    while (used + most_event <= room.size()) {
+      const std::string_view event = next_event();
+      if (event.empty()) break;
+      room[used++] = ',';
+      room[used++] = '\n';
+      std::memcpy(&room[used], event.data(), event.size());
+      used += event.size();
+    }
+    return {room.data(), used};
   }
 
  private:
-  struct alignas(64) ring {  // no two ranks write to one cache line
-    std::vector<trace_event> events;
-    std::uint64_t count = 0;
+  static constexpr std::size_t most_event = 4000;
+  static constexpr std::size_t most_name = 200;
+  static constexpr std::size_t heads = 2 + 2 * span_lanes;  // events that name the lanes
+
+  [[nodiscard]] std::string_view next_event() {
+    if (head_ < heads) return put_head(head_++);
+    while (at_ < spans_.size()) {
+      const std::size_t number = at_++;
+      const traced_span& each = spans_[number];
+      if (each.kind == span_kind::step) ++attempt_, of_step_ = number;
+      const bool transfer = each.kind == span_kind::send || each.kind == span_kind::receive;
+      if (!transfer) owner_ = number;
+      if (!spans_[owner_].over() || (transfer && flows_ == flows::left_out)) continue;
+      return transfer ? put_flow(number) : each.kind == span_kind::memory ? put_counter(each) : put_span(each);
+    }
+    return {};
+  }
+
+  [[nodiscard]] std::string_view put_head(std::size_t which) {
+    line_.begin();
+    char text[most_name];
+    const bool lane = which >= 2;
+    const std::size_t number = (which - 2) / 2;
+    const bool name = which % 2 == 0;
+    line_.field("name", !lane  ? (name ? "process_name" : "process_sort_index")
+                        : name ? "thread_name"
+                               : "thread_sort_index");
+    line_.field("ph", "M").field("pid", rank_).field("tid", lane ? number : 0).open_object("args");
+    if (!name)
+      line_.field("sort_index", lane ? number : rank_);
+    else if (lane)
+      line_.field("name", belay::name(static_cast<span_lane>(number)));
+    else
+      line_.field("name", printed(text, "rank %zu%s%.*s", rank_, label_.empty() ? "" : ", ",
+                                  static_cast<int>(std::min<std::size_t>(label_.size(), 100)), label_.data()));
+    line_.close();
+    return finish();
+  }
+
+  [[nodiscard]] std::string_view put_span(const traced_span& each) {
+    char text[most_name];
+    begin_event(each.kind == span_kind::layer
+                    ? printed(text, each.call[0] == '\0' ? "%s%s" : "%s %s", each.name, each.call)
+                : each.kind == span_kind::step ? printed(text, "step %u", each.number)
+                                               : printed(text, "%s", each.name),
+                belay::name(each.kind), "X", each.lane, each.begin);
+    line_.field("dur", microseconds(each.end - each.begin)).open_object("args");
+    if (each.layer != traced_span::none) line_.field("layer", each.layer);
+    if (each.micro_batch != traced_span::none) line_.field("micro_batch", each.micro_batch);
+    if (each.bytes > 0) line_.field("bytes", each.bytes);
+    if (each.kind == span_kind::wait && each.call[0] != '\0') line_.field("of", std::string_view(each.call));
+    if (each.file[0] != '\0') {
+      const char* const slash = std::strrchr(each.file, '/');
+      line_.field("at", printed(text, "%s:%u", slash == nullptr ? each.file : slash + 1, each.line));
+    }
+    line_.close();
+    return finish();
+  }
+  [[nodiscard]] std::string_view put_counter(const traced_span& each) {
+    char text[most_name];
+    begin_event(printed(text, "live bytes, %s", each.name), belay::name(each.kind), "C", each.lane, each.begin);
+    line_.open_object("args").field("bytes", each.bytes).close();
+    return finish();
+  }
+  // Both sides find the same name: ranks, tag, which of the traced steps, and how many of that name were before.
+  [[nodiscard]] std::string_view put_flow(std::size_t number) {
+    const traced_span& each = spans_[number];
+    const traced_span& owner = spans_[owner_];
+    const auto same = [&](const traced_span& other) {
+      return other.kind == each.kind && other.peer == each.peer && other.number == each.number &&
+             other.group == each.group;
+    };
+    const auto before = std::count_if(&spans_[of_step_], &each, same);
+    const bool sends = each.kind == span_kind::send;
+    char text[most_name];
+    const std::string_view id = printed(text, "%zu>%zu.%x.%u.%zu.%td", sends ? rank_ : std::size_t{each.peer},
+                                        sends ? std::size_t{each.peer} : rank_,
+                                        static_cast<unsigned>(each.group & 0xffffffffU), each.number, attempt_, before);
+    // Inside of the communication's span, which the arrow begins and ends at.
+    begin_event("transfer", "flow", sends ? "s" : "f", owner.lane,
+                sends ? owner.begin : std::max(owner.begin, owner.end - 1));
+    line_.field("id", id);
+    if (!sends) line_.field("bp", "e");
+    return finish();
+  }
+
+  void begin_event(std::string_view name, std::string_view category, std::string_view type, span_lane lane,
+                   std::int64_t begin) {
+    line_.begin();
+    line_.field("name", name).field("cat", category).field("ph", type).field("pid", rank_);
+    line_.field("tid", static_cast<unsigned>(lane)).field("ts", microseconds(clock_->of_rank_0(begin) - base_));
+  }
+  [[nodiscard]] std::string_view finish() {
+    std::string_view out = line_.finish();
+    out.remove_suffix(1);  // the newline
+    return out;
+  }
+  template <class... Values>
+  [[nodiscard]] static std::string_view printed(std::span<char> room, const char* format, const Values&... values) {
+    const int size = std::snprintf(room.data(), room.size(), format, values...);
+    return {room.data(), std::min(static_cast<std::size_t>(std::max(size, 0)), room.size() - 1)};
+  }
+  [[nodiscard]] static double microseconds(std::int64_t nanoseconds) noexcept {
+    return static_cast<double>(nanoseconds) / 1000.0;
+  }
+
+  std::span<const traced_span> spans_;
+  std::size_t rank_;
+  std::string_view label_;
+  const clock_type* clock_;
+  std::int64_t base_;
+  flows flows_;
+  std::size_t head_ = 0, at_ = 0, owner_ = 0, of_step_ = 0, attempt_ = 0;
+  char room_[most_event];
+  json_line line_{room_};
+};
+
+/// Made by all ranks, before the first traced step.
+class trace_merge {
+ public:
+  /// The pieces of text that ranks send.
+  static constexpr std::size_t room_bytes = std::size_t{1} << 16U;
+
+  /// `control` has all ranks, and `label` says which of them this is. `room`, of `room_bytes` or more, outlives it.
+  /// Collective.
+  template <class Group>
+  trace_merge(const Group& control, traced_steps steps, std::string label, std::span<char> room)
+      : steps_(steps),
+        label_(std::move(label)),
+        room_(room),
+        clock_(control),
+        totals_(static_cast<std::size_t>(control.size())),
+        uncertainty_(totals_.size()) {}
+
+  /// Writes what all ranks have in their logs to `file`, which rank 0 has, and the others do not. All that was started
+  /// with a log is over. Collective over `control`, whose calls are not traced meanwhile; allocates nothing.
+  template <class Group>
+  void write(const Group& control, const span_log& log, trace_file* file) {
+    clock_.read_again(control);
+    const totals own = totals_of(log);
+    control.all_gather(std::span<const totals>(&own, 1), std::span<totals>(totals_));
+    std::int64_t base = std::numeric_limits<std::int64_t>::max();
+    std::uint64_t forgotten = 0;
+    for (const totals& each : totals_) {
+      base = std::min(base, each.begin);
+      forgotten += each.forgotten;
+    }
+    if (file != nullptr) begin(*file);
+    const auto which = forgotten > 0 ? trace_text::flows::left_out : trace_text::flows::paired;
+    trace_text text(log.spans(), static_cast<std::size_t>(control.rank()), label_, clock_, base, which);
+    if (control.rank() == 0) {
+      bool first = true;
+      for (std::string_view piece = text.next(room_); !piece.empty(); piece = text.next(room_)) {
+        if (std::exchange(first, false)) piece.remove_prefix(1);  // the comma
+        if (file != nullptr) file->write(piece);
+      }
+      for (int rank = 1; rank < control.size(); ++rank) receive(control, rank, file);
+      if (file != nullptr) file->write("\n]}\n");
+    } else {
+      std::uint64_t bytes = 0;
+      do {
+        const std::string_view piece = text.next(room_);
+        bytes = piece.size();
+        control.send(0, std::span<const std::uint64_t>(&bytes, 1));
+        if (bytes > 0) control.send(0, std::span<const char>(piece));
+      } while (bytes > 0);
+    }
+  }
+
+ private:
+  struct totals {
+    std::int64_t begin = std::numeric_limits<std::int64_t>::max();  // of rank 0's clock
+    std::int64_t uncertainty = 0;
+    std::uint64_t forgotten = 0;
+    std::uint64_t unfinished = 0;
   };
 
-  static double microseconds(std::uint64_t nanoseconds) noexcept { return static_cast<double>(nanoseconds) / 1000.0; }
+  [[nodiscard]] totals totals_of(const span_log& log) const noexcept {
+    totals out;
+    out.uncertainty = clock_.uncertainty();
+    out.forgotten = log.forgotten();
+    for (const traced_span& each : log.spans()) {
+      if (each.kind == span_kind::send || each.kind == span_kind::receive) continue;
+      if (each.over())
+        out.begin = std::min(out.begin, clock_.of_rank_0(each.begin));
+      else
+        ++out.unfinished;
+    }
+    return out;
+  }
+  void begin(trace_file& file) {
+    std::uint64_t forgotten = 0, unfinished = 0;
+    for (std::size_t rank = 0; rank < totals_.size(); ++rank) {
+      forgotten += totals_[rank].forgotten;
+      unfinished += totals_[rank].unfinished;
+      uncertainty_[rank] = static_cast<double>(totals_[rank].uncertainty) / 1000.0;
+    }
+    json_line line(room_);
+    line.field("displayTimeUnit", "ms").open_object("otherData");
+    line.field("ranks", totals_.size()).field("first_step", steps_.first).field("last_step", steps_.last);
+    line.field("forgotten", forgotten).field("unfinished", unfinished);
+    line.array("clock_uncertainty_us", std::span<const double>(uncertainty_)).close();
+    std::string_view head = line.finish();
+    head.remove_suffix(2);  // the brace that ends it, and the newline
+    file.write(head);
+    file.write(",\"traceEvents\":[");
+  }
+  template <class Group>
+  void receive(const Group& control, int rank, trace_file* file) {
+    for (;;) {
+      std::uint64_t bytes = 0;
+      control.receive(rank, std::span<std::uint64_t>(&bytes, 1));
+      if (bytes == 0) return;
+      const std::span<char> piece = room_.first(static_cast<std::size_t>(bytes));
+      control.receive(rank, piece);
+      if (file != nullptr) file->write({piece.data(), piece.size()});
+    }
+  }
 
-  std::size_t capacity_;
-  std::vector<ring> rings_;
-  std::int64_t start_;
+  traced_steps steps_;
+  std::string label_;
+  std::span<char> room_;
+  rank_clock<> clock_;
+  std::vector<totals> totals_;  // by rank
+  std::vector<double> uncertainty_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -42992,6 +43634,83 @@ class call_guard {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/comm/operation_spans.hpp
+//
+// Spans of communication: on the rank's thread of those that it calls, in the communication stream of those that it
+// starts. All of it is off the path of a call that is not traced.
+
+namespace belay::inline BELAY_ABI {
+
+/// The spans of a started operation: how long its stream waits for what it comes after, and it itself. Null where they
+/// are not traced.
+struct operation_spans {
+  traced_span* waits = nullptr;
+  traced_span* runs = nullptr;
+};
+
+/// The same number on all ranks of a group.
+[[nodiscard]] inline std::uint64_t group_key(std::span<const int> members) noexcept {
+  fnv1a key;
+  for (int member : members) key.add(static_cast<std::uint64_t>(member));
+  return key.value();
+}
+
+/// A span of an operation of the ranks `members` of the world, and of what `transfers` send and receive.
+[[nodiscard, gnu::cold]] inline traced_span* add_operation(span_log& to, span_lane lane, operation what,
+                                                           std::span<const int> members, const buffer_use& buffers,
+                                                           std::span<const p2p> transfers, const where& at) {
+  traced_span about{.name = name(what),
+                    .file = at.file,
+                    .bytes = std::max(buffers.reads.size(), buffers.writes.size()),
+                    .group = members.empty() ? 0 : group_key(members),
+                    .line = static_cast<std::uint32_t>(at.line),
+                    .kind = span_kind::communication,
+                    .lane = lane};
+  for (const p2p& one : transfers) about.bytes += one.bytes;
+  traced_span* const out = to.add(about);
+  for (const p2p& one : transfers) {
+    const auto peer = static_cast<std::size_t>(one.peer);
+    if (peer >= members.size()) continue;  // refused when it runs
+    about.bytes = one.bytes;
+    about.number = static_cast<std::uint32_t>(one.tag);
+    about.peer = static_cast<std::uint32_t>(members[peer]);
+    about.kind = one.kind == p2p::direction::send ? span_kind::send : span_kind::receive;
+    static_cast<void>(to.add(about));
+  }
+  return out;
+}
+
+/// The same of one that is started.
+[[nodiscard, gnu::cold]] inline operation_spans add_started(span_log& to, operation what, std::span<const int> members,
+                                                            const buffer_use& buffers, std::span<const p2p> transfers,
+                                                            const start_order& how) {
+  operation_spans out;
+  out.waits = add_wait(&to, span_lane::communication, how.event, how.at);
+  out.runs = add_operation(to, span_lane::communication, what, members, buffers, transfers, how.at);
+  return out;
+}
+
+/// A wait of the rank's thread for a started operation.
+[[nodiscard, gnu::cold]] inline traced_span* add_wait_for(span_log& to, operation what, const where& at) noexcept {
+  return to.add({.name = wait_name(stream_kind::communication),
+                 .call = name(what),
+                 .file = at.file,
+                 .line = static_cast<std::uint32_t>(at.line),
+                 .kind = span_kind::wait,
+                 .lane = span_lane::host});
+}
+
+/// The transfers of an operation's arguments; of most there are none.
+template <class... Arguments>
+[[nodiscard]] std::span<const p2p> transfers_of(const Arguments&... arguments) noexcept {
+  if constexpr (sizeof...(Arguments) == 1 && (std::convertible_to<const Arguments&, std::span<const p2p>> && ...))
+    return {arguments...};
+  else
+    return {};
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/comm/submission_queue.hpp
 //
 // The protocol between one thread that submits operations to a ring and one that runs them in order. Operations are
@@ -43112,7 +43831,8 @@ class async_stream final : public completion_source, public std::enable_shared_f
   template <class State, class Work>
   requires(sizeof(Work) <= command_room && std::is_trivially_copyable_v<Work>) pending
       launch(operation what, const std::shared_ptr<State>& state, Work work, const buffer_use& buffers,
-             const start_order& how, duration limit, const stream_meeting& meeting = {}) {
+             const start_order& how, duration limit, const stream_meeting& meeting = {},
+             const operation_spans& traced = {}) {
     guard_.expect_usable(name(what), how.at);
     const call_guard::entry mine(guard_, name(what), how.at);
     command& slot = next_slot(what, how.at);
@@ -43123,6 +43843,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     slot.what = what;
     slot.at = how.at;
     slot.limit = limit;
+    slot.traced = traced;
     if (arbiter_ != nullptr) slot.meet(meeting);
     ::new (static_cast<void*>(slot.storage)) Work(work);
     slot.run = [](command& self) {
@@ -43185,6 +43906,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   void wait(std::uint64_t number, operation what, where at) override {
     guard_.expect_usable(name(what), at);
     const call_guard::entry mine(guard_, name(what), at);
+    const span_timer waits(spans_ == nullptr || queue_.completed(number) ? nullptr : add_wait_for(*spans_, what, at));
     await(number);
     if constexpr (checked(check_level::local)) {
       const std::lock_guard lock(notes_);
@@ -43233,6 +43955,10 @@ class async_stream final : public completion_source, public std::enable_shared_f
   /// Its rank's number in the world.
   [[nodiscard]] const int& number() const noexcept { return rank_; }
 
+  /// Operations and waits of the rank are spans of `log` from now on; null: of none. It outlives them.
+  void trace_into(span_log* log) noexcept { spans_ = log; }
+  [[nodiscard]] span_log* spans() const noexcept { return spans_; }
+
   /// One call of the rank at a time.
   [[nodiscard]] call_guard& guard() noexcept { return guard_; }
 
@@ -43259,6 +43985,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     operation what = operation::none;
     where at;
     duration limit{};
+    operation_spans traced;
     stream_meeting meeting;
     std::vector<int> ranks;  // of the meeting, as its transfers; they grow to what is needed once
     std::vector<stream_transfer> transfers;
@@ -43329,6 +44056,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   void run(command& now, std::uint64_t number) noexcept {
     try {
       if (now.after.source() != nullptr) wait_before(now, number);
+      const span_timer timed(now.traced.runs);
       now.run(now);
       return;
     } catch (const comm_error&) {
@@ -43344,6 +44072,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   // Returns when what the operation comes after is done. Peers wait in the operation meanwhile, so it has their limit.
   void wait_before(const command& now, std::uint64_t number) {
+    const span_timer timed(now.traced.waits);
     const auto begun = std::chrono::steady_clock::now();
     for (;;) {
       const auto spent = std::chrono::steady_clock::now() - begun;
@@ -43369,6 +44098,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   std::shared_ptr<World> world_;
   int rank_;
+  span_log* spans_ = nullptr;  // of the step that is traced
   stream_clock clock_{stream_kind::communication, 1};
   mutable std::mutex notes_;  // of what is in flight and of lost handles
   call_guard guard_;
@@ -43651,7 +44381,8 @@ class basic_group : public group_operations<Group> {
     const auto run = [work, stream, rank = rank_, limit = limit_](state_type& state) {
       work(stream_calls(&state, rank, limit, *stream));
     };
-    return noted(what, how.at, stream_->launch(what, state_, run, {}, how, limit_, meeting_in_stream()));
+    return noted(what, how.at,
+                 stream_->launch(what, state_, run, {}, how, limit_, meeting_in_stream(), traced(what, {}, {}, how)));
   }
 
   /// Starts `work()`: host work of this rank alone, which its stream runs in its turn. No other rank takes part. Once
@@ -43663,8 +44394,12 @@ class basic_group : public group_operations<Group> {
       if (world.aborted()) world.raise({what, 0, 0, 0, at});
       work();
     };
-    return stream_->launch(what, stream_->world(), run, {}, how, limit_);
+    return stream_->launch(what, stream_->world(), run, {}, how, limit_, {}, traced(what, {}, {}, how));
   }
+
+  /// Operations of this rank in all of its groups, and its waits for them, are spans of `log` from now on; null: of
+  /// none. It outlives what is started meanwhile.
+  void trace_into(span_log* log) const noexcept { stream_->trace_into(log); }
 
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
   [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
@@ -43752,6 +44487,10 @@ class basic_group : public group_operations<Group> {
       stream_->guard().expect_usable(name(What), at);
       return single_rank::run_in<What>(*stream_->world(), stream_->number(), at, arguments...);
     }
+    span_log* const log = stream_->spans();
+    const span_timer timed(log == nullptr ? nullptr
+                                          : add_operation(*log, span_lane::host, What, members(), buffers,
+                                                          transfers_of(arguments...), at));
     const lane meets = What == operation::exchange ? lane::caller : lane_of_call(What, at);
     if (stream_->arbiter() == nullptr) return run_in<What>(*state_, meets, limit_, at, arguments...);
     const turn mine(*this, meets, arguments...);
@@ -43769,7 +44508,8 @@ class basic_group : public group_operations<Group> {
     const auto work = [limit = limit_, at = how.at, arguments...](state_type& state) {
       run_in<What>(state, lane::stream, limit, at, arguments...);
     };
-    pending started = stream_->launch(What, state_, work, buffers, how, limit_, meeting_in_stream(arguments...));
+    pending started = stream_->launch(What, state_, work, buffers, how, limit_, meeting_in_stream(arguments...),
+                                      traced(What, buffers, transfers_of(arguments...), how));
     if constexpr (What == operation::exchange) return started;
     return noted(What, how.at, std::move(started));
   }
@@ -43777,6 +44517,11 @@ class basic_group : public group_operations<Group> {
   template <class... Arguments>
   [[nodiscard]] stream_meeting meeting_in_stream(const Arguments&... arguments) const {
     return stream_->arbiter() == nullptr ? stream_meeting{} : meeting(lane::stream, arguments...);
+  }
+  [[nodiscard]] operation_spans traced(operation what, const buffer_use& buffers, std::span<const p2p> transfers,
+                                       const start_order& how) const {
+    span_log* const log = stream_->spans();
+    return log == nullptr ? operation_spans{} : add_started(*log, what, members(), buffers, transfers, how);
   }
   [[nodiscard]] pending noted(operation what, const where& at, pending started) const {
     if (state_->collectives().note_started()) [[unlikely]]

@@ -52,6 +52,16 @@ void resolve_model(command_line& line, bool model_given) {
   set_model(run, line.config);
 }
 
+void expect_traceable(const command_line& line, const std::string& steps) {
+  if (line.run.streams.policy == belay::stream_policy::adversarial)
+    throw input_error(
+        "--trace with --streams adversarial: its streams are late on purpose, and their times say "
+        "nothing: trace with --streams queued or immediate");
+  if (line.trace_steps.first > line.run.steps)
+    throw input_error("--trace-steps " + steps + ": the run has " + std::to_string(line.run.steps) +
+                      " steps: trace some of them, or give it more by --steps");
+}
+
 }  // namespace
 
 void set_model(options& run, const model_config& from) {
@@ -178,6 +188,17 @@ belay::stream_choice parse_streams(const std::string& text) {
                     "adversarial:7");
 }
 
+belay::traced_steps parse_trace_steps(const std::string& text) {
+  belay::traced_steps out;
+  const char* const end = text.data() + text.size();
+  const auto [dash, first_error] = std::from_chars(text.data(), end, out.first);
+  if (first_error == std::errc{} && dash != end && *dash == '-') {
+    const auto [last, last_error] = std::from_chars(dash + 1, end, out.last);
+    if (last_error == std::errc{} && last == end && out.first >= 1 && out.first <= out.last) return out;
+  }
+  throw input_error("--trace-steps: '" + text + "' is no first and last step, from 1 on and in this order, as in 2-4");
+}
+
 std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   command_line line;
   options& run = line.run;
@@ -192,6 +213,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string dtype = "fp32";
   std::string freeze = "none";
   std::string phases;
+  std::string trace_steps = "2-4";
   bool print_plan = false, resume = false;
 
   CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks.", "train_moe"};
@@ -272,6 +294,11 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
          "write the numbers of the JSON lines and the sample to a new file of this folder, for TensorBoard");
   folder("--report", line.report,
          "write index.html, a page of curves, memory, experts and tables, and its samples to this folder");
+  app.add_option("--trace", line.trace,
+                 "write what all ranks did in some steps to this file, a Chrome trace, which ui.perfetto.dev opens")
+      ->type_name("FILE")
+      ->check(a_name());
+  app.add_option("--trace-steps", trace_steps, "which steps --trace is of, from 1, both included")->type_name("A-B");
   app.add_flag("--print-plan", print_plan, "print the memory plan, itemised per rank, before training");
   folder("--checkpoint", run.checkpoint.folder,
          "save the run's state in this folder, beside the training; with it SIGTERM saves and ends with code 75");
@@ -325,6 +352,10 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     if (run.streams.policy == belay::stream_policy::adversarial && line.backend != backend_kind::threads)
       throw input_error("--streams " + streams +
                         " needs ranks that are threads of one process: --backend threads, not " + backend);
+    if (app.count("--trace-steps") > 0 && line.trace.empty())
+      throw input_error("--trace-steps " + trace_steps + " says which steps a --trace is of: name its file");
+    line.trace_steps = parse_trace_steps(trace_steps);
+    if (!line.trace.empty()) expect_traceable(line, trace_steps);
     resolve_model(line, app.count("--model") > 0);
     check(run);
   } catch (const CLI::ParseError& error) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "belay/report/trace.hpp"
 #include "train_moe/hugging_face.hpp"
 #include "train_moe/options.hpp"
 
@@ -24,6 +25,8 @@ struct command_line {
   std::string json;         // empty: no JSON lines
   std::string tensorboard;  // a folder; empty: no events
   std::string report;       // a folder; empty: no page
+  std::string trace;        // a file; empty: no trace
+  belay::traced_steps trace_steps;
   std::string eval;         // empty: no evaluation
   std::string export_to;    // empty: no export
   std::string import_from;  // empty: random initialisation
@@ -46,6 +49,8 @@ void parse_offload(const std::string& text, const std::string& otherwise, option
 [[nodiscard]] belay::budget parse_budget(const std::string& text, const std::string& flag = "--budget");
 /// "adversarial:7" to a policy and its seed. Throws belay::input_error.
 [[nodiscard]] belay::stream_choice parse_streams(const std::string& text);
+/// "2-4" to the steps of a trace. Throws belay::input_error.
+[[nodiscard]] belay::traced_steps parse_trace_steps(const std::string& text);
 /// One of the four choices of what is frozen. Throws belay::input_error.
 [[nodiscard]] freeze_kind parse_freeze(const std::string& text);
 /// "train=4,eval=1,rollout=1" to a cycle: training first, each phase at most once. Throws belay::input_error.

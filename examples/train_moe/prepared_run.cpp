@@ -63,6 +63,9 @@ nlohmann::ordered_json config_of(const command_line& line) {
           {"print_plan", line.print_plan == command_line::plan_output::print},
           {"eval", path(line.eval)},
           {"report", path(line.report)},
+          {"trace", path(line.trace)},
+          {"trace_steps", line.trace.empty() ? nlohmann::ordered_json()
+                                             : nlohmann::ordered_json{line.trace_steps.first, line.trace_steps.last}},
           {"checkpoint", path(run.checkpoint.folder)},
           {"checkpoint_every", run.checkpoint.every},
           {"keep", run.checkpoint.keep},
@@ -177,6 +180,7 @@ prepared_run::prepared_run(command_line& given, voice says, rehearsal_of rehears
                    given.run.checkpoint.from == belay::resume_from::nothing ? belay::report_start::afresh
                                                                             : belay::report_start::resumed,
                    belay::where{});
+  if (!given.trace.empty() && says == voice::speaks) trace.emplace(given.trace, belay::where{});
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
     printer.say(plan.text(launch_options_of(given.run)) + propose_offload(given.run, plan.plan, {}).text() + "\n");
   if (given.run.steps > 0 && says == voice::speaks)

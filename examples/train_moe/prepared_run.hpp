@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "belay/report/page.hpp"
+#include "belay/report/trace.hpp"
 #include "belay/train/launch.hpp"
 #include "train_moe/batch.hpp"
 #include "train_moe/command_line.hpp"
@@ -77,6 +78,7 @@ struct prepared_run {
   std::optional<std::string> tier_file;  // what files of --tier-dir are like, where there are some
   step_printer printer;
   std::optional<belay::report_folder> report;  // of --report, on the rank that prints
+  std::optional<belay::trace_file> trace;      // of --trace, likewise
 };
 
 /// The budgets of the flags, and which of them would need less memory, without numbers: for a step that is replayed

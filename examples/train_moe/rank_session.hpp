@@ -16,6 +16,7 @@
 #include "train_moe/rollout.hpp"
 #include "train_moe/run_report.hpp"
 #include "train_moe/run_state.hpp"
+#include "train_moe/run_trace.hpp"
 #include "train_moe/trainer.hpp"
 #include "train_moe/weights.hpp"
 
@@ -33,7 +34,8 @@ class rank_session {
         trainer_(prepared.line.run, rank, run, prepared.source),
         phases_(trainer_, prepared.line.run.cycle, prepared.eval_text),
         state_(prepared.line, prepared.text),
-        report_(prepared, run) {
+        report_(prepared, run),
+        trace_(prepared, trainer_) {
     trainer_.checkpoints().add("train_moe", state_);
     report_.watch(trainer_);
   }
@@ -45,6 +47,7 @@ class rank_session {
       run_to_the_end();
     } catch (const std::exception& problem) {
       report_.fail(problem);
+      trace_.fail(problem);
       throw;
     }
   }
@@ -109,7 +112,9 @@ class rank_session {
     double timed_seconds = 0;
     auto begin = clock::now();
     for (const std::size_t step : run_->steps(run.steps, done_)) {
+      trace_.begin(trainer_, step);
       const auto result = trainer_.train(step);
+      trace_.end(trainer_, step, result ? run_trace::end_of_step::committed : run_trace::end_of_step::replayed);
       if (!result) continue;  // it comes again, with more room
       const double seconds = std::chrono::duration<double>(clock::now() - begin).count();
       report_.gather(trainer_);
@@ -139,6 +144,7 @@ class rank_session {
       if (end.stopped = save(step); end.stopped) break;
       begin = clock::now();
     }
+    trace_.finish(trainer_);
     // What was trained is not lost with its last checkpoint.
     try {
       trainer_.checkpoints().close();
@@ -187,6 +193,7 @@ class rank_session {
   phase_session<trainer_type> phases_;
   run_state state_;
   run_report report_;
+  run_trace trace_;
   std::exception_ptr unsaved_;  // why the last checkpoint is not there
   std::size_t done_ = 0;        // steps of the run that this one goes on from
 };

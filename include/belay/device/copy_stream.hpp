@@ -17,11 +17,13 @@
 #include <utility>
 
 #include "belay/core/config.hpp"
+#include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream.hpp"
 #include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/stream_policy.hpp"
+#include "belay/device/stream_spans.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -63,21 +65,13 @@ class copy_stream {
     if constexpr (requires(Stream & of_device) { of_device.copy(to, from, bytes); })
       stream_.copy(to, from, bytes);
     else
-      run(copied_bytes{to, from, bytes});
+      run_as("copy", bytes, copied_bytes{to, from, bytes});
   }
   /// Runs `work()` in the order of the copies, and counts its time as theirs: a transfer of a file. Small and trivially
   /// copyable, as work of every stream is.
   template <std::invocable Work>
   void run(const Work& work) {
-    if constexpr (has_policy) {
-      if (timed_)
-        return stream_.run([work, times = &times_] {
-          const std::uint64_t begun = now();
-          work();
-          times->copied.fetch_add(now() - begun, std::memory_order_relaxed);
-        });
-    }
-    stream_.run(work);
+    run_as("transfer", 0, work);
   }
 
   /// An event at the end of the copies that are queued.
@@ -123,6 +117,30 @@ class copy_stream {
   [[nodiscard]] Stream& stream() noexcept { return stream_; }
 
  private:
+  template <std::invocable Work>
+  void run_as(const char* name, std::size_t bytes, const Work& work) {
+    if constexpr (requires(Stream & of_host) { of_host.spans(); }) {
+      if (span_log* const log = stream_.spans(); log != nullptr) [[unlikely]] {
+        const queued_span traced(
+            stream_, log->add({.name = name, .bytes = bytes, .kind = span_kind::copy, .lane = span_lane::copy}));
+        return queue(work);
+      }
+    }
+    queue(work);
+  }
+  template <std::invocable Work>
+  void queue(const Work& work) {
+    if constexpr (has_policy) {
+      if (timed_)
+        return stream_.run([work, times = &times_] {
+          const std::uint64_t begun = now();
+          work();
+          times->copied.fetch_add(now() - begun, std::memory_order_relaxed);
+        });
+    }
+    stream_.run(work);
+  }
+
   struct clocks {
     std::atomic<std::uint64_t> copied{0}, waited{0};
     std::uint64_t begun = 0;  // of the wait that `other` is in

@@ -12,11 +12,13 @@
 #include <type_traits>
 
 #include "belay/core/config.hpp"
+#include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/queue_stream.hpp"
 #include "belay/device/stream.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/stream_policy.hpp"
+#include "belay/device/stream_spans.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -47,19 +49,21 @@ class host_stream : public counted_stream {
   }
   /// Later work begins when `mark` is reached; a stream that runs at once blocks its caller until then.
   void wait(const stream_event& mark, where at = where::current()) {
-    if (queue_ == nullptr)
-      mark.synchronize(at);
-    else
-      queue_->wait(mark, at);
-    join(mark);
+    if (spans_ != nullptr) [[unlikely]]
+      return traced_wait(mark, at);
+    join_after(mark, at);
   }
   /// Returns when all work is over; rethrows the first exception of it. Throws a `comm_error` where it is stuck.
   void synchronize(where at = where::current()) {
-    if (queue_ != nullptr) queue_->synchronize(at);
+    if (queue_ == nullptr) return;
+    const span_timer waits(spans_ == nullptr ? nullptr : add_wait(spans_, span_lane::host, queue_->record(), at));
+    queue_->synchronize(at);
   }
   /// The same, and leaves the work's exception to the next `synchronize`.
   void wait_until_idle(where at = where::current()) const {
-    if (queue_ != nullptr) queue_->wait_until_idle(at);
+    if (queue_ == nullptr) return;
+    const span_timer waits(spans_ == nullptr ? nullptr : add_wait(spans_, span_lane::host, queue_->record(), at));
+    queue_->wait_until_idle(at);
   }
   /// Skips what is queued and has not begun, and waits for no event any more.
   void cancel() noexcept {
@@ -68,8 +72,25 @@ class host_stream : public counted_stream {
   /// Whether work runs when it is given.
   [[nodiscard]] bool immediate() const noexcept { return queue_ == nullptr; }
 
+  /// Waits of this stream, and for it, are spans of `log` from now on; null: of none.
+  void trace_into(span_log* log) noexcept { spans_ = log; }
+  [[nodiscard]] span_log* spans() const noexcept { return spans_; }
+
  private:
+  void join_after(const stream_event& mark, where at) {
+    if (queue_ == nullptr)
+      mark.synchronize(at);
+    else
+      queue_->wait(mark, at);
+    join(mark);
+  }
+  [[gnu::cold, gnu::noinline]] void traced_wait(const stream_event& mark, where at) {
+    const queued_span waits(*this, add_wait(spans_, lane_of(kind()), mark, at));
+    join_after(mark, at);
+  }
+
   std::unique_ptr<queue_stream> queue_;
+  span_log* spans_ = nullptr;
 };
 
 static_assert(clocked_stream<host_stream>);

@@ -57,6 +57,7 @@ class queue_stream::progress final : public event_source {
   [[nodiscard]] stream_pace pace() const noexcept override {
     return {now_.load(std::memory_order_relaxed), done_.load(std::memory_order_relaxed)};
   }
+  [[nodiscard]] stream_kind kind() const noexcept override { return kind_; }
   [[nodiscard]] std::string text() const override {
     const char* const signature = runs_.load(std::memory_order_relaxed);
     if (signature == nullptr || now_.load(std::memory_order_relaxed) == stream_pace::activity::waits) return name();

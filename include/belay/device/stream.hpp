@@ -49,6 +49,7 @@ class counted_stream {
 
   /// Where the stream has been joined, as far as it knows.
   [[nodiscard]] const std::shared_ptr<stream_clock>& clock() const noexcept { return clock_; }
+  [[nodiscard]] stream_kind kind() const noexcept { return kind_; }
 
  protected:
   /// The next place of the stream; what it knows about others after waiting for that event.

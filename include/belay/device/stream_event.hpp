@@ -38,6 +38,8 @@ class event_source {
   [[nodiscard]] virtual bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline,
                                         where at) const = 0;
   [[nodiscard]] virtual stream_pace pace() const noexcept = 0;
+  /// Which stream of its rank it is.
+  [[nodiscard]] virtual stream_kind kind() const noexcept { return stream_kind::compute; }
   /// The stream and what it does now, in words.
   [[nodiscard]] virtual std::string text() const = 0;
   /// For a place that is over: throws the first cause where its work has failed, or was skipped after a failure.

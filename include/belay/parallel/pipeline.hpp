@@ -31,6 +31,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
+#include "belay/core/span_log.hpp"
 #include "belay/core/view.hpp"
 #include "belay/parallel/pipeline_stage.hpp"
 #include "belay/parallel/proof.hpp"
@@ -165,17 +166,20 @@ class pipeline {
     });
     std::size_t number = 0;
     for (const schedule::action& next : table_.actions(static_cast<std::size_t>(group_.rank()))) {
+      traced_span* const traced = add_span(step.engine().spans(), next);
       if (next.is_exchange()) {
         exchange(step.engine(), stage, next, (*transfers_)[number], at);
       } else {
         compute(step.micro_batch(next.micro_batch), stage, next);
       }
       // In the order of the stream, whose time it is.
-      compute_stream.run([this, number] {
+      compute_stream.run([this, number, traced] {
         executed_action& done = executed_[number];
         done.end = Clock::now();
         done.begin = std::exchange(last_, done.end);
         times_.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
+        if (traced != nullptr) [[unlikely]]
+          traced->begin = done.begin, traced->end = done.end;
       });
       if (watch_) watch_(number);
       ++number;
@@ -216,6 +220,19 @@ class pipeline {
   }
 
  private:
+  // Of an action, before those of what it calls.
+  [[nodiscard]] static traced_span* add_span(span_log* to, const schedule::action& next) {
+    if (to == nullptr) [[likely]]
+      return nullptr;
+    const bool waits = next.is_exchange();
+    return to->add({.name = waits                                         ? "wait for neighbours"
+                            : next.kind == schedule::action_kind::forward ? "forward"
+                                                                          : "backward",
+                    .micro_batch = waits ? traced_span::none : static_cast<std::uint32_t>(next.micro_batch),
+                    .kind = waits ? span_kind::wait : span_kind::action,
+                    .lane = span_lane::compute});
+  }
+
   // What a network's stage does in one step.
   template <class Handles, class Inputs, class Loss>
   struct network_pass {

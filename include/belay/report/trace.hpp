@@ -1,136 +1,330 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What every rank did and when, kept in rings of fixed size and written as a Chrome trace, which Perfetto opens. A
-// rank writes only its own ring, so recording takes two readings of the clock and no lock. A full ring overwrites its
-// oldest events.
+// The spans of all ranks as one Chrome trace, which Perfetto opens: a process a rank, and in it a lane for the rank's
+// thread and one for each of its streams. Ranks write their own text and send it to rank 0, which alone has the file.
 //
-//   belay::trace trace(ranks);
-//   {
-//     const belay::trace::duration timed(trace, rank, "forward", "compute", micro_batch);
-//     forward();
-//   }
-//   trace.write("trace.json");  // when no rank records any more
+//   belay::trace_file file("trace.json");                        // on rank 0, before training: refused here
+//   belay::trace_merge merge(control, {.first = 2, .last = 4}, "pp=0 ep=1", room);
+//   ...                                                          // steps 2 to 4 with a span_log
+//   merge.write(control, log, rank == 0 ? &file : nullptr);      // when all that they have started is over
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/policies.hpp"
+#include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/report/json_line.hpp"
 #include "belay/report/output.hpp"
+#include "belay/report/trace_clock.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// One event of a rank. Names are string literals, or outlive the trace.
-struct trace_event {
-  /// Of an event without a number.
-  static constexpr std::uint64_t no_number = ~std::uint64_t{0};
-
-  /// The name that is shown, its category, and when it ended, in nanoseconds.
-  const char* name = "";
-  const char* category = "";
-  std::uint64_t begin = 0;  // nanoseconds since the trace began
-  std::uint64_t end = 0;
-  std::uint64_t number = no_number;  // the micro-batch, or another number that distinguishes events of one name
+/// The steps of a trace, both included.
+struct traced_steps {
+  std::uint64_t first = 2;
+  std::uint64_t last = 4;
+  [[nodiscard]] constexpr bool has(std::uint64_t step) const noexcept { return first <= step && step <= last; }
 };
 
-class trace {
+/// The file of a trace. What fails after it was opened is kept for `take_problem`, and nothing more is written.
+class trace_file {
  public:
-  /// Allocates memory for `capacity` events of each of `ranks` ranks; recording allocates nothing.
-  explicit trace(std::size_t ranks, std::size_t capacity = 4096)
-      : capacity_(capacity == 0 ? 1 : capacity), rings_(ranks), start_(monotonic_clock::now()) {
-    for (ring& each : rings_) each.events = std::vector<trace_event>(capacity_);
-  }
+  /// Creates the file, or empties it. Throws file_error.
+  explicit trace_file(std::string path, where at = where::current()) : to_(std::move(path), at) {}
 
-  /// Nanoseconds since the trace began.
-  [[nodiscard]] std::uint64_t now() const noexcept {
-    return static_cast<std::uint64_t>(monotonic_clock::now() - start_);
-  }
-
-  /// Adds one event of `rank`. Called by that rank's thread only.
-  void add(std::size_t rank, const trace_event& event) noexcept {
-    if (rank >= rings_.size()) return;  // a rank without a ring is not traced
-    ring& own = rings_[rank];
-    own.events[own.count % capacity_] = event;
-    ++own.count;
-  }
-
-  /// Records its own lifetime as one event.
-  class duration {
-   public:
-    /// Notes a span of that rank from here to its end. Name and category are literals.
-    duration(trace& to, std::size_t rank, const char* name, const char* category = "",
-             std::uint64_t number = trace_event::no_number) noexcept
-        : to_(to), rank_(rank), event_{name, category, to.now(), 0, number} {}
-    duration(const duration&) = delete;
-    duration& operator=(const duration&) = delete;
-    ~duration() {
-      event_.end = to_.now();
-      to_.add(rank_, event_);
+  /// A piece of the text.
+  void write(std::string_view text) noexcept {
+    if (problem_ || failed_) return;
+    try {
+      to_.write(text);
+    } catch (const file_error& problem) {
+      problem_ = problem;
+      failed_ = true;
     }
-
-   private:
-    trace& to_;
-    std::size_t rank_;
-    trace_event event_;
-  };
-
-  /// The number of events of `rank` that were added, and how many of them were overwritten.
-  [[nodiscard]] std::uint64_t recorded(std::size_t rank) const { return rings_.at(rank).count; }
-  [[nodiscard]] std::uint64_t forgotten(std::size_t rank) const {
-    const std::uint64_t count = rings_.at(rank).count;
-    return count < capacity_ ? 0 : count - capacity_;
   }
-
-  /// Writes all events in the rings to `path`. The ranks must have stopped recording.
-  void write(const std::string& path) const {
-    output file(path);
+  /// A trace of nothing: of a run that has failed before there was one. After another it is nothing.
+  void fail(std::string_view why) {
+    if (to_.written() > 0) return;
     char room[4096];
     json_line line(room);
-    file.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-    const char* separator = "";
-    const auto put = [&] {
-      std::string_view text = line.finish();
-      text.remove_suffix(1);  // the newline: commas separate the lines of this file
-      const std::string whole = separator + std::string(text);
-      file.write(whole);
-      separator = ",\n";
-      line.begin();
-    };
-    for (std::size_t rank = 0; rank < rings_.size(); ++rank) {
-      const std::string name = "rank " + std::to_string(rank);
-      line.field("name", "thread_name").field("ph", "M").field("pid", 0).field("tid", rank);
-      line.open_object("args").field("name", name).close();
-      put();
-      const ring& own = rings_[rank];
-      for (std::uint64_t i = forgotten(rank); i < own.count; ++i) {
-        const trace_event& event = own.events[i % capacity_];
-        line.field("name", event.name).field("cat", event.category).field("ph", "X").field("pid", 0);
-        line.field("tid", rank).field("ts", microseconds(event.begin));
-        line.field("dur", microseconds(event.end < event.begin ? 0 : event.end - event.begin));
-        if (event.number != trace_event::no_number) line.open_object("args").field("number", event.number).close();
-        put();
-      }
+    line.open_object("otherData").field("failed", why.substr(0, 1000)).close();
+    line.open_array("traceEvents").close();
+    write(line.finish());
+  }
+  /// Why it is not complete, once.
+  [[nodiscard]] std::optional<file_error> take_problem() noexcept { return std::exchange(problem_, std::nullopt); }
+
+ private:
+  output to_;
+  std::optional<file_error> problem_;
+  bool failed_ = false;
+};
+
+/// One rank's spans as events of a trace, in pieces.
+class trace_text {
+ public:
+  using clock_type = rank_clock<>;
+  /// Times are from `base` of rank 0's clock. Without `flows` nothing says which receive is whose send.
+  enum class flows : std::uint8_t { left_out, paired };
+
+  trace_text(std::span<const traced_span> spans, std::size_t rank, std::string_view label, const clock_type& clock,
+             std::int64_t base, flows which) noexcept
+      : spans_(spans), rank_(rank), label_(label), clock_(&clock), base_(base), flows_(which) {}
+
+  /// Fills `room`, of `least_room` characters or more, with the next events, each after a comma; empty after the last.
+  static constexpr std::size_t least_room = 8192;
+  [[nodiscard]] std::string_view next(std::span<char> room) {
+    std::size_t used = 0;
+    while (used + most_event <= room.size()) {
+      const std::string_view event = next_event();
+      if (event.empty()) break;
+      room[used++] = ',';
+      room[used++] = '\n';
+      std::memcpy(&room[used], event.data(), event.size());
+      used += event.size();
     }
-    file.write("\n]}\n");
+    return {room.data(), used};
   }
 
  private:
-  struct alignas(64) ring {  // no two ranks write to one cache line
-    std::vector<trace_event> events;
-    std::uint64_t count = 0;
+  static constexpr std::size_t most_event = 4000;
+  static constexpr std::size_t most_name = 200;
+  static constexpr std::size_t heads = 2 + 2 * span_lanes;  // events that name the lanes
+
+  [[nodiscard]] std::string_view next_event() {
+    if (head_ < heads) return put_head(head_++);
+    while (at_ < spans_.size()) {
+      const std::size_t number = at_++;
+      const traced_span& each = spans_[number];
+      if (each.kind == span_kind::step) ++attempt_, of_step_ = number;
+      const bool transfer = each.kind == span_kind::send || each.kind == span_kind::receive;
+      if (!transfer) owner_ = number;
+      if (!spans_[owner_].over() || (transfer && flows_ == flows::left_out)) continue;
+      return transfer ? put_flow(number) : each.kind == span_kind::memory ? put_counter(each) : put_span(each);
+    }
+    return {};
+  }
+
+  [[nodiscard]] std::string_view put_head(std::size_t which) {
+    line_.begin();
+    char text[most_name];
+    const bool lane = which >= 2;
+    const std::size_t number = (which - 2) / 2;
+    const bool name = which % 2 == 0;
+    line_.field("name", !lane  ? (name ? "process_name" : "process_sort_index")
+                        : name ? "thread_name"
+                               : "thread_sort_index");
+    line_.field("ph", "M").field("pid", rank_).field("tid", lane ? number : 0).open_object("args");
+    if (!name)
+      line_.field("sort_index", lane ? number : rank_);
+    else if (lane)
+      line_.field("name", belay::name(static_cast<span_lane>(number)));
+    else
+      line_.field("name", printed(text, "rank %zu%s%.*s", rank_, label_.empty() ? "" : ", ",
+                                  static_cast<int>(std::min<std::size_t>(label_.size(), 100)), label_.data()));
+    line_.close();
+    return finish();
+  }
+
+  [[nodiscard]] std::string_view put_span(const traced_span& each) {
+    char text[most_name];
+    begin_event(each.kind == span_kind::layer
+                    ? printed(text, each.call[0] == '\0' ? "%s%s" : "%s %s", each.name, each.call)
+                : each.kind == span_kind::step ? printed(text, "step %u", each.number)
+                                               : printed(text, "%s", each.name),
+                belay::name(each.kind), "X", each.lane, each.begin);
+    line_.field("dur", microseconds(each.end - each.begin)).open_object("args");
+    if (each.layer != traced_span::none) line_.field("layer", each.layer);
+    if (each.micro_batch != traced_span::none) line_.field("micro_batch", each.micro_batch);
+    if (each.bytes > 0) line_.field("bytes", each.bytes);
+    if (each.kind == span_kind::wait && each.call[0] != '\0') line_.field("of", std::string_view(each.call));
+    if (each.file[0] != '\0') {
+      const char* const slash = std::strrchr(each.file, '/');
+      line_.field("at", printed(text, "%s:%u", slash == nullptr ? each.file : slash + 1, each.line));
+    }
+    line_.close();
+    return finish();
+  }
+  [[nodiscard]] std::string_view put_counter(const traced_span& each) {
+    char text[most_name];
+    begin_event(printed(text, "live bytes, %s", each.name), belay::name(each.kind), "C", each.lane, each.begin);
+    line_.open_object("args").field("bytes", each.bytes).close();
+    return finish();
+  }
+  // Both sides find the same name: ranks, tag, which of the traced steps, and how many of that name were before.
+  [[nodiscard]] std::string_view put_flow(std::size_t number) {
+    const traced_span& each = spans_[number];
+    const traced_span& owner = spans_[owner_];
+    const auto same = [&](const traced_span& other) {
+      return other.kind == each.kind && other.peer == each.peer && other.number == each.number &&
+             other.group == each.group;
+    };
+    const auto before = std::count_if(&spans_[of_step_], &each, same);
+    const bool sends = each.kind == span_kind::send;
+    char text[most_name];
+    const std::string_view id = printed(text, "%zu>%zu.%x.%u.%zu.%td", sends ? rank_ : std::size_t{each.peer},
+                                        sends ? std::size_t{each.peer} : rank_,
+                                        static_cast<unsigned>(each.group & 0xffffffffU), each.number, attempt_, before);
+    // Inside of the communication's span, which the arrow begins and ends at.
+    begin_event("transfer", "flow", sends ? "s" : "f", owner.lane,
+                sends ? owner.begin : std::max(owner.begin, owner.end - 1));
+    line_.field("id", id);
+    if (!sends) line_.field("bp", "e");
+    return finish();
+  }
+
+  void begin_event(std::string_view name, std::string_view category, std::string_view type, span_lane lane,
+                   std::int64_t begin) {
+    line_.begin();
+    line_.field("name", name).field("cat", category).field("ph", type).field("pid", rank_);
+    line_.field("tid", static_cast<unsigned>(lane)).field("ts", microseconds(clock_->of_rank_0(begin) - base_));
+  }
+  [[nodiscard]] std::string_view finish() {
+    std::string_view out = line_.finish();
+    out.remove_suffix(1);  // the newline
+    return out;
+  }
+  template <class... Values>
+  [[nodiscard]] static std::string_view printed(std::span<char> room, const char* format, const Values&... values) {
+    const int size = std::snprintf(room.data(), room.size(), format, values...);
+    return {room.data(), std::min(static_cast<std::size_t>(std::max(size, 0)), room.size() - 1)};
+  }
+  [[nodiscard]] static double microseconds(std::int64_t nanoseconds) noexcept {
+    return static_cast<double>(nanoseconds) / 1000.0;
+  }
+
+  std::span<const traced_span> spans_;
+  std::size_t rank_;
+  std::string_view label_;
+  const clock_type* clock_;
+  std::int64_t base_;
+  flows flows_;
+  std::size_t head_ = 0, at_ = 0, owner_ = 0, of_step_ = 0, attempt_ = 0;
+  char room_[most_event];
+  json_line line_{room_};
+};
+
+/// Made by all ranks, before the first traced step.
+class trace_merge {
+ public:
+  /// The pieces of text that ranks send.
+  static constexpr std::size_t room_bytes = std::size_t{1} << 16U;
+
+  /// `control` has all ranks, and `label` says which of them this is. `room`, of `room_bytes` or more, outlives it.
+  /// Collective.
+  template <class Group>
+  trace_merge(const Group& control, traced_steps steps, std::string label, std::span<char> room)
+      : steps_(steps),
+        label_(std::move(label)),
+        room_(room),
+        clock_(control),
+        totals_(static_cast<std::size_t>(control.size())),
+        uncertainty_(totals_.size()) {}
+
+  /// Writes what all ranks have in their logs to `file`, which rank 0 has, and the others do not. All that was started
+  /// with a log is over. Collective over `control`, whose calls are not traced meanwhile; allocates nothing.
+  template <class Group>
+  void write(const Group& control, const span_log& log, trace_file* file) {
+    clock_.read_again(control);
+    const totals own = totals_of(log);
+    control.all_gather(std::span<const totals>(&own, 1), std::span<totals>(totals_));
+    std::int64_t base = std::numeric_limits<std::int64_t>::max();
+    std::uint64_t forgotten = 0;
+    for (const totals& each : totals_) {
+      base = std::min(base, each.begin);
+      forgotten += each.forgotten;
+    }
+    if (file != nullptr) begin(*file);
+    const auto which = forgotten > 0 ? trace_text::flows::left_out : trace_text::flows::paired;
+    trace_text text(log.spans(), static_cast<std::size_t>(control.rank()), label_, clock_, base, which);
+    if (control.rank() == 0) {
+      bool first = true;
+      for (std::string_view piece = text.next(room_); !piece.empty(); piece = text.next(room_)) {
+        if (std::exchange(first, false)) piece.remove_prefix(1);  // the comma
+        if (file != nullptr) file->write(piece);
+      }
+      for (int rank = 1; rank < control.size(); ++rank) receive(control, rank, file);
+      if (file != nullptr) file->write("\n]}\n");
+    } else {
+      std::uint64_t bytes = 0;
+      do {
+        const std::string_view piece = text.next(room_);
+        bytes = piece.size();
+        control.send(0, std::span<const std::uint64_t>(&bytes, 1));
+        if (bytes > 0) control.send(0, std::span<const char>(piece));
+      } while (bytes > 0);
+    }
+  }
+
+ private:
+  struct totals {
+    std::int64_t begin = std::numeric_limits<std::int64_t>::max();  // of rank 0's clock
+    std::int64_t uncertainty = 0;
+    std::uint64_t forgotten = 0;
+    std::uint64_t unfinished = 0;
   };
 
-  static double microseconds(std::uint64_t nanoseconds) noexcept { return static_cast<double>(nanoseconds) / 1000.0; }
+  [[nodiscard]] totals totals_of(const span_log& log) const noexcept {
+    totals out;
+    out.uncertainty = clock_.uncertainty();
+    out.forgotten = log.forgotten();
+    for (const traced_span& each : log.spans()) {
+      if (each.kind == span_kind::send || each.kind == span_kind::receive) continue;
+      if (each.over())
+        out.begin = std::min(out.begin, clock_.of_rank_0(each.begin));
+      else
+        ++out.unfinished;
+    }
+    return out;
+  }
+  void begin(trace_file& file) {
+    std::uint64_t forgotten = 0, unfinished = 0;
+    for (std::size_t rank = 0; rank < totals_.size(); ++rank) {
+      forgotten += totals_[rank].forgotten;
+      unfinished += totals_[rank].unfinished;
+      uncertainty_[rank] = static_cast<double>(totals_[rank].uncertainty) / 1000.0;
+    }
+    json_line line(room_);
+    line.field("displayTimeUnit", "ms").open_object("otherData");
+    line.field("ranks", totals_.size()).field("first_step", steps_.first).field("last_step", steps_.last);
+    line.field("forgotten", forgotten).field("unfinished", unfinished);
+    line.array("clock_uncertainty_us", std::span<const double>(uncertainty_)).close();
+    std::string_view head = line.finish();
+    head.remove_suffix(2);  // the brace that ends it, and the newline
+    file.write(head);
+    file.write(",\"traceEvents\":[");
+  }
+  template <class Group>
+  void receive(const Group& control, int rank, trace_file* file) {
+    for (;;) {
+      std::uint64_t bytes = 0;
+      control.receive(rank, std::span<std::uint64_t>(&bytes, 1));
+      if (bytes == 0) return;
+      const std::span<char> piece = room_.first(static_cast<std::size_t>(bytes));
+      control.receive(rank, piece);
+      if (file != nullptr) file->write({piece.data(), piece.size()});
+    }
+  }
 
-  std::size_t capacity_;
-  std::vector<ring> rings_;
-  std::int64_t start_;
+  traced_steps steps_;
+  std::string label_;
+  std::span<char> room_;
+  rank_clock<> clock_;
+  std::vector<totals> totals_;  // by rank
+  std::vector<double> uncertainty_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -20,6 +20,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/ledger.hpp"
+#include "belay/core/span_log.hpp"
 #include "belay/device/arena.hpp"
 #include "belay/device/copy_stream.hpp"
 #include "belay/device/findings.hpp"
@@ -28,11 +29,26 @@
 #include "belay/device/stream.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/step/call_spans.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/step/phase.hpp"
 #include "belay/step/rehearsal_watch.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// What an engine tells which layer's call is running.
+template <class Stream>
+struct watch_of {
+  using type = no_watch;
+};
+template <class Stream>
+requires(Stream::runs_nothing) struct watch_of<Stream> {
+  using type = rehearsal_watch;
+};
+template <traced_stream Stream>
+requires(!Stream::runs_nothing) struct watch_of<Stream> {
+  using type = call_spans<Stream>;
+};
 
 /// What the forward-only passes of one rank have found since it was last asked.
 struct pass_findings {
@@ -112,6 +128,7 @@ class engine {
       copies_ = std::make_unique<copies_type>(streams_, rank_);
     else
       copies_ = std::make_unique<copies_type>();
+    if constexpr (traced_stream<stream_type>) copies_->stream().trace_into(spans());
     return *copies_;
   }
   /// Whether something has asked for it.
@@ -132,9 +149,25 @@ class engine {
     if constexpr (!stream_type::runs_nothing) work();
   }
 
-  /// Is told which layer's call is running. A rehearsal's watch explains a fault with it; `no_watch` ignores it.
-  using watch_type = std::conditional_t<stream_type::runs_nothing, rehearsal_watch, no_watch>;
+  /// Is told which layer's call is running. A rehearsal's watch explains a fault with it; on streams of the host it is
+  /// a span of a trace; `no_watch` ignores it.
+  using watch_type = typename watch_of<stream_type>::type;
   [[nodiscard]] watch_type& watch() noexcept { return watch_; }
+
+  /// Calls of layers, copies and waits are spans of `log` from now on, with the live bytes of `meters`; null: of none.
+  /// Log and meters outlive what is queued meanwhile, and the engine stays where it is. Between steps.
+  void trace_into(span_log* log, const tier_meters* meters = nullptr) requires traced_stream<stream_type> {
+    watch_.trace_into(log, compute(), meters);
+    compute().trace_into(log);
+    if (has_copies()) copies_->stream().trace_into(log);
+  }
+  /// The log of the step that is traced, or null.
+  [[nodiscard]] span_log* spans() const noexcept {
+    if constexpr (traced_stream<stream_type> && !stream_type::runs_nothing)
+      return watch_.log();
+    else
+      return nullptr;
+  }
 
   /// The number of the step that runs or ran last, from 1; 0 before the first.
   [[nodiscard]] std::uint64_t step_number() const noexcept { return step_number_; }
@@ -241,6 +274,7 @@ class engine {
   [[nodiscard]] const kernel::findings_record& read_findings(where at) {
     const stream_event copied = findings_.copy(compute());
     if constexpr (rehearsing()) return findings_.none();
+    const span_timer waits(add_wait(spans(), span_lane::host, copied, at));
     try {
       return findings_.read(copied, epoch_, at);
     } catch (...) {

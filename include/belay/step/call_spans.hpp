@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The watch of a step that computes on a stream of the host: while it is traced, a layer's call is a span of the
+// compute stream, and what a tier has leased is noted after it. Else a call costs one branch.
+// IWYU pragma: private, include "belay/step.hpp"
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "belay/core/config.hpp"
+#include "belay/core/span_log.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/stream_spans.hpp"
+#include "belay/device/tier.hpp"
+#include "belay/step/rehearsal_watch.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// A stream whose waits can be spans: its work may write to the host's memory.
+template <class S>
+concept traced_stream = requires(S& stream, span_log* log) {
+  stream.trace_into(log);
+};
+
+template <traced_stream Stream>
+class call_spans {
+ public:
+  /// Calls of layers, in the order of `stream`, are spans of `log` from now on, with the live bytes of `meters`, where
+  /// there are some. A null log: of none.
+  void trace_into(span_log* log, Stream& stream, const tier_meters* meters) noexcept {
+    log_ = log;
+    stream_ = &stream;
+    meters_ = meters;
+    noted_.fill(unknown);
+    note_memory();
+  }
+  [[nodiscard]] span_log* log() const noexcept { return log_; }
+  /// The bytes that tiers have leased now, where they have changed.
+  void note_memory() noexcept {
+    if (log_ == nullptr || meters_ == nullptr) return;
+    for (std::size_t t = 0; t < tier_count; ++t) {
+      const std::uint64_t live = (*meters_)[static_cast<tier>(t)].live_bytes();
+      if (live == noted_[t] || (live == 0 && noted_[t] == unknown)) continue;
+      noted_[t] = live;
+      const std::int64_t now = span_log::now();
+      static_cast<void>(log_->add(
+          {.name = name(static_cast<tier>(t)), .begin = now, .end = now, .bytes = live, .kind = span_kind::memory}));
+    }
+  }
+
+  /// The running call while the mark exists. Marks nest.
+  class mark {
+   public:
+    mark(call_spans& owner, const call_under_way& now) {
+      if (owner.log_ != nullptr) [[unlikely]]
+        begin(owner, now);
+    }
+    mark(const mark&) = delete;
+    mark& operator=(const mark&) = delete;
+    ~mark() {
+      if (owner_ != nullptr) [[unlikely]]
+        end();
+    }
+
+   private:
+    [[gnu::cold, gnu::noinline]] void begin(call_spans& owner, const call_under_way& now) {
+      owner_ = &owner;
+      traced_.emplace(*owner.stream_, owner.log_->add({.name = now.layer,
+                                                       .call = name(now.what),
+                                                       .file = now.opened_at.file,
+                                                       .line = static_cast<std::uint32_t>(now.opened_at.line),
+                                                       .layer = static_cast<std::uint32_t>(now.layer_index),
+                                                       .micro_batch = static_cast<std::uint32_t>(now.micro_batch),
+                                                       .kind = span_kind::layer,
+                                                       .lane = span_lane::compute}));
+    }
+    [[gnu::cold, gnu::noinline]] void end() noexcept {
+      traced_.reset();
+      owner_->note_memory();
+    }
+
+    call_spans* owner_ = nullptr;  // while it is traced
+    std::optional<queued_span<Stream>> traced_;
+  };
+  void begin(const std::byte*, std::size_t, where) const noexcept {}
+  void end() const noexcept {}
+
+ private:
+  static constexpr std::uint64_t unknown = ~std::uint64_t{0};
+
+  span_log* log_ = nullptr;
+  Stream* stream_ = nullptr;
+  const tier_meters* meters_ = nullptr;
+  std::array<std::uint64_t, tier_count> noted_{};  // by tier, last
+};
+
+}  // namespace belay::inline BELAY_ABI
