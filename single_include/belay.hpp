@@ -25645,6 +25645,17 @@ struct report_moment {
   std::uint64_t open = 0;
 };
 
+/// One kind of communication in a step: for how long each rank has waited in it for the last to come, and the rank that
+/// has let others wait longest.
+struct report_wait {
+  std::string_view operation;
+  std::uint64_t calls = 0;          // of groups
+  std::size_t last_rank = 0;        //
+  std::uint64_t last_calls = 0;     // in which it came last
+  double last_seconds = 0;          // that the others waited for it, all together
+  std::span<const double> seconds;  // by rank
+};
+
 /// A committed step. It points to the caller's memory. What is not known is left as it is.
 struct report_sample {
   std::uint64_t step = 0;                           // from 1
@@ -25665,6 +25676,8 @@ struct report_sample {
   std::span<const report_action> executed = {};  // of one pipeline
   std::span<const report_action> planned = {};   // the same, as the schedule would be with the stages' mean times
   std::span<const report_moment> moments = {};
+  std::span<const report_wait> waits = {};  // of step `waits_step`; eight of them, of which the first waits most
+  std::uint64_t waits_step = 0;
 };
 
 /// The curves that a page keeps.
@@ -26039,6 +26052,267 @@ namespace belay::inline BELAY_ABI {
   }
   return out;
 }
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/page/rank_waits.hpp
+//
+// What ranks have waited for each other in the communications of the last step, and who came last: a group of bars for
+// each kind of communication.
+
+// ---- belay/report/page/markup.hpp
+//
+// The text of a page: markup as it is, texts escaped, numbers for readers and coordinates for pictures. Nothing is
+// allocated.
+
+namespace belay::inline BELAY_ABI {
+
+/// How the numbers of a picture are written.
+enum class page_unit : std::uint8_t { number, share, bytes };
+
+/// The range of an axis, and its ticks: low, low + step, ... high.
+struct page_axis {
+  double low = 0;
+  double high = 1;
+  double step = 0.25;
+  page_unit unit = page_unit::number;
+
+  /// A range that holds both, with steps that are easy to read.
+  [[nodiscard]] static page_axis around(double low, double high, page_unit unit) noexcept {
+    if (!(high > low)) {
+      const double pad = high == 0 ? 1 : std::abs(high) / 4;
+      low = low >= 0 && low < pad ? 0 : low - pad;
+      high += pad;
+    }
+    const double raw = (high - low) / 4;
+    double step = std::exp2(std::ceil(std::log2(raw)));
+    if (unit != page_unit::bytes) {
+      const double power = std::pow(10.0, std::floor(std::log10(raw)));
+      const double digits = raw / power;
+      step = power * (digits <= 1 ? 1 : digits <= 2 ? 2 : digits <= 2.5 ? 2.5 : digits <= 5 ? 5 : 10);
+    }
+    return {std::floor(low / step) * step, std::ceil(high / step) * step, step, unit};
+  }
+  /// 0 to 1, upwards.
+  [[nodiscard]] double share(double value) const noexcept { return (value - low) / (high - low); }
+  [[nodiscard]] int ticks() const noexcept { return static_cast<int>(std::lround((high - low) / step)) + 1; }
+  [[nodiscard]] double tick(int number) const noexcept {
+    const double value = low + step * number;
+    return std::abs(value) < step / 1e6 ? 0 : value;
+  }
+};
+
+class page_markup {
+ public:
+  explicit page_markup(text_buffer& out) noexcept : out_(&out) {}
+
+  page_markup& operator<<(std::string_view markup) noexcept {
+    out_->put(markup);
+    return *this;
+  }
+  template <std::integral T>
+  page_markup& operator<<(T value) noexcept {
+    out_->put(value);
+    return *this;
+  }
+
+  /// A text as it is read: markup, control characters and bytes that are no UTF-8 are not obeyed. Newlines stay. At
+  /// most `most` bytes of it, and "..." where there was more.
+  page_markup& text(std::string_view text, std::size_t most = 400) noexcept {
+    const std::size_t end = text.size() > most ? most : text.size();
+    for (std::size_t at = 0; at < end;) {
+      const std::size_t length = utf8_length(text.substr(at));
+      const std::string_view one = text.substr(at, length == 0 ? 1 : length);
+      at += one.size();
+      if (length == 0 || (one != "\n" && is_control(utf8_code_point(one)))) {
+        out_->put("\xef\xbf\xbd");
+        continue;
+      }
+      switch (one.front()) {
+        case '&': out_->put("&amp;"); break;
+        case '<': out_->put("&lt;"); break;
+        case '>': out_->put("&gt;"); break;
+        case '"': out_->put("&quot;"); break;
+        case '\'': out_->put("&#39;"); break;
+        default: out_->put(one);
+      }
+    }
+    if (end < text.size()) out_->put("...");
+    return *this;
+  }
+
+  /// A coordinate or percentage: one digit after the point at most.
+  page_markup& place(double value) noexcept {
+    const auto tenths = static_cast<long long>(std::llround(value * 10));
+    if (tenths < 0) out_->put('-');
+    const long long all = tenths < 0 ? -tenths : tenths;
+    out_->put(all / 10);
+    if (all % 10 != 0) out_->put('.').put(all % 10);
+    return *this;
+  }
+
+  /// A number for readers, with `digits` significant ones.
+  page_markup& number(double value, int digits = 4) noexcept {
+    const double size = std::abs(value);
+    if (size >= 99999.5 && size < 1e15) {
+      const int kind = size < 999999.5 ? 0 : size < 999999999.5 ? 1 : size < 999999999999.5 ? 2 : 3;
+      constexpr double units[] = {1e3, 1e6, 1e9, 1e12};
+      return general(value / units[kind], digits) << std::string_view("kMGT").substr(static_cast<std::size_t>(kind), 1);
+    }
+    if (size >= 1000 && size < 1e15) {
+      out_->put_fixed(value, 0);
+      return *this;
+    }
+    return general(value, digits);
+  }
+  page_markup& share(double value, int digits = 3) noexcept { return general(100 * value, digits) << " %"; }
+  page_markup& bytes(double value, int digits = 4) noexcept {
+    constexpr std::string_view units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"};
+    std::size_t unit = 0;
+    for (; value >= 1024 && unit < 6; ++unit) value /= 1024;
+    return general(value, value >= 1000 && digits < 4 ? 4 : digits) << units[unit];
+  }
+  page_markup& value(double value, page_unit unit, int digits = 4) noexcept {
+    switch (unit) {
+      case page_unit::share: return share(value, digits);
+      case page_unit::bytes: return bytes(value, digits);
+      case page_unit::number: break;
+    }
+    return number(value, digits);
+  }
+
+ private:
+  page_markup& general(double value, int digits) noexcept {
+    char room[40];
+    const auto end = std::to_chars(room, room + sizeof room, value, std::chars_format::general, digits);
+    out_->put(std::string_view(room, static_cast<std::size_t>(end.ptr - room)));
+    return *this;
+  }
+
+  text_buffer* out_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// A copy of the waits of the last step that has some: of the kinds of communication with most waiting.
+class rank_waits {
+ public:
+  static constexpr std::size_t most_kinds = 8;
+
+  [[nodiscard]] static constexpr std::size_t room_bytes(std::size_t ranks) noexcept {
+    return report_room::bytes<double>(most_kinds * ranks) + report_room::bytes<double>(ranks);
+  }
+  rank_waits(std::size_t ranks, report_room& room)
+      : ranks_(ranks), seconds_(room.take<double>(most_kinds * ranks)), sorted_(room.take<double>(ranks)) {}
+
+  void keep(std::uint64_t step, std::span<const report_wait> waits) noexcept {
+    if (waits.empty()) return;
+    step_ = step;
+    count_ = 0;
+    for (const report_wait& each : waits) {
+      if (each.seconds.size() != ranks_ || count_ == most_kinds) continue;
+      kinds_[count_] = each;
+      std::copy(each.seconds.begin(), each.seconds.end(),
+                seconds_.begin() + static_cast<std::ptrdiff_t>(count_ * ranks_));
+      kinds_[count_].seconds = seconds_.subspan(count_ * ranks_, ranks_);
+      ++count_;
+    }
+  }
+  [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
+  [[nodiscard]] std::span<const report_wait> kinds() const noexcept { return {kinds_.data(), count_}; }
+  /// Those of one kind, least first. Valid until the next call.
+  [[nodiscard]] std::span<const double> sorted(const report_wait& of) const noexcept {
+    std::copy(of.seconds.begin(), of.seconds.end(), sorted_.begin());
+    std::sort(sorted_.begin(), sorted_.end());
+    return sorted_;
+  }
+
+ private:
+  std::size_t ranks_;
+  std::span<double> seconds_;  // [kind][rank]
+  std::span<double> sorted_;
+  std::array<report_wait, most_kinds> kinds_{};
+  std::size_t count_ = 0;
+  std::uint64_t step_ = 0;
+};
+
+class wait_bars {
+ public:
+  static constexpr std::size_t most_ranks = 16;  // each with a bar of its own
+
+  explicit wait_bars(page_markup& out) noexcept : out_(&out) {}
+
+  void draw(const rank_waits& waits) {
+    double most = 0;
+    for (const report_wait& each : waits.kinds())
+      for (double seconds : each.seconds) most = std::max(most, seconds);
+    if (!(most > 0)) return;
+    *out_ << "<section><h2>Waiting for the last rank, step " << waits.step()
+          << "</h2>\n<p class=\"note\">From a rank's arrival at a communication to that of the last one, spinning "
+             "included.</p>"
+          << "<div class=\"two\">\n";
+    for (const report_wait& each : waits.kinds()) {
+      (*out_ << "<figure><figcaption><b>").text(each.operation, 40)
+          << "</b> <small>" << each.calls << (each.calls == 1 ? " call" : " calls");
+      if (each.last_calls > 0)
+        *out_ << "; rank " << each.last_rank << " came last in " << each.last_calls << ", and the others waited ";
+      if (each.last_calls > 0) time(each.last_seconds);
+      *out_ << "</small></figcaption>\n<div class=\"bars\">";
+      if (each.seconds.size() <= most_ranks) {
+        for (std::size_t rank = 0; rank < each.seconds.size(); ++rank) bar(rank, each.seconds[rank], most);
+      } else {
+        const auto sorted = waits.sorted(each);
+        bar("least", sorted.front(), most);
+        bar("median", sorted[sorted.size() / 2], most);
+        bar("most", sorted.back(), most);
+        slowest(each, most);
+      }
+      *out_ << "</div></figure>\n";
+    }
+    *out_ << "</div></section>\n";
+  }
+
+ private:
+  // The four that wait least are those that others wait for.
+  void slowest(const report_wait& of, double most) {
+    std::array<std::size_t, 4> shown{};
+    for (std::size_t place = 0; place < shown.size(); ++place) {
+      std::size_t best = of.seconds.size();
+      for (std::size_t rank = 0; rank < of.seconds.size(); ++rank) {
+        if (std::find(shown.begin(), shown.begin() + static_cast<std::ptrdiff_t>(place), rank) !=
+            shown.begin() + static_cast<std::ptrdiff_t>(place))
+          continue;
+        if (best == of.seconds.size() || of.seconds[rank] < of.seconds[best]) best = rank;
+      }
+      shown[place] = best;
+      bar(best, of.seconds[best], most);
+    }
+  }
+  void bar(std::size_t rank, double seconds, double most) {
+    *out_ << "<span>rank " << rank << "</span>";
+    bar_itself(seconds, most);
+  }
+  void bar(std::string_view label, double seconds, double most) {
+    *out_ << "<span>" << label << "</span>";
+    bar_itself(seconds, most);
+  }
+  void bar_itself(double seconds, double most) {
+    *out_ << "<div><i style=\"width:";
+    out_->place(100 * std::clamp(seconds / most, 0.0, 1.0)) << "%\"></i></div><span class=\"n\">";
+    time(seconds);
+    *out_ << "</span>";
+  }
+  void time(double seconds) {
+    if (seconds < 1)
+      out_->number(1e3 * seconds, 3) << " ms";
+    else
+      out_->number(seconds, 3) << " s";
+  }
+
+  page_markup* out_;
+};
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -26442,140 +26716,6 @@ class sample_reader {
 // ---- belay/report/page/step_picture.hpp
 //
 // The last step: the pipeline as it ran beside the one that was planned, memory and obligations from action to action.
-
-// ---- belay/report/page/markup.hpp
-//
-// The text of a page: markup as it is, texts escaped, numbers for readers and coordinates for pictures. Nothing is
-// allocated.
-
-namespace belay::inline BELAY_ABI {
-
-/// How the numbers of a picture are written.
-enum class page_unit : std::uint8_t { number, share, bytes };
-
-/// The range of an axis, and its ticks: low, low + step, ... high.
-struct page_axis {
-  double low = 0;
-  double high = 1;
-  double step = 0.25;
-  page_unit unit = page_unit::number;
-
-  /// A range that holds both, with steps that are easy to read.
-  [[nodiscard]] static page_axis around(double low, double high, page_unit unit) noexcept {
-    if (!(high > low)) {
-      const double pad = high == 0 ? 1 : std::abs(high) / 4;
-      low = low >= 0 && low < pad ? 0 : low - pad;
-      high += pad;
-    }
-    const double raw = (high - low) / 4;
-    double step = std::exp2(std::ceil(std::log2(raw)));
-    if (unit != page_unit::bytes) {
-      const double power = std::pow(10.0, std::floor(std::log10(raw)));
-      const double digits = raw / power;
-      step = power * (digits <= 1 ? 1 : digits <= 2 ? 2 : digits <= 2.5 ? 2.5 : digits <= 5 ? 5 : 10);
-    }
-    return {std::floor(low / step) * step, std::ceil(high / step) * step, step, unit};
-  }
-  /// 0 to 1, upwards.
-  [[nodiscard]] double share(double value) const noexcept { return (value - low) / (high - low); }
-  [[nodiscard]] int ticks() const noexcept { return static_cast<int>(std::lround((high - low) / step)) + 1; }
-  [[nodiscard]] double tick(int number) const noexcept {
-    const double value = low + step * number;
-    return std::abs(value) < step / 1e6 ? 0 : value;
-  }
-};
-
-class page_markup {
- public:
-  explicit page_markup(text_buffer& out) noexcept : out_(&out) {}
-
-  page_markup& operator<<(std::string_view markup) noexcept {
-    out_->put(markup);
-    return *this;
-  }
-  template <std::integral T>
-  page_markup& operator<<(T value) noexcept {
-    out_->put(value);
-    return *this;
-  }
-
-  /// A text as it is read: markup, control characters and bytes that are no UTF-8 are not obeyed. Newlines stay. At
-  /// most `most` bytes of it, and "..." where there was more.
-  page_markup& text(std::string_view text, std::size_t most = 400) noexcept {
-    const std::size_t end = text.size() > most ? most : text.size();
-    for (std::size_t at = 0; at < end;) {
-      const std::size_t length = utf8_length(text.substr(at));
-      const std::string_view one = text.substr(at, length == 0 ? 1 : length);
-      at += one.size();
-      if (length == 0 || (one != "\n" && is_control(utf8_code_point(one)))) {
-        out_->put("\xef\xbf\xbd");
-        continue;
-      }
-      switch (one.front()) {
-        case '&': out_->put("&amp;"); break;
-        case '<': out_->put("&lt;"); break;
-        case '>': out_->put("&gt;"); break;
-        case '"': out_->put("&quot;"); break;
-        case '\'': out_->put("&#39;"); break;
-        default: out_->put(one);
-      }
-    }
-    if (end < text.size()) out_->put("...");
-    return *this;
-  }
-
-  /// A coordinate or percentage: one digit after the point at most.
-  page_markup& place(double value) noexcept {
-    const auto tenths = static_cast<long long>(std::llround(value * 10));
-    if (tenths < 0) out_->put('-');
-    const long long all = tenths < 0 ? -tenths : tenths;
-    out_->put(all / 10);
-    if (all % 10 != 0) out_->put('.').put(all % 10);
-    return *this;
-  }
-
-  /// A number for readers, with `digits` significant ones.
-  page_markup& number(double value, int digits = 4) noexcept {
-    const double size = std::abs(value);
-    if (size >= 99999.5 && size < 1e15) {
-      const int kind = size < 999999.5 ? 0 : size < 999999999.5 ? 1 : size < 999999999999.5 ? 2 : 3;
-      constexpr double units[] = {1e3, 1e6, 1e9, 1e12};
-      return general(value / units[kind], digits) << std::string_view("kMGT").substr(static_cast<std::size_t>(kind), 1);
-    }
-    if (size >= 1000 && size < 1e15) {
-      out_->put_fixed(value, 0);
-      return *this;
-    }
-    return general(value, digits);
-  }
-  page_markup& share(double value, int digits = 3) noexcept { return general(100 * value, digits) << " %"; }
-  page_markup& bytes(double value, int digits = 4) noexcept {
-    constexpr std::string_view units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"};
-    std::size_t unit = 0;
-    for (; value >= 1024 && unit < 6; ++unit) value /= 1024;
-    return general(value, value >= 1000 && digits < 4 ? 4 : digits) << units[unit];
-  }
-  page_markup& value(double value, page_unit unit, int digits = 4) noexcept {
-    switch (unit) {
-      case page_unit::share: return share(value, digits);
-      case page_unit::bytes: return bytes(value, digits);
-      case page_unit::number: break;
-    }
-    return number(value, digits);
-  }
-
- private:
-  page_markup& general(double value, int digits) noexcept {
-    char room[40];
-    const auto end = std::to_chars(room, room + sizeof room, value, std::chars_format::general, digits);
-    out_->put(std::string_view(room, static_cast<std::size_t>(end.ptr - room)));
-    return *this;
-  }
-
-  text_buffer* out_;
-};
-
-}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/report/page/plot.hpp
 //
@@ -27462,6 +27602,7 @@ struct report_content {
   const expert_map& experts;
   const rank_waiting& waiting;
   const last_step& last;
+  const rank_waits& waits;
   report_state state = report_state::running;
   std::string_view message;  // why it failed
   std::string_view sample;   // what the model writes
@@ -27480,6 +27621,7 @@ class page_writer {
     memory();
     expert_picture(out_).draw(of_->experts, of_->subject);
     pipeline();
+    wait_bars(out_).draw(of_->waits);
     page_tables(out_).plan(of_->subject);
     page_tables(out_).settings(of_->subject);
     sample();
@@ -27600,7 +27742,7 @@ class report_page {
   /// report_page::room_bytes(ranks), "report")`.
   [[nodiscard]] static constexpr std::size_t room_bytes(std::size_t ranks) noexcept {
     return report_room::bytes<char>(most_bytes) + report_history::room_bytes() + expert_map::room_bytes() +
-           rank_waiting::room_bytes(ranks) + last_step::room_bytes();
+           rank_waiting::room_bytes(ranks) + last_step::room_bytes() + rank_waits::room_bytes(ranks);
   }
 
   /// `folder` and `room` outlive it; without room it allocates its own.
@@ -27615,7 +27757,8 @@ class report_page {
         history_(room_),
         experts_(subject_.layers, subject_.experts, room_),
         waiting_(subject_.ranks, room_),
-        last_(room_) {}
+        last_(room_),
+        waits_(subject_.ranks, room_) {}
   report_page(const report_page&) = delete;
   report_page& operator=(const report_page&) = delete;
 
@@ -27639,6 +27782,7 @@ class report_page {
   void add(const report_sample& sample) {
     keep(sample);
     last_.keep(sample);
+    waits_.keep(sample.waits_step, sample.waits);
     write_line([&] { return sample_line(text_, sample); });
     const std::int64_t now = Clock::now();
     if (written_ && now - *written_ < nanoseconds_between_pages) return;
@@ -27701,7 +27845,8 @@ class report_page {
   void write(report_state state, std::string_view message) {
     attempt([&] {
       text_buffer text(text_);
-      const report_content content{subject_, tiers_, history_, experts_, waiting_, last_, state, message, sample_};
+      const report_content content{subject_, tiers_, history_, experts_, waiting_,
+                                   last_,    waits_, state,    message,  sample_};
       page_writer(text, content).write();
       folder_->replace_page(text.text());
     });
@@ -27728,6 +27873,7 @@ class report_page {
   expert_map experts_;
   rank_waiting waiting_;
   last_step last_;
+  rank_waits waits_;
   std::string sample_;
   std::optional<std::int64_t> written_;  // the last page, by the clock
   bool shape_written_ = false;
@@ -28154,6 +28300,10 @@ class rank_clock {
   }
 
   [[nodiscard]] std::int64_t of_rank_0(std::int64_t own) const noexcept { return between(start_, end_, own); }
+  /// Whether all ranks read the clock of rank 0.
+  [[nodiscard]] bool shared() const noexcept {
+    return std::all_of(machines_.begin(), machines_.end(), [this](std::uint64_t each) { return each == machines_[0]; });
+  }
   /// Nanoseconds; 0 where it is rank 0's own clock.
   [[nodiscard]] std::int64_t uncertainty() const noexcept { return std::max(start_.uncertainty, end_.uncertainty); }
 

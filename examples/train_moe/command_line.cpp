@@ -52,6 +52,12 @@ void resolve_model(command_line& line, bool model_given) {
   set_model(run, line.config);
 }
 
+void expect_peak(const command_line& line) {
+  if (!(line.peak_flops > 0) || !std::isfinite(line.peak_flops))
+    throw input_error("--peak-flops is operations a second of one rank, more than 0, as in 2e11");
+  if (line.report.empty()) throw input_error("--peak-flops is for the page of --report: name its folder");
+}
+
 void expect_traceable(const command_line& line, const std::string& steps) {
   if (line.run.streams.policy == belay::stream_policy::adversarial)
     throw input_error(
@@ -294,6 +300,11 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
          "write the numbers of the JSON lines and the sample to a new file of this folder, for TensorBoard");
   folder("--report", line.report,
          "write index.html, a page of curves, memory, experts and tables, and its samples to this folder");
+  app.add_option(
+         "--peak-flops", line.peak_flops,
+         "floating-point operations a second that one rank can do, as in 2e11: --report then has the share of them "
+         "that the model uses")
+      ->type_name("FLOPS");
   app.add_option("--trace", line.trace,
                  "write what all ranks did in some steps to this file, a Chrome trace, which ui.perfetto.dev opens")
       ->type_name("FILE")
@@ -352,6 +363,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     if (run.streams.policy == belay::stream_policy::adversarial && line.backend != backend_kind::threads)
       throw input_error("--streams " + streams +
                         " needs ranks that are threads of one process: --backend threads, not " + backend);
+    if (app.count("--peak-flops") > 0) expect_peak(line);
     if (app.count("--trace-steps") > 0 && line.trace.empty())
       throw input_error("--trace-steps " + trace_steps + " says which steps a --trace is of: name its file");
     line.trace_steps = parse_trace_steps(trace_steps);

@@ -25,6 +25,7 @@ struct command_line {
   std::string json;         // empty: no JSON lines
   std::string tensorboard;  // a folder; empty: no events
   std::string report;       // a folder; empty: no page
+  double peak_flops = 0;    // operations a second of a rank; 0: not known
   std::string trace;        // a file; empty: no trace
   belay::traced_steps trace_steps;
   std::string eval;         // empty: no evaluation

@@ -121,4 +121,17 @@ freeze_kind freeze_of(const std::string& text) {
   throw input_error("--freeze is one of none; attention; experts; attention,experts,embedding; got '" + text + "'");
 }
 
+double model_flops_per_token(const options& run) {
+  const model::mixtral_config& m = run.model;
+  const auto product = [](std::size_t a, std::size_t b) { return static_cast<double>(a) * static_cast<double>(b); };
+  const double heads = product(m.heads, m.head_dim);
+  const double attention = static_cast<double>(m.hidden) * (2 * heads + 2 * product(m.kv_heads, m.head_dim));
+  const double experts = static_cast<double>(m.experts_per_token) * 3 * product(m.hidden, m.expert_width);
+  const bool frozen = run.freeze == freeze_kind::parts;
+  const double of_layer = (frozen || run.freeze == freeze_kind::attention ? 4 : 6) * attention +
+                          (frozen || run.freeze == freeze_kind::experts ? 4 : 6) * experts +
+                          6 * product(m.hidden, m.experts) + 12 * heads * static_cast<double>(run.sequence);
+  return static_cast<double>(m.layers) * of_layer + 6 * product(m.hidden, m.vocab);
+}
+
 }  // namespace train_moe

@@ -73,6 +73,11 @@ struct options {
   std::size_t tier_chunk = std::size_t{1} << 18;      // elements of state that stream as one; there is no flag
 };
 
+/// Floating-point operations of the model for a token that is trained, as A. Chowdhery et al. count them (PaLM,
+/// appendix B): 6 for each parameter that the token is multiplied with, 4 where it is frozen, and 12 for each layer,
+/// column of the heads and position. What is recomputed does not count.
+[[nodiscard]] double model_flops_per_token(const options& run);
+
 /// As the flag --freeze names it.
 [[nodiscard]] constexpr const char* name(freeze_kind which) noexcept {
   switch (which) {

@@ -63,6 +63,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
           {"print_plan", line.print_plan == command_line::plan_output::print},
           {"eval", path(line.eval)},
           {"report", path(line.report)},
+          {"peak_flops", line.peak_flops > 0 ? nlohmann::ordered_json(line.peak_flops) : nlohmann::ordered_json()},
           {"trace", path(line.trace)},
           {"trace_steps", line.trace.empty() ? nlohmann::ordered_json()
                                              : nlohmann::ordered_json{line.trace_steps.first, line.trace_steps.last}},

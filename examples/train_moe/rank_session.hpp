@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "belay/core/printable.hpp"
+#include "belay/step/commit.hpp"
 #include "train_moe/phase_session.hpp"
 #include "train_moe/prepared_run.hpp"
 #include "train_moe/rollout.hpp"
@@ -112,10 +113,15 @@ class rank_session {
     double timed_seconds = 0;
     auto begin = clock::now();
     for (const std::size_t step : run_->steps(run.steps, done_)) {
+      report_.begin_step(trainer_);
       trace_.begin(trainer_, step);
       const auto result = trainer_.train(step);
       trace_.end(trainer_, step, result ? run_trace::end_of_step::committed : run_trace::end_of_step::replayed);
-      if (!result) continue;  // it comes again, with more room
+      report_.end_step(trainer_);
+      if (!result) {  // it comes again with more room, or the run ends
+        if (run_->engine().last_end() == belay::end_of_step::refused) report_.mark(belay::report_mark::refusal, step);
+        continue;
+      }
       const double seconds = std::chrono::duration<double>(clock::now() - begin).count();
       report_.gather(trainer_);
       if (first_) {

@@ -15,6 +15,8 @@ void run_report::begin(prepared_run& prepared, std::span<std::byte> room) {
   const options& run = prepared.line.run;
   belay::report_subject subject = prepared.subject();
   learning_rate_ = run.learning_rate;
+  peak_flops_ = prepared.line.peak_flops * static_cast<double>(subject.ranks);
+  flops_per_token_ = model_flops_per_token(run);
   rows_ = subject.memory;
   tiers_ = belay::tiers_of(rows_);
   lasts_.resize(rows_.size()), live_.resize(rows_.size());
@@ -108,6 +110,7 @@ void run_report::add(const belay::step_report& printed, const step_result& resul
   sample.learning_rate = learning_rate_;
   sample.tokens_per_s = printed.tokens_per_s;
   sample.grad_norm = printed.grad_norm;
+  if (peak_flops_ > 0) sample.flops_utilization = flops_per_token_ * printed.tokens_per_s / peak_flops_;
   if (pipelined) {
     sample.bubble = printed.bubble, sample.bubble_predicted = printed.bubble_predicted;
     sample.waiting = waiting_, sample.executed = executed_, sample.planned = planned_;
@@ -115,6 +118,7 @@ void run_report::add(const belay::step_report& printed, const step_result& resul
   sample.replays = result.replays, sample.plan_misses = printed.plan_misses;
   sample.tiers = bytes_, sample.live = live_, sample.moments = moments_;
   sample.expert_tokens = printed.expert_tokens;
+  sample.waits = waits_.waits(), sample.waits_step = std::exchange(before_, printed.step);
   page_->add(sample);
   say_problem();
 }

@@ -22,6 +22,7 @@
 #include "train_moe/report_table.hpp"
 #include "train_moe/step_record.hpp"
 #include "train_moe/trainer.hpp"
+#include "train_moe/wait_record.hpp"
 
 namespace train_moe {
 
@@ -31,6 +32,7 @@ class run_report {
   template <class Run>
   run_report(prepared_run& prepared, Run& run) : table_(prepared.line.run) {
     if (prepared.line.report.empty()) return;
+    wanted_ = true;
     const auto ranks = static_cast<std::size_t>(prepared.line.run.mesh.ranks());
     const auto bytes_of = [ranks](int rank) { return rank == 0 ? belay::report_page::room_bytes(ranks) : 0; };
     const auto room = run.template lease_share<std::byte>(belay::tier::host, bytes_of, "report");
@@ -42,15 +44,28 @@ class run_report {
   run_report(const run_report&) = delete;  // the trainer's pipeline points into it
   run_report& operator=(const run_report&) = delete;
 
-  /// Before the first step, on all ranks: notes what `trainer` has leased after each action of its pipeline.
+  /// Before the first step, on all ranks: notes what `trainer` has leased after each action of its pipeline, and when
+  /// its ranks come to their communications.
   template <class Trainer>
   void watch(Trainer& trainer) {
+    if (!wanted_) return;
     record_.watch(trainer);
+    waits_.open(trainer);
+  }
+  /// Around each step.
+  template <class Trainer>
+  void begin_step(const Trainer& trainer) {
+    waits_.begin(trainer);
+  }
+  template <class Trainer>
+  void end_step(const Trainer& trainer) {
+    waits_.end(trainer);
   }
   /// After each committed step, before add(). Collective over the world.
   template <class Trainer>
   void gather(const Trainer& trainer) {
     record_.gather(trainer, shown_rank_);
+    waits_.gather(trainer);
   }
 
   /// The run goes on after `step`. Throws belay::file_error for samples that cannot be read.
@@ -74,6 +89,9 @@ class run_report {
 
   report_table table_;
   double learning_rate_ = 0;
+  double peak_flops_ = 0;       // of all ranks; 0: not known
+  double flops_per_token_ = 0;  // of the model
+  bool wanted_ = false;
   std::size_t shown_rank_ = 0;
   std::vector<belay::report_row> rows_;
   std::vector<belay::report_tier_rows> tiers_;
@@ -81,6 +99,8 @@ class run_report {
   std::vector<belay::report_tier> bytes_;    // by tier
   std::vector<double> waiting_;              // by rank
   step_record record_;
+  wait_record waits_;
+  std::uint64_t before_ = 0;                                        // the step before this one, of this run
   std::unique_ptr<const belay::schedule::dynamic_table> schedule_;  // stays where it is
   std::optional<belay::schedule::timeline_player<belay::schedule::dynamic_table>> player_;
   std::vector<double> forward_, backward_;  // by stage: seconds of a micro-batch

@@ -28,6 +28,7 @@
 #include "belay/report/page/folder.hpp"  // IWYU pragma: export
 #include "belay/report/page/history.hpp"
 #include "belay/report/page/plan_rows.hpp"  // IWYU pragma: export
+#include "belay/report/page/rank_waits.hpp"
 #include "belay/report/page/room.hpp"
 #include "belay/report/page/sample.hpp"  // IWYU pragma: export
 #include "belay/report/page/sample_lines.hpp"
@@ -50,7 +51,7 @@ class report_page {
   /// report_page::room_bytes(ranks), "report")`.
   [[nodiscard]] static constexpr std::size_t room_bytes(std::size_t ranks) noexcept {
     return report_room::bytes<char>(most_bytes) + report_history::room_bytes() + expert_map::room_bytes() +
-           rank_waiting::room_bytes(ranks) + last_step::room_bytes();
+           rank_waiting::room_bytes(ranks) + last_step::room_bytes() + rank_waits::room_bytes(ranks);
   }
 
   /// `folder` and `room` outlive it; without room it allocates its own.
@@ -65,7 +66,8 @@ class report_page {
         history_(room_),
         experts_(subject_.layers, subject_.experts, room_),
         waiting_(subject_.ranks, room_),
-        last_(room_) {}
+        last_(room_),
+        waits_(subject_.ranks, room_) {}
   report_page(const report_page&) = delete;
   report_page& operator=(const report_page&) = delete;
 
@@ -89,6 +91,7 @@ class report_page {
   void add(const report_sample& sample) {
     keep(sample);
     last_.keep(sample);
+    waits_.keep(sample.waits_step, sample.waits);
     write_line([&] { return sample_line(text_, sample); });
     const std::int64_t now = Clock::now();
     if (written_ && now - *written_ < nanoseconds_between_pages) return;
@@ -151,7 +154,8 @@ class report_page {
   void write(report_state state, std::string_view message) {
     attempt([&] {
       text_buffer text(text_);
-      const report_content content{subject_, tiers_, history_, experts_, waiting_, last_, state, message, sample_};
+      const report_content content{subject_, tiers_, history_, experts_, waiting_,
+                                   last_,    waits_, state,    message,  sample_};
       page_writer(text, content).write();
       folder_->replace_page(text.text());
     });
@@ -178,6 +182,7 @@ class report_page {
   expert_map experts_;
   rank_waiting waiting_;
   last_step last_;
+  rank_waits waits_;
   std::string sample_;
   std::optional<std::int64_t> written_;  // the last page, by the clock
   bool shape_written_ = false;

@@ -74,6 +74,10 @@ class rank_clock {
   }
 
   [[nodiscard]] std::int64_t of_rank_0(std::int64_t own) const noexcept { return between(start_, end_, own); }
+  /// Whether all ranks read the clock of rank 0.
+  [[nodiscard]] bool shared() const noexcept {
+    return std::all_of(machines_.begin(), machines_.end(), [this](std::uint64_t each) { return each == machines_[0]; });
+  }
   /// Nanoseconds; 0 where it is rank 0's own clock.
   [[nodiscard]] std::int64_t uncertainty() const noexcept { return std::max(start_.uncertainty, end_.uncertainty); }
 

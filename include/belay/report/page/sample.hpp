@@ -9,6 +9,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -85,6 +86,17 @@ struct report_moment {
   std::uint64_t open = 0;
 };
 
+/// One kind of communication in a step: for how long each rank has waited in it for the last to come, and the rank that
+/// has let others wait longest.
+struct report_wait {
+  std::string_view operation;
+  std::uint64_t calls = 0;          // of groups
+  std::size_t last_rank = 0;        //
+  std::uint64_t last_calls = 0;     // in which it came last
+  double last_seconds = 0;          // that the others waited for it, all together
+  std::span<const double> seconds;  // by rank
+};
+
 /// A committed step. It points to the caller's memory. What is not known is left as it is.
 struct report_sample {
   std::uint64_t step = 0;                           // from 1
@@ -105,6 +117,8 @@ struct report_sample {
   std::span<const report_action> executed = {};  // of one pipeline
   std::span<const report_action> planned = {};   // the same, as the schedule would be with the stages' mean times
   std::span<const report_moment> moments = {};
+  std::span<const report_wait> waits = {};  // of step `waits_step`; eight of them, of which the first waits most
+  std::uint64_t waits_step = 0;
 };
 
 /// The curves that a page keeps.

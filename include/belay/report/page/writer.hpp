@@ -17,6 +17,7 @@
 #include "belay/report/page/history.hpp"
 #include "belay/report/page/markup.hpp"
 #include "belay/report/page/memory_stack.hpp"
+#include "belay/report/page/rank_waits.hpp"
 #include "belay/report/page/sample.hpp"
 #include "belay/report/page/step_picture.hpp"
 #include "belay/report/page/style.hpp"
@@ -35,6 +36,7 @@ struct report_content {
   const expert_map& experts;
   const rank_waiting& waiting;
   const last_step& last;
+  const rank_waits& waits;
   report_state state = report_state::running;
   std::string_view message;  // why it failed
   std::string_view sample;   // what the model writes
@@ -53,6 +55,7 @@ class page_writer {
     memory();
     expert_picture(out_).draw(of_->experts, of_->subject);
     pipeline();
+    wait_bars(out_).draw(of_->waits);
     page_tables(out_).plan(of_->subject);
     page_tables(out_).settings(of_->subject);
     sample();

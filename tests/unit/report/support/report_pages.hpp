@@ -68,11 +68,17 @@ struct made_run {
     out.expert_tokens = {tokens.data(), {subject.layers, subject.experts}};
     if (subject.ranks == 1) return out;
     out.executed = executed, out.planned = planned, out.moments = moments;
+    out.flops_utilization = 0.4 + 0.02 * std::sin(t);
+    waits[0] = {"all_reduce", 24, waiting.size() - 1, 17, 1.25, waiting};
+    waits[1] = {"all_gather_v", 1, 0, 1, 0.002, short_waits};
+    out.waits = waits, out.waits_step = step - 1;
     return out;
   }
 
   std::vector<std::uint64_t> live, tokens;
   std::vector<double> waiting;
+  std::vector<double> short_waits = std::vector<double>(waiting.size(), 0.0012);
+  belay::report_wait waits[2];
   belay::report_tier tiers[2];
   std::vector<belay::report_action> executed, planned;
   std::vector<belay::report_moment> moments;
