@@ -6173,6 +6173,7 @@ namespace belay::inline BELAY_ABI {
 enum class span_lane : std::uint8_t { host, compute, communication, copy };
 inline constexpr std::size_t span_lanes = 4;
 
+/// As a trace names the lane.
 [[nodiscard]] constexpr const char* name(span_lane which) noexcept {
   switch (which) {
     case span_lane::host: return "host";
@@ -6187,6 +6188,7 @@ inline constexpr std::size_t span_lanes = 4;
 /// they belong to the span of the communication before them. `memory` is a number of bytes from then on.
 enum class span_kind : std::uint8_t { step, action, layer, update, communication, copy, wait, send, receive, memory };
 
+/// As a trace names the category.
 [[nodiscard]] constexpr const char* name(span_kind which) noexcept {
   switch (which) {
     case span_kind::step: return "step";
@@ -6205,27 +6207,28 @@ enum class span_kind : std::uint8_t { step, action, layer, update, communication
 
 /// Texts are string literals, or outlive the log. What does not apply is left as it is.
 struct traced_span {
-  static constexpr std::uint32_t none = ~std::uint32_t{0};
+  static constexpr std::uint32_t none = ~std::uint32_t{0};  // a number that does not apply
 
-  const char* name = "";
-  const char* call = "";   // of a layer: what it was called for
-  const char* file = "";   // where it was started, with `line`
-  std::int64_t begin = 0;  // nanoseconds of `monotonic_clock`; 0: it has not begun
-  std::int64_t end = 0;    // 0: it is not over
-  std::uint64_t bytes = 0;
-  std::uint64_t group = 0;  // which ranks communicate: the same number on each of them
-  std::uint32_t line = 0;
-  std::uint32_t layer = none;
-  std::uint32_t micro_batch = none;
-  std::uint32_t number = none;  // of a step; the tag of a send or receive
-  std::uint32_t peer = none;    // of a send or receive, a rank of the world
-  span_kind kind = span_kind::layer;
-  span_lane lane = span_lane::host;
+  const char* name = "";              // of a layer, an operation, a tier
+  const char* call = "";              // of a layer: what it was called for
+  const char* file = "";              // where it was started, with `line`
+  std::int64_t begin = 0;             // nanoseconds of `monotonic_clock`; 0: it has not begun
+  std::int64_t end = 0;               // 0: it is not over
+  std::uint64_t bytes = 0;            // moved, or leased
+  std::uint64_t group = 0;            // which ranks communicate: the same number on each of them
+  std::uint32_t line = 0;             // of `file`
+  std::uint32_t layer = none;         // its place in its model
+  std::uint32_t micro_batch = none;   // of a layer or action
+  std::uint32_t number = none;        // of a step; the tag of a send or receive
+  std::uint32_t peer = none;          // of a send or receive, a rank of the world
+  span_kind kind = span_kind::layer;  // what it is of
+  span_lane lane = span_lane::host;   // whose time it is
 
   /// Whether it has begun and is over.
   [[nodiscard]] bool over() const noexcept { return begin != 0 && end != 0; }
 };
 
+/// The spans of a rank.
 class span_log {
  public:
   /// `room` outlives the log and all that was started while it was given.
@@ -6262,6 +6265,7 @@ class span_log {
 /// Its own lifetime is the time of a span. Without one it does nothing.
 class span_timer {
  public:
+  /// Begins `of`, or nothing where it is null.
   explicit span_timer(traced_span* of) noexcept : of_(of) {
     if (of_ != nullptr) [[unlikely]]
       of_->begin = span_log::now();
@@ -22742,8 +22746,7 @@ class pipeline {
  private:
   // Of an action, before those of what it calls.
   [[nodiscard]] static traced_span* add_span(span_log* to, const schedule::action& next) {
-    if (to == nullptr) [[likely]]
-      return nullptr;
+    if (to == nullptr) return nullptr;
     const bool waits = next.is_exchange();
     return to->add({.name = waits                                         ? "wait for neighbours"
                             : next.kind == schedule::action_kind::forward ? "forward"
@@ -28257,9 +28260,9 @@ namespace belay::inline BELAY_ABI {
 
 /// At `at` of its own clock a rank is so many nanoseconds behind rank 0, to within `uncertainty`.
 struct clock_reading {
-  std::int64_t at = 0;
-  std::int64_t behind = 0;
-  std::int64_t uncertainty = 0;
+  std::int64_t at = 0;           // of the rank's own clock
+  std::int64_t behind = 0;       // what is to be added for rank 0's
+  std::int64_t uncertainty = 0;  // half of a round trip
 };
 
 /// The time of rank 0's clock when a rank's own is `own`, from a reading before and one after.
@@ -28283,10 +28286,11 @@ struct clock_reading {
   return out.value();
 }
 
+/// A rank's clock, read beside that of rank 0 at the start and at the end.
 template <clock_policy Clock = monotonic_clock>
 class rank_clock {
  public:
-  static constexpr int round_trips = 16;
+  static constexpr int round_trips = 16;  // of a reading
 
   /// Collective over `control`. Ranks with the `machine` of rank 0 have its clock.
   template <class Group>
@@ -28301,6 +28305,7 @@ class rank_clock {
     end_ = read(control);
   }
 
+  /// A time of the rank's own clock as rank 0 has it.
   [[nodiscard]] std::int64_t of_rank_0(std::int64_t own) const noexcept { return between(start_, end_, own); }
   /// Whether all ranks read the clock of rank 0.
   [[nodiscard]] bool shared() const noexcept {
@@ -28353,8 +28358,9 @@ namespace belay::inline BELAY_ABI {
 
 /// The steps of a trace, both included.
 struct traced_steps {
-  std::uint64_t first = 2;
-  std::uint64_t last = 4;
+  std::uint64_t first = 2;  // from 1
+  std::uint64_t last = 4;   // included
+  /// Whether `step` is one of them.
   [[nodiscard]] constexpr bool has(std::uint64_t step) const noexcept { return first <= step && step <= last; }
 };
 
@@ -28396,9 +28402,10 @@ class trace_file {
 class trace_text {
  public:
   using clock_type = rank_clock<>;
-  /// Times are from `base` of rank 0's clock. Without `flows` nothing says which receive is whose send.
+  /// Whether arrows go from sends to their receives.
   enum class flows : std::uint8_t { left_out, paired };
 
+  /// Of rank `rank`, which `label` describes. Times are from `base` of rank 0's clock. All of it outlives the text.
   trace_text(std::span<const traced_span> spans, std::size_t rank, std::string_view label, const clock_type& clock,
              std::int64_t base, flows which) noexcept
       : spans_(spans), rank_(rank), label_(label), clock_(&clock), base_(base), flows_(which) {}

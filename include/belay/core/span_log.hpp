@@ -22,6 +22,7 @@ namespace belay::inline BELAY_ABI {
 enum class span_lane : std::uint8_t { host, compute, communication, copy };
 inline constexpr std::size_t span_lanes = 4;
 
+/// As a trace names the lane.
 [[nodiscard]] constexpr const char* name(span_lane which) noexcept {
   switch (which) {
     case span_lane::host: return "host";
@@ -36,6 +37,7 @@ inline constexpr std::size_t span_lanes = 4;
 /// they belong to the span of the communication before them. `memory` is a number of bytes from then on.
 enum class span_kind : std::uint8_t { step, action, layer, update, communication, copy, wait, send, receive, memory };
 
+/// As a trace names the category.
 [[nodiscard]] constexpr const char* name(span_kind which) noexcept {
   switch (which) {
     case span_kind::step: return "step";
@@ -54,27 +56,28 @@ enum class span_kind : std::uint8_t { step, action, layer, update, communication
 
 /// Texts are string literals, or outlive the log. What does not apply is left as it is.
 struct traced_span {
-  static constexpr std::uint32_t none = ~std::uint32_t{0};
+  static constexpr std::uint32_t none = ~std::uint32_t{0};  // a number that does not apply
 
-  const char* name = "";
-  const char* call = "";   // of a layer: what it was called for
-  const char* file = "";   // where it was started, with `line`
-  std::int64_t begin = 0;  // nanoseconds of `monotonic_clock`; 0: it has not begun
-  std::int64_t end = 0;    // 0: it is not over
-  std::uint64_t bytes = 0;
-  std::uint64_t group = 0;  // which ranks communicate: the same number on each of them
-  std::uint32_t line = 0;
-  std::uint32_t layer = none;
-  std::uint32_t micro_batch = none;
-  std::uint32_t number = none;  // of a step; the tag of a send or receive
-  std::uint32_t peer = none;    // of a send or receive, a rank of the world
-  span_kind kind = span_kind::layer;
-  span_lane lane = span_lane::host;
+  const char* name = "";              // of a layer, an operation, a tier
+  const char* call = "";              // of a layer: what it was called for
+  const char* file = "";              // where it was started, with `line`
+  std::int64_t begin = 0;             // nanoseconds of `monotonic_clock`; 0: it has not begun
+  std::int64_t end = 0;               // 0: it is not over
+  std::uint64_t bytes = 0;            // moved, or leased
+  std::uint64_t group = 0;            // which ranks communicate: the same number on each of them
+  std::uint32_t line = 0;             // of `file`
+  std::uint32_t layer = none;         // its place in its model
+  std::uint32_t micro_batch = none;   // of a layer or action
+  std::uint32_t number = none;        // of a step; the tag of a send or receive
+  std::uint32_t peer = none;          // of a send or receive, a rank of the world
+  span_kind kind = span_kind::layer;  // what it is of
+  span_lane lane = span_lane::host;   // whose time it is
 
   /// Whether it has begun and is over.
   [[nodiscard]] bool over() const noexcept { return begin != 0 && end != 0; }
 };
 
+/// The spans of a rank.
 class span_log {
  public:
   /// `room` outlives the log and all that was started while it was given.
@@ -111,6 +114,7 @@ class span_log {
 /// Its own lifetime is the time of a span. Without one it does nothing.
 class span_timer {
  public:
+  /// Begins `of`, or nothing where it is null.
   explicit span_timer(traced_span* of) noexcept : of_(of) {
     if (of_ != nullptr) [[unlikely]]
       of_->begin = span_log::now();

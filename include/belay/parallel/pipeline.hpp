@@ -222,8 +222,7 @@ class pipeline {
  private:
   // Of an action, before those of what it calls.
   [[nodiscard]] static traced_span* add_span(span_log* to, const schedule::action& next) {
-    if (to == nullptr) [[likely]]
-      return nullptr;
+    if (to == nullptr) return nullptr;
     const bool waits = next.is_exchange();
     return to->add({.name = waits                                         ? "wait for neighbours"
                             : next.kind == schedule::action_kind::forward ? "forward"

@@ -34,8 +34,9 @@ namespace belay::inline BELAY_ABI {
 
 /// The steps of a trace, both included.
 struct traced_steps {
-  std::uint64_t first = 2;
-  std::uint64_t last = 4;
+  std::uint64_t first = 2;  // from 1
+  std::uint64_t last = 4;   // included
+  /// Whether `step` is one of them.
   [[nodiscard]] constexpr bool has(std::uint64_t step) const noexcept { return first <= step && step <= last; }
 };
 
@@ -77,9 +78,10 @@ class trace_file {
 class trace_text {
  public:
   using clock_type = rank_clock<>;
-  /// Times are from `base` of rank 0's clock. Without `flows` nothing says which receive is whose send.
+  /// Whether arrows go from sends to their receives.
   enum class flows : std::uint8_t { left_out, paired };
 
+  /// Of rank `rank`, which `label` describes. Times are from `base` of rank 0's clock. All of it outlives the text.
   trace_text(std::span<const traced_span> spans, std::size_t rank, std::string_view label, const clock_type& clock,
              std::int64_t base, flows which) noexcept
       : spans_(spans), rank_(rank), label_(label), clock_(&clock), base_(base), flows_(which) {}

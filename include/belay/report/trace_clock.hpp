@@ -29,9 +29,9 @@ namespace belay::inline BELAY_ABI {
 
 /// At `at` of its own clock a rank is so many nanoseconds behind rank 0, to within `uncertainty`.
 struct clock_reading {
-  std::int64_t at = 0;
-  std::int64_t behind = 0;
-  std::int64_t uncertainty = 0;
+  std::int64_t at = 0;           // of the rank's own clock
+  std::int64_t behind = 0;       // what is to be added for rank 0's
+  std::int64_t uncertainty = 0;  // half of a round trip
 };
 
 /// The time of rank 0's clock when a rank's own is `own`, from a reading before and one after.
@@ -55,10 +55,11 @@ struct clock_reading {
   return out.value();
 }
 
+/// A rank's clock, read beside that of rank 0 at the start and at the end.
 template <clock_policy Clock = monotonic_clock>
 class rank_clock {
  public:
-  static constexpr int round_trips = 16;
+  static constexpr int round_trips = 16;  // of a reading
 
   /// Collective over `control`. Ranks with the `machine` of rank 0 have its clock.
   template <class Group>
@@ -73,6 +74,7 @@ class rank_clock {
     end_ = read(control);
   }
 
+  /// A time of the rank's own clock as rank 0 has it.
   [[nodiscard]] std::int64_t of_rank_0(std::int64_t own) const noexcept { return between(start_, end_, own); }
   /// Whether all ranks read the clock of rank 0.
   [[nodiscard]] bool shared() const noexcept {
