@@ -7263,18 +7263,22 @@ template <class Sum, team Team, class Term>
   }
 }
 
-/// The sum of squares of one chunk per index: `out[c]` for `c < chunk_count(count)`. The pieces of a range that was cut
-/// at multiples of `sum_chunk` give the same numbers. Added in order they are `sum_of_squares`.
+/// The sum of squares of one chunk per index, or per row of a team: `out[c]` for `c < chunk_count(count)`. The pieces of
+/// a range that was cut at multiples of `sum_chunk` give the same numbers. Added in order they are `sum_of_squares`.
 template <real T>
 struct chunk_sums_of_squares {
   /// The values, how many there are, and one sum a chunk.
   const T* x;
   std::size_t count;
   double* out;
-  BELAY_HD constexpr void operator()(std::size_t chunk) const noexcept {
+  BELAY_HD constexpr void operator()(std::size_t chunk) const noexcept { (*this)(solo{}, chunk); }
+  /// By a team, to the same bits.
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t chunk) const noexcept {
     const std::size_t first = chunk * sum_chunk;
     const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
-    out[chunk] = sum_in_lanes<double>(products_of<double, T>{x + first, x + first}, size);
+    const double sum = sum_in_lanes<double>(team, products_of<double, T>{x + first, x + first}, size);
+    if (team.lane == 0) out[chunk] = sum;
   }
 };
 

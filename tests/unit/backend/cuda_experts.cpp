@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -16,37 +15,11 @@
 #include "belay/step/engine.hpp"
 #include "belay/step/frame.hpp"
 #include "unit/backend/fake_cuda.hpp"
+#include "unit/backend/slots_in.hpp"
 
 using namespace fake_cuda;
 
 namespace {
-
-// Slots in memory of any kind, one behind the other.
-template <class Memory>
-struct slots_in {
-  struct slot {
-    std::byte* first = nullptr;
-    std::size_t offset = 0;
-    [[nodiscard]] std::byte* local() const { return first; }
-    [[nodiscard]] std::size_t offset_bytes() const { return offset; }
-  };
-  const Memory* memory;
-  std::size_t used = 0;
-
-  slot lease(std::size_t bytes, const char*, belay::where) {
-    const slot out{memory->data() + used, used};
-    used += (bytes + 255) / 256 * 256;
-    REQUIRE(used <= memory->size_bytes());
-    return out;
-  }
-  void release(const slot&, belay::where) {}
-  void reclaim() {}
-  void used_until(const belay::stream_event&, const slot&) {}
-  template <class Calls>
-  void synchronize_in(const Calls&, belay::where) {}
-  void follow(const std::shared_ptr<belay::stream_clock>&) {}
-  [[nodiscard]] std::byte* base(int) const { return memory->data(); }
-};
 
 struct sizes {
   std::size_t rows, experts, k, hidden, capacity;
@@ -59,9 +32,9 @@ template <class T, class Engine, class Memory>
 void exchange_rows(const belay::host::group& ranks, Engine& engine, const Memory& memory, const Memory& slots,
                    const sizes& of) {
   using number = belay::compute_type_t<T>;
-  slots_in<Memory> heap{&slots};
-  belay::expert_exchange<T, belay::host::group, slots_in<Memory>> exchange(ranks, heap,
-                                                                           {of.experts, of.k, of.hidden, of.capacity});
+  test::slots_in<Memory> heap{&slots};
+  belay::expert_exchange<T, belay::host::group, test::slots_in<Memory>> exchange(
+      ranks, heap, {of.experts, of.k, of.hidden, of.capacity});
   const belay::invocation call{"experts", 0, 0, belay::where::current()};
   belay::invocation_memory kept;
   {

@@ -109,6 +109,11 @@ TEST_CASE("a loss has the same bits and gradient from one thread, which also add
   CHECK(pieces.loss == whole.loss);
   CHECK(pieces.loss_count == 3);
   CHECK(many == one);
+  std::vector<double> squares(2), by_warps(2);
+  for_each_row(2, chunk_sums_of_squares<float>{output.data(), count, squares.data()});
+  run_by_threads<32>(2, chunk_sums_of_squares<float>{output.data(), count, by_warps.data()});
+  CHECK(squares == by_warps);
+  CHECK(squares[0] + squares[1] == sum_of_squares(output.data(), count));
   double expected = 0;
   for (std::size_t i = 0; i < count; ++i) expected += std::pow(static_cast<double>(output[i] - target[i]), 2);
   CHECK(std::abs(whole.loss - expected) < 1e-9);

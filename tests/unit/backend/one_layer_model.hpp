@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// One step of the examples' model with one layer and all of its experts, in memory of any kind. Includes no doctest, so
+// that nvcc can take it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/host.hpp"
+#include "belay/kernel/rows.hpp"
+#include "belay/parallel/experts.hpp"
+#include "belay/step.hpp"
+#include "belay/train/loss.hpp"
+#include "model/mixtral.hpp"
+#include "unit/backend/slots_in.hpp"
+
+namespace one_layer_model {
+
+constexpr std::size_t activation_bytes = std::size_t{1} << 19, parameter_bytes = std::size_t{1} << 17;
+
+// The loss and all gradients of one step, with the parameters in `memory`, of which `staged` is the host's side. Rows
+// of experts lie in `slots`.
+template <class T, class Engine, class Memory, class Staged>
+std::vector<double> one_step(const belay::host::group& alone, Engine& engine, const Memory& memory, const Memory& slots,
+                             const Staged& staged) {
+  using number = belay::compute_type_t<T>;
+  model::mixtral_config config;
+  config.vocab = 19;
+  config.hidden = 16;
+  config.expert_width = 24;
+  config.layers = 1;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 8;
+  config.experts = 4;
+  config.positions = 5;
+  const std::size_t tokens = 2 * config.positions, k = config.experts_per_token;
+  using exchange = belay::expert_exchange<T, belay::host::group, test::slots_in<Memory>>;
+  test::slots_in<Memory> heap{&slots};
+  exchange all_here(alone, heap, {config.experts, k, config.hidden, tokens * k});
+  model::mixtral<T, exchange> net(config, model::model_part::whole(config), {0, config.experts}, all_here);
+  // Tokens, targets, then of each parameter its values and its gradient.
+  auto* const index = reinterpret_cast<std::int32_t*>(staged.data());
+  for (std::size_t i = 0; i < tokens; ++i) {
+    index[i] = static_cast<std::int32_t>(i * i % config.vocab);
+    index[tokens + i] =
+        i % 5 == 4 ? belay::kernel::ignored_target : static_cast<std::int32_t>((i * i + 1) % config.vocab);
+  }
+  std::size_t bytes = (2 * tokens * sizeof *index + 255) / 256 * 256;
+  const auto values_at = [](const auto& region, std::size_t first) {
+    return reinterpret_cast<T*>(region.data() + first);
+  };
+  const auto sums_at = [](const auto& region, std::size_t first) {
+    return reinterpret_cast<number*>(region.data() + first);
+  };
+  std::vector<std::pair<std::size_t, std::size_t>> gradients;
+  net.for_each_parameter([&](auto& parameter) {
+    const std::size_t size = parameter.local_size(), values = bytes;
+    const std::size_t sums = values + (size * sizeof(T) + 255) / 256 * 256;
+    bytes = sums + (size * sizeof(number) + 255) / 256 * 256;
+    if (bytes > parameter_bytes) throw belay::budget_error("parameters", bytes, 0, belay::where::current());
+    parameter.bind(values_at(staged, values), sums_at(staged, sums));
+    parameter.initialise(3);
+    std::fill_n(sums_at(staged, sums), size, number(0));
+    parameter.bind(values_at(memory, values), sums_at(memory, sums));
+    gradients.emplace_back(sums, size);
+  });
+
+  belay::step step{engine};
+  all_here.begin_step();
+  engine.copies().copy(memory.data(), staged.data(), bytes);
+  engine.copies().let_wait(engine.compute(), engine.copies().record());
+  const auto* const on_device = reinterpret_cast<const std::int32_t*>(memory.data());
+  const belay::view<const std::int32_t, 2> x{on_device, {2, config.positions}};
+  auto embedded = belay::forward(step, net.first(), x);
+  auto first = belay::forward(step, net.layers()[0], embedded.out());
+  auto logits = belay::forward(step, net.last(), first.out());
+  auto loss = belay::cross_entropy(step, belay::view<const number, 3>(logits.out()),
+                                   belay::view<const std::int32_t, 2>{on_device + tokens, x.shape()});
+  auto grad = std::move(logits).backward(loss.gradient);
+  auto before = std::move(first).backward(grad);
+  std::move(embedded).backward(before);
+  std::vector<double> result;
+  const auto outcome = std::move(step).commit([&](const belay::ballot& own) {
+    result.push_back(own.loss);
+    return own;
+  });
+  static_cast<void>(outcome);
+  if (all_here.take_overflow().happened()) throw belay::budget_error("rows of experts", 0, 0, belay::where::current());
+  belay::queue_copy(engine.compute(), staged.data(), memory.data(), bytes);
+  engine.compute().synchronize();
+  for (const auto& [from, count] : gradients) {
+    const number* const values = sums_at(staged, from);
+    result.insert(result.end(), values, values + count);
+  }
+  return result;
+}
+
+}  // namespace one_layer_model
