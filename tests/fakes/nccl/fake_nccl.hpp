@@ -105,6 +105,7 @@ class nccl_api {
     return call("group_end", [&]() -> status_type {
       if (now_ == happens::error)
         for (const side_of& each : all) each.on->error = "injected";
+      if (now_ == happens::silence && !all.empty()) never_reached(all.front());
       return now_ == happens::as_asked ? queue(all) : status_type{};
     });
   }
@@ -288,10 +289,7 @@ class nccl_api {
           (writes > 0 && !fabric_->device().holds(one.side.to, writes)))
         return {fabric_->refuse("memory of the host")};
       if (now_ == happens::error) return one.on->error = "injected", status_type{};
-      if (now_ == happens::silence) {  // its place is never reached
-        fabric_->queues().queue(one.stream, {{}, {gate(one.on, 1), 1}});
-        return {};
-      }
+      if (now_ == happens::silence) return never_reached(one), status_type{};
       if (!grouped_) return queue({one});
       if (!bundle_.empty() && bundle_.front().on->kind != one.on->kind)
         return {fabric_->refuse("blocking and non-blocking communicators in one group")};
@@ -305,8 +303,13 @@ class nccl_api {
     on->gates.emplace_back(made, length);
     return made;
   }
+  void never_reached(const side_of& one) {
+    stuck_ = true;
+    fabric_->queues().queue(one.stream, {{}, {gate(one.on, 1), 1}});
+  }
   // The calls of one group meet their peers at the same place of each stream.
   status_type queue(const std::vector<side_of>& all) {
+    if (stuck_) return {};
     std::string bad;
     const auto earlier = std::exchange(last_, {});
     for (const side_of& one : all) {
@@ -333,6 +336,7 @@ class nccl_api {
   std::vector<std::string> names_;
   happens now_ = happens::as_asked;
   bool grouped_ = false;
+  bool stuck_ = false;  // nothing more of this rank comes to its peers
   std::vector<side_of> bundle_;
   std::vector<std::shared_ptr<nccl_meeting>> last_;  // what the rank has come to last
 };

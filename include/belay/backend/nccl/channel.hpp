@@ -213,6 +213,7 @@ class channel final : public completion_source,
     const std::uint64_t last = launched_.load(std::memory_order_relaxed);
     const call_site site{operation::none, 0, last, 0, at};
     if (last > 0) await(last, site);
+    look();
     expect_alive(site);
   }
   /// Ends what is queued, by aborting, if there is any communicator left.

@@ -78,12 +78,15 @@ class communicators {
   }
 
   /// While it lives this thread alone calls NCCL, but for what any thread may call.
-  [[nodiscard]] std::unique_lock<std::timed_mutex> enter() { return std::unique_lock(calls_); }
+  [[nodiscard]] std::unique_lock<std::mutex> enter() { return std::unique_lock(calls_); }
 
   /// Ends all of them, what they have queued and the calls of others. A call that does not return is aborted in.
   void abort() noexcept {
-    std::unique_lock turn(calls_, std::defer_lock);
-    static_cast<void>(turn.try_lock_for(patience));
+    std::unique_lock turn(calls_, std::try_to_lock);
+    for (int tries = 0; !turn.owns_lock() && tries < most_tries; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      static_cast<void>(turn.try_lock());
+    }
     const std::lock_guard lock(list_);
     if (over_ || parent_ == handle{}) return;
     over_ = true;
@@ -151,13 +154,13 @@ class communicators {
   }
 
   static constexpr int busy = 100;  // asked at once so often, then seldom
-  static constexpr std::chrono::milliseconds patience{200};
+  static constexpr int most_tries = 200;  // a millisecond each
 
   const library<N>* lib_;
   rank_failure* failure_;
   handle parent_{};
   std::atomic<bool> made_{false};
-  std::timed_mutex calls_;
+  std::mutex calls_;
   mutable std::mutex list_;
   std::deque<child> children_;
   bool over_ = false;

@@ -55,7 +55,10 @@ class rank_failure {
       problem = problem_;
       cause = cause_;
     }
-    if (problem) throw backend_error(std::move(*problem));
+    if (problem) {
+      if (problem->here.line == 0) problem->here = call.at;  // of no operation
+      throw backend_error(std::move(*problem));
+    }
     if (cause) raise_cause(std::move(*cause), call, 0);
     watch_->raise(call.at);
     std::terminate();  // not reached

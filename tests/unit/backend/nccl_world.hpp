@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Ranks as host threads over a fake NCCL, for tests of the backend: what each rank's body threw, and what is left.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/backend/cuda.hpp"
+#include "belay/backend/host.hpp"
+#include "belay/backend/nccl.hpp"
+#include "fakes/cuda/fake_api.hpp"
+#include "fakes/nccl/fake_nccl.hpp"
+
+namespace nccl_test {
+
+using device_type = belay::cuda::device<fakes::device_api>;
+template <class Policy = fakes::nccl_api, belay::nccl::sums Sums = belay::nccl::sums::any>
+using rank_type = belay::nccl::rank<belay::host::rank, fakes::device_api, Policy, Sums>;
+
+/// How a rank's body ended.
+struct end_of_rank {
+  belay::error_kind kind = belay::error_kind::none;  // none: it returned
+  std::string what, call;
+  int rank = -1;  // of a backend_error
+  std::size_t bytes = 0;
+};
+
+struct world_options {
+  fakes::work_order order = fakes::work_order::late;
+  std::uint64_t seed = 0;
+  std::uint64_t device_fails_at = 0;
+  fakes::nccl_options nccl = {};
+  std::chrono::duration<double> timeout = std::chrono::seconds(60);
+};
+
+struct outcome {
+  std::vector<end_of_rank> ranks;
+  std::vector<std::string> refusals;
+  bool all_freed = false;
+
+  [[nodiscard]] bool succeeded() const {
+    bool ok = all_freed && refusals.empty();
+    for (const end_of_rank& each : ranks) ok = ok && each.kind == belay::error_kind::none;
+    return ok;
+  }
+};
+
+/// `make(fabric, number)` is each rank's policy; `body(rank, device, policy)` what it does.
+template <belay::nccl::sums Sums = belay::nccl::sums::any, class Make, class Body>
+outcome run(int ranks, const world_options& options, const Make& make, const Body& body) {
+  outcome out;
+  out.ranks.resize(static_cast<std::size_t>(ranks));
+  fakes::device_api gpu({options.order, options.seed, options.device_fails_at});
+  fakes::nccl_fabric fabric(gpu, options.nccl);
+  try {
+    belay::host::world{ranks, {.timeout = options.timeout}}.run([&](belay::host::rank& control) {
+      end_of_rank& end = out.ranks[static_cast<std::size_t>(control.number())];
+      try {
+        auto policy = make(fabric, control.number());
+        const device_type device(gpu, control.number());
+        rank_type<decltype(policy), Sums> rank(control, device, policy,
+                                               {.workspace_bytes = 1024, .watch_period = std::chrono::milliseconds(5)});
+        body(rank, device, policy);
+        rank.finish();
+      } catch (const belay::backend_error& problem) {
+        const auto& about = problem.about();
+        end = {problem.kind(), problem.what(), about.call, about.rank, about.bytes};
+        throw;
+      } catch (const belay::error& problem) {
+        end = {problem.kind(), problem.what(), "", -1, 0};
+        throw;
+      }
+    });
+  } catch (const std::exception&) {
+    // each rank has told
+  }
+  out.refusals = fabric.refusals();
+  out.all_freed = gpu.empty() && fabric.empty();
+  return out;
+}
+inline const auto plain = [](fakes::nccl_fabric& fabric, int) { return fakes::nccl_api(fabric); };
+
+/// Values of the host's on the device, and back.
+class bridge {
+ public:
+  bridge(const device_type& on, std::size_t bytes)
+      : device_(on, bytes), host_(on, bytes), stream_(on, belay::stream_kind::copy) {}
+  [[nodiscard]] std::span<float> floats(std::size_t first, std::size_t count) const {
+    return {reinterpret_cast<float*>(device_.data()) + first, count};
+  }
+  void put(std::span<const float> values) {
+    std::memcpy(host_.data(), values.data(), values.size_bytes());
+    stream_.copy(device_.data(), host_.data(), values.size_bytes());
+    stream_.synchronize();
+  }
+  [[nodiscard]] std::vector<float> get(std::size_t count) {
+    stream_.copy(host_.data(), device_.data(), count * sizeof(float));
+    stream_.synchronize();
+    std::vector<float> out(count);
+    std::memcpy(out.data(), host_.data(), count * sizeof(float));
+    return out;
+  }
+  [[nodiscard]] belay::cuda::stream<fakes::device_api>& stream() noexcept { return stream_; }
+
+ private:
+  belay::cuda::device_memory<fakes::device_api> device_;
+  belay::cuda::pinned_memory<fakes::device_api> host_;
+  belay::cuda::stream<fakes::device_api> stream_;
+};
+
+}  // namespace nccl_test
