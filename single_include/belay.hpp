@@ -7263,8 +7263,8 @@ template <class Sum, team Team, class Term>
   }
 }
 
-/// The sum of squares of one chunk per index, or per row of a team: `out[c]` for `c < chunk_count(count)`. The pieces of
-/// a range that was cut at multiples of `sum_chunk` give the same numbers. Added in order they are `sum_of_squares`.
+/// The sum of squares of one chunk per index, or per row of a team: `out[c]` for `c < chunk_count(count)`. The pieces
+/// of a range that was cut at multiples of `sum_chunk` give the same numbers. Added in order they are `sum_of_squares`.
 template <real T>
 struct chunk_sums_of_squares {
   /// The values, how many there are, and one sum a chunk.
