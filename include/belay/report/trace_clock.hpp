@@ -84,7 +84,7 @@ class rank_clock {
   [[nodiscard]] std::int64_t uncertainty() const noexcept { return std::max(start_.uncertainty, end_.uncertainty); }
 
  private:
-  [[nodiscard]] bool far(std::size_t rank) const noexcept { return machines_[rank] != machines_[0]; }
+  [[nodiscard]] bool elsewhere(std::size_t rank) const noexcept { return machines_[rank] != machines_[0]; }
 
   template <class Group>
   [[nodiscard]] clock_reading read(const Group& control) {
@@ -92,8 +92,8 @@ class rank_clock {
     clock_reading best;
     if (own == 0) {
       for (std::size_t rank = 1; rank < machines_.size(); ++rank)
-        if (far(rank)) answer(control, static_cast<int>(rank));
-    } else if (far(own)) {
+        if (elsewhere(rank)) answer(control, static_cast<int>(rank));
+    } else if (elsewhere(own)) {
       for (int trip = 0; trip < round_trips; ++trip) {
         std::int64_t there = 0;
         const std::int64_t sent = clock_.now();
