@@ -272,8 +272,10 @@ class nccl_api {
       if (!at_once)
         for (const auto& each : on->joined)
           if (!each->over()) bad = fabric_->refuse("a communicator is destroyed while something is queued on it");
-      if (at_once)
+      if (at_once) {
         for (communicator_type each : fabric_->family(on)) fabric_->release(each);
+        std::erase_if(fabric_->windows, [&](const auto& each) { return each.second->of == on; });
+      }
       fabric_->device().look_again();
       fabric_->erase(on);
       return {bad};

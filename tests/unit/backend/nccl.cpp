@@ -262,3 +262,100 @@ TEST_CASE("the fake refuses a communicator that is not ready, or has ended") {
   const outcome got = run_with<hasty>(sum_once);
   CHECK(refused(got, "a communicator that is not ready"));
 }
+
+// Symmetric memory.
+
+namespace {
+
+struct put_to_next {
+  std::byte* const* windows;
+  std::size_t offset, rank, ranks;
+  void operator()(std::size_t i) const {
+    reinterpret_cast<float*>(windows[(rank + 1) % ranks] + offset)[i] = static_cast<float>(rank);
+  }
+};
+// Rank q stores its number into the window of rank q + 1.
+const auto put = [](auto& rank, const device_type& device, auto&) {
+  auto window = rank.make_window(rank.world(), 5000);
+  CHECK(window.size_bytes() == 8192);  // whole pages
+  CHECK(window.take(100) == 0);
+  const std::size_t offset = window.take(32);
+  CHECK(offset == 256);
+  CHECK_THROWS_AS(static_cast<void>(window.take(8192)), belay::budget_error);
+  CHECK(window.reach() == rank.size());
+  CHECK(window.in_team(rank.size() - 1, rank.number()) == rank.size() - 1);
+  belay::cuda::stream<fakes::device_api> compute(device);
+  const auto size = static_cast<std::size_t>(rank.size());
+  compute.each(8, put_to_next{window.pointers(), offset, static_cast<std::size_t>(rank.number()), size});
+  compute.synchronize();
+  rank.world().barrier();
+  bridge memory(device, 64);
+  memory.stream().copy(memory.floats(0, 8).data(), window.data() + offset, 32);
+  memory.stream().synchronize();
+  CHECK(memory.get(8) == std::vector<float>(8, static_cast<float>((rank.number() + rank.size() - 1) % rank.size())));
+};
+
+}  // namespace
+
+TEST_CASE("ranks of a load/store team store into each other's windows") {
+  CHECK(run(3, {.nccl = {.team = 3}}, plain, put).succeeded());
+}
+
+TEST_CASE("a window has no reach where there is no team, where one rank has none, or with another NCCL") {
+  const auto no_reach = [](auto& rank, const device_type&, auto&) {
+    const auto window = rank.make_window(rank.world(), 1);
+    CHECK(window.reach() == 0);
+    CHECK(window.pointers() == nullptr);
+    CHECK_FALSE(window.in_team(0, rank.number()).has_value());
+  };
+  CHECK(run(2, {}, plain, no_reach).succeeded());
+  CHECK(run(2, {.nccl = {.version = 22907, .team = 2}}, plain, no_reach).succeeded());
+  struct without_device_calls : fakes::nccl_api {
+    without_device_calls(fakes::nccl_fabric& fabric, int number) : nccl_api(fabric), number_(number) {}
+    status_type find_team(communicator_type on, belay::nccl::load_store_team& team) {
+      const status_type got = nccl_api::find_team(on, team);
+      if (number_ == 1) team = {};
+      return got;
+    }
+    int number_;
+  };
+  CHECK(run(
+            2, {.nccl = {.team = 2}}, [](auto& fabric, int number) { return without_device_calls(fabric, number); },
+            no_reach)
+            .succeeded());
+}
+
+TEST_CASE("windows of different sizes are refused on all ranks; one that is left at the end too") {
+  const outcome sizes = run(2, {}, plain, [](auto& rank, const device_type&, auto&) {
+    static_cast<void>(rank.make_window(rank.world(), rank.number() == 0 ? 100 : 5000));
+  });
+  for (const end_of_rank& each : sizes.ranks) CHECK(each.what.find("give the same bytes") != std::string::npos);
+  CHECK(sizes.all_freed);
+  const outcome left = run(2, {}, plain, [](auto& rank, const device_type&, auto&) {
+    const auto window = rank.make_window(rank.world(), 100);
+    CHECK_THROWS_WITH_AS(rank.finish(), doctest::Contains("1 windows of the rank are left"), belay::usage_error);
+  });
+  CHECK(left.succeeded());
+}
+
+TEST_CASE("the fake refuses windows before a first collective, and ends of communicators before windows'") {
+  struct unwarmed : fakes::nccl_api {
+    using nccl_api::nccl_api;
+    status_type all_reduce(const void*, void*, std::size_t, belay::dtype, belay::reduction, communicator_type,
+                           stream_type) {
+      return {};
+    }
+  };
+  const auto make = [](auto& rank, const device_type&, auto&) {
+    const auto window = rank.make_window(rank.world(), 100);
+  };
+  CHECK(run_with<fakes::nccl_api>(make).succeeded());
+  CHECK(refused(run_with<unwarmed>(make), "a window before a first collective"));
+  struct leaking : fakes::nccl_api {
+    using nccl_api::nccl_api;
+    status_type deregister_window(communicator_type, window_type) { return {}; }
+    status_type release(std::byte*) { return {}; }
+  };
+  const outcome leaks = run_with<leaking>(make);
+  CHECK(std::count(leaks.refusals.begin(), leaks.refusals.end(), "a communicator ends before its windows") > 0);
+}

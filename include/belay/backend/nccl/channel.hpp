@@ -80,6 +80,9 @@ class channel final : public completion_source,
   [[nodiscard]] rank_failure& failure() noexcept { return failure_; }
   /// The rank's number in the world.
   [[nodiscard]] const int& number() const noexcept { return number_; }
+  /// Windows that are registered: they end before their communicators.
+  void count_window(int more) noexcept { windows_ += more; }
+  [[nodiscard]] int windows() const noexcept { return windows_; }
   /// Counts the operations of the group of this rank alone.
   [[nodiscard]] std::uint64_t next_alone() noexcept { return alone_++; }
 
@@ -304,6 +307,7 @@ class channel final : public completion_source,
   const library<N>* lib_;
   int number_;
   std::uint64_t alone_ = 0;
+  int windows_ = 0;
   mutable rank_failure failure_;
   communicators<N> communicators_;
   call_guard guard_;

@@ -77,6 +77,12 @@ class communicators {
     return {};
   }
 
+  /// Whether they have not been ended or aborted.
+  [[nodiscard]] bool alive() const {
+    const std::lock_guard lock(list_);
+    return !over_;
+  }
+
   /// While it lives this thread alone calls NCCL, but for what any thread may call.
   [[nodiscard]] std::unique_lock<std::mutex> enter() { return std::unique_lock(calls_); }
 
@@ -153,7 +159,7 @@ class communicators {
     }
   }
 
-  static constexpr int busy = 100;  // asked at once so often, then seldom
+  static constexpr int busy = 100;        // asked at once so often, then seldom
   static constexpr int most_tries = 200;  // a millisecond each
 
   const library<N>* lib_;

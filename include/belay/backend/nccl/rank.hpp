@@ -33,6 +33,7 @@
 #include "belay/backend/nccl/library.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/backend/nccl/watchdog.hpp"
+#include "belay/backend/nccl/window.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/call_guard.hpp"
 #include "belay/comm/communicator.hpp"
@@ -123,6 +124,41 @@ class rank {
     return made_group(members, colour, static_cast<int>(place), at);
   }
 
+  /// Symmetric memory of `of`, at least `bytes`, in whole pages. Collective over the world: all ranks make windows of
+  /// their groups at the same time, and the ranks of a group give the same bytes. Reach is what all ranks of the group
+  /// have: none where one's NCCL has no load/store team, or is another than the one compiled against. Throws
+  /// usage_error on all ranks where bytes differ, and backend_error.
+  [[nodiscard]] symmetric_window<Api, N> make_window(const group_type& of, std::size_t bytes,
+                                                     where at = where::current()) {
+    channel_->guard().expect_usable("making a window", at);
+    const std::size_t whole = window_bytes(lib_.api(), bytes);
+    const std::vector<std::uint64_t> sizes = told_by_all(whole, at);
+    for (const int member : of.members())
+      if (sizes[static_cast<std::size_t>(member)] != whole)
+        throw usage_error("a window of " + std::to_string(whole) + " bytes, of which rank " + std::to_string(member) +
+                              " makes one of " + std::to_string(sizes[static_cast<std::size_t>(member)]) +
+                              ": the ranks of a group give the same bytes",
+                          at);
+    if (of.alone()) {
+      symmetric_window<Api, N> made(channel_, whole, at);
+      static_cast<void>(told_by_all(1, at));
+      return made;
+    }
+    of.barrier(at);  // NCCL registers nothing before a first collective
+    try {
+      symmetric_window<Api, N> made(channel_, of.communicator(), whole, at);
+      const load_store_team team = versions_ ? made.find_team(at) : load_store_team{};
+      const std::vector<std::uint64_t> teams = told_by_all(static_cast<std::uint64_t>(team.ranks), at);
+      std::uint64_t reach = teams[static_cast<std::size_t>(number())];
+      for (const int member : of.members()) reach = std::min(reach, teams[static_cast<std::size_t>(member)]);
+      if (reach > 0) made.reach_out(team, at);
+      return made;
+    } catch (const backend_error& problem) {
+      channel_->fail(problem);
+      throw;
+    }
+  }
+
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return channel_->abandoned(); }
   /// The groups that meshes of this rank make at once, as a rehearsal has recorded them: the same on all ranks.
@@ -137,6 +173,10 @@ class rank {
   /// Waits for what was started, and ends the communicators; collective over the world. Windows have ended before.
   /// Throws what a wait throws.
   void finish(where at = where::current()) {
+    if (channel_->windows() > 0)
+      throw usage_error("finish: " + std::to_string(channel_->windows()) +
+                            " windows of the rank are left; they end before its communicators",
+                        at);
     channel_->drain(at);
     if (size() > 1) {
       control().barrier(at);
@@ -149,6 +189,11 @@ class rank {
  private:
   [[nodiscard]] std::chrono::steady_clock::duration limit() const { return channel_->failure().watch().limit(); }
 
+  [[nodiscard]] std::vector<std::uint64_t> told_by_all(std::uint64_t mine, where at) const {
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(size()));
+    control().all_gather(std::span<const std::uint64_t>(&mine, 1), std::span(all), at);
+    return all;
+  }
   // Each rank tells what it has loaded: all throw where one is too old or differs from rank 0's.
   [[nodiscard]] bool agreed_versions(where at) const {
     int loaded = 0;
