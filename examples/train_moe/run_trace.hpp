@@ -19,6 +19,7 @@
 #include "belay/core/span_log.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/report/trace.hpp"
+#include "belay/step/call_spans.hpp"
 #include "train_moe/prepared_run.hpp"
 
 namespace train_moe {
@@ -87,7 +88,8 @@ class run_trace {
   static void trace_into(Trainer& trainer, belay::span_log* log) {
     if constexpr (!Trainer::rehearsing()) {
       auto& run = trainer.run();
-      run.engine().trace_into(log, &run.meters());
+      if constexpr (belay::traced_stream<typename Trainer::engine_type::stream_type>)
+        run.engine().trace_into(log, &run.meters());
       trainer.mesh().control().trace_into(log);
     }
   }

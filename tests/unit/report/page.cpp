@@ -189,6 +189,11 @@ TEST_CASE("a run of one step has a page with its dots") {
   CHECK(count(text, "M0 0.8H69.4v8.4H0Z") == 2);
   CHECK(text.find("<span class=\"key c3\">at most 33</span>") != std::string::npos);
   CHECK(count(text, "step 1<") >= 6);
+  // What lasts is stacked by purpose, what the step needs on it: 512 and 256 MiB of 896, then to the most.
+  const std::string over = text.substr(text.find("over the last step's pipeline"));
+  for (const char* part : {">parameters 512 MiB<", ">optimizer 256 MiB<", ">other 128 MiB<", ">of the step <"})
+    CHECK(over.substr(0, over.find("</figcaption>")).find(part) != std::string::npos);
+  CHECK(count(over.substr(0, over.find("</figure>")), "<path class=\"area c") == 4);
   // Who waits for the last rank, at one scale.
   CHECK(text.find("<h2>Waiting for the last rank, step 0</h2>") != std::string::npos);
   CHECK(text.find("24 calls; rank 1 came last in 17, and the others waited 1.25 s</small>") != std::string::npos);

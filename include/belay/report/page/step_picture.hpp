@@ -5,12 +5,14 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 
 #include "belay/core/config.hpp"
+#include "belay/report/page/history.hpp"
 #include "belay/report/page/markup.hpp"
 #include "belay/report/page/plot.hpp"
 #include "belay/report/page/room.hpp"
@@ -24,18 +26,21 @@ class last_step {
   static constexpr std::size_t most = 2048;
 
   [[nodiscard]] static constexpr std::size_t room_bytes() noexcept {
-    return 2 * report_room::bytes<report_action>(most) + report_room::bytes<report_moment>(most);
+    return 2 * report_room::bytes<report_action>(most) + report_room::bytes<report_moment>(most) +
+           report_room::bytes<std::uint64_t>(report_history::most_rows);
   }
   explicit last_step(report_room& room)
       : executed_(room.take<report_action>(most)),
         planned_(room.take<report_action>(most)),
-        moments_(room.take<report_moment>(most)) {}
+        moments_(room.take<report_moment>(most)),
+        live_(room.take<std::uint64_t>(report_history::most_rows)) {}
 
   void keep(const report_sample& sample) noexcept {
     step_ = sample.step;
     executed_count_ = copy(sample.executed, executed_);
     planned_count_ = copy(sample.planned, planned_);
     moment_count_ = copy(sample.moments, moments_);
+    row_count_ = copy(sample.live, live_);
     bytes_ = sample.tiers.empty() ? report_tier{} : sample.tiers.front();
   }
 
@@ -45,6 +50,8 @@ class last_step {
   [[nodiscard]] std::span<const report_moment> moments() const noexcept { return moments_.first(moment_count_); }
   /// Of the first tier after the step: what lasts, and the plan.
   [[nodiscard]] const report_tier& bytes() const noexcept { return bytes_; }
+  /// The same by rows of the subject's memory, of which the first are known.
+  [[nodiscard]] std::uint64_t bytes(std::size_t row) const noexcept { return row < row_count_ ? live_[row] : 0; }
 
  private:
   template <class T>
@@ -56,7 +63,8 @@ class last_step {
 
   std::span<report_action> executed_, planned_;
   std::span<report_moment> moments_;
-  std::size_t executed_count_ = 0, planned_count_ = 0, moment_count_ = 0;
+  std::span<std::uint64_t> live_;
+  std::size_t executed_count_ = 0, planned_count_ = 0, moment_count_ = 0, row_count_ = 0;
   std::uint64_t step_ = 0;
   report_tier bytes_;
 };
@@ -79,8 +87,8 @@ class step_picture {
     *out_ << "</div></figure>\n";
   }
 
-  /// Bytes of the first tier after each action: what lasts, and what the step needs.
-  void memory(const last_step& last, const report_tier_rows& tier) {
+  /// Bytes of the first tier after each action: what lasts, by purpose, and on it what the step needs.
+  void memory(const last_step& last, const report_tier_rows& tier, const report_subject& subject) {
     const auto moments = last.moments();
     if (moments.size() < 2) return;
     const std::uint64_t planned = last.bytes().planned > 0 ? last.bytes().planned : tier.planned;
@@ -89,17 +97,29 @@ class step_picture {
     const page_axis axis = page_axis::around(0, static_cast<double>(most), page_unit::bytes);
     const auto lasting = static_cast<double>(last.bytes().live);
     plot_.caption(tier.tier, "over the last step's pipeline");
-    plot_.key(0, "lasts", "key area").bytes(lasting, 3) << "</span>";
-    plot_.key(1, "of the step", "key area") << "</span>";
+    choose(last, tier, subject);
+    double itemised = 0;
+    for (std::size_t i = 0; i < chosen_; ++i) {
+      const double bytes = of(last.bytes(rows_[i]));
+      plot_.key(i, subject.memory[rows_[i]].purpose, "key area").bytes(bytes, 3) << "</span>";
+      itemised += bytes;
+    }
+    if (lasting > itemised)
+      plot_.key(9, chosen_ == 0 ? "lasts" : "other", "key area").bytes(lasting - itemised, 3) << "</span>";
+    plot_.key(step_colour, "of the step", "key area") << "</span>";
     if (planned > 0) plot_.key(8, "planned", "key dashed").bytes(static_cast<double>(planned), 3) << "</span>";
     plot_.end_caption();
     plot_.begin(tier.tier, axis);
-    stairs(
-        0, moments, [&](const report_moment& each) { return axis.share(std::min(lasting, of(each.live))); },
-        [](const report_moment&) { return 0.0; });
-    stairs(
-        1, moments, [&](const report_moment& each) { return axis.share(of(each.live)); },
-        [&](const report_moment& each) { return axis.share(std::min(lasting, of(each.live))); });
+    double below = 0;
+    const auto layer = [&](std::size_t colour, double top) {
+      stairs(
+          colour, moments, [&](const report_moment& each) { return axis.share(std::min(top, of(each.live))); },
+          [&](const report_moment& each) { return axis.share(std::min(below, of(each.live))); });
+      below = top;
+    };
+    for (std::size_t i = 0; i < chosen_; ++i) layer(i, below + of(last.bytes(rows_[i])));
+    if (lasting > below) layer(9, lasting);
+    layer(step_colour, static_cast<double>(most));
     if (planned > 0) {
       *out_ << "<path class=\"line dashed c8\" d=\"M";
       plot_.point(0, axis.share(static_cast<double>(planned)));
@@ -125,6 +145,21 @@ class step_picture {
   }
 
  private:
+  static constexpr std::size_t step_colour = 7;
+
+  // The largest purposes of the plan, in its order and with the colours that they have over the run.
+  void choose(const last_step& last, const report_tier_rows& tier, const report_subject& subject) noexcept {
+    chosen_ = 0;
+    for (std::size_t row = tier.first; row < tier.first + tier.count && chosen_ < rows_.size(); ++row) {
+      std::size_t larger = 0;
+      for (std::size_t other = tier.first; other < tier.first + tier.count; ++other)
+        larger += subject.memory[other].planned > subject.memory[row].planned ||
+                          (subject.memory[other].planned == subject.memory[row].planned && other < row)
+                      ? 1
+                      : 0;
+      if (larger < rows_.size() && last.bytes(row) > 0) rows_[chosen_++] = row;
+    }
+  }
   [[nodiscard]] static double of(std::uint64_t number) noexcept { return static_cast<double>(number); }
   [[nodiscard]] static double begin_of(std::span<const report_action> actions) noexcept {
     double out = actions.empty() ? 0 : actions.front().begin;
@@ -186,6 +221,8 @@ class step_picture {
 
   page_markup* out_;
   page_plot plot_;
+  std::array<std::size_t, 7> rows_{};  // of the memory picture
+  std::size_t chosen_ = 0;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -107,7 +107,7 @@ class page_writer {
     out_ << "<div class=\"two\">\n";
     memory_stack stack(out_, of_->subject, of_->history);
     for (std::size_t i = 0; i < of_->tiers.size(); ++i) stack.draw(i, of_->tiers[i]);
-    step_picture(out_).memory(of_->last, of_->tiers.front());
+    step_picture(out_).memory(of_->last, of_->tiers.front(), of_->subject);
     step_picture(out_).open_obligations(of_->last);
     out_ << "</div></section>\n";
   }
