@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "belay/backend/cuda.hpp"
+#include "belay/backend/cuda/named_ranges.cuh"
 #include "belay/backend/cuda/runtime_api.cuh"
 #include "belay/core/dtype.hpp"
 #include "belay/device.hpp"
@@ -24,6 +25,8 @@ using api_type = belay::cuda::runtime_api;
 using kit_type = belay::cuda::kit<api_type>;
 
 static_assert(belay::cuda::device_api<api_type>);
+using api_with_ranges = belay::cuda::named_ranges<api_type>;
+static_assert(belay::cuda::device_api<api_with_ranges> && belay::cuda::attending_api<api_with_ranges, float>);
 static_assert(belay::compute_kit<kit_type, float> && belay::compute_kit<kit_type, double>);
 static_assert(belay::mixed_kit<kit_type, belay::bf16, belay::bf16, belay::bf16>);
 static_assert(belay::clocked_stream<belay::cuda::stream<api_type>>);

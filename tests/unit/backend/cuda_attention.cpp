@@ -10,8 +10,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "belay/backend/cuda.hpp"
 #include "belay/backend/cuda/attention_tiles.hpp"
 #include "belay/step/arithmetic.hpp"
+#include "fakes/cuda/fake_api.hpp"
 #include "fakes/cuda/shuffled_block.hpp"
 #include "model/causal_attention.hpp"
 #include "model/products.hpp"
@@ -112,4 +114,37 @@ TEST_CASE("an attention of tiles is that of the model: heads that share keys, le
   CHECK(worst_difference<float>({5, 2, 1, 34}, 64) < 1e-5);
   CHECK(worst_difference<float>({5, 3, 3, 4}, 1) < 1e-5);
   CHECK(worst_difference<belay::bf16>({5, 4, 2, 6}, 67) < 4e-3);  // whose context is rounded
+}
+
+namespace {
+
+// An Api that has put in an attention of its own, and lets the second fail.
+struct attending_api : fakes::device_api {
+  int calls = 0;
+
+  template <class Call>
+  status_type attention(stream_type, const Call&) {
+    return ++calls == 2 ? status_type{"no such head"} : status_type{};
+  }
+};
+using attending_kit = belay::cuda::kit<attending_api>;
+
+static_assert(belay::attention_kit<attending_kit, float> && belay::attention_kit<attending_kit, belay::bf16>);
+static_assert(!belay::attention_kit<belay::cuda::kit<fakes::device_api>, float>);
+
+}  // namespace
+
+TEST_CASE("an Api's own attention is the kit's, and its failure a backend_error") {
+  attending_api api;
+  const belay::cuda::device<attending_api> gpu(api);
+  attending_kit kit(gpu);
+  belay::attention_call<float> call;
+  kit.attention(call);
+  CHECK(api.calls == 0);  // of no tokens
+  call.queries.rows = 3;
+  kit.attention(call);
+  CHECK(api.calls == 1);
+  belay::attention_gradient_call<float> gradient;
+  gradient.queries.rows = 3;
+  CHECK_THROWS_WITH_AS(kit.attention(gradient), doctest::Contains("attention: no such head"), belay::backend_error);
 }
