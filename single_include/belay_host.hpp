@@ -8691,12 +8691,12 @@ struct copy {
   }
 };
 
-/// out[i] = a[i] + b[i]; a may be wider.
-template <stored_real T, stored_real A = T>
+/// out[i] = a[i] + b[i]; both may be wider.
+template <stored_real T, stored_real A = T, stored_real B = T>
 struct add {
   /// The operands, where the result goes, and one index of it.
   const A* a;
-  const T* b;
+  const B* b;
   T* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
     out[i] = static_cast<T>(widened(a[i]) + widened(b[i]));
@@ -8784,14 +8784,14 @@ struct add_scaled {
 };
 
 /// out[i] = silu(gate[i]) * up[i], the activation of a SwiGLU.
-template <stored_real T>
+template <stored_real T, stored_real Out = T>
 struct silu_gate {
   /// The operands, where the result goes, and one index of it.
   const T* gate;
   const T* up;
-  T* out;
+  Out* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-    out[i] = static_cast<T>(silu(widened(gate[i])) * widened(up[i]));
+    out[i] = static_cast<Out>(silu(widened(gate[i])) * widened(up[i]));
   }
 };
 
@@ -9824,12 +9824,12 @@ constexpr void assign_slots(std::span<const Choice> choices, std::span<Count> ne
 }
 
 /// out row r = in row index[r / repeat]. With `repeat` = k the index has one entry a token, and out k rows a token. An
-/// index that is not below `limit` is noted, and its row is zeros.
-template <class T, std::integral Index>
+/// index that is not below `limit` is noted, and its row is zeros. `out` may be wider.
+template <class T, std::integral Index, class Out = T>
 struct gather_rows {
   const T* in;
   const Index* index;
-  T* out;
+  Out* out;
   std::size_t width;
   std::size_t repeat = 1;
   std::size_t limit = ~std::size_t{0};
@@ -9839,10 +9839,10 @@ struct gather_rows {
     const Index of = index[row / repeat];
     if (static_cast<std::size_t>(of) >= limit) {
       if (team.lane == 0) static_cast<void>(found.below(of, limit, row / repeat));
-      for_each_index(team, width, fill<T>{out + row * width, T{}});
+      for_each_index(team, width, fill<Out>{out + row * width, Out{}});
       return;
     }
-    for_each_index(team, width, copy<T>{in + static_cast<std::size_t>(of) * width, out + row * width});
+    for_each_index(team, width, copy<T, Out>{in + static_cast<std::size_t>(of) * width, out + row * width});
   }
 };
 
@@ -9959,10 +9959,10 @@ struct rows_in_use {
 namespace belay::inline BELAY_ABI::kernel {
 
 /// One row with a known inverse root: y = weight * (x * inverse).
-template <stored_real T, stored_real Out = T>
+template <stored_real T, stored_real Out = T, stored_real Weight = T>
 struct rms_norm_element {
   const T* x;
-  const T* weight;
+  const Weight* weight;
   Out* y;
   compute_type_t<T> inverse;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
@@ -9971,12 +9971,12 @@ struct rms_norm_element {
 };
 
 /// out row r = weight * in row r * inverse[r], where inverse[r] is written too. `out` may be `in`.
-template <stored_real T, stored_real Out = T>
+template <stored_real T, stored_real Out = T, stored_real Weight = T>
 struct rms_norm_rows {
   using number = compute_type_t<T>;
 
   const T* in;
-  const T* weight;
+  const Weight* weight;
   Out* out;
   number* inverse;
   std::size_t width;
@@ -9987,34 +9987,35 @@ struct rms_norm_rows {
     const T* x = in + row * width;
     const number factor = number(1) / square_root(row_dot(team, x, x, width) / static_cast<number>(width) + epsilon);
     if (team.lane == 0) inverse[row] = factor;
-    for_each_index(team, width, rms_norm_element<T, Out>{x, weight, out + row * width, factor});
+    for_each_index(team, width, rms_norm_element<T, Out, Weight>{x, weight, out + row * width, factor});
   }
 };
 
 /// The output again, with the same bits, from `inverse`: for a backward that has not kept it.
-template <stored_real T, stored_real Out = T>
+template <stored_real T, stored_real Out = T, stored_real Weight = T>
 struct rms_norm_rows_again {
   const T* in;
-  const T* weight;
+  const Weight* weight;
   const compute_type_t<T>* inverse;
   Out* out;
   std::size_t width;
 
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
-    for_each_index(team, width, rms_norm_element<T, Out>{in + row * width, weight, out + row * width, inverse[row]});
+    for_each_index(team, width,
+                   rms_norm_element<T, Out, Weight>{in + row * width, weight, out + row * width, inverse[row]});
   }
 };
 
 /// The gradient of the input, from the forward's input and `inverse`. Where `beside` is not null, it is added: the
 /// gradient that went around the norm. Gradients may be wider than the input; `din` may be any of the others that is of
 /// its type.
-template <stored_real T, stored_real Outer = T, stored_real Inner = T, stored_real Beside = T>
+template <stored_real T, stored_real Outer = T, stored_real Inner = T, stored_real Beside = T, stored_real Weight = T>
 struct rms_norm_rows_backward {
   using number = compute_type_t<T>;
 
   const T* in;
-  const T* weight;
+  const Weight* weight;
   const number* inverse;
   const Outer* dout;
   Inner* din;
@@ -10024,7 +10025,7 @@ struct rms_norm_rows_backward {
   // The derivative through the mean in the denominator: the sum over i of dy[i] weight[i] x[i].
   struct projection {
     const Outer* dy;
-    const T* weight;
+    const Weight* weight;
     const T* x;
     BELAY_HD constexpr number operator()(std::size_t i) const noexcept {
       return widened(dy[i]) * widened(weight[i]) * widened(x[i]);
@@ -10032,7 +10033,7 @@ struct rms_norm_rows_backward {
   };
   struct element {
     const T* x;
-    const T* weight;
+    const Weight* weight;
     const Outer* dy;
     Inner* dx;
     number inverse;
@@ -10241,11 +10242,11 @@ struct selected_positions {
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// out = silu(gate) * up for the rows below `*used`, which is read when it runs.
-template <stored_real T, std::integral Index>
+/// out = silu(gate) * up for the rows below `*used`, which is read when it runs. `out` may be wider.
+template <stored_real T, std::integral Index, stored_real Out = T>
 struct swiglu_rows {
   const T* gate_up;  // [rows, 2 * width]: gate, then up
-  T* out;            // [rows, width]
+  Out* out;          // [rows, width]
   const Index* used;
   std::size_t width;
 
@@ -10253,7 +10254,7 @@ struct swiglu_rows {
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     if (row >= static_cast<std::size_t>(*used)) return;
     const T* const gate = gate_up + 2 * row * width;
-    for_each_index(team, width, silu_gate<T>{gate, gate + width, out + row * width});
+    for_each_index(team, width, silu_gate<T, Out>{gate, gate + width, out + row * width});
   }
 };
 
@@ -16247,14 +16248,16 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
   BELAY_IF_DISCHARGED ~merged() {}
 
   /// Sends `dy` [rows, hidden] times each weight to the experts, and writes `dweights` [rows, k], the gradients of the
-  /// weights. It reuses the memory of the experts' outputs. One barrier of the group.
-  template <class Frame>
-  BELAY_DISCHARGES BELAY_OPENS returning<Exchange> backward(Frame & frame, view<const value_type, 2> dy,
-                                                            view<compute_type_t<value_type>, 2> dweights,
-                                                            where at = where::current())&& {
+  /// weights. It reuses the memory of the experts' outputs. One barrier of the group. `dy` is of the rows' type, or of
+  /// that in which they are summed: it is rounded when it has its weight.
+  template <class Frame, class Dy>
+  requires std::same_as<std::remove_const_t<Dy>, value_type> ||
+      std::same_as<std::remove_const_t<Dy>, compute_type_t<value_type>> BELAY_DISCHARGES BELAY_OPENS returning<Exchange>
+      backward(Frame & frame, view<Dy, 2> dy, view<compute_type_t<value_type>, 2> dweights,
+               where at = where::current()) && {
     state_.expect_alive(at);
     dispatch_state<Exchange> state(std::move(state_));
-    state.exchange->backward(frame, state, dy, dweights, at);
+    state.exchange->backward(frame, state, view<const Dy, 2>(dy), dweights, at);
     return returning<Exchange>{std::move(state)};
   }
   template <class Frame, class... Rest>
@@ -16666,19 +16669,19 @@ struct pull_weighted {
 };
 
 /// dweight_j = <dy, row_j>; then row_j = weight_j * dy. The output is not needed any more, and the row belongs to this
-/// token alone, so the gradient needs neither a slot nor a synchronisation of its own.
-template <class T>
+/// token alone, so the gradient needs neither a slot nor a synchronisation of its own. dy may be wider.
+template <class T, class Dy = T>
 struct exchange_gradients {
   using number = compute_type_t<T>;
 
   peer_slots<T> slots;
   const number* weights;
-  const T* dy;
+  const Dy* dy;
   number* dweights;
 
   BELAY_HD void operator()(std::size_t token) const {
     const std::size_t hidden = slots.hidden;
-    const T* __restrict gradient = dy + token * hidden;
+    const Dy* __restrict gradient = dy + token * hidden;
     for (std::size_t j = 0; j < slots.k; ++j) {
       T* __restrict row = slots.row(token, j);
       number total = 0;
@@ -17431,8 +17434,8 @@ class expert_exchange {
     }
   }
 
-  template <class Frame>
-  void backward(Frame& frame, state_type& state, view<const T, 2> dy, view<compute_type_t<T>, 2> dweights, where at) {
+  template <class Frame, class Dy>
+  void backward(Frame& frame, state_type& state, view<const Dy, 2> dy, view<compute_type_t<T>, 2> dweights, where at) {
     expect_rows(dy, state.routed.rows, shape_.hidden, "backward: dy", at);
     if (dweights.shape() != extents<2>{state.routed.rows, shape_.k}) {
       throw usage_error("backward: dweights is [rows, k] of the routing", at);
@@ -17443,7 +17446,7 @@ class expert_exchange {
     const auto move = [moves = moves_.get(), now = moved(state, state.outputs), dy = dy.data(),
                        dweights = dweights.data(), at](const auto& group) {
       const auto weights = now.routed.weights.data();
-      for_each_token(exchange_gradients<T>{moves->slots(now), weights, dy, dweights}, now.routed.rows);
+      for_each_token(exchange_gradients<T, Dy>{moves->slots(now), weights, dy, dweights}, now.routed.rows);
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
@@ -17584,6 +17587,98 @@ void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op 
 //   const double waiting = pipeline.times().bubble();
 
 #include <deque>
+
+// ---- belay/parallel/pipeline_boundary.hpp
+//
+// The tensors between the stages of a pipeline: their shape, and what they are on the wire.
+
+namespace belay::inline BELAY_ABI {
+
+/// The element type and shape of the tensors between stages. They are rounded to `Wire` where they leave a stage, and
+/// have their own type again in the next one: half the bytes for `boundary<float, bf16>({...})`.
+template <class T, std::size_t Rank, class Wire = T>
+struct stage_boundary {
+  /// What one micro-batch hands from stage to stage.
+  extents<Rank> shape;
+};
+template <class T, class Wire = T, std::size_t Rank>
+[[nodiscard]] constexpr stage_boundary<T, Rank, Wire> boundary(const std::size_t (&shape)[Rank]) noexcept {
+  return {extents_of(shape)};
+}
+
+/// A tensor in the type of another, by the engine's kit.
+template <class Engine, class From, class To, std::size_t Rank>
+void convert(Engine& engine, view<From, Rank> from, view<To, Rank> to) {
+  engine.kit().each(from.size(), kernel::copy<std::remove_const_t<From>, To>{from.data(), to.data()});
+}
+
+/// A tensor that a stage receives, as the layers take it and as it comes over the wire, or one that it sends.
+template <class T, class Wire, std::size_t Rank>
+class tensor_between_stages {
+ public:
+  static constexpr bool rounded = !std::is_same_v<T, Wire>;
+
+  /// For the layers. Not before `widen`.
+  [[nodiscard]] view<T, Rank> values() const noexcept { return values_; }
+  [[nodiscard]] lease_chain& memory() noexcept { return memory_; }
+
+  /// Memory for what a communication that begins at `ready` receives.
+  template <class Engine>
+  [[nodiscard]] view<Wire, Rank> receive(Engine& engine, const stream_event& ready, extents<Rank> shape, where at) {
+    auto& arena = engine.activations();
+    if constexpr (rounded) {
+      return on_wire_ = arena.template lease_for<Wire>(stream_kind::communication, ready, shape, wire_memory_, at);
+    } else {
+      return values_ = arena.template lease_for<T>(stream_kind::communication, ready, shape, memory_, at);
+    }
+  }
+  /// The same for one that the compute stream has leased.
+  template <class Engine>
+  [[nodiscard]] view<Wire, Rank> lease(Engine& engine, extents<Rank> shape, where at) {
+    if constexpr (rounded)
+      return on_wire_ = engine.activations().template lease<Wire>(shape, wire_memory_, at);
+    else
+      return values_ = engine.activations().template lease<T>(shape, memory_, at);
+  }
+  /// What has been received, before the compute stream uses it.
+  template <class Engine>
+  void widen(Engine& engine, where at) {
+    if constexpr (rounded) {
+      if (on_wire_.shape() == extents<Rank>{}) return;  // nothing, or used before; one of no sequences has a shape
+      values_ = engine.activations().template lease<T>(on_wire_.shape(), memory_, at);
+      convert(engine, on_wire_, values_);
+      engine.activations().release(wire_memory_);
+      on_wire_ = {};
+    }
+  }
+  /// What is sent of `exact`: that, or a rounded copy, until `release`.
+  template <class Engine>
+  [[nodiscard]] view<const Wire, Rank> round(Engine& engine, view<const T, Rank> exact, where at) {
+    if constexpr (rounded) {
+      on_wire_ = engine.activations().template lease<Wire>(exact.shape(), wire_memory_, at);
+      convert(engine, exact, on_wire_);
+      return on_wire_;
+    } else {
+      return exact;
+    }
+  }
+  template <class Engine>
+  void release(Engine& engine) noexcept {
+    engine.activations().release(memory_);
+    engine.activations().release(wire_memory_);
+    forget();
+  }
+  /// Its step has ended, which has reclaimed the memory.
+  void forget() noexcept { *this = {}; }
+
+ private:
+  view<T, Rank> values_;
+  lease_chain memory_;
+  view<Wire, Rank> on_wire_;
+  lease_chain wire_memory_;
+};
+
+}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/parallel/pipeline_stage.hpp
 //
@@ -22585,17 +22680,6 @@ concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scop
   stage.release(micro_batch);
 };
 
-/// The element type and shape of the tensors between stages.
-template <class T, std::size_t Rank>
-struct stage_boundary {
-  /// What one micro-batch hands from stage to stage.
-  extents<Rank> shape;
-};
-template <class T, std::size_t Rank>
-[[nodiscard]] constexpr stage_boundary<T, Rank> boundary(const std::size_t (&shape)[Rank]) noexcept {
-  return {extents_of(shape)};
-}
-
 /// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended.
 struct pipeline_times {
   /// Seconds in forwards and backwards.
@@ -22623,13 +22707,14 @@ struct executed_action {
   std::int64_t end = 0;
 };
 
-template <class T, communicator Group, schedule::any_table Table, std::size_t Rank = 3>
+/// `Wire` is what tensors between stages are sent as.
+template <class T, communicator Group, schedule::any_table Table, std::size_t Rank = 3, class Wire = T>
 class pipeline {
  public:
   /// Over the pipeline axis of `mesh`.
   template <class Mesh>
   requires std::convertible_to<decltype(std::declval<const Mesh&>().pipeline()), Group> pipeline(
-      const Mesh& mesh, Table table, stage_boundary<T, Rank> boundary, where at = where::current())
+      const Mesh& mesh, Table table, stage_boundary<T, Rank, Wire> boundary, where at = where::current())
       : pipeline(mesh.pipeline(at), std::move(table), boundary.shape, at) {}
   /// `group` is the mesh's pipeline axis: its size is the table's number of stages. `boundary` is the shape of the
   /// tensors between stages. Throws usage_error with the reason where the table cannot run.
@@ -22686,7 +22771,7 @@ class pipeline {
             runs_as_stage<T, Engine, Rank> Stage>
   void run(const step<Engine, Participants...>& step, Stage& stage, where at = where::current()) {
     step.micro_batches(table_.micro_batches(), at);
-    for (tensor& left_over : received_) left_over = {};  // of a step that ended early, which has reclaimed them
+    for (tensor& left_over : received_) left_over.forget();  // of a step that ended early, which has reclaimed them
     auto& compute_stream = step.engine().compute();
     compute_stream.run([this] {
       times_ = {};
@@ -22698,7 +22783,7 @@ class pipeline {
       if (next.is_exchange()) {
         exchange(step.engine(), stage, next, (*transfers_)[number], at);
       } else {
-        compute(step.micro_batch(next.micro_batch), stage, next);
+        compute(step.micro_batch(next.micro_batch), stage, next, at);
       }
       // In the order of the stream, whose time it is.
       compute_stream.run([this, number, traced] {
@@ -22724,9 +22809,12 @@ class pipeline {
       stage.expect_part(place(), at);
       const auto from_layers = [&](view<const T, Rank> x) { observe_layers(pass, stage, x, see, at); };
       if (!place().first()) {
-        const gradient<Engine, T, Rank> incoming{pass.engine(), boundary_of(input.shape()), at};  // a tensor, owned
-        exchange_in_pass(pass.engine(), p2p::receive(group_.rank() - 1, incoming.values().flat()), at);
-        from_layers(incoming);
+        tensor incoming;
+        const auto arriving = incoming.lease(pass.engine(), boundary_of(input.shape()), at);
+        exchange_in_pass(pass.engine(), p2p::receive(group_.rank() - 1, arriving.flat()), at);
+        incoming.widen(pass.engine(), at);
+        from_layers(incoming.values());
+        incoming.release(pass.engine());
       } else if constexpr (offers_first<Network>) {
         const auto embedded = belay::observe(pass, stage.network().first(), input, at);
         from_layers(embedded.out(at));
@@ -22787,10 +22875,7 @@ class pipeline {
   };
 
   using transfer_list = std::array<p2p, schedule::action::most_transfers>;
-  struct tensor {
-    view<T, Rank> values;
-    lease_chain memory;
-  };
+  using tensor = tensor_between_stages<T, Wire, Rank>;
 
   template <class Pass, class Network, class Activations, class See>
   void observe_layers(const Pass& pass, pipeline_stage<Network, Activations>& stage, view<const T, Rank> x, See& see,
@@ -22803,7 +22888,9 @@ class pipeline {
       last = std::move(next);
     }
     if (!place().last()) {
-      exchange_in_pass(pass.engine(), p2p::send(group_.rank() + 1, x.flat()), at);
+      tensor outgoing;
+      exchange_in_pass(pass.engine(), p2p::send(group_.rank() + 1, outgoing.round(pass.engine(), x, at).flat()), at);
+      outgoing.release(pass.engine());
     } else if constexpr (offers_last<Network>) {
       see(belay::observe(pass, stage.network().last(), x, at).out(at));
     } else {
@@ -22822,44 +22909,49 @@ class pipeline {
   }
 
   template <class Engine, class Stage>
-  void compute(const micro_batch_scope<Engine>& scope, Stage& stage, const schedule::action& next) {
+  void compute(const micro_batch_scope<Engine>& scope, Stage& stage, const schedule::action& next, where at) {
     const std::size_t micro_batch = next.micro_batch;
     tensor& activation = received(schedule::payload::activation, micro_batch);
     if (next.kind == schedule::action_kind::forward) {
-      stage.forward(scope, activation.values);
-      if constexpr (requires { stage.let_go_of_input(activation.memory); }) stage.let_go_of_input(activation.memory);
+      activation.widen(scope.engine(), at);
+      stage.forward(scope, activation.values());
+      if constexpr (requires { stage.let_go_of_input(activation.memory()); })
+        stage.let_go_of_input(activation.memory());
       return;
     }
     tensor& gradient = received(schedule::payload::gradient, micro_batch);
-    stage.backward(scope, gradient.values);
-    release(scope.engine(), gradient);
-    release(scope.engine(), activation);
+    gradient.widen(scope.engine(), at);
+    stage.backward(scope, gradient.values());
+    gradient.release(scope.engine());
+    activation.release(scope.engine());
     if (group_.rank() == 0) stage.release(micro_batch);
   }
 
   // The compute stream goes on when the exchange is over; the host at once, where that stream is not its own thread.
   template <class Engine, class Stage>
   void exchange(Engine& engine, Stage& stage, const schedule::action& next, transfer_list& transfers, where at) {
-    auto& memory = engine.activations();
+    std::size_t count = 0;
+    std::array<tensor, schedule::action::most_transfers> outgoing;
+    for (const schedule::transfer& one : next.transfers()) {
+      p2p& transfer = transfers[count];
+      tensor& sent = outgoing[count++];
+      if (one.direction == schedule::transfer_direction::receive) continue;
+      const view<const T, Rank> exact = one.what == schedule::payload::activation
+                                            ? stage.output(one.micro_batch)
+                                            : stage.input_gradient(one.micro_batch);
+      transfer = p2p::send(static_cast<int>(one.peer), sent.round(engine, exact, at).flat(), tag_of(one));
+    }
     // Later work of the stream may not overtake it, nor it what the stream has queued.
     const stream_event ready = engine.compute().record();
-    std::size_t count = 0;
+    count = 0;
     for (const schedule::transfer& one : next.transfers()) {
-      const int peer = static_cast<int>(one.peer);
-      const int tag = static_cast<int>(2 * one.micro_batch + (one.what == schedule::payload::gradient ? 1 : 0));
-      if (one.direction == schedule::transfer_direction::receive) {
-        tensor& incoming = received(one.what, one.micro_batch);
-        incoming.values =
-            memory.template lease_for<T>(stream_kind::communication, ready, boundary_, incoming.memory, at);
-        transfers[count++] = p2p::receive(peer, incoming.values.flat(), tag);
-      } else {
-        const view<const T, Rank> outgoing = one.what == schedule::payload::activation
-                                                 ? stage.output(one.micro_batch)
-                                                 : stage.input_gradient(one.micro_batch);
-        transfers[count++] = p2p::send(peer, outgoing.flat(), tag);
-      }
+      p2p& transfer = transfers[count++];
+      if (one.direction == schedule::transfer_direction::send) continue;
+      const auto arriving = received(one.what, one.micro_batch).receive(engine, ready, boundary_, at);
+      transfer = p2p::receive(static_cast<int>(one.peer), arriving.flat(), tag_of(one));
     }
     exchange_in_order(engine, ready, {transfers.data(), count}, transfers_, at);
+    for (tensor& sent : outgoing) sent.release(engine);
     for (const schedule::transfer& one : next.transfers()) {
       if (one.direction != schedule::transfer_direction::send) continue;
       if (one.what == schedule::payload::gradient)
@@ -22900,10 +22992,8 @@ class pipeline {
     used_until(ready);
   }
 
-  template <class Engine>
-  static void release(Engine& engine, tensor& gone) noexcept {
-    engine.activations().release(gone.memory);
-    gone.values = {};
+  [[nodiscard]] static int tag_of(const schedule::transfer& one) noexcept {
+    return static_cast<int>(2 * one.micro_batch + (one.what == schedule::payload::gradient ? 1 : 0));
   }
 
   Group group_;
@@ -22922,8 +23012,9 @@ class pipeline {
   std::int64_t last_ = 0;
 };
 
-template <class Mesh, schedule::any_table Table, class T, std::size_t Rank>
-pipeline(const Mesh&, Table, stage_boundary<T, Rank>) -> pipeline<T, typename Mesh::group_type, Table, Rank>;
+template <class Mesh, schedule::any_table Table, class T, std::size_t Rank, class Wire>
+pipeline(const Mesh&, Table, stage_boundary<T, Rank, Wire>)
+    -> pipeline<T, typename Mesh::group_type, Table, Rank, Wire>;
 
 }  // namespace belay::inline BELAY_ABI
 

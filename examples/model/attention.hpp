@@ -28,7 +28,7 @@ class attention {
   /// Keeps for each token: `out` (hidden), queries, keys and values after rotation, the outputs of the heads, and one
   /// number for each head. `x` is needed for the weights' gradients; a block may replace it by an equal copy.
   struct residue {
-    view<T, 3> out;
+    view<number, 3> out;
     view<const number, 3> x;
     view<T, 2> packed;         // [rows, queries + keys + values]
     view<T, 2> context;        // [rows, queries]
@@ -51,13 +51,13 @@ class attention {
   }
 
   [[nodiscard]] residue forward(auto& frame, view<const number, 3> x) {
-    const residue saved = attend(frame, x, keep<T>(frame, x.shape()));
+    const residue saved = attend(frame, x, keep<number>(frame, x.shape()));
     frame.product(rows_of(saved.out), saved.context, transposed(frame.read(output_)));
     return saved;
   }
 
   /// Adds to `out`, so that a residual connection needs no pass of its own.
-  [[nodiscard]] residue forward_onto(auto& frame, view<const number, 3> x, view<T, 3> out) {
+  [[nodiscard]] residue forward_onto(auto& frame, view<const number, 3> x, view<number, 3> out) {
     const residue saved = attend(frame, x, out);
     frame.product(adding_to(rows_of(saved.out)), saved.context, transposed(frame.read(output_)));
     return saved;
@@ -97,7 +97,7 @@ class attention {
 
  private:
   // All but the last product.
-  [[nodiscard]] residue attend(auto& frame, view<const number, 3> x, view<T, 3> out) {
+  [[nodiscard]] residue attend(auto& frame, view<const number, 3> x, view<number, 3> out) {
     const std::size_t length = x.extent(1);
     const std::size_t rows = x.extent(0) * length;
     if (length > rotary_->positions()) {
@@ -112,12 +112,18 @@ class attention {
     const auto scope = frame.scratch_scope();
     const auto memory = scratch<number>(frame, {heads.forward_scratch()});
     const auto in = rows_of(x);
-    const operand<T> packed = saved.packed;
-    frame.product(queries(packed), in, transposed(frame.read(query_)));
-    frame.product(keys(packed), in, transposed(frame.read(key_)));
-    frame.product(values(packed), in, transposed(frame.read(value_)));
-    rotary_->apply(frame, packed, shape_.heads + shape_.kv_heads, length, kernel::rotation::forward);
-    heads.forward(frame, {shape_, length, packed, saved.context, saved.log_sums, memory.data()});
+    {
+      const auto before_rounding = frame.scratch_scope();
+      const auto numbers = numbers_for(frame, saved.packed);
+      const operand<number> packed = numbers;
+      frame.product(queries(packed), in, transposed(frame.read(query_)));
+      frame.product(keys(packed), in, transposed(frame.read(key_)));
+      frame.product(values(packed), in, transposed(frame.read(value_)));
+      rotary_->apply(frame, packed, shape_.heads + shape_.kv_heads, length, kernel::rotation::forward);
+      if constexpr (!kernel::real<T>)
+        frame.each(numbers.size(), kernel::copy<number, T>{numbers.data(), saved.packed.data()});
+    }
+    heads.forward(frame, {shape_, length, saved.packed, saved.context, saved.log_sums, memory.data()});
     return saved;
   }
 

@@ -22,8 +22,8 @@ class attention_block {
 
   /// Keeps what the attention keeps, and one scale a token.
   struct residue {
-    view<T, 3> out;
-    view<const T, 3> x;
+    view<number, 3> out;
+    view<const number, 3> x;
     view<number, 1> scale;
     typename attention<T, Learning>::residue inner;
   };
@@ -33,21 +33,19 @@ class attention_block {
       : norm_(name + ".input_layernorm.weight", shape.hidden, epsilon),
         attention_(name + ".self_attn", shape, positions) {}
 
-  [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
-    const auto out = keep<T>(frame, x.shape());
+  [[nodiscard]] residue forward(auto& frame, view<const number, 3> x) {
+    const auto out = keep<number>(frame, x.shape());
     const auto scale = keep<number>(frame, row_count(x));
     const auto scope = frame.scratch_scope();
     const auto normed = scratch<number>(frame, x.shape());
     norm_.normalise(frame, rows_of(x), rows_of(normed), scale);
-    frame.each(x.size(), kernel::copy<T>{x.data(), out.data()});
+    frame.each(x.size(), kernel::copy<number>{x.data(), out.data()});
     return {out, x, scale, attention_.forward_onto(frame, normed, out)};
   }
 
-  void backward(auto& frame, residue&& r, view<const number, 3> dout, view<T, 3> dx) {
-    const auto scope = frame.scratch_scope();
-    const auto dnormed = numbers_for(frame, dx);
-    differentiate(frame, std::move(r), dout, dnormed);
-    norm_.differentiate(frame, rows_of(r.x), r.scale, rows_of(to_read(dnormed)), dout.data(), rows_of(dx));
+  void backward(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dx) {
+    differentiate(frame, std::move(r), dout, dx);
+    norm_.differentiate(frame, rows_of(r.x), r.scale, rows_of(to_read(dx)), dout.data(), rows_of(dx));
   }
   /// Of an input that has no gradient.
   void backward(auto& frame, residue&& r, view<const number, 3> dout) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// One layer of the decoder: attention, then experts, each with its norm before and its residual around it.
+// One layer of the decoder: attention, then experts, each with its norm before and its residual around it. What goes
+// around them is numbers, from the first layer to the last: it would lose a little with every sum if it were rounded.
 #pragma once
 
 #include <cstddef>
@@ -22,13 +23,15 @@ class decoder_layer {
   using experts_type = moe_block<T, Exchange, typename Parts::experts>;
 
  public:
+  using number = compute_type_t<T>;
+
   /// Keeps, where the attention is not recomputed, in numbers per token: (4 + 2 kv/heads) x hidden + heads + 2 for the
   /// attention and both outputs (where heads x head size = hidden), and the routing. For every row of the experts'
   /// capacity it keeps 2 x expert width.
   using output_in_backward = belay::unread;
   struct residue {
-    view<T, 3> out;
-    belay::part_residue<view<const T, 3>, typename attention_type::residue> attention;
+    view<number, 3> out;
+    belay::part_residue<view<const number, 3>, typename attention_type::residue> attention;
     typename experts_type::residue experts;
   };
 
@@ -45,22 +48,22 @@ class decoder_layer {
   /// Whether the attention keeps its output alone, and is computed again in the backward.
   void recompute_attention(belay::recomputes how) { attended_.recompute(how); }
 
-  [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
+  [[nodiscard]] residue forward(auto& frame, view<const number, 3> x) {
     auto attended = attended_.forward(frame, x);
     auto mixed = experts_.forward(frame, attended.out);
     return {mixed.out, std::move(attended), std::move(mixed)};
   }
 
-  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
+  void backward(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dx) {
     const auto scope = frame.scratch_scope();
-    const auto between = scratch<compute_type_t<T>>(frame, dx.shape());
+    const auto between = scratch<number>(frame, dx.shape());
     experts_.backward(frame, std::move(r.experts), dout, between);
     attended_.backward(frame, std::move(r.attention), to_read(between), dx);
   }
   /// Of an input that has no gradient: the output of a frozen embedding.
-  void backward(auto& frame, residue&& r, view<const T, 3> dout) {
+  void backward(auto& frame, residue&& r, view<const number, 3> dout) {
     const auto scope = frame.scratch_scope();
-    const auto between = scratch<compute_type_t<T>>(frame, dout.shape());
+    const auto between = scratch<number>(frame, dout.shape());
     experts_.backward(frame, std::move(r.experts), dout, between);
     attended_.backward(frame, std::move(r.attention), to_read(between));
   }

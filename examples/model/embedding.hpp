@@ -21,11 +21,12 @@ template <class T, belay::learning Learning = belay::trainable>
 class embedding {
  public:
   using learning_type = Learning;
+  using number = compute_type_t<T>;
 
   /// Keeps `out` (hidden numbers a token); the tokens are the caller's and live until the backward.
   using output_in_backward = belay::unread;
   struct residue {
-    view<T, 3> out;
+    view<number, 3> out;
     view<const std::int32_t, 2> tokens;
   };
 
@@ -37,18 +38,18 @@ class embedding {
   /// `tokens` [sequences, length], each at least 0 and below the vocabulary's size.
   [[nodiscard]] residue forward(auto& frame, view<const std::int32_t, 2> tokens) {
     const std::size_t hidden = table_.shape()[1];
-    const residue saved{keep<T>(frame, {tokens.extent(0), tokens.extent(1), hidden}), tokens};
+    const residue saved{keep<number>(frame, {tokens.extent(0), tokens.extent(1), hidden}), tokens};
     frame.teams(tokens.size(),
-                kernel::gather_rows<T, std::int32_t>{frame.read(table_).data(), tokens.data(), saved.out.data(), hidden,
-                                                     1, table_.shape()[0], frame.found()});
+                kernel::gather_rows<T, std::int32_t, number>{frame.read(table_).data(), tokens.data(), saved.out.data(),
+                                                             hidden, 1, table_.shape()[0], frame.found()});
     return saved;
   }
 
-  void backward(auto& frame, residue&& r, view<const T, 3> dout) requires belay::has_gradient<Learning> {
+  void backward(auto& frame, residue&& r, view<const number, 3> dout) requires belay::has_gradient<Learning> {
     const std::size_t hidden = table_.shape()[1];
     frame.teams(kernel::column_block_count(hidden),
-                kernel::accumulate_rows<T, std::int32_t>{dout.data(), r.tokens.data(), r.tokens.size(),
-                                                         frame.add_to(table_).data(), hidden, table_.shape()[0]});
+                kernel::accumulate_rows<number, std::int32_t>{dout.data(), r.tokens.data(), r.tokens.size(),
+                                                              frame.add_to(table_).data(), hidden, table_.shape()[0]});
   }
 
   template <class Visitor>

@@ -23,7 +23,7 @@ class head {
   /// Keeps, per token: `out` (the logits, vocabulary numbers) and one scale.
   struct residue {
     view<number, 3> out;
-    view<const T, 3> x;
+    view<const number, 3> x;
     view<number, 1> scale;
   };
 
@@ -33,7 +33,7 @@ class head {
 
   [[nodiscard]] const char* name() const { return "lm_head"; }
 
-  [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
+  [[nodiscard]] residue forward(auto& frame, view<const number, 3> x) {
     const residue saved{keep<number>(frame, {x.extent(0), x.extent(1), projection_.shape()[0]}), x,
                         keep<number>(frame, row_count(x))};
     const auto scope = frame.scratch_scope();
@@ -43,14 +43,14 @@ class head {
     return saved;
   }
 
-  void backward(auto& frame, residue&& r, view<const number, 3> dout, view<T, 3> dx) {
+  void backward(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dx) {
     const auto scope = frame.scratch_scope();
     const auto normed = scratch<number>(frame, rows_of(r.x).shape());
     norm_.renormalise(frame, rows_of(r.x), r.scale, normed);
     frame.product(frame.add_to(projection_), transposed(rows_of(dout)), normed);
-    const auto dnormed = rows_of(numbers_for(frame, dx));
+    const auto dnormed = rows_of(dx);
     frame.product(dnormed, rows_of(dout), frame.read(projection_));
-    norm_.differentiate(frame, rows_of(r.x), r.scale, to_read(dnormed), static_cast<const T*>(nullptr), rows_of(dx));
+    norm_.differentiate(frame, rows_of(r.x), r.scale, to_read(dnormed), nullptr, rows_of(dx));
   }
 
   template <class Visitor>

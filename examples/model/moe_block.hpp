@@ -35,8 +35,8 @@ class moe_block {
 
   /// Keeps `out`, one scale a token, the routing, the exchange's rows and the experts' inner projections.
   struct residue {
-    view<T, 3> out;
-    view<const T, 3> x;
+    view<number, 3> out;
+    view<const number, 3> x;
     view<number, 1> scale;
     belay::routing<number> routed;
     typename experts<T, Learning>::residue inner;
@@ -55,9 +55,9 @@ class moe_block {
   void set_balance_scale(double scale) { balance_scale_ = scale; }
   [[nodiscard]] double balance_scale() const { return balance_scale_; }
 
-  [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
+  [[nodiscard]] residue forward(auto& frame, view<const number, 3> x) {
     const auto rows = rows_of(x);
-    const auto out = keep<T>(frame, x.shape());
+    const auto out = keep<number>(frame, x.shape());
     const auto scale = keep<number>(frame, row_count(x));
     const auto scope = frame.scratch_scope();
     const auto normed = scratch<number>(frame, rows.shape());
@@ -67,13 +67,12 @@ class moe_block {
     const auto routed = belay::route<number>(frame, logits, per_token_);
     auto sent = exchange_->dispatch(frame, rounded<T>(frame, normed), routed);
     const auto inner = experts_.forward(frame, sent.rows(), sent.offsets(), sent.outputs());
-    const auto mixed = numbers_for(frame, rows_of(out));
-    residue saved{out, x, scale, routed, inner, std::move(sent).combine(frame, mixed)};
-    frame.each(x.size(), kernel::add<T, number>{mixed.data(), x.data(), out.data()});
+    residue saved{out, x, scale, routed, inner, std::move(sent).combine(frame, rows_of(out))};
+    frame.each(x.size(), kernel::add<number>{out.data(), x.data(), out.data()});
     return saved;
   }
 
-  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<number, 3> dx) {
+  void backward(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dx) {
     const auto x = rows_of(r.x);
     const auto dy = rows_of(dout);
     const auto din = rows_of(dx);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// RMSNorm: x / sqrt(mean(x^2) + epsilon) * weight, row by row. A backward needs the input, which the caller keeps
-// anyway, and one number for each row. Blocks compute the normalised rows a second time instead of keeping them.
+// RMSNorm: x / sqrt(mean(x^2) + epsilon) * weight, row by row, of numbers. A backward needs the input, which the caller
+// keeps anyway, and one number for each row. Blocks compute the normalised rows a second time instead of keeping them.
 #pragma once
 
 #include <cstddef>
@@ -22,55 +22,52 @@ class rms_norm {
 
   /// Keeps, for rows x width inputs: `out` (rows x width) and `scale` (rows).
   struct residue {
-    view<T, 3> out;
-    view<const T, 3> x;
+    view<number, 3> out;
+    view<const number, 3> x;
     view<number, 1> scale;  // 1 / sqrt(mean(x^2) + epsilon)
   };
 
   rms_norm(std::string name, std::size_t width, double epsilon)
       : weight_(norm_spec(std::move(name), width)), epsilon_(static_cast<number>(epsilon)) {}
 
-  [[nodiscard]] residue forward(auto& frame, view<const T, 3> x) {
-    const residue saved{keep<T>(frame, x.shape()), x, keep<number>(frame, row_count(x))};
+  [[nodiscard]] residue forward(auto& frame, view<const number, 3> x) {
+    const residue saved{keep<number>(frame, x.shape()), x, keep<number>(frame, row_count(x))};
     normalise(frame, rows_of(x), rows_of(saved.out), saved.scale);
     return saved;
   }
 
-  void backward(auto& frame, residue&& r, view<const T, 3> dout, view<T, 3> dx) {
-    differentiate(frame, rows_of(r.x), r.scale, rows_of(dout), static_cast<const T*>(nullptr), rows_of(dx));
+  void backward(auto& frame, residue&& r, view<const number, 3> dout, view<number, 3> dx) {
+    differentiate(frame, rows_of(r.x), r.scale, rows_of(dout), nullptr, rows_of(dx));
   }
 
-  /// Writes the normalised rows, as numbers or rounded, and each row's scale.
-  template <class Out>
-  void normalise(auto& frame, view<const T, 2> x, view<Out, 2> out, view<number, 1> scale) const {
-    frame.teams(x.extent(0), kernel::rms_norm_rows<T, Out>{x.data(), frame.read(weight_).data(), out.data(),
-                                                           scale.data(), x.extent(1), epsilon_});
+  /// Writes the normalised rows and each row's scale.
+  void normalise(auto& frame, view<const number, 2> x, view<number, 2> out, view<number, 1> scale) const {
+    frame.teams(x.extent(0), kernel::rms_norm_rows<number, number, T>{x.data(), frame.read(weight_).data(), out.data(),
+                                                                      scale.data(), x.extent(1), epsilon_});
   }
 
   /// Writes the normalised rows again, with the same bits, from the scales of the first time.
-  template <class Out>
-  void renormalise(auto& frame, view<const T, 2> x, view<const number, 1> scale, view<Out, 2> out) const {
-    frame.teams(x.extent(0), kernel::rms_norm_rows_again<T, Out>{x.data(), frame.read(weight_).data(), scale.data(),
-                                                                 out.data(), x.extent(1)});
+  void renormalise(auto& frame, view<const number, 2> x, view<const number, 1> scale, view<number, 2> out) const {
+    frame.teams(x.extent(0), kernel::rms_norm_rows_again<number, number, T>{x.data(), frame.read(weight_).data(),
+                                                                            scale.data(), out.data(), x.extent(1)});
   }
 
   /// Writes the input's gradient, plus `beside` (the gradient that went around the norm; may be null), and adds the
-  /// weight's. Gradients are T or numbers; `dx` may be the memory of another of its type.
-  template <class Outer, class Inner, class Beside = T>
-  void differentiate(auto& frame, view<const T, 2> x, view<const number, 1> scale, view<const Outer, 2> dout,
-                     const Beside* beside, view<Inner, 2> dx) const {
+  /// weight's. `dx` may be the memory of another gradient.
+  void differentiate(auto& frame, view<const number, 2> x, view<const number, 1> scale, view<const number, 2> dout,
+                     const number* beside, view<number, 2> dx) const {
     const std::size_t rows = x.extent(0), width = x.extent(1);
     add_gradient(frame, x, scale, dout);
-    frame.teams(rows, kernel::rms_norm_rows_backward<T, Outer, Inner, Beside>{
+    frame.teams(rows, kernel::rms_norm_rows_backward<number, number, number, number, T>{
                           x.data(), frame.read(weight_).data(), scale.data(), dout.data(), dx.data(), width, beside});
   }
 
   /// Adds the weight's gradient alone, of an input that has none.
-  template <class Outer>
-  void add_gradient(auto& frame, view<const T, 2> x, view<const number, 1> scale, view<const Outer, 2> dout) const {
+  void add_gradient(auto& frame, view<const number, 2> x, view<const number, 1> scale,
+                    view<const number, 2> dout) const {
     frame.teams(kernel::column_block_count(x.extent(1)),
-                kernel::rms_norm_weight_backward<T, Outer>{x.data(), scale.data(), dout.data(),
-                                                           frame.add_to(weight_).data(), x.extent(0), x.extent(1)});
+                kernel::rms_norm_weight_backward<number>{x.data(), scale.data(), dout.data(),
+                                                         frame.add_to(weight_).data(), x.extent(0), x.extent(1)});
   }
 
   template <class Visitor>

@@ -296,7 +296,7 @@ class trainer {
   store_type store_;
   network_type network_;
   belay::adamw<T, group_type, typename Run::engine_type::kit_type> optimizer_;
-  belay::pipeline<T, group_type, belay::schedule::dynamic_table> pipeline_;
+  belay::pipeline<logit_type, group_type, belay::schedule::dynamic_table, 3, T> pipeline_;
   activations_type activations_;
   belay::pipeline_stage<network_type, activations_type> stage_;
   report_table table_;

@@ -54,12 +54,12 @@ struct copy {
   }
 };
 
-/// out[i] = a[i] + b[i]; a may be wider.
-template <stored_real T, stored_real A = T>
+/// out[i] = a[i] + b[i]; both may be wider.
+template <stored_real T, stored_real A = T, stored_real B = T>
 struct add {
   /// The operands, where the result goes, and one index of it.
   const A* a;
-  const T* b;
+  const B* b;
   T* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
     out[i] = static_cast<T>(widened(a[i]) + widened(b[i]));
@@ -147,14 +147,14 @@ struct add_scaled {
 };
 
 /// out[i] = silu(gate[i]) * up[i], the activation of a SwiGLU.
-template <stored_real T>
+template <stored_real T, stored_real Out = T>
 struct silu_gate {
   /// The operands, where the result goes, and one index of it.
   const T* gate;
   const T* up;
-  T* out;
+  Out* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-    out[i] = static_cast<T>(silu(widened(gate[i])) * widened(up[i]));
+    out[i] = static_cast<Out>(silu(widened(gate[i])) * widened(up[i]));
   }
 };
 

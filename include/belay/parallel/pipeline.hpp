@@ -33,6 +33,7 @@
 #include "belay/core/policies.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/core/view.hpp"
+#include "belay/parallel/pipeline_boundary.hpp"  // IWYU pragma: export
 #include "belay/parallel/pipeline_stage.hpp"
 #include "belay/parallel/proof.hpp"
 #include "belay/parallel/schedule/table.hpp"
@@ -56,17 +57,6 @@ concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scop
   { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
   stage.release(micro_batch);
 };
-
-/// The element type and shape of the tensors between stages.
-template <class T, std::size_t Rank>
-struct stage_boundary {
-  /// What one micro-batch hands from stage to stage.
-  extents<Rank> shape;
-};
-template <class T, std::size_t Rank>
-[[nodiscard]] constexpr stage_boundary<T, Rank> boundary(const std::size_t (&shape)[Rank]) noexcept {
-  return {extents_of(shape)};
-}
 
 /// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended.
 struct pipeline_times {
@@ -95,13 +85,14 @@ struct executed_action {
   std::int64_t end = 0;
 };
 
-template <class T, communicator Group, schedule::any_table Table, std::size_t Rank = 3>
+/// `Wire` is what tensors between stages are sent as.
+template <class T, communicator Group, schedule::any_table Table, std::size_t Rank = 3, class Wire = T>
 class pipeline {
  public:
   /// Over the pipeline axis of `mesh`.
   template <class Mesh>
   requires std::convertible_to<decltype(std::declval<const Mesh&>().pipeline()), Group> pipeline(
-      const Mesh& mesh, Table table, stage_boundary<T, Rank> boundary, where at = where::current())
+      const Mesh& mesh, Table table, stage_boundary<T, Rank, Wire> boundary, where at = where::current())
       : pipeline(mesh.pipeline(at), std::move(table), boundary.shape, at) {}
   /// `group` is the mesh's pipeline axis: its size is the table's number of stages. `boundary` is the shape of the
   /// tensors between stages. Throws usage_error with the reason where the table cannot run.
@@ -158,7 +149,7 @@ class pipeline {
             runs_as_stage<T, Engine, Rank> Stage>
   void run(const step<Engine, Participants...>& step, Stage& stage, where at = where::current()) {
     step.micro_batches(table_.micro_batches(), at);
-    for (tensor& left_over : received_) left_over = {};  // of a step that ended early, which has reclaimed them
+    for (tensor& left_over : received_) left_over.forget();  // of a step that ended early, which has reclaimed them
     auto& compute_stream = step.engine().compute();
     compute_stream.run([this] {
       times_ = {};
@@ -170,7 +161,7 @@ class pipeline {
       if (next.is_exchange()) {
         exchange(step.engine(), stage, next, (*transfers_)[number], at);
       } else {
-        compute(step.micro_batch(next.micro_batch), stage, next);
+        compute(step.micro_batch(next.micro_batch), stage, next, at);
       }
       // In the order of the stream, whose time it is.
       compute_stream.run([this, number, traced] {
@@ -196,9 +187,12 @@ class pipeline {
       stage.expect_part(place(), at);
       const auto from_layers = [&](view<const T, Rank> x) { observe_layers(pass, stage, x, see, at); };
       if (!place().first()) {
-        const gradient<Engine, T, Rank> incoming{pass.engine(), boundary_of(input.shape()), at};  // a tensor, owned
-        exchange_in_pass(pass.engine(), p2p::receive(group_.rank() - 1, incoming.values().flat()), at);
-        from_layers(incoming);
+        tensor incoming;
+        const auto arriving = incoming.lease(pass.engine(), boundary_of(input.shape()), at);
+        exchange_in_pass(pass.engine(), p2p::receive(group_.rank() - 1, arriving.flat()), at);
+        incoming.widen(pass.engine(), at);
+        from_layers(incoming.values());
+        incoming.release(pass.engine());
       } else if constexpr (offers_first<Network>) {
         const auto embedded = belay::observe(pass, stage.network().first(), input, at);
         from_layers(embedded.out(at));
@@ -259,10 +253,7 @@ class pipeline {
   };
 
   using transfer_list = std::array<p2p, schedule::action::most_transfers>;
-  struct tensor {
-    view<T, Rank> values;
-    lease_chain memory;
-  };
+  using tensor = tensor_between_stages<T, Wire, Rank>;
 
   template <class Pass, class Network, class Activations, class See>
   void observe_layers(const Pass& pass, pipeline_stage<Network, Activations>& stage, view<const T, Rank> x, See& see,
@@ -275,7 +266,9 @@ class pipeline {
       last = std::move(next);
     }
     if (!place().last()) {
-      exchange_in_pass(pass.engine(), p2p::send(group_.rank() + 1, x.flat()), at);
+      tensor outgoing;
+      exchange_in_pass(pass.engine(), p2p::send(group_.rank() + 1, outgoing.round(pass.engine(), x, at).flat()), at);
+      outgoing.release(pass.engine());
     } else if constexpr (offers_last<Network>) {
       see(belay::observe(pass, stage.network().last(), x, at).out(at));
     } else {
@@ -294,44 +287,49 @@ class pipeline {
   }
 
   template <class Engine, class Stage>
-  void compute(const micro_batch_scope<Engine>& scope, Stage& stage, const schedule::action& next) {
+  void compute(const micro_batch_scope<Engine>& scope, Stage& stage, const schedule::action& next, where at) {
     const std::size_t micro_batch = next.micro_batch;
     tensor& activation = received(schedule::payload::activation, micro_batch);
     if (next.kind == schedule::action_kind::forward) {
-      stage.forward(scope, activation.values);
-      if constexpr (requires { stage.let_go_of_input(activation.memory); }) stage.let_go_of_input(activation.memory);
+      activation.widen(scope.engine(), at);
+      stage.forward(scope, activation.values());
+      if constexpr (requires { stage.let_go_of_input(activation.memory()); })
+        stage.let_go_of_input(activation.memory());
       return;
     }
     tensor& gradient = received(schedule::payload::gradient, micro_batch);
-    stage.backward(scope, gradient.values);
-    release(scope.engine(), gradient);
-    release(scope.engine(), activation);
+    gradient.widen(scope.engine(), at);
+    stage.backward(scope, gradient.values());
+    gradient.release(scope.engine());
+    activation.release(scope.engine());
     if (group_.rank() == 0) stage.release(micro_batch);
   }
 
   // The compute stream goes on when the exchange is over; the host at once, where that stream is not its own thread.
   template <class Engine, class Stage>
   void exchange(Engine& engine, Stage& stage, const schedule::action& next, transfer_list& transfers, where at) {
-    auto& memory = engine.activations();
+    std::size_t count = 0;
+    std::array<tensor, schedule::action::most_transfers> outgoing;
+    for (const schedule::transfer& one : next.transfers()) {
+      p2p& transfer = transfers[count];
+      tensor& sent = outgoing[count++];
+      if (one.direction == schedule::transfer_direction::receive) continue;
+      const view<const T, Rank> exact = one.what == schedule::payload::activation
+                                            ? stage.output(one.micro_batch)
+                                            : stage.input_gradient(one.micro_batch);
+      transfer = p2p::send(static_cast<int>(one.peer), sent.round(engine, exact, at).flat(), tag_of(one));
+    }
     // Later work of the stream may not overtake it, nor it what the stream has queued.
     const stream_event ready = engine.compute().record();
-    std::size_t count = 0;
+    count = 0;
     for (const schedule::transfer& one : next.transfers()) {
-      const int peer = static_cast<int>(one.peer);
-      const int tag = static_cast<int>(2 * one.micro_batch + (one.what == schedule::payload::gradient ? 1 : 0));
-      if (one.direction == schedule::transfer_direction::receive) {
-        tensor& incoming = received(one.what, one.micro_batch);
-        incoming.values =
-            memory.template lease_for<T>(stream_kind::communication, ready, boundary_, incoming.memory, at);
-        transfers[count++] = p2p::receive(peer, incoming.values.flat(), tag);
-      } else {
-        const view<const T, Rank> outgoing = one.what == schedule::payload::activation
-                                                 ? stage.output(one.micro_batch)
-                                                 : stage.input_gradient(one.micro_batch);
-        transfers[count++] = p2p::send(peer, outgoing.flat(), tag);
-      }
+      p2p& transfer = transfers[count++];
+      if (one.direction == schedule::transfer_direction::send) continue;
+      const auto arriving = received(one.what, one.micro_batch).receive(engine, ready, boundary_, at);
+      transfer = p2p::receive(static_cast<int>(one.peer), arriving.flat(), tag_of(one));
     }
     exchange_in_order(engine, ready, {transfers.data(), count}, transfers_, at);
+    for (tensor& sent : outgoing) sent.release(engine);
     for (const schedule::transfer& one : next.transfers()) {
       if (one.direction != schedule::transfer_direction::send) continue;
       if (one.what == schedule::payload::gradient)
@@ -372,10 +370,8 @@ class pipeline {
     used_until(ready);
   }
 
-  template <class Engine>
-  static void release(Engine& engine, tensor& gone) noexcept {
-    engine.activations().release(gone.memory);
-    gone.values = {};
+  [[nodiscard]] static int tag_of(const schedule::transfer& one) noexcept {
+    return static_cast<int>(2 * one.micro_batch + (one.what == schedule::payload::gradient ? 1 : 0));
   }
 
   Group group_;
@@ -394,7 +390,8 @@ class pipeline {
   std::int64_t last_ = 0;
 };
 
-template <class Mesh, schedule::any_table Table, class T, std::size_t Rank>
-pipeline(const Mesh&, Table, stage_boundary<T, Rank>) -> pipeline<T, typename Mesh::group_type, Table, Rank>;
+template <class Mesh, schedule::any_table Table, class T, std::size_t Rank, class Wire>
+pipeline(const Mesh&, Table, stage_boundary<T, Rank, Wire>)
+    -> pipeline<T, typename Mesh::group_type, Table, Rank, Wire>;
 
 }  // namespace belay::inline BELAY_ABI

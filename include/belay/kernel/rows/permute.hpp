@@ -53,12 +53,12 @@ constexpr void assign_slots(std::span<const Choice> choices, std::span<Count> ne
 }
 
 /// out row r = in row index[r / repeat]. With `repeat` = k the index has one entry a token, and out k rows a token. An
-/// index that is not below `limit` is noted, and its row is zeros.
-template <class T, std::integral Index>
+/// index that is not below `limit` is noted, and its row is zeros. `out` may be wider.
+template <class T, std::integral Index, class Out = T>
 struct gather_rows {
   const T* in;
   const Index* index;
-  T* out;
+  Out* out;
   std::size_t width;
   std::size_t repeat = 1;
   std::size_t limit = ~std::size_t{0};
@@ -68,10 +68,10 @@ struct gather_rows {
     const Index of = index[row / repeat];
     if (static_cast<std::size_t>(of) >= limit) {
       if (team.lane == 0) static_cast<void>(found.below(of, limit, row / repeat));
-      for_each_index(team, width, fill<T>{out + row * width, T{}});
+      for_each_index(team, width, fill<Out>{out + row * width, Out{}});
       return;
     }
-    for_each_index(team, width, copy<T>{in + static_cast<std::size_t>(of) * width, out + row * width});
+    for_each_index(team, width, copy<T, Out>{in + static_cast<std::size_t>(of) * width, out + row * width});
   }
 };
 

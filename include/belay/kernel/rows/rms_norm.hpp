@@ -17,10 +17,10 @@
 namespace belay::inline BELAY_ABI::kernel {
 
 /// One row with a known inverse root: y = weight * (x * inverse).
-template <stored_real T, stored_real Out = T>
+template <stored_real T, stored_real Out = T, stored_real Weight = T>
 struct rms_norm_element {
   const T* x;
-  const T* weight;
+  const Weight* weight;
   Out* y;
   compute_type_t<T> inverse;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
@@ -29,12 +29,12 @@ struct rms_norm_element {
 };
 
 /// out row r = weight * in row r * inverse[r], where inverse[r] is written too. `out` may be `in`.
-template <stored_real T, stored_real Out = T>
+template <stored_real T, stored_real Out = T, stored_real Weight = T>
 struct rms_norm_rows {
   using number = compute_type_t<T>;
 
   const T* in;
-  const T* weight;
+  const Weight* weight;
   Out* out;
   number* inverse;
   std::size_t width;
@@ -45,34 +45,35 @@ struct rms_norm_rows {
     const T* x = in + row * width;
     const number factor = number(1) / square_root(row_dot(team, x, x, width) / static_cast<number>(width) + epsilon);
     if (team.lane == 0) inverse[row] = factor;
-    for_each_index(team, width, rms_norm_element<T, Out>{x, weight, out + row * width, factor});
+    for_each_index(team, width, rms_norm_element<T, Out, Weight>{x, weight, out + row * width, factor});
   }
 };
 
 /// The output again, with the same bits, from `inverse`: for a backward that has not kept it.
-template <stored_real T, stored_real Out = T>
+template <stored_real T, stored_real Out = T, stored_real Weight = T>
 struct rms_norm_rows_again {
   const T* in;
-  const T* weight;
+  const Weight* weight;
   const compute_type_t<T>* inverse;
   Out* out;
   std::size_t width;
 
   template <team Team>
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
-    for_each_index(team, width, rms_norm_element<T, Out>{in + row * width, weight, out + row * width, inverse[row]});
+    for_each_index(team, width,
+                   rms_norm_element<T, Out, Weight>{in + row * width, weight, out + row * width, inverse[row]});
   }
 };
 
 /// The gradient of the input, from the forward's input and `inverse`. Where `beside` is not null, it is added: the
 /// gradient that went around the norm. Gradients may be wider than the input; `din` may be any of the others that is of
 /// its type.
-template <stored_real T, stored_real Outer = T, stored_real Inner = T, stored_real Beside = T>
+template <stored_real T, stored_real Outer = T, stored_real Inner = T, stored_real Beside = T, stored_real Weight = T>
 struct rms_norm_rows_backward {
   using number = compute_type_t<T>;
 
   const T* in;
-  const T* weight;
+  const Weight* weight;
   const number* inverse;
   const Outer* dout;
   Inner* din;
@@ -82,7 +83,7 @@ struct rms_norm_rows_backward {
   // The derivative through the mean in the denominator: the sum over i of dy[i] weight[i] x[i].
   struct projection {
     const Outer* dy;
-    const T* weight;
+    const Weight* weight;
     const T* x;
     BELAY_HD constexpr number operator()(std::size_t i) const noexcept {
       return widened(dy[i]) * widened(weight[i]) * widened(x[i]);
@@ -90,7 +91,7 @@ struct rms_norm_rows_backward {
   };
   struct element {
     const T* x;
-    const T* weight;
+    const Weight* weight;
     const Outer* dy;
     Inner* dx;
     number inverse;

@@ -15,11 +15,11 @@
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// out = silu(gate) * up for the rows below `*used`, which is read when it runs.
-template <stored_real T, std::integral Index>
+/// out = silu(gate) * up for the rows below `*used`, which is read when it runs. `out` may be wider.
+template <stored_real T, std::integral Index, stored_real Out = T>
 struct swiglu_rows {
   const T* gate_up;  // [rows, 2 * width]: gate, then up
-  T* out;            // [rows, width]
+  Out* out;          // [rows, width]
   const Index* used;
   std::size_t width;
 
@@ -27,7 +27,7 @@ struct swiglu_rows {
   BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
     if (row >= static_cast<std::size_t>(*used)) return;
     const T* const gate = gate_up + 2 * row * width;
-    for_each_index(team, width, silu_gate<T>{gate, gate + width, out + row * width});
+    for_each_index(team, width, silu_gate<T, Out>{gate, gate + width, out + row * width});
   }
 };
 

@@ -269,8 +269,8 @@ class expert_exchange {
     }
   }
 
-  template <class Frame>
-  void backward(Frame& frame, state_type& state, view<const T, 2> dy, view<compute_type_t<T>, 2> dweights, where at) {
+  template <class Frame, class Dy>
+  void backward(Frame& frame, state_type& state, view<const Dy, 2> dy, view<compute_type_t<T>, 2> dweights, where at) {
     expect_rows(dy, state.routed.rows, shape_.hidden, "backward: dy", at);
     if (dweights.shape() != extents<2>{state.routed.rows, shape_.k}) {
       throw usage_error("backward: dweights is [rows, k] of the routing", at);
@@ -281,7 +281,7 @@ class expert_exchange {
     const auto move = [moves = moves_.get(), now = moved(state, state.outputs), dy = dy.data(),
                        dweights = dweights.data(), at](const auto& group) {
       const auto weights = now.routed.weights.data();
-      for_each_token(exchange_gradients<T>{moves->slots(now), weights, dy, dweights}, now.routed.rows);
+      for_each_token(exchange_gradients<T, Dy>{moves->slots(now), weights, dy, dweights}, now.routed.rows);
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };

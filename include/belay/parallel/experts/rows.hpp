@@ -143,19 +143,19 @@ struct pull_weighted {
 };
 
 /// dweight_j = <dy, row_j>; then row_j = weight_j * dy. The output is not needed any more, and the row belongs to this
-/// token alone, so the gradient needs neither a slot nor a synchronisation of its own.
-template <class T>
+/// token alone, so the gradient needs neither a slot nor a synchronisation of its own. dy may be wider.
+template <class T, class Dy = T>
 struct exchange_gradients {
   using number = compute_type_t<T>;
 
   peer_slots<T> slots;
   const number* weights;
-  const T* dy;
+  const Dy* dy;
   number* dweights;
 
   BELAY_HD void operator()(std::size_t token) const {
     const std::size_t hidden = slots.hidden;
-    const T* __restrict gradient = dy + token * hidden;
+    const Dy* __restrict gradient = dy + token * hidden;
     for (std::size_t j = 0; j < slots.k; ++j) {
       T* __restrict row = slots.row(token, j);
       number total = 0;
