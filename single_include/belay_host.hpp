@@ -17076,8 +17076,8 @@ struct pulled_rows {
 };
 
 /// The gradient of a choice's weight, the inner product of its row and its token's gradient; then the row = that
-/// gradient times the weight. A team does a choice; sums have the order of the host's.
-template <class T>
+/// gradient times the weight. A team does a choice; sums have the order of the host's. Gradients may be wider.
+template <class T, class Dy = T>
 struct returned_rows {
   /// What is computed with.
   using number = compute_type_t<T>;
@@ -17085,14 +17085,14 @@ struct returned_rows {
   /// Rows and weights, the tokens' gradients, and the weights'.
   rows_here<T> rows;
   const number* weights;
-  const T* dy;
+  const Dy* dy;
   number* dweights;
 
   /// row[i] = weight * dy[i].
   struct element {
     /// The weight, the token's gradient, and the row.
     number weight;
-    const T* gradient;
+    const Dy* gradient;
     T* row;
     /// Element i.
     BELAY_HD void operator()(std::size_t i) const noexcept {
@@ -17104,7 +17104,7 @@ struct returned_rows {
   template <kernel::team Team>
   BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
     T* const row = rows.row(i);
-    const T* const gradient = dy + i / rows.routed.k * rows.hidden;
+    const Dy* const gradient = dy + i / rows.routed.k * rows.hidden;
     number total = 0;
     if (row != nullptr) {
       const std::size_t whole = rows.hidden / kernel::sum_lanes * kernel::sum_lanes;
@@ -17148,9 +17148,9 @@ void combine_here(Frame& frame, const rows_here<T>& rows, Y* y) {
   frame.teams(rows.routed.rows, pulled_rows<T, Y>{rows, rows.routed.weights.data(), y});
 }
 /// Queues the gradients of weights, and of the experts' outputs in their place.
-template <class Frame, class T>
-void return_here(Frame& frame, const rows_here<T>& rows, const T* dy, compute_type_t<T>* dweights) {
-  frame.teams(rows.places.size(), returned_rows<T>{rows, rows.routed.weights.data(), dy, dweights});
+template <class Frame, class T, class Dy>
+void return_here(Frame& frame, const rows_here<T>& rows, const Dy* dy, compute_type_t<T>* dweights) {
+  frame.teams(rows.places.size(), returned_rows<T, Dy>{rows, rows.routed.weights.data(), dy, dweights});
 }
 /// Queues dx = the sum of the gradients of each token's rows.
 template <class Frame, class T, class Dx>
