@@ -29,6 +29,10 @@ using ordered = belay::nccl::rank<belay::host::rank, belay::cuda::runtime_api, a
   std::move(sum).then(compute);
   mesh.data().reduce(gradients, belay::average, 0);
   compute.synchronize();
+  {
+    auto window = rank.make_window(mesh.data(), 1 << 20);
+    std::printf("%zu, %d ranks\n", window.take(1 << 10), window.reach());
+  }
   rank.finish();
 }
 
