@@ -247,7 +247,7 @@ TEST_CASE("the fake refuses ranks that disagree on the order of two communicator
       }
       belay::wait_all(started);
     });
-    CHECK(wrong ? refused(got, "ranks disagree on the order of two communicators") : got.succeeded());
+    CHECK((wrong ? refused(got, "ranks disagree on the order of two communicators") : got.succeeded()));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <set>
 #include <span>
 #include <string>
@@ -134,7 +135,7 @@ TEST_CASE("an operation to which a rank does not come ends at its time, on all r
 }
 
 TEST_CASE("a call of the device that fails under NCCL is told, and everything is freed") {
-  for (std::size_t k : {1, 2, 3, 50, 131, 260, 262, 264, 266, 268, 270, 274, 279, 285, 290, 300}) {
+  for (std::uint64_t k : {1U, 2U, 3U, 50U, 131U, 260U, 262U, 264U, 266U, 268U, 270U, 274U, 279U, 285U, 290U, 300U}) {
     CAPTURE(k);
     const outcome got = run<sums::fixed_order>(2, {.device_fails_at = k}, plain, program);
     const auto typed = [](const end_of_rank& each) {
