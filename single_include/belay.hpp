@@ -6692,10 +6692,16 @@ class copy_stream {
       run_as("copy", bytes, copied_bytes{to, from, bytes});
   }
   /// Runs `work()` in the order of the copies, and counts its time as theirs: a transfer of a file. Small and trivially
-  /// copyable, as work of every stream is.
+  /// copyable, as work of every stream is. It is work of the host: where the copies are a device's, the host waits for
+  /// them, and runs it.
   template <std::invocable Work>
   void run(const Work& work) {
-    run_as("transfer", 0, work);
+    if constexpr (requires(Stream & of_device, void* to) { of_device.copy(to, to, std::size_t{}); }) {
+      belay::synchronize(stream_, where{});
+      work();
+    } else {
+      run_as("transfer", 0, work);
+    }
   }
 
   /// An event at the end of the copies that are queued.
@@ -13156,7 +13162,8 @@ class bound_buckets {
     const auto& b = layout_.buckets()[bucket];
     if (b.counts.size() < 2 || b.count == 0 || layout_.family_of(b).divides_values()) return;
     const std::span<T> values = memory_.values_of(layout_, bucket);
-    gathers_[bucket] = families_[b.family].group.start_all_gather_v(values, b.counts, how.keeping(kept_));
+    const auto& group = families_[b.family].group;
+    static_cast<void>(gathers_[bucket] = group.start_all_gather_v(values, b.counts, how.keeping(kept_)));
   }
   void finish_gathers() {
     wait_all(gathers_);
@@ -13716,8 +13723,8 @@ class share_copies {
       const bucket_family<Group>& family = families_[b.family];
       if (!family.copies || b.count == 0) continue;
       if (!reduced_[next_]) return;
-      sums_[next_] =
-          family.copies->start_all_reduce(share_of(next_), sum, start_order(after(*reduced_[next_], at)).keeping(keep));
+      const start_order how = start_order(after(*reduced_[next_], at)).keeping(keep);
+      static_cast<void>(sums_[next_] = family.copies->start_all_reduce(share_of(next_), sum, how));
     }
   }
   void wait_all(where at) { belay::wait_all(sums_, at); }
@@ -14343,7 +14350,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
       Group& group = families_[b.family].group;
       if (group.size() < 2 || b.count == 0 || shares_.divides(launched_)) continue;
       const start_order how = start_order(after(computed_, at)).keeping(kept_);
-      pending_[launched_] = bucket_reduction<T>{*kept_, launched_, memory_, at}.start(group, how);
+      // (nvcc takes an assignment for a result that is ignored.)
+      const bucket_reduction<T> work{*kept_, launched_, memory_, at};
+      static_cast<void>(pending_[launched_] = work.start(group, how));
       copies_.reduced(launched_, pending_[launched_].event());
     }
     copies_.launch(kept_, at);
@@ -31236,7 +31245,7 @@ class parameter_gathers {
       const stream_event begins =
           b.file == nullptr ? ready
                             : b.file->load(ready, b.share.data(), each.first + b.before, b.share.size_bytes(), at);
-      each.over = gather(each, number, says, start_order(after(begins, at)));
+      static_cast<void>(each.over = gather(each, number, says, start_order(after(begins, at))));
       source_->used_until(each.over.event(), each.first, b.count * sizeof(T));
     }
     one.started = true;
@@ -33675,27 +33684,30 @@ class gradient_norm {
       if (place.share == norm_share::counted_elsewhere) continue;
       const std::size_t unit = table_.unit().elements();
       double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
-      if (range.gradient_file != nullptr) {
-        chunk_.resize(parameter_chunk);
-        range.gradient_file->begin_read(range.gradient, range.count * sizeof *range.gradient, at);
-      }
-      if constexpr (works_on_device<std::remove_cvref_t<Group>>) {
-        add_on_device(world, range, entries, at);
-        continue;
-      }
-      for (std::size_t first = 0; first < range.count; first += parameter_chunk) {
-        double squares = 0;
-        const compute_type_t<T>* gradient = range.gradient + first;
-        if (range.gradient_file != nullptr) {
-          range.gradient_file->get(gradient, chunk_.data(),
-                                   std::min(parameter_chunk, range.count - first) * sizeof *gradient);
-          gradient = chunk_.data();
-        }
-        kernel::chunk_sums_of_squares<compute_type_t<T>>{gradient, range.count - first, &squares}(0);
-        entries[first / unit] += squares;
-      }
+      if constexpr (works_on_device<std::remove_cvref_t<Group>>)
+        range.gradient_file == nullptr ? add_on_device(world, range, entries, at) : add_on_host(range, entries, at);
+      else
+        add_on_host(range, entries, at);
     }
     if (world.size() > 1) control_of(world).all_reduce(memory_, sum, at);
+  }
+  void add_on_host(const owned_range<T>& range, double* entries, where at) {
+    const std::size_t unit = table_.unit().elements();
+    if (range.gradient_file != nullptr) {
+      chunk_.resize(parameter_chunk);
+      range.gradient_file->begin_read(range.gradient, range.count * sizeof *range.gradient, at);
+    }
+    for (std::size_t first = 0; first < range.count; first += parameter_chunk) {
+      double squares = 0;
+      const compute_type_t<T>* gradient = range.gradient + first;
+      if (range.gradient_file != nullptr) {
+        range.gradient_file->get(gradient, chunk_.data(),
+                                 std::min(parameter_chunk, range.count - first) * sizeof *gradient);
+        gradient = chunk_.data();
+      }
+      kernel::chunk_sums_of_squares<compute_type_t<T>>{gradient, range.count - first, &squares}(0);
+      entries[first / unit] += squares;
+    }
   }
   // A kernel for as many chunks as have room for what they tell.
   template <class Group>

@@ -68,10 +68,16 @@ class copy_stream {
       run_as("copy", bytes, copied_bytes{to, from, bytes});
   }
   /// Runs `work()` in the order of the copies, and counts its time as theirs: a transfer of a file. Small and trivially
-  /// copyable, as work of every stream is.
+  /// copyable, as work of every stream is. It is work of the host: where the copies are a device's, the host waits for
+  /// them, and runs it.
   template <std::invocable Work>
   void run(const Work& work) {
-    run_as("transfer", 0, work);
+    if constexpr (requires(Stream & of_device, void* to) { of_device.copy(to, to, std::size_t{}); }) {
+      belay::synchronize(stream_, where{});
+      work();
+    } else {
+      run_as("transfer", 0, work);
+    }
   }
 
   /// An event at the end of the copies that are queued.

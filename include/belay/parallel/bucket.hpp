@@ -305,7 +305,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
       Group& group = families_[b.family].group;
       if (group.size() < 2 || b.count == 0 || shares_.divides(launched_)) continue;
       const start_order how = start_order(after(computed_, at)).keeping(kept_);
-      pending_[launched_] = bucket_reduction<T>{*kept_, launched_, memory_, at}.start(group, how);
+      // (nvcc takes an assignment for a result that is ignored.)
+      const bucket_reduction<T> work{*kept_, launched_, memory_, at};
+      static_cast<void>(pending_[launched_] = work.start(group, how));
       copies_.reduced(launched_, pending_[launched_].event());
     }
     copies_.launch(kept_, at);

@@ -162,27 +162,30 @@ class gradient_norm {
       if (place.share == norm_share::counted_elsewhere) continue;
       const std::size_t unit = table_.unit().elements();
       double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
-      if (range.gradient_file != nullptr) {
-        chunk_.resize(parameter_chunk);
-        range.gradient_file->begin_read(range.gradient, range.count * sizeof *range.gradient, at);
-      }
-      if constexpr (works_on_device<std::remove_cvref_t<Group>>) {
-        add_on_device(world, range, entries, at);
-        continue;
-      }
-      for (std::size_t first = 0; first < range.count; first += parameter_chunk) {
-        double squares = 0;
-        const compute_type_t<T>* gradient = range.gradient + first;
-        if (range.gradient_file != nullptr) {
-          range.gradient_file->get(gradient, chunk_.data(),
-                                   std::min(parameter_chunk, range.count - first) * sizeof *gradient);
-          gradient = chunk_.data();
-        }
-        kernel::chunk_sums_of_squares<compute_type_t<T>>{gradient, range.count - first, &squares}(0);
-        entries[first / unit] += squares;
-      }
+      if constexpr (works_on_device<std::remove_cvref_t<Group>>)
+        range.gradient_file == nullptr ? add_on_device(world, range, entries, at) : add_on_host(range, entries, at);
+      else
+        add_on_host(range, entries, at);
     }
     if (world.size() > 1) control_of(world).all_reduce(memory_, sum, at);
+  }
+  void add_on_host(const owned_range<T>& range, double* entries, where at) {
+    const std::size_t unit = table_.unit().elements();
+    if (range.gradient_file != nullptr) {
+      chunk_.resize(parameter_chunk);
+      range.gradient_file->begin_read(range.gradient, range.count * sizeof *range.gradient, at);
+    }
+    for (std::size_t first = 0; first < range.count; first += parameter_chunk) {
+      double squares = 0;
+      const compute_type_t<T>* gradient = range.gradient + first;
+      if (range.gradient_file != nullptr) {
+        range.gradient_file->get(gradient, chunk_.data(),
+                                 std::min(parameter_chunk, range.count - first) * sizeof *gradient);
+        gradient = chunk_.data();
+      }
+      kernel::chunk_sums_of_squares<compute_type_t<T>>{gradient, range.count - first, &squares}(0);
+      entries[first / unit] += squares;
+    }
   }
   // A kernel for as many chunks as have room for what they tell.
   template <class Group>

@@ -231,6 +231,11 @@ class device_api {
   [[nodiscard]] bool empty() const noexcept {
     return memory_.ranges() + registered_.size() + queues_.count() + events_.size() == 0;
   }
+  /// How many calls there were; any thread may ask.
+  [[nodiscard]] std::size_t calls_so_far() {
+    const std::lock_guard lock(mutex_);
+    return calls_.size();
+  }
   /// The names of all calls so far.
   [[nodiscard]] const std::vector<std::string>& calls() const noexcept { return calls_; }
 

@@ -83,7 +83,8 @@ class bound_buckets {
     const auto& b = layout_.buckets()[bucket];
     if (b.counts.size() < 2 || b.count == 0 || layout_.family_of(b).divides_values()) return;
     const std::span<T> values = memory_.values_of(layout_, bucket);
-    gathers_[bucket] = families_[b.family].group.start_all_gather_v(values, b.counts, how.keeping(kept_));
+    const auto& group = families_[b.family].group;
+    static_cast<void>(gathers_[bucket] = group.start_all_gather_v(values, b.counts, how.keeping(kept_)));
   }
   void finish_gathers() {
     wait_all(gathers_);

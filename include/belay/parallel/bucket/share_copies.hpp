@@ -54,8 +54,8 @@ class share_copies {
       const bucket_family<Group>& family = families_[b.family];
       if (!family.copies || b.count == 0) continue;
       if (!reduced_[next_]) return;
-      sums_[next_] =
-          family.copies->start_all_reduce(share_of(next_), sum, start_order(after(*reduced_[next_], at)).keeping(keep));
+      const start_order how = start_order(after(*reduced_[next_], at)).keeping(keep);
+      static_cast<void>(sums_[next_] = family.copies->start_all_reduce(share_of(next_), sum, how));
     }
   }
   void wait_all(where at) { belay::wait_all(sums_, at); }

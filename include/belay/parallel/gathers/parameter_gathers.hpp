@@ -291,7 +291,7 @@ class parameter_gathers {
       const stream_event begins =
           b.file == nullptr ? ready
                             : b.file->load(ready, b.share.data(), each.first + b.before, b.share.size_bytes(), at);
-      each.over = gather(each, number, says, start_order(after(begins, at)));
+      static_cast<void>(each.over = gather(each, number, says, start_order(after(begins, at))));
       source_->used_until(each.over.event(), each.first, b.count * sizeof(T));
     }
     one.started = true;
