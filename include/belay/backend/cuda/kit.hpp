@@ -150,7 +150,11 @@ class kit {
   }
 
   /// What products use beside their operands, and other kernels of the kit, in memory that the run gives.
-  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return api().workspace_bytes() + api().scratch_bytes(); }
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_of(api()); }
+  /// The same of any kit over this Api.
+  [[nodiscard]] static std::size_t workspace_of(const Api& api) noexcept {
+    return api.workspace_bytes() + api.scratch_bytes();
+  }
   /// Memory of the device, aligned to 256 bytes, that outlives what is queued. Of less than `workspace_bytes()`
   /// products get all.
   void use_workspace(std::span<std::byte> memory) {

@@ -57,8 +57,8 @@ class world {
 
   /// The device of rank `number`.
   [[nodiscard]] const device<Api>& gpu(int number) const noexcept { return shared_->of(number); }
-  /// What products of a rank's kit use beside their operands.
-  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return gpu(0).api().workspace_bytes(); }
+  /// What a rank's kit uses beside the operands of its products, and for its other kernels.
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return kit<Api>::workspace_of(gpu(0).api()); }
   /// What the device has left for ranks, beside the memory that they communicate over. Throws backend_error.
   [[nodiscard]] std::size_t available_device_memory(where at = where::current()) const {
     device_memory_info room;
