@@ -21,6 +21,7 @@
 #include "belay/backend/nccl/library.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/backend/nccl/rank_failure.hpp"
+#include "belay/comm/fingerprint.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -51,7 +52,7 @@ class communicators {
   /// Makes a child of the ranks that give the same colour, ordered by key; collective over all ranks, of which those
   /// with a negative colour get none. The child stays in its place.
   [[nodiscard]] handle split(int colour, int key, where at) {
-    const auto turn = enter();
+    const auto turn = enter_alive(at);
     child& slot = [this]() -> child& {
       const std::lock_guard lock(list_);
       return children_.emplace_back();
@@ -85,6 +86,13 @@ class communicators {
 
   /// While it lives this thread alone calls NCCL, but for what any thread may call.
   [[nodiscard]] std::unique_lock<std::mutex> enter() { return std::unique_lock(calls_); }
+
+  /// The same; throws the rank's first cause where it has failed: communicators are aborted then, or will be.
+  [[nodiscard]] std::unique_lock<std::mutex> enter_alive(where at) {
+    std::unique_lock turn = enter();
+    if (failure_->failed()) failure_->raise({operation::none, 0, 0, 0, at});
+    return turn;
+  }
 
   /// Ends all of them, what they have queued and the calls of others. A call that does not return is aborted in.
   void abort() noexcept {

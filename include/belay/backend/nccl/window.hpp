@@ -40,7 +40,7 @@ class symmetric_window {
   /// Allocates and registers `bytes`, whole pages, with `on`, which has run a collective. Throws backend_error.
   symmetric_window(std::shared_ptr<channel<Api, N>> in, handle on, std::size_t bytes, where at)
       : channel_(std::move(in)), api_(&channel_->lib().api()), on_(on), bytes_(bytes) {
-    const auto turn = channel_->made().enter();
+    const auto turn = channel_->made().enter_alive(at);
     channel_->lib().expect(api_->allocate(data_, bytes), "allocate", bytes, at);
     const auto got = api_->register_window(on_, data_, bytes, window_);
     if (!api_->succeeded(got)) channel_->lib().note(api_->release(data_), "release");
@@ -110,7 +110,7 @@ class symmetric_window {
   /// The load/store team of this rank, as NCCL says.
   [[nodiscard]] load_store_team find_team(where at) const {
     load_store_team team;
-    const auto turn = channel_->made().enter();
+    const auto turn = channel_->made().enter_alive(at);
     channel_->lib().expect(api_->find_team(on_, team), "find_team", 0, at);
     return team;
   }
@@ -119,7 +119,7 @@ class symmetric_window {
     table_.emplace(channel_->device(), static_cast<std::size_t>(team.ranks) * sizeof(std::byte*), at);
     auto* const to = reinterpret_cast<std::byte**>(table_->data());
     {
-      const auto turn = channel_->made().enter();
+      const auto turn = channel_->made().enter_alive(at);
       channel_->lib().expect(api_->write_pointers(channel_->stream().handle(), window_, team, to), "write_pointers",
                              table_->size_bytes(), at);
     }
