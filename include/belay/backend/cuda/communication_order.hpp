@@ -66,7 +66,9 @@ class communication_order final : public completion_source,
     slot& mine = ring_[number % capacity];
     mine = {how.event, how.kept, std::move(state)};
     clock_.join(how.event.clock());
-    const auto run = [this, number, work, at = how.at](const auto& calls) { queue(number, work, calls, at); };
+    const auto run = [self = this, number, work, at = how.at](const auto& calls) {
+      self->queue(number, work, calls, at);
+    };
     pending queued = control.start_composite(what, run, start_order(how.at).keeping(this->shared_from_this()));
     last_ = number;
     if (queued_in_.source() == nullptr) queued_in_ = queued.event();
