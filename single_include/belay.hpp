@@ -16257,14 +16257,22 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
   /// Sends `dy` [rows, hidden] times each weight to the experts, and writes `dweights` [rows, k], the gradients of the
   /// weights. It reuses the memory of the experts' outputs. One barrier of the group. `dy` is of the rows' type, or of
   /// that in which they are summed: it is rounded when it has its weight.
-  template <class Frame, class Dy>
-  requires std::same_as<std::remove_const_t<Dy>, value_type> ||
-      std::same_as<std::remove_const_t<Dy>, compute_type_t<value_type>> BELAY_DISCHARGES BELAY_OPENS returning<Exchange>
-      backward(Frame & frame, view<Dy, 2> dy, view<compute_type_t<value_type>, 2> dweights,
-               where at = where::current()) && {
+  template <class Frame>
+  BELAY_DISCHARGES BELAY_OPENS returning<Exchange> backward(Frame & frame, view<const value_type, 2> dy,
+                                                            view<compute_type_t<value_type>, 2> dweights,
+                                                            where at = where::current())&& {
     state_.expect_alive(at);
     dispatch_state<Exchange> state(std::move(state_));
-    state.exchange->backward(frame, state, view<const Dy, 2>(dy), dweights, at);
+    state.exchange->backward(frame, state, dy, dweights, at);
+    return returning<Exchange>{std::move(state)};
+  }
+  template <class Frame>
+  requires(!std::same_as<value_type, compute_type_t<value_type>>) BELAY_DISCHARGES BELAY_OPENS returning<Exchange>
+  backward(Frame & frame, view<const compute_type_t<value_type>, 2> dy, view<compute_type_t<value_type>, 2> dweights,
+           where at = where::current()) && {
+    state_.expect_alive(at);
+    dispatch_state<Exchange> state(std::move(state_));
+    state.exchange->backward(frame, state, dy, dweights, at);
     return returning<Exchange>{std::move(state)};
   }
   template <class Frame, class... Rest>
