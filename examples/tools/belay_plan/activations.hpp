@@ -24,8 +24,9 @@ class activation_formula {
         hidden_(real(model.hidden)),
         capacity_(capacity(model, run)) {}
 
-  /// One tensor between layers.
-  [[nodiscard]] double boundary() const noexcept { return value_ * hidden_ * rows_; }
+  /// One tensor between layers, which is what is computed with, and one on its way to another stage.
+  [[nodiscard]] double boundary() const noexcept { return number * hidden_ * rows_; }
+  [[nodiscard]] double sent() const noexcept { return value_ * hidden_ * rows_; }
   /// What a layer keeps, its output included.
   [[nodiscard]] double kept(count layer) const noexcept {
     if (run_->recompute == recompute_kind::full) return boundary() + remembered(layer);
@@ -61,7 +62,7 @@ class activation_formula {
   [[nodiscard]] double head_kept() const noexcept { return number * rows_ * (real(model_->vocabulary) + 1); }
   /// Their gradient, and what the backward of the head has in scratch.
   [[nodiscard]] double head_backward() const noexcept {
-    return number * rows_ * real(model_->vocabulary) + boundary() + 2 * number * hidden_ * rows_;
+    return number * rows_ * real(model_->vocabulary) + boundary() + number * hidden_ * rows_;
   }
 
  private:
@@ -112,16 +113,15 @@ class activation_formula {
   }
   [[nodiscard]] double forward_scratch(count layer) const noexcept {
     const feed_forward_part& part = model_->feed_forward(layer);
-    const double rounded = value_ < number ? boundary() : 0;
-    const double inside = value_ * real(part.width) * (part.experts == 0 ? rows_ : capacity_);
+    const double rounded = value_ < number ? sent() : 0;
+    const double inside = number * real(part.width) * (part.experts == 0 ? rows_ : capacity_);
     return number * rows_ * (hidden_ + real(part.experts)) + rounded + inside;
   }
   [[nodiscard]] double attention_scratch() const noexcept {
     const attention_part& part = model_->attention;
     const count widths = part.query_width + part.key_width + part.value_width + part.context_width;
-    const double rounded = value_ < number ? number * hidden_ * rows_ : 0;
     const double scores = 2 * number * 64 * real(run_->sequence);
-    return rounded + number * rows_ * (hidden_ + real(widths)) + scores;
+    return number * rows_ * (hidden_ + real(widths)) + scores;
   }
 
   const architecture* model_;

@@ -63,7 +63,7 @@ class time_model {
     }
     const bool last = stage + 1 == run_->stages();
     if (last) forward += 2 * real(run_->rows()) * real(model_->vocabulary) * real(model_->hidden);
-    const double send = run_->stages() > 1 ? with_.alpha + kept_.boundary() / with_.bandwidth : 0;
+    const double send = run_->stages() > 1 ? with_.alpha + kept_.sent() / with_.bandwidth : 0;
     const double rows = real(mixtures) * 2 * exchange();
     const bool twice = run_->recompute == recompute_kind::full;
     stage_time out;
