@@ -129,6 +129,24 @@ TEST_CASE("divided gradients and parameters are within the same bounds, and alik
   }
 }
 
+// Also where a family has one rank, which sends nothing: experts of one data rank, or all of a mesh of one rank.
+TEST_CASE("gradients in a lower tier have the bits of those on the device") {
+  const options base = every_expert();
+  const uneven_text source(base.model.vocab);
+  for (const belay::axes& mesh : {belay::axes{1, 1, 1, 1}, belay::axes{2, 1, 2, 1}, belay::axes{1, 2, 1, 1}}) {
+    for (const auto zero : {belay::zero_stage::gradients, belay::zero_stage::parameters}) {
+      options run = base;
+      run.steps = 2;
+      run.mesh = mesh;
+      run.zero = zero;
+      INFO(run.mesh.text());
+      const record resident = train<bf16>(run, source);
+      run.gradient_tier = belay::tier::host;
+      CHECK(compare(resident, train<bf16>(run, source)).worst == 0);
+    }
+  }
+}
+
 TEST_CASE("and whatever the policy of the streams") {
   options run = small_run();
   run.mesh = {2, 2, 2, 1};

@@ -53,7 +53,7 @@ struct bucket_reductions {
 /// Reduces a bucket over the wire of the parameters' type: `computed` is rounded and sent, and what the ranks have sent
 /// is added into this rank's part of `memory`, which has room for the bucket and may be `computed`. The wire holds what
 /// this rank sends, then a part from every rank. Of a bucket that no rank owns a part of, equal shares are added, and
-/// then gathered as they are.
+/// then gathered as they are. A rank that is alone sends nothing, and rounds nothing.
 template <class T, class Calls>
 void reduce_rounded(const Calls& group, const bucket_reductions<T>& with, std::size_t number,
                     const compute_type_t<T>* computed, std::span<T> wire, std::span<compute_type_t<T>> memory,
@@ -63,6 +63,10 @@ void reduce_rounded(const Calls& group, const bucket_reductions<T>& with, std::s
   const auto rank = static_cast<std::size_t>(group.rank());
   const std::span<const std::size_t> counts = with.wire.sent(number);
   const std::span<const std::size_t> own = with.wire.received(number);
+  if (own.size() == 1) {
+    if (memory.data() != computed) each_among(group, b.count, kernel::copy<gradient_type>{computed, memory.data()});
+    return;
+  }
   const std::span<T> sent = wire.first(b.count);
   const std::span<T> received = wire.subspan(b.count, own.size() * own.front());
   each_among(group, b.count, kernel::copy<gradient_type, T>{computed, sent.data()});
