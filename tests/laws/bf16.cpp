@@ -205,7 +205,7 @@ TEST_CASE("200 steps end at the same loss") {
   options run = small_run();
   run.steps = only_a_sample() ? 40 : 200;
   run.micro_batches = 4;
-  run.learning_rate = 3e-3;
+  run.learning_rate = 1e-3;  // at three times that trainings part ways, and end with less or more
   const uneven_text source(run.model.vocab, uneven_text::endings::equal);
   const record expected = train<float>(run, source);
   const auto expect_same_loss = [&](const record& got) {
