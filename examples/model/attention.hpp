@@ -77,14 +77,14 @@ class attention {
     rotary_->apply(frame, dpacked, shape_.heads + shape_.kv_heads, length, kernel::rotation::transposed);
     if constexpr (trained) {
       const auto in = rows_of(r.x);
-      frame.product(frame.add_to(query_), transposed(queries(dpacked)), in);
-      frame.product(frame.add_to(key_), transposed(keys(dpacked)), in);
-      frame.product(frame.add_to(value_), transposed(values(dpacked)), in);
+      frame.product(frame.add_to(query_), transposed(shape_.queries(dpacked)), in);
+      frame.product(frame.add_to(key_), transposed(shape_.keys(dpacked)), in);
+      frame.product(frame.add_to(value_), transposed(shape_.values(dpacked)), in);
     }
     const auto din = rows_of(dx);
-    frame.product(din, queries(dpacked), frame.read(query_));
-    frame.product(adding_to(din), keys(dpacked), frame.read(key_));
-    frame.product(adding_to(din), values(dpacked), frame.read(value_));
+    frame.product(din, shape_.queries(dpacked), frame.read(query_));
+    frame.product(adding_to(din), shape_.keys(dpacked), frame.read(key_));
+    frame.product(adding_to(din), shape_.values(dpacked), frame.read(value_));
   }
 
   template <class Visitor>
@@ -116,28 +116,15 @@ class attention {
       const auto before_rounding = frame.scratch_scope();
       const auto numbers = numbers_for(frame, saved.packed);
       const operand<number> packed = numbers;
-      frame.product(queries(packed), in, transposed(frame.read(query_)));
-      frame.product(keys(packed), in, transposed(frame.read(key_)));
-      frame.product(values(packed), in, transposed(frame.read(value_)));
+      frame.product(shape_.queries(packed), in, transposed(frame.read(query_)));
+      frame.product(shape_.keys(packed), in, transposed(frame.read(key_)));
+      frame.product(shape_.values(packed), in, transposed(frame.read(value_)));
       rotary_->apply(frame, packed, shape_.heads + shape_.kv_heads, length, kernel::rotation::forward);
       if constexpr (!kernel::real<T>)
         frame.each(numbers.size(), kernel::copy<number, T>{numbers.data(), saved.packed.data()});
     }
     heads.forward(frame, {shape_, length, saved.packed, saved.context, saved.log_sums, memory.data()});
     return saved;
-  }
-
-  template <class U>
-  [[nodiscard]] operand<U> queries(operand<U> packed) const {
-    return packed.column_range(0, shape_.query_width());
-  }
-  template <class U>
-  [[nodiscard]] operand<U> keys(operand<U> packed) const {
-    return packed.column_range(shape_.query_width(), shape_.key_width());
-  }
-  template <class U>
-  [[nodiscard]] operand<U> values(operand<U> packed) const {
-    return packed.column_range(shape_.query_width() + shape_.key_width(), shape_.key_width());
   }
 
   attention_shape shape_;

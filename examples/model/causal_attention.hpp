@@ -31,6 +31,19 @@ struct attention_shape {
   [[nodiscard]] std::size_t key_width() const { return kv_heads * head_dim; }
   /// Columns of a row that holds all queries, then all keys, then all values.
   [[nodiscard]] std::size_t packed_width() const { return query_width() + 2 * key_width(); }
+  /// These columns of such rows.
+  template <class U>
+  [[nodiscard]] operand<U> queries(operand<U> packed) const {
+    return packed.column_range(0, query_width());
+  }
+  template <class U>
+  [[nodiscard]] operand<U> keys(operand<U> packed) const {
+    return packed.column_range(query_width(), key_width());
+  }
+  template <class U>
+  [[nodiscard]] operand<U> values(operand<U> packed) const {
+    return packed.column_range(query_width() + key_width(), key_width());
+  }
 };
 
 /// `packed` [sequences * length, packed_width] -> `context` [sequences * length, query_width] and `log_sums`
@@ -83,8 +96,8 @@ class causal_attention {
     if constexpr (has_attention<decltype(frame.kit()), T>)
       attention_forward(frame.kit(), call);
     else if constexpr (belay::attention_kit<decltype(frame.kit()), T>)
-      frame.kit().attention(belay::attention_call<T>{sizes(), queries(call.packed), keys(call.packed),
-                                                     values(call.packed), call.context, call.log_sums.data()});
+      frame.kit().attention(belay::attention_call<T>{sizes(), shape_.queries(call.packed), shape_.keys(call.packed),
+                                                     shape_.values(call.packed), call.context, call.log_sums.data()});
     else
       forward_in_blocks(frame, call);
   }
@@ -94,8 +107,9 @@ class causal_attention {
       attention_backward(frame.kit(), call);
     else if constexpr (belay::attention_kit<decltype(frame.kit()), T>)
       frame.kit().attention(belay::attention_gradient_call<T>{
-          sizes(), queries(call.packed), keys(call.packed), values(call.packed), call.context, call.log_sums.data(),
-          call.dcontext, queries(call.dpacked), keys(call.dpacked), values(call.dpacked)});
+          sizes(), shape_.queries(call.packed), shape_.keys(call.packed), shape_.values(call.packed), call.context,
+          call.log_sums.data(), call.dcontext, shape_.queries(call.dpacked), shape_.keys(call.dpacked),
+          shape_.values(call.dpacked)});
     else
       backward_in_blocks(frame, call);
   }
@@ -158,19 +172,6 @@ class causal_attention {
   [[nodiscard]] belay::attention_sizes sizes() const {
     return {shape_.heads, shape_.kv_heads, shape_.head_dim, length_};
   }
-  template <class U>
-  [[nodiscard]] operand<U> queries(operand<U> packed) const {
-    return packed.column_range(0, shape_.query_width());
-  }
-  template <class U>
-  [[nodiscard]] operand<U> keys(operand<U> packed) const {
-    return packed.column_range(shape_.query_width(), shape_.key_width());
-  }
-  template <class U>
-  [[nodiscard]] operand<U> values(operand<U> packed) const {
-    return packed.column_range(shape_.query_width() + shape_.key_width(), shape_.key_width());
-  }
-
   [[nodiscard]] std::size_t dim() const { return shape_.head_dim; }
   [[nodiscard]] double scale() const { return 1 / std::sqrt(static_cast<double>(shape_.head_dim)); }
 
