@@ -42223,17 +42223,10 @@ struct reduction_plan {
 };
 
 #if defined(__x86_64__)
-template <class T>
-struct lanes;
-template <>
-struct lanes<float> {
-  typedef float of_64 __attribute__((vector_size(64), aligned(4), may_alias));
-  typedef float of_32 __attribute__((vector_size(32), aligned(4), may_alias));
-};
-template <>
-struct lanes<double> {
-  typedef double of_64 __attribute__((vector_size(64), aligned(8), may_alias));
-  typedef double of_32 __attribute__((vector_size(32), aligned(8), may_alias));
+// A register of so many bytes, at the alignment of one element. (As an argument of a template it would lose that.)
+template <class T, std::size_t Bytes>
+struct lanes {
+  typedef T vector __attribute__((vector_size(Bytes), aligned(sizeof(T)), may_alias));
 };
 
 /// Prefetches a source behind the `bytes` at `from`.
@@ -42244,112 +42237,107 @@ inline void prefetch_ahead(const void* from, std::size_t bytes, memory_access ho
   for (std::size_t line = 0; line < bytes; line += 64) __builtin_prefetch(first + prefetch_distance + line);
 }
 
-// (`auto` would drop the alignment of one element.)
+// What is inlined takes the instructions of the function that it is inlined into. (Lambdas with a target of their own
+// would lose it where nvcc hands them to the host's compiler.)
+template <class Op, class T, class Lanes>
+[[gnu::always_inline]] inline void reduce_register(typename Lanes::vector& r, const T* first,
+                                                   const T* second) noexcept {
+  using vector = typename Lanes::vector;
+  const vector a = *reinterpret_cast<const vector*>(first);
+  const vector b = *reinterpret_cast<const vector*>(second);
+  if constexpr (Op::code == reduction::sum)
+    r = a + b;
+  else if constexpr (Op::code == reduction::product)
+    r = a * b;
+  else if constexpr (Op::code == reduction::average)
+    r = (a + b) / T{2};
+  else if constexpr (Op::code == reduction::minimum)
+    r = ((a < b) | (a != a)) ? a : b;
+  else
+    r = ((a > b) | (a != a)) ? a : b;
+}
 // `count` is a multiple of the lanes; a non-temporal destination is aligned to a register. The two functions differ in
 // the register alone, which a template cannot be told.
+template <class T>
+__attribute__((target("avx512f"), always_inline)) inline void store_64(T* place, const typename lanes<T, 64>::vector& r,
+                                                                       memory_access how) noexcept {
+  auto* const there = reinterpret_cast<typename lanes<T, 64>::vector*>(place);
+  if (how == memory_access::non_temporal)
+    asm volatile("vmovntps %1, %0" : "=m"(*there) : "v"(r));
+  else
+    *there = r;
+}
 template <class Op, class T>
 __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T* first, const T* second,
                                                       std::size_t count, reduction_plan plan) noexcept {
-  using vector = typename lanes<T>::of_64;
+  using of = lanes<T, 64>;
   constexpr std::size_t each = 64 / sizeof(T);
-  const auto reduce = [=](vector & r, std::size_t i) __attribute__((target("avx512f"), always_inline)) {
-    const vector a = *reinterpret_cast<const vector*>(first + i);
-    const vector b = *reinterpret_cast<const vector*>(second + i);
-    if constexpr (Op::code == reduction::sum)
-      r = a + b;
-    else if constexpr (Op::code == reduction::product)
-      r = a * b;
-    else if constexpr (Op::code == reduction::average)
-      r = (a + b) / T{2};
-    else if constexpr (Op::code == reduction::minimum)
-      r = ((a < b) | (a != a)) ? a : b;
-    else
-      r = ((a > b) | (a != a)) ? a : b;
-  };
-  const auto store = [=](T * place, const vector& r, memory_access how)
-      __attribute__((target("avx512f"), always_inline)) {
-    vector& there = *reinterpret_cast<vector*>(place);
-    if (how == memory_access::non_temporal)
-      asm volatile("vmovntps %1, %0" : "=m"(there) : "v"(r));
-    else
-      there = r;
-  };
   std::size_t i = 0;
   // A block is read before any of it is stored: reads from a peer and stores into it do not wait for each other.
   for (; i + 4 * each <= count; i += 4 * each) {
     prefetch_ahead(first + i, 4 * 64, plan.first);
     prefetch_ahead(second + i, 4 * 64, plan.second);
-    vector w, x, y, z;
-    reduce(w, i);
-    reduce(x, i + each);
-    reduce(y, i + 2 * each);
-    reduce(z, i + 3 * each);
-    const auto store_all = [&](T * place, memory_access how) __attribute__((target("avx512f"), always_inline)) {
-      store(place, w, how);
-      store(place + each, x, how);
-      store(place + 2 * each, y, how);
-      store(place + 3 * each, z, how);
-    };
-    store_all(to + i, plan.to);
-    if (also_to != to) store_all(also_to + i, plan.also_to);
+    typename of::vector w, x, y, z;
+    reduce_register<Op, T, of>(w, first + i, second + i);
+    reduce_register<Op, T, of>(x, first + i + each, second + i + each);
+    reduce_register<Op, T, of>(y, first + i + 2 * each, second + i + 2 * each);
+    reduce_register<Op, T, of>(z, first + i + 3 * each, second + i + 3 * each);
+    store_64(to + i, w, plan.to);
+    store_64(to + i + each, x, plan.to);
+    store_64(to + i + 2 * each, y, plan.to);
+    store_64(to + i + 3 * each, z, plan.to);
+    if (also_to == to) continue;
+    store_64(also_to + i, w, plan.also_to);
+    store_64(also_to + i + each, x, plan.also_to);
+    store_64(also_to + i + 2 * each, y, plan.also_to);
+    store_64(also_to + i + 3 * each, z, plan.also_to);
   }
   for (; i < count; i += each) {
-    vector result;
-    reduce(result, i);
-    store(to + i, result, plan.to);
-    if (also_to != to) store(also_to + i, result, plan.also_to);
+    typename of::vector result;
+    reduce_register<Op, T, of>(result, first + i, second + i);
+    store_64(to + i, result, plan.to);
+    if (also_to != to) store_64(also_to + i, result, plan.also_to);
   }
+}
+template <class T>
+__attribute__((target("avx2"), always_inline)) inline void store_32(T* place, const typename lanes<T, 32>::vector& r,
+                                                                    memory_access how) noexcept {
+  auto* const there = reinterpret_cast<typename lanes<T, 32>::vector*>(place);
+  if (how == memory_access::non_temporal)
+    asm volatile("vmovntps %1, %0" : "=m"(*there) : "x"(r));
+  else
+    *there = r;
 }
 template <class Op, class T>
 __attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* first, const T* second,
                                                    std::size_t count, reduction_plan plan) noexcept {
-  using vector = typename lanes<T>::of_32;
+  using of = lanes<T, 32>;
   constexpr std::size_t each = 32 / sizeof(T);
-  const auto reduce = [=](vector & r, std::size_t i) __attribute__((target("avx2"), always_inline)) {
-    const vector a = *reinterpret_cast<const vector*>(first + i);
-    const vector b = *reinterpret_cast<const vector*>(second + i);
-    if constexpr (Op::code == reduction::sum)
-      r = a + b;
-    else if constexpr (Op::code == reduction::product)
-      r = a * b;
-    else if constexpr (Op::code == reduction::average)
-      r = (a + b) / T{2};
-    else if constexpr (Op::code == reduction::minimum)
-      r = ((a < b) | (a != a)) ? a : b;
-    else
-      r = ((a > b) | (a != a)) ? a : b;
-  };
-  const auto store = [=](T * place, const vector& r, memory_access how) __attribute__((target("avx2"), always_inline)) {
-    vector& there = *reinterpret_cast<vector*>(place);
-    if (how == memory_access::non_temporal)
-      asm volatile("vmovntps %1, %0" : "=m"(there) : "x"(r));
-    else
-      there = r;
-  };
   std::size_t i = 0;
   // A block is read before any of it is stored: reads from a peer and stores into it do not wait for each other.
   for (; i + 4 * each <= count; i += 4 * each) {
     prefetch_ahead(first + i, 4 * 32, plan.first);
     prefetch_ahead(second + i, 4 * 32, plan.second);
-    vector w, x, y, z;
-    reduce(w, i);
-    reduce(x, i + each);
-    reduce(y, i + 2 * each);
-    reduce(z, i + 3 * each);
-    const auto store_all = [&](T * place, memory_access how) __attribute__((target("avx2"), always_inline)) {
-      store(place, w, how);
-      store(place + each, x, how);
-      store(place + 2 * each, y, how);
-      store(place + 3 * each, z, how);
-    };
-    store_all(to + i, plan.to);
-    if (also_to != to) store_all(also_to + i, plan.also_to);
+    typename of::vector w, x, y, z;
+    reduce_register<Op, T, of>(w, first + i, second + i);
+    reduce_register<Op, T, of>(x, first + i + each, second + i + each);
+    reduce_register<Op, T, of>(y, first + i + 2 * each, second + i + 2 * each);
+    reduce_register<Op, T, of>(z, first + i + 3 * each, second + i + 3 * each);
+    store_32(to + i, w, plan.to);
+    store_32(to + i + each, x, plan.to);
+    store_32(to + i + 2 * each, y, plan.to);
+    store_32(to + i + 3 * each, z, plan.to);
+    if (also_to == to) continue;
+    store_32(also_to + i, w, plan.also_to);
+    store_32(also_to + i + each, x, plan.also_to);
+    store_32(also_to + i + 2 * each, y, plan.also_to);
+    store_32(also_to + i + 3 * each, z, plan.also_to);
   }
   for (; i < count; i += each) {
-    vector result;
-    reduce(result, i);
-    store(to + i, result, plan.to);
-    if (also_to != to) store(also_to + i, result, plan.also_to);
+    typename of::vector result;
+    reduce_register<Op, T, of>(result, first + i, second + i);
+    store_32(to + i, result, plan.to);
+    if (also_to != to) store_32(also_to + i, result, plan.also_to);
   }
 }
 #endif
