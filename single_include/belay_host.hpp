@@ -7650,6 +7650,88 @@ class findings {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/device/host_access.hpp
+//
+// How the host sees memory that it does not address: piece by piece, through memory that the device copies to and from.
+// Who writes files, or fills parameters from them, comes by here; an engine of a device has one, one of the host none.
+//
+//   if (const belay::host_access* access = engine.access())
+//     access->change(values, [&](std::size_t first, std::span<float> piece) { ... });
+
+#include <mutex>
+
+namespace belay::inline BELAY_ABI {
+
+/// Any thread calls it, and every call returns when its copies are over. What the memory holds is not ordered with what
+/// other streams have queued: that is over before.
+class host_access {
+ public:
+  /// Elements of a piece are at most so many bytes.
+  static constexpr std::size_t piece_bytes = std::size_t{256} << 10U;
+
+  /// Copies between two places that the device addresses. Throws what the device has failed with.
+  virtual void copy(void* to, const void* from, std::size_t bytes, where at) const = 0;
+  /// Copies to any memory of the host, and from it.
+  virtual void fetch(void* to, const void* from, std::size_t bytes, where at) const = 0;
+  virtual void place(void* to, const void* from, std::size_t bytes, where at) const = 0;
+
+  /// Calls `visit(first, std::span<T>)` for the elements of `all`, piece by piece, and puts back what it leaves.
+  template <class T, class Visit>
+  void change(std::span<T> all, Visit&& visit, where at = where::current()) const {
+    std::vector<T> seen(std::min(all.size(), piece_bytes / sizeof(T)));
+    for (std::size_t first = 0; first < all.size(); first += seen.size()) {
+      const std::span<T> piece(seen.data(), std::min(seen.size(), all.size() - first));
+      fetch(piece.data(), all.data() + first, piece.size_bytes(), at);
+      visit(first, piece);
+      place(all.data() + first, piece.data(), piece.size_bytes(), at);
+    }
+  }
+
+ protected:
+  ~host_access() = default;
+};
+
+/// By a stream of its own. `Pinned` is memory of the host that the device copies to and from.
+template <stream Stream, memory_region Pinned>
+class device_access final : public host_access {
+ public:
+  /// `staged` is what passes between the device and any memory of the host.
+  device_access(Stream stream, Pinned staged) : stream_(std::move(stream)), staged_(std::move(staged)) {}
+
+  void copy(void* to, const void* from, std::size_t bytes, where at) const override {
+    stream_event over;
+    {
+      const std::lock_guard alone(queueing_);
+      stream_.copy(to, from, bytes, at);
+      over = stream_.record(at);
+    }
+    over.synchronize(at);
+  }
+  void fetch(void* to, const void* from, std::size_t bytes, where at) const override {
+    const std::lock_guard alone(staging_);
+    for (std::size_t first = 0; first < bytes; first += staged_.size_bytes()) {
+      const std::size_t part = std::min(staged_.size_bytes(), bytes - first);
+      copy(staged_.data(), static_cast<const std::byte*>(from) + first, part, at);
+      std::memcpy(static_cast<std::byte*>(to) + first, staged_.data(), part);
+    }
+  }
+  void place(void* to, const void* from, std::size_t bytes, where at) const override {
+    const std::lock_guard alone(staging_);
+    for (std::size_t first = 0; first < bytes; first += staged_.size_bytes()) {
+      const std::size_t part = std::min(staged_.size_bytes(), bytes - first);
+      std::memcpy(staged_.data(), static_cast<const std::byte*>(from) + first, part);
+      copy(static_cast<std::byte*>(to) + first, staged_.data(), part, at);
+    }
+  }
+
+ private:
+  mutable std::mutex queueing_, staging_;
+  mutable Stream stream_;
+  Pinned staged_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/device/host_stream.hpp
 //
 // The stream of a host kit: one type, whose policy is chosen when the program runs.
@@ -7671,7 +7753,6 @@ class findings {
 //   compute.synchronize();
 
 #include <condition_variable>
-#include <mutex>
 #include <thread>
 
 namespace belay::inline BELAY_ABI {
@@ -11321,22 +11402,24 @@ class file_shares {
 };
 
 /// Elements `first` to `first + count - 1` of a parameter's local part, which a rank has in memory, or in a file.
+/// `access` is for memory that the host does not address.
 template <class T>
 struct held_range {
   std::size_t first = 0;
   std::size_t count = 0;
   T* data = nullptr;
   file_shares* file = nullptr;
+  const host_access* access = nullptr;
 
-  /// Calls `visit(first, std::span<T>)` for its elements, in order: at once, or of a file piece by piece.
+  /// Calls `visit(first, std::span<T>)` for its elements, in order: at once, or of a file or a device piece by piece.
   template <class Visit>
   void each_piece(Visit&& visit) const {
     if (count == 0) return;
     const std::span<T> all(data, count);
-    if (file == nullptr)
-      visit(first, all);
-    else
-      file->change(all, [&](std::size_t begin, std::span<T> piece) { visit(first + begin, piece); });
+    const auto visit_piece = [&](std::size_t begin, std::span<T> piece) { visit(first + begin, piece); };
+    if (file != nullptr) return file->change(all, visit_piece);
+    if (access != nullptr) return access->change(all, visit_piece);
+    visit(first, all);
   }
 };
 
@@ -12439,7 +12522,10 @@ class parameter_values {
     return as<Rank>();
   }
   template <std::size_t Rank>
-  requires(!std::is_const_v<T>) operator view<const T, Rank>() const { return as<Rank>(); }
+    requires(!std::is_const_v<T>)
+  operator view<const T, Rank>() const {
+    return as<Rank>();
+  }
 
  private:
   T* data_;
@@ -12488,11 +12574,17 @@ class parameter_base {
     divided_ = true;
     value_ = nullptr;
   }
+  /// What this rank keeps lies in memory that the host does not address: it is seen through `access`, which outlives
+  /// the parameter's use.
+  void see_through(const host_access* access) noexcept {
+    access_ = access;
+    for (held_range<T>& range : held_) range.access = access;
+  }
   /// Of a divided parameter: the local part has memory for the time, or none.
   void place_values(T* values) noexcept { value_ = values; }
 
   /// Calls `visit(local_offset, std::span<T>)` for every range of the local part that this rank keeps, in order. One
-  /// that is in a file comes in pieces, and goes back as `visit` leaves it.
+  /// that is in a file or on a device comes in pieces, and goes back as `visit` leaves it.
   template <class Visit>
   void each_kept(Visit&& visit) const {
     each_kept_range([&](const held_range<T>& range) { range.each_piece(visit); });
@@ -12501,7 +12593,7 @@ class parameter_base {
   template <class Visit>
   void each_kept_range(Visit&& visit) const {
     if (!divided_) {
-      if (local_size() > 0) visit(held_range<T>{0, local_size(), value_});
+      if (local_size() > 0) visit(held_range<T>{0, local_size(), value_, nullptr, access_});
       return;
     }
     for (const held_range<T>& range : held_)
@@ -12522,30 +12614,18 @@ class parameter_base {
   /// Writes the first values of the local part. A global element gets the same value on every mesh. The parameter must
   /// be bound. One made with `initial::filled()` is a usage_error: call `fill`.
   void initialise(std::uint64_t seed, where at = where::current()) {
-    expect_no_filler(at);
+    if (spec_.first_values.how() == initial::kind::filled)
+      throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
     fill([&](std::size_t first, std::span<T> out) { write_first_values(spec_, seed, first, out); }, at);
-  }
-  /// The same in other memory, `local_size()` elements of the host: for parameters in memory of a device.
-  void initialise_in(std::span<T> local, std::uint64_t seed, where at = where::current()) const {
-    expect_no_filler(at);
-    each_run([&](std::size_t global, std::size_t first, std::size_t count) {
-      write_first_values(spec_, seed, global, local.subspan(first, count));
-    });
   }
 
   /// Calls `filler(global_offset, std::span<T>)` for every contiguous run of what this rank keeps of the local part.
   template <class Filler>
-  requires std::invocable<Filler&, std::size_t, std::span<T>>
+    requires std::invocable<Filler&, std::size_t, std::span<T>>
   void fill(Filler&& filler, where at = where::current()) {
     if (value_ == nullptr && !divided_ && local_size() != 0)
       throw usage_error("parameter " + name() + " has no memory yet: bind it before filling it", at);
     each_held(filler);
-  }
-
- private:
-  void expect_no_filler(where at) const {
-    if (spec_.first_values.how() == initial::kind::filled)
-      throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
   }
 
  protected:
@@ -12590,6 +12670,7 @@ class parameter_base {
   parameter_shape local_shape_;
   T* value_ = nullptr;
   std::vector<held_range<T>> held_ = {};
+  const host_access* access_ = nullptr;  // of whole values
   bool divided_ = false;
 };
 
@@ -12674,17 +12755,19 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
   using learning_type = Learning;
 
   /// A parameter held whole.
-  explicit parameter(parameter_spec spec, where at = where::current()) requires(!cut)
-      : parameter(
-            std::move(spec), [](const parameter_shape& all) { return whole_box(all.extents()); }, at) {}
+  explicit parameter(parameter_spec spec, where at = where::current())
+    requires(!cut)
+      : parameter(std::move(spec), [](const parameter_shape& all) { return whole_box(all.extents()); }, at) {}
 
   /// The same by name and shape: a matrix begins with normal values of standard deviation 1 / sqrt(its last extent),
   /// which keeps the size of a layer's output, a vector with zeros.
-  parameter(std::string name, const parameter_shape& shape, where at = where::current()) requires(!cut)
+  parameter(std::string name, const parameter_shape& shape, where at = where::current())
+    requires(!cut)
       : parameter(parameter_spec{std::move(name), shape, first_values_of(shape)}, at) {}
 
   /// A parameter of which `part` of the one dimension that its placement cuts is held here.
-  parameter(parameter_spec spec, local_part part, where at = where::current()) requires(cuts == 1)
+  parameter(parameter_spec spec, local_part part, where at = where::current())
+    requires(cuts == 1)
       : parameter(
             std::move(spec),
             [part](const parameter_shape& all) {
@@ -12695,9 +12778,9 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
             at) {}
 
   /// A parameter of which `box` is held here.
-  parameter(parameter_spec spec, const tensor_box& box, where at = where::current()) requires cut
-      : parameter(
-            std::move(spec), [&](const parameter_shape&) { return box; }, at) {}
+  parameter(parameter_spec spec, const tensor_box& box, where at = where::current())
+    requires cut
+      : parameter(std::move(spec), [&](const parameter_shape&) { return box; }, at) {}
 
   /// A parameter of which this rank of `mesh` holds what the placement gives it, where every cut is even.
   template <has_place Mesh>
@@ -12708,8 +12791,8 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
 
  private:
   template <class BoxOf>
-  requires std::invocable<const BoxOf&, const parameter_shape&> parameter(parameter_spec spec, const BoxOf& box_of,
-                                                                          where at)
+    requires std::invocable<const BoxOf&, const parameter_shape&>
+  parameter(parameter_spec spec, const BoxOf& box_of, where at)
       : base(std::move(spec), entries_of<Placement>, belay::cut_directions<Placement>(), box_of, at) {}
 
   [[nodiscard]] static constexpr std::size_t cut_dimension() noexcept {
@@ -13115,6 +13198,14 @@ void bind_members(const bucket_layout& layout, const std::vector<bucket_member<T
       members[p].parameter().hold(std::move(held));
     }
   }
+}
+
+/// The host sees what `all` keeps of its parameters on a device by `access`: `parameter_of(p)` is one of them.
+template <class Buckets, class ParameterOf>
+void see_through(const host_access* access, const Buckets& all, const ParameterOf& parameter_of) {
+  for (std::size_t b = 0; b < all.layout().buckets().size(); ++b)
+    for (const std::size_t p : all.layout().buckets()[b].members)
+      if (all.places()[b].values_in == tier::device) parameter_of(p).see_through(access);
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -15314,12 +15405,25 @@ struct watch_of {
   using type = no_watch;
 };
 template <class Stream>
-requires(Stream::runs_nothing) struct watch_of<Stream> {
+  requires(Stream::runs_nothing)
+struct watch_of<Stream> {
   using type = rehearsal_watch;
 };
 template <traced_stream Stream>
-requires(!Stream::runs_nothing) struct watch_of<Stream> {
+  requires(!Stream::runs_nothing)
+struct watch_of<Stream> {
   using type = call_spans<Stream>;
+};
+
+/// What lets the host see an engine's memory, where it does not address that itself.
+template <class Memory, class Stream>
+struct access_of {
+  struct type {};
+};
+template <device_region Memory, class Stream>
+struct access_of<Memory, Stream> {
+  using pinned = decltype(std::declval<const Memory&>().host_beside(std::size_t{}, where()));
+  using type = device_access<Stream, pinned>;
 };
 
 /// What the forward-only passes of one rank have found since it was last asked.
@@ -15352,8 +15456,8 @@ class engine {
   }
   /// The same with a kit whose stream runs as `streams` says: that of rank `rank`.
   engine(Memory activations, tier_meter& meter, const stream_settings& streams, int rank,
-         std::size_t max_leases = 16384,
-         std::size_t max_obligations = 4096) requires std::constructible_from<Kit, const stream_settings&, int>
+         std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
+    requires std::constructible_from<Kit, const stream_settings&, int>
       : meter_(&meter),
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
@@ -15368,7 +15472,8 @@ class engine {
 
   /// The same with a kit that the caller has made, over memory of its device. What is free holds `left`.
   engine(Memory activations, tier_meter& meter, Kit kit, freed_memory left = freed_memory::as_it_was,
-         std::size_t max_leases = 16384, std::size_t max_obligations = 4096) requires std::move_constructible<Kit>
+         std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
+    requires std::move_constructible<Kit>
       : meter_(&meter),
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
@@ -15394,7 +15499,7 @@ class engine {
   [[nodiscard]] copies_type& copies() {
     if (copies_ != nullptr) return *copies_;
     // (nvcc does not see what compute() has.)
-    if constexpr (requires(stream_type & compute_stream) { compute_stream.beside(stream_kind::copy); })
+    if constexpr (requires(stream_type& compute_stream) { compute_stream.beside(stream_kind::copy); })
       copies_ = std::make_unique<copies_type>(compute().beside(stream_kind::copy));
     else if constexpr (std::constructible_from<copies_type, const stream_settings&, int>)
       copies_ = std::make_unique<copies_type>(streams_, rank_);
@@ -15402,6 +15507,18 @@ class engine {
       copies_ = std::make_unique<copies_type>();
     if constexpr (traced_stream<stream_type>) copies_->stream().trace_into(spans());
     return *copies_;
+  }
+  /// How the host sees the memory of a device; null where it addresses that itself. The first call makes it, with a
+  /// stream: in a body, before its first step. Throws backend_error.
+  [[nodiscard]] const host_access* access([[maybe_unused]] where at = where::current()) {
+    if constexpr (device_region<Memory>) {
+      if (access_ == nullptr)
+        access_ = std::make_unique<access_type>(compute().beside(stream_kind::copy),
+                                                arena_.memory().host_beside(host_access::piece_bytes, at));
+      return access_.get();
+    } else {
+      return nullptr;
+    }
   }
   /// Whether something has asked for it.
   [[nodiscard]] bool has_copies() const noexcept { return copies_ != nullptr; }
@@ -15428,7 +15545,9 @@ class engine {
 
   /// Calls of layers, copies and waits are spans of `log` from now on, with the live bytes of `meters`; null: of none.
   /// Log and meters outlive what is queued meanwhile, and the engine stays where it is. Between steps.
-  void trace_into(span_log* log, const tier_meters* meters = nullptr) requires traced_stream<stream_type> {
+  void trace_into(span_log* log, const tier_meters* meters = nullptr)
+    requires traced_stream<stream_type>
+  {
     watch_.trace_into(log, compute(), meters);
     compute().trace_into(log);
     if (has_copies()) copies_->stream().trace_into(log);
@@ -15613,6 +15732,8 @@ class engine {
   stream_settings streams_;  // of `copies_`, with `rank_`
   int rank_ = 0;
   std::unique_ptr<copies_type> copies_;
+  using access_type = typename access_of<Memory, stream_type>::type;
+  std::unique_ptr<access_type> access_;
   [[no_unique_address]] watch_type watch_;
   std::uint64_t step_number_ = 0;
   std::uint64_t epoch_ = 0;
@@ -28987,6 +29108,9 @@ class stored_bytes {
   stored_bytes() = default;
   stored_bytes(std::span<const std::byte> memory) noexcept  // NOLINT(google-explicit-constructor): it is where they are
       : memory_(memory.data()), bytes_(memory.size()) {}
+  /// The same in memory that the host does not address, but for a null `access`.
+  stored_bytes(std::span<const std::byte> memory, const host_access* access) noexcept
+      : memory_(memory.data()), access_(access), bytes_(memory.size()) {}
   /// A part of a file, or of memory.
   stored_bytes(tier_file_reference file, std::uint64_t offset, std::size_t bytes) noexcept
       : file_(file), offset_(offset), bytes_(bytes) {}
@@ -28994,8 +29118,9 @@ class stored_bytes {
   /// Bytes; whether they lie in a file.
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
   [[nodiscard]] bool in_file() const noexcept { return static_cast<bool>(file_); }
-  /// Of bytes in memory.
+  /// Of bytes in memory, which the host addresses where `access()` is null.
   [[nodiscard]] std::span<const std::byte> memory() const noexcept { return {memory_, bytes_}; }
+  [[nodiscard]] const host_access* access() const noexcept { return access_; }
   /// Of bytes in a file.
   [[nodiscard]] const tier_file_reference& file() const noexcept { return file_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
@@ -29003,7 +29128,7 @@ class stored_bytes {
   /// So many bytes from `first` on.
   [[nodiscard]] stored_bytes part(std::size_t first, std::size_t count) const noexcept {
     if (in_file()) return {file_, offset_ + first, count};
-    return std::span<const std::byte>(memory_ + first, count);
+    return {std::span<const std::byte>(memory_ + first, count), access_};
   }
   /// Takes `next` in where it begins in the file at the end of this.
   [[nodiscard]] bool join(const stored_bytes& next) noexcept {
@@ -29014,6 +29139,7 @@ class stored_bytes {
 
  private:
   const std::byte* memory_ = nullptr;
+  const host_access* access_ = nullptr;
   tier_file_reference file_;
   std::uint64_t offset_ = 0;
   std::size_t bytes_ = 0;
@@ -29036,10 +29162,12 @@ class file_staging {
     buffers_ = static_cast<std::byte*>(std::align(largest_alignment, 2 * buffer_bytes, first, room));
   }
 
-  /// Copies `from` to `to`, which has room for it. Throws tier_file_error, usage_error for a file of larger blocks.
+  /// Copies `from` to `to`, which has room for it; what lies on a device, to memory that it addresses. Throws
+  /// tier_file_error, usage_error for a file of larger blocks, and what a device has failed with.
   void copy(const stored_bytes& from, std::byte* to, where at = where::current()) {
     if (from.size() == 0) return;
     if (from.in_file()) return read(from.file(), from.offset(), {to, from.size()}, at);
+    if (from.access() != nullptr) return from.access()->copy(to, from.memory().data(), from.size(), at);
     std::memcpy(to, from.memory().data(), from.size());
   }
 
@@ -31623,82 +31751,9 @@ template <class Mesh, class StageOf>
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/whole_parameter.hpp
+// ---- belay/train/stored_parameters.hpp
 //
-// A parameter as a whole, outside of layers: to log it, to look at it, to write it to a file of one's own. What is
-// divided among ranks is gathered, and given back when the handle ends.
-//
-//   const auto weight = store.read(net.first.weight);       // on all ranks that divide it
-//   print(weight.values());
-
-namespace belay::inline BELAY_ABI {
-
-/// Made by `parameter_store::read`. Move-only; the store outlives it.
-template <class T>
-class [[nodiscard]] whole_parameter {
- public:
-  /// Of a parameter that this rank has whole.
-  explicit whole_parameter(std::span<const T> values) noexcept : values_(values) {}
-  /// Gathers `bucket`, which has `parameter`, into memory of `source`. Collective over the bucket's ranks, unless this
-  /// one reaches their shares.
-  template <class Group>
-  whole_parameter(lease_source& source, const gathered_bucket<T, Group>& bucket, const parameter_base<T>& parameter,
-                  where at)
-      : source_(&source) {
-    T* const first = reinterpret_cast<T*>(source.lease_bytes(bucket.count * sizeof(T), lease_, at));
-    const std::span<T> whole(first, bucket.count);
-    const auto place = std::find_if(bucket.parameters.begin(), bucket.parameters.end(),
-                                    [&](const auto& each) { return each.parameter == &parameter; });
-    values_ = whole.subspan(place->offset, parameter.local_size());
-    if constexpr (moves_nothing<Group>) return;
-    try {
-      if constexpr (can_start_local<Group, bucket_pull<T>>) {
-        if (bucket.reached != nullptr) {  // after the update, which the communication stream waits for
-          const bucket_pull<T> work{first, bucket.reached->first, bucket.counts};
-          const start_order order = start_order(at).keeping(bucket.reached);
-          bucket.group->start_local(operation::all_gather_v, work, order).wait(at);
-          return;
-        }
-      }
-      if (bucket.file != nullptr)
-        bucket.file->read(bucket.share.data(), first + bucket.before, bucket.share.size_bytes(), at);
-      else
-        each_in_memory_of(*bucket.group, bucket.share.size(),
-                          kernel::copy<T, T>{bucket.share.data(), first + bucket.before}, at);
-      bucket.group->all_gather_v(whole, bucket.counts, at);
-    } catch (...) {
-      source.release(lease_);
-      throw;
-    }
-  }
-  whole_parameter(whole_parameter&& other) noexcept
-      : source_(std::exchange(other.source_, nullptr)),
-        lease_(std::exchange(other.lease_, {})),
-        values_(other.values_) {}
-  whole_parameter& operator=(whole_parameter&& other) noexcept {
-    if (this == &other) return *this;
-    release();
-    source_ = std::exchange(other.source_, nullptr);
-    lease_ = std::exchange(other.lease_, {});
-    values_ = other.values_;
-    return *this;
-  }
-  ~whole_parameter() { release(); }
-
-  /// This rank's part by its placement, all of it, in the parameter's order. In a rehearsal, addresses without memory.
-  [[nodiscard]] std::span<const T> values() const noexcept { return values_; }
-
- private:
-  void release() noexcept {
-    if (source_ != nullptr) source_->release(lease_);
-  }
-
-  lease_source* source_ = nullptr;
-  lease_chain lease_;
-  std::span<const T> values_;
-};
-
-}  // namespace belay::inline BELAY_ABI
+// What a store is made of: the parameters of a model, and on which ranks there are copies of what it keeps.
 
 namespace belay::inline BELAY_ABI {
 
@@ -31718,9 +31773,103 @@ struct stored_copies {
   copy_place of_values, of_state;
 };
 
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/whole_parameter.hpp
+//
+// A parameter as a whole, outside of layers: to log it, to look at it, to write it to a file of one's own. What is
+// divided among ranks is gathered, and given back when the handle ends.
+//
+//   const auto weight = store.read(net.first.weight);       // on all ranks that divide it
+//   print(weight.values());
+
+namespace belay::inline BELAY_ABI {
+
+/// Made by `parameter_store::read`. Move-only; the store outlives it.
+template <class T>
+class [[nodiscard]] whole_parameter {
+ public:
+  /// Of a parameter that this rank has whole; `access` where the host does not address it.
+  whole_parameter(std::span<const T> values, const host_access* access, where at) : values_(values) {
+    fetch_through(access, at);
+  }
+  /// Gathers `bucket`, which has `parameter`, into memory of `source`. Collective over the bucket's ranks, unless this
+  /// one reaches their shares.
+  template <class Group>
+  whole_parameter(lease_source& source, const gathered_bucket<T, Group>& bucket, const parameter_base<T>& parameter,
+                  const host_access* access, where at)
+      : source_(&source) {
+    T* const first = reinterpret_cast<T*>(source.lease_bytes(bucket.count * sizeof(T), lease_, at));
+    const std::span<T> whole(first, bucket.count);
+    const auto place = std::find_if(bucket.parameters.begin(), bucket.parameters.end(),
+                                    [&](const auto& each) { return each.parameter == &parameter; });
+    values_ = whole.subspan(place->offset, parameter.local_size());
+    if constexpr (moves_nothing<Group>) return;
+    try {
+      if constexpr (can_start_local<Group, bucket_pull<T>>) {
+        if (bucket.reached != nullptr) {  // after the update, which the communication stream waits for
+          const bucket_pull<T> work{first, bucket.reached->first, bucket.counts};
+          const start_order order = start_order(at).keeping(bucket.reached);
+          bucket.group->start_local(operation::all_gather_v, work, order).wait(at);
+          fetch_through(access, at);
+          return;
+        }
+      }
+      if (bucket.file != nullptr)
+        bucket.file->read(bucket.share.data(), first + bucket.before, bucket.share.size_bytes(), at);
+      else
+        each_in_memory_of(*bucket.group, bucket.share.size(),
+                          kernel::copy<T, T>{bucket.share.data(), first + bucket.before}, at);
+      bucket.group->all_gather_v(whole, bucket.counts, at);
+      fetch_through(access, at);
+    } catch (...) {
+      source.release(lease_);
+      throw;
+    }
+  }
+  whole_parameter(whole_parameter&& other) noexcept
+      : source_(std::exchange(other.source_, nullptr)),
+        lease_(std::exchange(other.lease_, {})),
+        fetched_(std::move(other.fetched_)),
+        values_(other.values_) {}
+  whole_parameter& operator=(whole_parameter&& other) noexcept {
+    if (this == &other) return *this;
+    release();
+    source_ = std::exchange(other.source_, nullptr);
+    lease_ = std::exchange(other.lease_, {});
+    fetched_ = std::move(other.fetched_);
+    values_ = other.values_;
+    return *this;
+  }
+  ~whole_parameter() { release(); }
+
+  /// This rank's part by its placement, all of it, in the parameter's order. In a rehearsal, addresses without memory.
+  [[nodiscard]] std::span<const T> values() const noexcept { return values_; }
+
+ private:
+  void fetch_through(const host_access* access, where at) {
+    if (access == nullptr) return;
+    fetched_.resize(values_.size());
+    access->fetch(fetched_.data(), values_.data(), values_.size_bytes(), at);
+    values_ = fetched_;
+  }
+  void release() noexcept {
+    if (source_ != nullptr) source_->release(lease_);
+  }
+
+  lease_source* source_ = nullptr;
+  lease_chain lease_;
+  std::vector<T> fetched_;  // from a device
+  std::span<const T> values_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
 /// What a `parameter_store` has beside its part in steps.
 template <class Run, class Mesh, class Precision>
-requires is_precision<Precision>
+  requires is_precision<Precision>
 class store_memory {
  public:
   using value_type = typename Precision::parameters;
@@ -31784,13 +31933,14 @@ class store_memory {
     auto& engine = run_->engine();
     engine.expect_between_steps(at);
     engine.synchronize(at);  // the last update
-    if (!parameter.divided()) return whole_parameter<value_type>{{parameter.values().data(), parameter.local_size()}};
+    if (!parameter.divided()) return {{parameter.values().data(), parameter.local_size()}, engine.access(at), at};
     expect_settled(at);
     gathers_->retire(at);  // what a pass has left
     if constexpr (has_gradient<typename Parameter::learning_type>)
-      return {*whole_, gathered_bucket_of(buckets_, reached_, bucket_of(parameter)), parameter, at};
+      return {*whole_, gathered_bucket_of(buckets_, reached_, bucket_of(parameter)), parameter, engine.access(at), at};
     else
-      return {*whole_, gathered_bucket_of(frozen_, reached_frozen_, frozen_.bucket_of(parameter)), parameter, at};
+      return {*whole_, gathered_bucket_of(frozen_, reached_frozen_, frozen_.bucket_of(parameter)), parameter,
+              engine.access(at), at};
   }
 
   // For `phase_switch`.
@@ -31903,6 +32053,10 @@ class store_memory {
       frozen_.bind(frozen, std::exchange(file_, nullptr));
     }
     run.keep(frozen_.kept());
+    if (const host_access* const access = run.engine().access(at)) {
+      see_through(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
+      see_through(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
+    }
     if (buckets_.divides_values() || frozen_.places().divided()) {
       whole_.emplace(run.step_memory("gathered parameters"));
       gathers_number_ = run.add_gathers();
@@ -31997,7 +32151,7 @@ class store_memory {
   template <class T>
   [[nodiscard]] tiered_memory<T> lease_of_buckets(const auto& all,
                                                   std::size_t (bucket_places::*elements)(tier) const noexcept,
-                                                  tier family_shape::*its_tier, const char* purpose, const char* ring,
+                                                  tier family_shape::* its_tier, const char* purpose, const char* ring,
                                                   where at) {
     if (!all.places().divided())
       return run_->template lease<T>(tier::device, (all.places().*elements)(tier::device), purpose, at);
@@ -32185,7 +32339,7 @@ class added_state {
   template <class T>
   [[nodiscard]] static stored_bytes place_of(const held_range<T>& range) {
     if (range.file != nullptr) return range.file->place_of(range.data, range.count * sizeof(T));
-    return std::as_bytes(std::span<T>(range.data, range.count));
+    return {std::as_bytes(std::span<T>(range.data, range.count)), range.access};
   }
 
   template <class Parameter>
@@ -35508,6 +35662,10 @@ class offloaded_state {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/optimizer/update.hpp
+//
+// What an update of AdamW is made with, and how much state it has.
+
 namespace belay::inline BELAY_ABI {
 
 /// learning_rate, beta1, beta2, epsilon, and decay (of parameters made with weight_decay::yes).
@@ -35540,6 +35698,10 @@ struct update {
   double clip = std::numeric_limits<double>::infinity();  // the largest norm of all gradients; larger ones are scaled
 };
 
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
 /// A store's part of a committed step.
 template <class Part>
 concept committed_store_part = requires(Part& part) {
@@ -35558,17 +35720,16 @@ class adamw {
   /// tier that `memory` names. Throws tier_file_error where the file cannot be made, usage_error for chunks that are
   /// not whole ones of the update (`parameter_chunk`).
   template <class Store>
-  requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>>
+    requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>>
   explicit adamw(Store& store, adamw_settings settings = {}, where at = where::current())
       : adamw(store, settings, optimizer_memory{}, at) {}
   template <class Store>
-  requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>> adamw(Store& store,
-                                                                                        adamw_settings settings,
-                                                                                        const optimizer_memory& memory,
-                                                                                        where at = where::current())
+    requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>>
+  adamw(Store& store, adamw_settings settings, const optimizer_memory& memory, where at = where::current())
       : adamw(settings, store.buckets(), lease_state(store, memory, at)) {
     own_kit_.reset();
     kit_ = &store.run().engine().kit();
+    if (tier_ == tier::device) access_ = store.run().engine().access(at);
     if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
     before_ = [&store](where now) { store.note_before_update(now); };
@@ -35625,7 +35786,8 @@ class adamw {
 
   /// Any other call does not compile, with a sentence about what is missing.
   template <class Token, class Gradients, class... Rest>
-  requires(!(committed_token<Token> && gradients_to_apply<Gradients, T>)) void apply(Token&&, Gradients&&, Rest&&...) {
+    requires(!(committed_token<Token> && gradients_to_apply<Gradients, T>))
+  void apply(Token&&, Gradients&&, Rest&&...) {
     static_assert(committed_token<Token>,
                   "the optimizer applies committed steps only: apply(*committed(outcome), gradients, clip)");
     static_assert(!committed_token<Token> || gradients_to_apply<Gradients, T>,
@@ -35643,7 +35805,7 @@ class adamw {
 
   /// Calls `visit(part, range, state)` for each part of the state, "first_moment", "second_moment" and, where T is
   /// narrower, "master", of each range that this rank owns: `state` has an element for each of the range. Of state in a
-  /// file a range comes in parts, through the ring, and goes back as `visit` leaves it. State that a phase has moved
+  /// file or on a device a range comes in parts, and goes back as `visit` leaves it. State that a phase has moved
   /// away is back meanwhile. Between steps. Throws tier_file_error where a file cannot be read or written.
   template <class Visit>
   void each_state(Visit&& visit, where at = where::current()) const {
@@ -35666,10 +35828,10 @@ class adamw {
   void each_state_place(Visit&& visit) const {
     if (offloaded_ && offloaded_->in_file()) return offloaded_->each_place(visit);
     const auto visit_place = [&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
-      const stored_bytes place(std::as_bytes(state));
+      const stored_bytes place(std::as_bytes(state), access_);
       visit(part, range, std::span<const stored_bytes>(&place, 1));
     };
-    visit_state(visit_place, where::current());
+    visit_parts(visit_place, where::current());
   }
   /// `visit(name, value)` for what the optimizer was made with, and the last learning rate.
   template <class Visit>
@@ -35691,10 +35853,7 @@ class adamw {
   };
 
   adamw(const adamw_settings& settings, gradient_buckets<T, Group>& buckets, const leased_state& state)
-      : settings_(settings),
-        buckets_(&buckets),
-        state_(state.memory),
-        tier_(state.where_it_is) {
+      : settings_(settings), buckets_(&buckets), state_(state.memory), tier_(state.where_it_is) {
     if constexpr (std::default_initializable<Kit>) own_kit_.emplace();
     if constexpr (works_on_device<Group>)
       buckets.any_group().each(state_.size(), kernel::fill<state_type>{state_.data(), 0}, where::current());
@@ -35763,8 +35922,25 @@ class adamw {
     }
   }
 
+  // Of memory that the host does not address it gets one piece after the other.
   template <class Visit>
   void visit_state(Visit&& visit, where at) const {
+    if (access_ == nullptr) return visit_parts(visit, at);
+    const auto visit_pieces = [&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
+      access_->change(
+          state,
+          [&](std::size_t first, std::span<state_type> piece) {
+            owned_range<T> some = range;
+            some.offset += first;
+            some.count = piece.size();
+            visit(part, some, piece);
+          },
+          at);
+    };
+    visit_parts(visit_pieces, at);
+  }
+  template <class Visit>
+  void visit_parts(Visit&& visit, where at) const {
     if (offloaded_) return offloaded_->each_state(visit, at);
     const std::size_t part = state_.size() / adamw_state_parts<T>;
     std::size_t done = 0;
@@ -35835,6 +36011,7 @@ class adamw {
   tier tier_;
   std::optional<Kit> own_kit_;  // where there is no engine
   Kit* kit_ = nullptr;
+  const host_access* access_ = nullptr;  // to state on the device
   std::uint64_t steps_ = 0;
   std::uint64_t last_token_ = 0;
   std::function<void(std::uint64_t)> note_;    // tells a store what the last update was made with
@@ -37595,9 +37772,11 @@ class tensor_copies {
     kinds_.push_back(content_hash().add_text(parameter.name()).add(parameter.global_size()).value());
     // Of what is cut or divided each rank has others.
     const bool whole = !parameter.cut_directions().has(axis::tensor) && !parameter.divided();
-    values_.push_back(
-        whole ? content_hash().add_bytes(parameter.values().data(), parameter.local_size() * sizeof(T)).value()
-              : rank_comparison::abstains);
+    content_hash values;
+    if (whole)
+      parameter.each_kept(
+          [&](std::size_t, std::span<const T> kept) { values.add_bytes(kept.data(), kept.size_bytes()); });
+    values_.push_back(whole ? values.value() : rank_comparison::abstains);
   }
 
   /// Throws usage_error on all ranks of `along`, a tensor axis, where they differ. Collective.
@@ -37669,12 +37848,13 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
                         {stage_in(divided, tier::device, options, at)}, options, at) {}
   /// Of several parts, each with a stage of its own; the model's order is theirs.
   template <lists_parameters... Parts>
-  requires(sizeof...(Parts) > 0)
-      parameter_store(Run& run, const Mesh& mesh, store_options options, held_parameters<Parts>... parts)
+    requires(sizeof...(Parts) > 0)
+  parameter_store(Run& run, const Mesh& mesh, store_options options, held_parameters<Parts>... parts)
       : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
                         {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
   template <lists_parameters... Parts>
-  requires(sizeof...(Parts) > 0) parameter_store(Run& run, const Mesh& mesh, held_parameters<Parts>... parts)
+    requires(sizeof...(Parts) > 0)
+  parameter_store(Run& run, const Mesh& mesh, held_parameters<Parts>... parts)
       : parameter_store(run, mesh, store_options{}, parts...) {}
   parameter_store(const parameter_store&) = delete;
   parameter_store& operator=(const parameter_store&) = delete;
@@ -37716,7 +37896,8 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     return committed_part{*this, std::move(reduced), squares};
   }
   template <class Divisor>
-  requires(!step_divisor<Divisor>) [[nodiscard]] committed_part finish(const Mesh&, const Divisor&, where) {
+    requires(!step_divisor<Divisor>)
+  [[nodiscard]] committed_part finish(const Mesh&, const Divisor&, where) {
     static_assert(is_step_divisor<Divisor>,
                   "belay: a step is divided by belay::samples{n} or belay::target_tokens{n} of the global batch, or by "
                   "belay::local_targets{n} of this rank, which the commit sums");
@@ -37890,16 +38071,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   void add_filler(Parameter& parameter) {
     if constexpr (!moves_nothing<group_type>) {
       if (parameter.spec().first_values.how() == initial::kind::filled) return;
-      if constexpr (works_on_device<group_type>)
-        fillers_.push_back([this, &parameter](std::uint64_t seed, where at) {
-          std::vector<value_type> values(parameter.local_size());
-          parameter.initialise_in(values, seed, at);
-          parameter.each_kept_range([&](const auto& kept) {
-            mesh_->world().place(kept.data, values.data() + kept.first, kept.count * sizeof(value_type), at);
-          });
-        });
-      else
-        fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
+      fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
     }
   }
 

@@ -19,6 +19,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/device/tier_file.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -29,6 +30,9 @@ class stored_bytes {
   stored_bytes() = default;
   stored_bytes(std::span<const std::byte> memory) noexcept  // NOLINT(google-explicit-constructor): it is where they are
       : memory_(memory.data()), bytes_(memory.size()) {}
+  /// The same in memory that the host does not address, but for a null `access`.
+  stored_bytes(std::span<const std::byte> memory, const host_access* access) noexcept
+      : memory_(memory.data()), access_(access), bytes_(memory.size()) {}
   /// A part of a file, or of memory.
   stored_bytes(tier_file_reference file, std::uint64_t offset, std::size_t bytes) noexcept
       : file_(file), offset_(offset), bytes_(bytes) {}
@@ -36,8 +40,9 @@ class stored_bytes {
   /// Bytes; whether they lie in a file.
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
   [[nodiscard]] bool in_file() const noexcept { return static_cast<bool>(file_); }
-  /// Of bytes in memory.
+  /// Of bytes in memory, which the host addresses where `access()` is null.
   [[nodiscard]] std::span<const std::byte> memory() const noexcept { return {memory_, bytes_}; }
+  [[nodiscard]] const host_access* access() const noexcept { return access_; }
   /// Of bytes in a file.
   [[nodiscard]] const tier_file_reference& file() const noexcept { return file_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
@@ -45,7 +50,7 @@ class stored_bytes {
   /// So many bytes from `first` on.
   [[nodiscard]] stored_bytes part(std::size_t first, std::size_t count) const noexcept {
     if (in_file()) return {file_, offset_ + first, count};
-    return std::span<const std::byte>(memory_ + first, count);
+    return {std::span<const std::byte>(memory_ + first, count), access_};
   }
   /// Takes `next` in where it begins in the file at the end of this.
   [[nodiscard]] bool join(const stored_bytes& next) noexcept {
@@ -56,6 +61,7 @@ class stored_bytes {
 
  private:
   const std::byte* memory_ = nullptr;
+  const host_access* access_ = nullptr;
   tier_file_reference file_;
   std::uint64_t offset_ = 0;
   std::size_t bytes_ = 0;
@@ -78,10 +84,12 @@ class file_staging {
     buffers_ = static_cast<std::byte*>(std::align(largest_alignment, 2 * buffer_bytes, first, room));
   }
 
-  /// Copies `from` to `to`, which has room for it. Throws tier_file_error, usage_error for a file of larger blocks.
+  /// Copies `from` to `to`, which has room for it; what lies on a device, to memory that it addresses. Throws
+  /// tier_file_error, usage_error for a file of larger blocks, and what a device has failed with.
   void copy(const stored_bytes& from, std::byte* to, where at = where::current()) {
     if (from.size() == 0) return;
     if (from.in_file()) return read(from.file(), from.offset(), {to, from.size()}, at);
+    if (from.access() != nullptr) return from.access()->copy(to, from.memory().data(), from.size(), at);
     std::memcpy(to, from.memory().data(), from.size());
   }
 

@@ -12,6 +12,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/device/stream_event.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -65,22 +66,24 @@ class file_shares {
 };
 
 /// Elements `first` to `first + count - 1` of a parameter's local part, which a rank has in memory, or in a file.
+/// `access` is for memory that the host does not address.
 template <class T>
 struct held_range {
   std::size_t first = 0;
   std::size_t count = 0;
   T* data = nullptr;
   file_shares* file = nullptr;
+  const host_access* access = nullptr;
 
-  /// Calls `visit(first, std::span<T>)` for its elements, in order: at once, or of a file piece by piece.
+  /// Calls `visit(first, std::span<T>)` for its elements, in order: at once, or of a file or a device piece by piece.
   template <class Visit>
   void each_piece(Visit&& visit) const {
     if (count == 0) return;
     const std::span<T> all(data, count);
-    if (file == nullptr)
-      visit(first, all);
-    else
-      file->change(all, [&](std::size_t begin, std::span<T> piece) { visit(first + begin, piece); });
+    const auto visit_piece = [&](std::size_t begin, std::span<T> piece) { visit(first + begin, piece); };
+    if (file != nullptr) return file->change(all, visit_piece);
+    if (access != nullptr) return access->change(all, visit_piece);
+    visit(first, all);
   }
 };
 

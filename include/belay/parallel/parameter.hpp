@@ -34,6 +34,7 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/parallel/file_shares.hpp"
 #include "belay/parallel/initial.hpp"  // IWYU pragma: export
 #include "belay/parallel/local_box.hpp"
@@ -86,7 +87,10 @@ class parameter_values {
     return as<Rank>();
   }
   template <std::size_t Rank>
-  requires(!std::is_const_v<T>) operator view<const T, Rank>() const { return as<Rank>(); }
+    requires(!std::is_const_v<T>)
+  operator view<const T, Rank>() const {
+    return as<Rank>();
+  }
 
  private:
   T* data_;
@@ -135,11 +139,17 @@ class parameter_base {
     divided_ = true;
     value_ = nullptr;
   }
+  /// What this rank keeps lies in memory that the host does not address: it is seen through `access`, which outlives
+  /// the parameter's use.
+  void see_through(const host_access* access) noexcept {
+    access_ = access;
+    for (held_range<T>& range : held_) range.access = access;
+  }
   /// Of a divided parameter: the local part has memory for the time, or none.
   void place_values(T* values) noexcept { value_ = values; }
 
   /// Calls `visit(local_offset, std::span<T>)` for every range of the local part that this rank keeps, in order. One
-  /// that is in a file comes in pieces, and goes back as `visit` leaves it.
+  /// that is in a file or on a device comes in pieces, and goes back as `visit` leaves it.
   template <class Visit>
   void each_kept(Visit&& visit) const {
     each_kept_range([&](const held_range<T>& range) { range.each_piece(visit); });
@@ -148,7 +158,7 @@ class parameter_base {
   template <class Visit>
   void each_kept_range(Visit&& visit) const {
     if (!divided_) {
-      if (local_size() > 0) visit(held_range<T>{0, local_size(), value_});
+      if (local_size() > 0) visit(held_range<T>{0, local_size(), value_, nullptr, access_});
       return;
     }
     for (const held_range<T>& range : held_)
@@ -169,30 +179,18 @@ class parameter_base {
   /// Writes the first values of the local part. A global element gets the same value on every mesh. The parameter must
   /// be bound. One made with `initial::filled()` is a usage_error: call `fill`.
   void initialise(std::uint64_t seed, where at = where::current()) {
-    expect_no_filler(at);
+    if (spec_.first_values.how() == initial::kind::filled)
+      throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
     fill([&](std::size_t first, std::span<T> out) { write_first_values(spec_, seed, first, out); }, at);
-  }
-  /// The same in other memory, `local_size()` elements of the host: for parameters in memory of a device.
-  void initialise_in(std::span<T> local, std::uint64_t seed, where at = where::current()) const {
-    expect_no_filler(at);
-    each_run([&](std::size_t global, std::size_t first, std::size_t count) {
-      write_first_values(spec_, seed, global, local.subspan(first, count));
-    });
   }
 
   /// Calls `filler(global_offset, std::span<T>)` for every contiguous run of what this rank keeps of the local part.
   template <class Filler>
-  requires std::invocable<Filler&, std::size_t, std::span<T>>
+    requires std::invocable<Filler&, std::size_t, std::span<T>>
   void fill(Filler&& filler, where at = where::current()) {
     if (value_ == nullptr && !divided_ && local_size() != 0)
       throw usage_error("parameter " + name() + " has no memory yet: bind it before filling it", at);
     each_held(filler);
-  }
-
- private:
-  void expect_no_filler(where at) const {
-    if (spec_.first_values.how() == initial::kind::filled)
-      throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
   }
 
  protected:
@@ -237,6 +235,7 @@ class parameter_base {
   parameter_shape local_shape_;
   T* value_ = nullptr;
   std::vector<held_range<T>> held_ = {};
+  const host_access* access_ = nullptr;  // of whole values
   bool divided_ = false;
 };
 
@@ -321,17 +320,19 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
   using learning_type = Learning;
 
   /// A parameter held whole.
-  explicit parameter(parameter_spec spec, where at = where::current()) requires(!cut)
-      : parameter(
-            std::move(spec), [](const parameter_shape& all) { return whole_box(all.extents()); }, at) {}
+  explicit parameter(parameter_spec spec, where at = where::current())
+    requires(!cut)
+      : parameter(std::move(spec), [](const parameter_shape& all) { return whole_box(all.extents()); }, at) {}
 
   /// The same by name and shape: a matrix begins with normal values of standard deviation 1 / sqrt(its last extent),
   /// which keeps the size of a layer's output, a vector with zeros.
-  parameter(std::string name, const parameter_shape& shape, where at = where::current()) requires(!cut)
+  parameter(std::string name, const parameter_shape& shape, where at = where::current())
+    requires(!cut)
       : parameter(parameter_spec{std::move(name), shape, first_values_of(shape)}, at) {}
 
   /// A parameter of which `part` of the one dimension that its placement cuts is held here.
-  parameter(parameter_spec spec, local_part part, where at = where::current()) requires(cuts == 1)
+  parameter(parameter_spec spec, local_part part, where at = where::current())
+    requires(cuts == 1)
       : parameter(
             std::move(spec),
             [part](const parameter_shape& all) {
@@ -342,9 +343,9 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
             at) {}
 
   /// A parameter of which `box` is held here.
-  parameter(parameter_spec spec, const tensor_box& box, where at = where::current()) requires cut
-      : parameter(
-            std::move(spec), [&](const parameter_shape&) { return box; }, at) {}
+  parameter(parameter_spec spec, const tensor_box& box, where at = where::current())
+    requires cut
+      : parameter(std::move(spec), [&](const parameter_shape&) { return box; }, at) {}
 
   /// A parameter of which this rank of `mesh` holds what the placement gives it, where every cut is even.
   template <has_place Mesh>
@@ -355,8 +356,8 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
 
  private:
   template <class BoxOf>
-  requires std::invocable<const BoxOf&, const parameter_shape&> parameter(parameter_spec spec, const BoxOf& box_of,
-                                                                          where at)
+    requires std::invocable<const BoxOf&, const parameter_shape&>
+  parameter(parameter_spec spec, const BoxOf& box_of, where at)
       : base(std::move(spec), entries_of<Placement>, belay::cut_directions<Placement>(), box_of, at) {}
 
   [[nodiscard]] static constexpr std::size_t cut_dimension() noexcept {

@@ -24,6 +24,7 @@
 #include "belay/device/arena.hpp"
 #include "belay/device/copy_stream.hpp"
 #include "belay/device/findings.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/stream.hpp"
@@ -42,12 +43,25 @@ struct watch_of {
   using type = no_watch;
 };
 template <class Stream>
-requires(Stream::runs_nothing) struct watch_of<Stream> {
+  requires(Stream::runs_nothing)
+struct watch_of<Stream> {
   using type = rehearsal_watch;
 };
 template <traced_stream Stream>
-requires(!Stream::runs_nothing) struct watch_of<Stream> {
+  requires(!Stream::runs_nothing)
+struct watch_of<Stream> {
   using type = call_spans<Stream>;
+};
+
+/// What lets the host see an engine's memory, where it does not address that itself.
+template <class Memory, class Stream>
+struct access_of {
+  struct type {};
+};
+template <device_region Memory, class Stream>
+struct access_of<Memory, Stream> {
+  using pinned = decltype(std::declval<const Memory&>().host_beside(std::size_t{}, where()));
+  using type = device_access<Stream, pinned>;
 };
 
 /// What the forward-only passes of one rank have found since it was last asked.
@@ -80,8 +94,8 @@ class engine {
   }
   /// The same with a kit whose stream runs as `streams` says: that of rank `rank`.
   engine(Memory activations, tier_meter& meter, const stream_settings& streams, int rank,
-         std::size_t max_leases = 16384,
-         std::size_t max_obligations = 4096) requires std::constructible_from<Kit, const stream_settings&, int>
+         std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
+    requires std::constructible_from<Kit, const stream_settings&, int>
       : meter_(&meter),
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
@@ -96,7 +110,8 @@ class engine {
 
   /// The same with a kit that the caller has made, over memory of its device. What is free holds `left`.
   engine(Memory activations, tier_meter& meter, Kit kit, freed_memory left = freed_memory::as_it_was,
-         std::size_t max_leases = 16384, std::size_t max_obligations = 4096) requires std::move_constructible<Kit>
+         std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
+    requires std::move_constructible<Kit>
       : meter_(&meter),
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
@@ -122,7 +137,7 @@ class engine {
   [[nodiscard]] copies_type& copies() {
     if (copies_ != nullptr) return *copies_;
     // (nvcc does not see what compute() has.)
-    if constexpr (requires(stream_type & compute_stream) { compute_stream.beside(stream_kind::copy); })
+    if constexpr (requires(stream_type& compute_stream) { compute_stream.beside(stream_kind::copy); })
       copies_ = std::make_unique<copies_type>(compute().beside(stream_kind::copy));
     else if constexpr (std::constructible_from<copies_type, const stream_settings&, int>)
       copies_ = std::make_unique<copies_type>(streams_, rank_);
@@ -130,6 +145,18 @@ class engine {
       copies_ = std::make_unique<copies_type>();
     if constexpr (traced_stream<stream_type>) copies_->stream().trace_into(spans());
     return *copies_;
+  }
+  /// How the host sees the memory of a device; null where it addresses that itself. The first call makes it, with a
+  /// stream: in a body, before its first step. Throws backend_error.
+  [[nodiscard]] const host_access* access([[maybe_unused]] where at = where::current()) {
+    if constexpr (device_region<Memory>) {
+      if (access_ == nullptr)
+        access_ = std::make_unique<access_type>(compute().beside(stream_kind::copy),
+                                                arena_.memory().host_beside(host_access::piece_bytes, at));
+      return access_.get();
+    } else {
+      return nullptr;
+    }
   }
   /// Whether something has asked for it.
   [[nodiscard]] bool has_copies() const noexcept { return copies_ != nullptr; }
@@ -156,7 +183,9 @@ class engine {
 
   /// Calls of layers, copies and waits are spans of `log` from now on, with the live bytes of `meters`; null: of none.
   /// Log and meters outlive what is queued meanwhile, and the engine stays where it is. Between steps.
-  void trace_into(span_log* log, const tier_meters* meters = nullptr) requires traced_stream<stream_type> {
+  void trace_into(span_log* log, const tier_meters* meters = nullptr)
+    requires traced_stream<stream_type>
+  {
     watch_.trace_into(log, compute(), meters);
     compute().trace_into(log);
     if (has_copies()) copies_->stream().trace_into(log);
@@ -341,6 +370,8 @@ class engine {
   stream_settings streams_;  // of `copies_`, with `rank_`
   int rank_ = 0;
   std::unique_ptr<copies_type> copies_;
+  using access_type = typename access_of<Memory, stream_type>::type;
+  std::unique_ptr<access_type> access_;
   [[no_unique_address]] watch_type watch_;
   std::uint64_t step_number_ = 0;
   std::uint64_t epoch_ = 0;

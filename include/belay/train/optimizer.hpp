@@ -36,6 +36,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/device/stored_bytes.hpp"
 #include "belay/device/stream_event.hpp"
@@ -47,40 +48,11 @@
 #include "belay/train/clip.hpp"
 #include "belay/train/optimizer/offloaded_state.hpp"
 #include "belay/train/optimizer/state_layout.hpp"  // IWYU pragma: export
+#include "belay/train/optimizer/update.hpp"        // IWYU pragma: export
 #include "belay/train/plan.hpp"
 #include "belay/train/residency_hold.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-/// learning_rate, beta1, beta2, epsilon, and decay (of parameters made with weight_decay::yes).
-using adamw_settings = kernel::adamw_settings;
-
-/// The token of a committed step.
-template <class Token>
-concept committed_token = std::same_as<std::remove_cvref_t<Token>, committed_step>;
-
-/// Reduced and divided gradients, which are moved.
-template <class Gradients, class T>
-concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
-
-/// Elements of AdamW's state for every element of T that a rank owns: two moments, and a master copy where T is
-/// narrower than its gradients.
-template <class T>
-inline constexpr std::size_t adamw_state_parts = rounds_gradients<T> ? 3 : 2;
-
-/// Elements of AdamW's state for `layout` on a rank with number `rank_in_family[f]` in each family f.
-template <class T = float>
-[[nodiscard]] std::size_t adamw_state_elements(const bucket_layout& layout,
-                                               std::span<const std::size_t> rank_in_family) {
-  return adamw_state_parts<T> * layout.owned_elements(rank_in_family);
-}
-
-/// What may change from step to step: equal on all ranks, which the next commit's vote compares.
-struct update {
-  /// The learning rate of this update.
-  double learning_rate = 1e-3;
-  double clip = std::numeric_limits<double>::infinity();  // the largest norm of all gradients; larger ones are scaled
-};
 
 /// A store's part of a committed step.
 template <class Part>
@@ -100,17 +72,16 @@ class adamw {
   /// tier that `memory` names. Throws tier_file_error where the file cannot be made, usage_error for chunks that are
   /// not whole ones of the update (`parameter_chunk`).
   template <class Store>
-  requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>>
+    requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>>
   explicit adamw(Store& store, adamw_settings settings = {}, where at = where::current())
       : adamw(store, settings, optimizer_memory{}, at) {}
   template <class Store>
-  requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>> adamw(Store& store,
-                                                                                        adamw_settings settings,
-                                                                                        const optimizer_memory& memory,
-                                                                                        where at = where::current())
+    requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>>
+  adamw(Store& store, adamw_settings settings, const optimizer_memory& memory, where at = where::current())
       : adamw(settings, store.buckets(), lease_state(store, memory, at)) {
     own_kit_.reset();
     kit_ = &store.run().engine().kit();
+    if (tier_ == tier::device) access_ = store.run().engine().access(at);
     if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
     before_ = [&store](where now) { store.note_before_update(now); };
@@ -167,7 +138,8 @@ class adamw {
 
   /// Any other call does not compile, with a sentence about what is missing.
   template <class Token, class Gradients, class... Rest>
-  requires(!(committed_token<Token> && gradients_to_apply<Gradients, T>)) void apply(Token&&, Gradients&&, Rest&&...) {
+    requires(!(committed_token<Token> && gradients_to_apply<Gradients, T>))
+  void apply(Token&&, Gradients&&, Rest&&...) {
     static_assert(committed_token<Token>,
                   "the optimizer applies committed steps only: apply(*committed(outcome), gradients, clip)");
     static_assert(!committed_token<Token> || gradients_to_apply<Gradients, T>,
@@ -185,7 +157,7 @@ class adamw {
 
   /// Calls `visit(part, range, state)` for each part of the state, "first_moment", "second_moment" and, where T is
   /// narrower, "master", of each range that this rank owns: `state` has an element for each of the range. Of state in a
-  /// file a range comes in parts, through the ring, and goes back as `visit` leaves it. State that a phase has moved
+  /// file or on a device a range comes in parts, and goes back as `visit` leaves it. State that a phase has moved
   /// away is back meanwhile. Between steps. Throws tier_file_error where a file cannot be read or written.
   template <class Visit>
   void each_state(Visit&& visit, where at = where::current()) const {
@@ -208,10 +180,10 @@ class adamw {
   void each_state_place(Visit&& visit) const {
     if (offloaded_ && offloaded_->in_file()) return offloaded_->each_place(visit);
     const auto visit_place = [&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
-      const stored_bytes place(std::as_bytes(state));
+      const stored_bytes place(std::as_bytes(state), access_);
       visit(part, range, std::span<const stored_bytes>(&place, 1));
     };
-    visit_state(visit_place, where::current());
+    visit_parts(visit_place, where::current());
   }
   /// `visit(name, value)` for what the optimizer was made with, and the last learning rate.
   template <class Visit>
@@ -233,10 +205,7 @@ class adamw {
   };
 
   adamw(const adamw_settings& settings, gradient_buckets<T, Group>& buckets, const leased_state& state)
-      : settings_(settings),
-        buckets_(&buckets),
-        state_(state.memory),
-        tier_(state.where_it_is) {
+      : settings_(settings), buckets_(&buckets), state_(state.memory), tier_(state.where_it_is) {
     if constexpr (std::default_initializable<Kit>) own_kit_.emplace();
     if constexpr (works_on_device<Group>)
       buckets.any_group().each(state_.size(), kernel::fill<state_type>{state_.data(), 0}, where::current());
@@ -305,8 +274,25 @@ class adamw {
     }
   }
 
+  // Of memory that the host does not address it gets one piece after the other.
   template <class Visit>
   void visit_state(Visit&& visit, where at) const {
+    if (access_ == nullptr) return visit_parts(visit, at);
+    const auto visit_pieces = [&](const char* part, const owned_range<T>& range, std::span<state_type> state) {
+      access_->change(
+          state,
+          [&](std::size_t first, std::span<state_type> piece) {
+            owned_range<T> some = range;
+            some.offset += first;
+            some.count = piece.size();
+            visit(part, some, piece);
+          },
+          at);
+    };
+    visit_parts(visit_pieces, at);
+  }
+  template <class Visit>
+  void visit_parts(Visit&& visit, where at) const {
     if (offloaded_) return offloaded_->each_state(visit, at);
     const std::size_t part = state_.size() / adamw_state_parts<T>;
     std::size_t done = 0;
@@ -377,6 +363,7 @@ class adamw {
   tier tier_;
   std::optional<Kit> own_kit_;  // where there is no engine
   Kit* kit_ = nullptr;
+  const host_access* access_ = nullptr;  // to state on the device
   std::uint64_t steps_ = 0;
   std::uint64_t last_token_ = 0;
   std::function<void(std::uint64_t)> note_;    // tells a store what the last update was made with

@@ -20,6 +20,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/arena.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/device/lease_source.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
@@ -34,29 +35,14 @@
 #include "belay/train/shares_in_file.hpp"
 #include "belay/train/store_carrier.hpp"
 #include "belay/train/store_options.hpp"
+#include "belay/train/stored_parameters.hpp"
 #include "belay/train/whole_parameter.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// The parameters of a model, in its order, and memory that it lends.
-template <class T, class Gradient>
-struct stored_parameters {
-  std::vector<bucket_member<T>> members;
-  std::vector<frozen_member<T>> frozen;
-  std::span<T> values;            // borrowed, or empty
-  std::span<Gradient> gradients;  // alike
-  // Collectives where ranks along expert have parts of different sizes: no rank knows where a peer's shares lie.
-  gather_by gathers = gather_by::reach;
-};
-
-/// The copies of a parameter's values, and of its optimizer's state.
-struct stored_copies {
-  copy_place of_values, of_state;
-};
-
 /// What a `parameter_store` has beside its part in steps.
 template <class Run, class Mesh, class Precision>
-requires is_precision<Precision>
+  requires is_precision<Precision>
 class store_memory {
  public:
   using value_type = typename Precision::parameters;
@@ -120,13 +106,14 @@ class store_memory {
     auto& engine = run_->engine();
     engine.expect_between_steps(at);
     engine.synchronize(at);  // the last update
-    if (!parameter.divided()) return whole_parameter<value_type>{{parameter.values().data(), parameter.local_size()}};
+    if (!parameter.divided()) return {{parameter.values().data(), parameter.local_size()}, engine.access(at), at};
     expect_settled(at);
     gathers_->retire(at);  // what a pass has left
     if constexpr (has_gradient<typename Parameter::learning_type>)
-      return {*whole_, gathered_bucket_of(buckets_, reached_, bucket_of(parameter)), parameter, at};
+      return {*whole_, gathered_bucket_of(buckets_, reached_, bucket_of(parameter)), parameter, engine.access(at), at};
     else
-      return {*whole_, gathered_bucket_of(frozen_, reached_frozen_, frozen_.bucket_of(parameter)), parameter, at};
+      return {*whole_, gathered_bucket_of(frozen_, reached_frozen_, frozen_.bucket_of(parameter)), parameter,
+              engine.access(at), at};
   }
 
   // For `phase_switch`.
@@ -239,6 +226,10 @@ class store_memory {
       frozen_.bind(frozen, std::exchange(file_, nullptr));
     }
     run.keep(frozen_.kept());
+    if (const host_access* const access = run.engine().access(at)) {
+      see_through(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
+      see_through(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
+    }
     if (buckets_.divides_values() || frozen_.places().divided()) {
       whole_.emplace(run.step_memory("gathered parameters"));
       gathers_number_ = run.add_gathers();
@@ -333,7 +324,7 @@ class store_memory {
   template <class T>
   [[nodiscard]] tiered_memory<T> lease_of_buckets(const auto& all,
                                                   std::size_t (bucket_places::*elements)(tier) const noexcept,
-                                                  tier family_shape::*its_tier, const char* purpose, const char* ring,
+                                                  tier family_shape::* its_tier, const char* purpose, const char* ring,
                                                   where at) {
     if (!all.places().divided())
       return run_->template lease<T>(tier::device, (all.places().*elements)(tier::device), purpose, at);

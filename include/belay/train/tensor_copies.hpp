@@ -31,9 +31,11 @@ class tensor_copies {
     kinds_.push_back(content_hash().add_text(parameter.name()).add(parameter.global_size()).value());
     // Of what is cut or divided each rank has others.
     const bool whole = !parameter.cut_directions().has(axis::tensor) && !parameter.divided();
-    values_.push_back(
-        whole ? content_hash().add_bytes(parameter.values().data(), parameter.local_size() * sizeof(T)).value()
-              : rank_comparison::abstains);
+    content_hash values;
+    if (whole)
+      parameter.each_kept(
+          [&](std::size_t, std::span<const T> kept) { values.add_bytes(kept.data(), kept.size_bytes()); });
+    values_.push_back(whole ? values.value() : rank_comparison::abstains);
   }
 
   /// Throws usage_error on all ranks of `along`, a tensor axis, where they differ. Collective.

@@ -12,10 +12,12 @@
 #include <cstddef>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/device/lease_source.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
@@ -28,13 +30,15 @@ namespace belay::inline BELAY_ABI {
 template <class T>
 class [[nodiscard]] whole_parameter {
  public:
-  /// Of a parameter that this rank has whole.
-  explicit whole_parameter(std::span<const T> values) noexcept : values_(values) {}
+  /// Of a parameter that this rank has whole; `access` where the host does not address it.
+  whole_parameter(std::span<const T> values, const host_access* access, where at) : values_(values) {
+    fetch_through(access, at);
+  }
   /// Gathers `bucket`, which has `parameter`, into memory of `source`. Collective over the bucket's ranks, unless this
   /// one reaches their shares.
   template <class Group>
   whole_parameter(lease_source& source, const gathered_bucket<T, Group>& bucket, const parameter_base<T>& parameter,
-                  where at)
+                  const host_access* access, where at)
       : source_(&source) {
     T* const first = reinterpret_cast<T*>(source.lease_bytes(bucket.count * sizeof(T), lease_, at));
     const std::span<T> whole(first, bucket.count);
@@ -48,6 +52,7 @@ class [[nodiscard]] whole_parameter {
           const bucket_pull<T> work{first, bucket.reached->first, bucket.counts};
           const start_order order = start_order(at).keeping(bucket.reached);
           bucket.group->start_local(operation::all_gather_v, work, order).wait(at);
+          fetch_through(access, at);
           return;
         }
       }
@@ -57,6 +62,7 @@ class [[nodiscard]] whole_parameter {
         each_in_memory_of(*bucket.group, bucket.share.size(),
                           kernel::copy<T, T>{bucket.share.data(), first + bucket.before}, at);
       bucket.group->all_gather_v(whole, bucket.counts, at);
+      fetch_through(access, at);
     } catch (...) {
       source.release(lease_);
       throw;
@@ -65,12 +71,14 @@ class [[nodiscard]] whole_parameter {
   whole_parameter(whole_parameter&& other) noexcept
       : source_(std::exchange(other.source_, nullptr)),
         lease_(std::exchange(other.lease_, {})),
+        fetched_(std::move(other.fetched_)),
         values_(other.values_) {}
   whole_parameter& operator=(whole_parameter&& other) noexcept {
     if (this == &other) return *this;
     release();
     source_ = std::exchange(other.source_, nullptr);
     lease_ = std::exchange(other.lease_, {});
+    fetched_ = std::move(other.fetched_);
     values_ = other.values_;
     return *this;
   }
@@ -80,12 +88,19 @@ class [[nodiscard]] whole_parameter {
   [[nodiscard]] std::span<const T> values() const noexcept { return values_; }
 
  private:
+  void fetch_through(const host_access* access, where at) {
+    if (access == nullptr) return;
+    fetched_.resize(values_.size());
+    access->fetch(fetched_.data(), values_.data(), values_.size_bytes(), at);
+    values_ = fetched_;
+  }
   void release() noexcept {
     if (source_ != nullptr) source_->release(lease_);
   }
 
   lease_source* source_ = nullptr;
   lease_chain lease_;
+  std::vector<T> fetched_;  // from a device
   std::span<const T> values_;
 };
 

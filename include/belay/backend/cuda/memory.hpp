@@ -91,15 +91,16 @@ class device_memory {
   std::size_t bytes_ = 0;
 };
 
-/// Memory of any tier of a rank: of the device, or of the host, registered or not. In tier file it has addresses alone.
+/// Memory of any tier of a rank: of the device, or of the host. Tier host is registered as tier pinned is, since what
+/// streams through it is copied to the device and from it; a budget tells them apart. In tier file it has addresses
+/// alone.
 template <device_api Api>
 class tier_memory {
  public:
   /// Throws backend_error or budget_error with the number of bytes where there is no room.
   tier_memory(const device<Api>& of, tier where_it_is, std::size_t bytes, where at = where::current())
       : device_(of, where_it_is == tier::device ? bytes : 0, at) {
-    if (where_it_is == tier::pinned) pinned_ = pinned_memory<Api>(of, bytes, at);
-    if (where_it_is == tier::host) host_ = host_pages(bytes, at);
+    if (where_it_is == tier::pinned || where_it_is == tier::host) pinned_ = pinned_memory<Api>(of, bytes, at);
     if (where_it_is == tier::file) host_ = reserved_addresses(bytes, at);
   }
   explicit tier_memory(device_memory<Api> memory) noexcept : device_(std::move(memory)) {}

@@ -12,6 +12,8 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
+#include "belay/device/host_access.hpp"
+#include "belay/device/tier.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/parallel/bucket/family.hpp"
@@ -92,6 +94,14 @@ void bind_members(const bucket_layout& layout, const std::vector<bucket_member<T
       members[p].parameter().hold(std::move(held));
     }
   }
+}
+
+/// The host sees what `all` keeps of its parameters on a device by `access`: `parameter_of(p)` is one of them.
+template <class Buckets, class ParameterOf>
+void see_through(const host_access* access, const Buckets& all, const ParameterOf& parameter_of) {
+  for (std::size_t b = 0; b < all.layout().buckets().size(); ++b)
+    for (const std::size_t p : all.layout().buckets()[b].members)
+      if (all.places()[b].values_in == tier::device) parameter_of(p).see_through(access);
 }
 
 }  // namespace belay::inline BELAY_ABI

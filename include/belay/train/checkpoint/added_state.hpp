@@ -155,7 +155,7 @@ class added_state {
   template <class T>
   [[nodiscard]] static stored_bytes place_of(const held_range<T>& range) {
     if (range.file != nullptr) return range.file->place_of(range.data, range.count * sizeof(T));
-    return std::as_bytes(std::span<T>(range.data, range.count));
+    return {std::as_bytes(std::span<T>(range.data, range.count)), range.access};
   }
 
   template <class Parameter>

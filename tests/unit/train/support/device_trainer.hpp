@@ -5,17 +5,22 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "belay/comm.hpp"
 #include "belay/parallel/gathers.hpp"
 #include "belay/step.hpp"
+#include "belay/train/checkpoint.hpp"
 #include "belay/train/launch.hpp"
 #include "belay/train/loss.hpp"
 #include "belay/train/optimizer.hpp"
+#include "belay/train/parameter_files.hpp"
 #include "belay/train/store.hpp"
 
 namespace device_trainer {
@@ -78,21 +83,37 @@ struct network {
 struct result {
   std::vector<double> losses, norms;
   std::function<void()> step_ended = [] {};
+  std::vector<float> weights = {};  // of the last layer
+  std::uint64_t from = 0;           // the step that it went on after
   bool operator==(const result& other) const { return losses == other.losses && norms == other.norms; }
 };
 
-template <int Stage, class T>
-auto body(result& out) {
-  return [&out](auto& rank, auto& run) {
+/// How it trains, and where what it trains lies.
+struct settings {
+  belay::zero_stage stage = belay::zero_stage::none;
+  std::size_t steps = device_trainer::steps;
+  std::string checkpoints = {};            // a folder; empty: none are written
+  std::string imports = {}, exports = {};  // folders of weights; empty: none
+  belay::optimizer_memory optimizer = {};
+  belay::store_options store = {.seed = 3, .bucket_bytes = 128};
+};
+
+template <class T>
+auto trained(result& out, const settings& how) {
+  return [&out, how](auto& rank, auto& run) {
+    using run_type = std::remove_reference_t<decltype(run)>;
     belay::mesh mesh{rank, {.data = rank.size()}};
     network<T> net;
-    belay::parameter_store store{
-        run, mesh, net, belay::zero<Stage>{}, belay::precision<T>{}, {.seed = 3, .bucket_bytes = 128}};
+    belay::parameter_store<run_type, decltype(mesh), belay::precision<T>> store{run, mesh, net, how.stage, how.store};
     belay::gathers first{net.first, store}, last{net.last, store};
-    belay::adamw optimizer{store};
+    belay::adamw optimizer{store, {}, how.optimizer};
+    belay::checkpoints saved{run, mesh, {.folder = how.checkpoints, .every = 1, .ring_bytes = std::size_t{1} << 20}};
+    saved.add(store, optimizer);
+    if (!how.imports.empty()) belay::import_parameters(mesh, net, how.imports);
+    const belay::resumed_run from = saved.open(belay::resume_from::newest);
     const std::span<float> memory = run.template lease<float>(belay::tier::device, 4 * rows * width, "batches");
-    for (auto number : run.steps(steps)) {
-      belay::step step{run.engine(), store};
+    for (auto number : run.steps(how.steps, from.step)) {
+      belay::step step{run.engine(), store, saved};
       step.micro_batches(2);
       for (std::size_t m = 0; m < 2; ++m) {
         const auto scope = step.micro_batch(m);
@@ -112,9 +133,20 @@ auto body(result& out) {
         out.norms.push_back(end.norm);
         out.step_ended();
       });
-      optimizer.apply(std::move(*ok), {.learning_rate = 1e-2, .clip = 0.5});
+      optimizer.apply(std::move(ok->part(store)), {.learning_rate = 1e-2, .clip = 0.5});
+      static_cast<void>(saved.after(number));
     }
+    saved.close();
+    if (!how.exports.empty()) belay::export_parameters(mesh, net, how.exports);
+    const auto weights = store.read(net.last.weight);
+    if (rank.number() != 0 || run.rehearsing()) return;
+    out.from = from.step;
+    for (const T each : weights.values()) out.weights.push_back(static_cast<float>(each));
   };
+}
+template <int Stage, class T>
+auto body(result& out) {
+  return trained<T>(out, {.stage = static_cast<belay::zero_stage>(Stage)});
 }
 
 }  // namespace device_trainer

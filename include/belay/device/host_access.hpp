@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// How the host sees memory that it does not address: piece by piece, through memory that the device copies to and from.
+// Who writes files, or fills parameters from them, comes by here; an engine of a device has one, one of the host none.
+//
+//   if (const belay::host_access* access = engine.access())
+//     access->change(values, [&](std::size_t first, std::span<float> piece) { ... });
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/memory.hpp"
+#include "belay/device/stream.hpp"
+#include "belay/device/stream_event.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Any thread calls it, and every call returns when its copies are over. What the memory holds is not ordered with what
+/// other streams have queued: that is over before.
+class host_access {
+ public:
+  /// Elements of a piece are at most so many bytes.
+  static constexpr std::size_t piece_bytes = std::size_t{256} << 10U;
+
+  /// Copies between two places that the device addresses. Throws what the device has failed with.
+  virtual void copy(void* to, const void* from, std::size_t bytes, where at) const = 0;
+  /// Copies to any memory of the host, and from it.
+  virtual void fetch(void* to, const void* from, std::size_t bytes, where at) const = 0;
+  virtual void place(void* to, const void* from, std::size_t bytes, where at) const = 0;
+
+  /// Calls `visit(first, std::span<T>)` for the elements of `all`, piece by piece, and puts back what it leaves.
+  template <class T, class Visit>
+  void change(std::span<T> all, Visit&& visit, where at = where::current()) const {
+    std::vector<T> seen(std::min(all.size(), piece_bytes / sizeof(T)));
+    for (std::size_t first = 0; first < all.size(); first += seen.size()) {
+      const std::span<T> piece(seen.data(), std::min(seen.size(), all.size() - first));
+      fetch(piece.data(), all.data() + first, piece.size_bytes(), at);
+      visit(first, piece);
+      place(all.data() + first, piece.data(), piece.size_bytes(), at);
+    }
+  }
+
+ protected:
+  ~host_access() = default;
+};
+
+/// By a stream of its own. `Pinned` is memory of the host that the device copies to and from.
+template <stream Stream, memory_region Pinned>
+class device_access final : public host_access {
+ public:
+  /// `staged` is what passes between the device and any memory of the host.
+  device_access(Stream stream, Pinned staged) : stream_(std::move(stream)), staged_(std::move(staged)) {}
+
+  void copy(void* to, const void* from, std::size_t bytes, where at) const override {
+    stream_event over;
+    {
+      const std::lock_guard alone(queueing_);
+      stream_.copy(to, from, bytes, at);
+      over = stream_.record(at);
+    }
+    over.synchronize(at);
+  }
+  void fetch(void* to, const void* from, std::size_t bytes, where at) const override {
+    const std::lock_guard alone(staging_);
+    for (std::size_t first = 0; first < bytes; first += staged_.size_bytes()) {
+      const std::size_t part = std::min(staged_.size_bytes(), bytes - first);
+      copy(staged_.data(), static_cast<const std::byte*>(from) + first, part, at);
+      std::memcpy(static_cast<std::byte*>(to) + first, staged_.data(), part);
+    }
+  }
+  void place(void* to, const void* from, std::size_t bytes, where at) const override {
+    const std::lock_guard alone(staging_);
+    for (std::size_t first = 0; first < bytes; first += staged_.size_bytes()) {
+      const std::size_t part = std::min(staged_.size_bytes(), bytes - first);
+      std::memcpy(staged_.data(), static_cast<const std::byte*>(from) + first, part);
+      copy(static_cast<std::byte*>(to) + first, staged_.data(), part, at);
+    }
+  }
+
+ private:
+  mutable std::mutex queueing_, staging_;
+  mutable Stream stream_;
+  Pinned staged_;
+};
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What an update of AdamW is made with, and how much state it has.
+// IWYU pragma: private, include "belay/train/optimizer.hpp"
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <type_traits>
+
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/kernel/optimizer.hpp"
+#include "belay/parallel/bucket.hpp"
+#include "belay/step/commit.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// learning_rate, beta1, beta2, epsilon, and decay (of parameters made with weight_decay::yes).
+using adamw_settings = kernel::adamw_settings;
+
+/// The token of a committed step.
+template <class Token>
+concept committed_token = std::same_as<std::remove_cvref_t<Token>, committed_step>;
+
+/// Reduced and divided gradients, which are moved.
+template <class Gradients, class T>
+concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
+
+/// Elements of AdamW's state for every element of T that a rank owns: two moments, and a master copy where T is
+/// narrower than its gradients.
+template <class T>
+inline constexpr std::size_t adamw_state_parts = rounds_gradients<T> ? 3 : 2;
+
+/// Elements of AdamW's state for `layout` on a rank with number `rank_in_family[f]` in each family f.
+template <class T = float>
+[[nodiscard]] std::size_t adamw_state_elements(const bucket_layout& layout,
+                                               std::span<const std::size_t> rank_in_family) {
+  return adamw_state_parts<T> * layout.owned_elements(rank_in_family);
+}
+
+/// What may change from step to step: equal on all ranks, which the next commit's vote compares.
+struct update {
+  /// The learning rate of this update.
+  double learning_rate = 1e-3;
+  double clip = std::numeric_limits<double>::infinity();  // the largest norm of all gradients; larger ones are scaled
+};
+
+}  // namespace belay::inline BELAY_ABI
