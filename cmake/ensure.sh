@@ -106,6 +106,19 @@ install_packages() {
   return $failed
 }
 
+# expect_gpu <command> <tools...>: whether programs can be built for a GPU of this machine, which is named. Installs nothing.
+expect_gpu() {
+  local command=$1 tool
+  shift
+  for tool in g++ cmake ninja nvcc "$@"; do
+    command -v "$tool" >/dev/null || { complain "$command: $tool is not found, and nothing is installed here"; return 1; }
+  done
+  # A driver that answers.
+  command -v nvidia-smi >/dev/null && nvidia-smi -L && return
+  complain "$command: nvidia-smi finds no GPU here. BELAY_TEST_LEGS=cuda tests/run compiles for one without it"
+  return 1
+}
+
 # configure <build folder> <cmake arguments...>: into <build folder>/configure.log.
 configure() {
   local dir=$1

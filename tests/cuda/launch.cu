@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A trainer over ranks that share a device of the real runtime. It has the losses and norms of the host, but for what
+// the device's arithmetic fuses. Without a device the launch is refused in one clear backend_error.
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <vector>
+
+#include "belay/backend/cuda.hpp"
+#include "belay/backend/cuda/runtime_api.cuh"
+#include "belay/backend/host.hpp"
+#include "belay/train/launch.hpp"
+#include "unit/train/support/device_trainer.hpp"
+
+namespace {
+
+using device_trainer::result;
+
+bool close(const std::vector<double>& a, const std::vector<double>& b) {
+  bool ok = a.size() == device_trainer::steps && a.size() == b.size();
+  for (std::size_t i = 0; ok && i < a.size(); ++i) ok = std::abs(a[i] - b[i]) <= 1e-4 * std::abs(b[i]);
+  return ok;
+}
+
+// Whether it trains there as on the host.
+template <int Stage, class T>
+bool trains(belay::cuda::runtime_api& api, int ranks) {
+  result expected, got;
+  belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world(ranks),
+                                                                  device_trainer::body<Stage, T>(expected));
+  belay::launch(belay::cuda::world(api, belay::host::world(ranks), {.slot_bytes = 1 << 16}),
+                device_trainer::body<Stage, T>(got));
+  const bool ok = close(got.losses, expected.losses) && close(got.norms, expected.norms);
+  std::printf("%d ranks, zero %d: %s\n", ranks, Stage, ok ? "the host's losses" : "not the host's losses");
+  return ok;
+}
+
+}  // namespace
+
+int main() {
+  belay::cuda::runtime_api api;
+  int devices = 0;
+  const bool has_device = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
+  try {
+    bool ok = true;
+    for (const int ranks : {1, 2, 3}) {
+      ok = trains<0, float>(api, ranks) && ok;
+      ok = trains<3, float>(api, ranks) && ok;
+    }
+    return ok && has_device ? 0 : 1;
+  } catch (const belay::backend_error& problem) {
+    std::printf("%s\n", problem.what());
+    return !has_device && problem.about().call == "open" ? 0 : 1;
+  }
+}
