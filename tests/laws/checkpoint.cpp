@@ -92,10 +92,14 @@ options run_of(const setting& one) {
 
 constexpr std::size_t before = 2, after = 4;
 
+// Under a sanitizer every fourth setting: ranks, streams and writers are threads in each of them.
+bool left_out(std::size_t setting) { return only_a_sample() && setting % 4 != 2; }
+
 }  // namespace
 
 TEST_CASE("on the same mesh the curve has the bits of a run that did not end") {
   for (const setting& one : settings) {
+    if (left_out(static_cast<std::size_t>(&one - settings))) continue;
     CAPTURE(one.mesh.text());
     const directory whole, cut;
     const kept expected = train_on<float>(run_of(one), whole.path, after);
@@ -114,6 +118,7 @@ TEST_CASE("on the same mesh the curve has the bits of a run that did not end") {
 TEST_CASE("on another mesh, stage and policy it goes on within the bounds of these") {
   constexpr std::size_t count = std::size(settings);
   for (std::size_t i = 0; i < count; ++i) {
+    if (left_out(i + 1)) continue;
     const setting &first = settings[i], &second = settings[(i * 5 + 3) % count];
     CAPTURE(first.mesh.text());
     CAPTURE(second.mesh.text());
@@ -133,6 +138,7 @@ TEST_CASE("state of the optimizer in a lower tier trains to the bit as in device
   const directory scratch;
   for (const auto lower : {belay::tier::host, belay::tier::pinned, belay::tier::file}) {
     for (const std::size_t which : {1U, 3U, 8U}) {
+      if (only_a_sample() && which != 3U) continue;
       options run = run_of(settings[which]);
       CAPTURE(run.mesh.text());
       CAPTURE(belay::name(lower));
@@ -161,6 +167,7 @@ TEST_CASE("state in a file goes on in memory, and state in memory in a file, on 
   const std::pair<std::size_t, std::size_t> pairs[] = {{3, 4}, {1, 9}};
   for (const auto& [one, other] : pairs)
     for (const tier from : {tier::file, tier::pinned}) {
+      if (only_a_sample() && (from == tier::file) != (one == 3)) continue;
       const options second = in(settings[other], from == tier::file ? tier::pinned : tier::file);
       CAPTURE(second.mesh.text());
       const directory whole, cut;
