@@ -6,6 +6,7 @@
 
 #include "belay/backend/cuda/device.hpp"      // IWYU pragma: export
 #include "belay/backend/cuda/device_api.hpp"  // IWYU pragma: export
+#include "belay/backend/cuda/graph.hpp"       // IWYU pragma: export
 #include "belay/backend/cuda/group.hpp"       // IWYU pragma: export
 #include "belay/backend/cuda/kit.hpp"         // IWYU pragma: export
 #include "belay/backend/cuda/memory.hpp"      // IWYU pragma: export

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,6 +25,7 @@
 #include "belay/device/kit.hpp"
 #include "belay/device/stream.hpp"
 #include "belay/kernel/rows.hpp"
+#include "fakes/cuda/captures.hpp"
 #include "fakes/cuda/guarded_memory.hpp"
 #include "fakes/cuda/late_queues.hpp"
 
@@ -41,8 +43,10 @@ class device_api {
   using stream_type = work_queue*;
   struct event {
     work_queue::place at;
+    captures::mark in_capture;
   };
   using event_type = event*;
+  using graph_type = const recorded_graph*;
   struct status_type {
     std::string failure;
   };
@@ -74,6 +78,7 @@ class device_api {
 
   status_type allocate(std::byte*& made, std::size_t bytes) {
     return call("allocate", [&] {
+      if (const std::string why = captures_.forbid("allocate"); !why.empty()) return why;
       made = bytes > options_.memory - memory_.bytes() ? nullptr : memory_.map(bytes);
       return made == nullptr ? std::string("out of memory") : std::string();
     });
@@ -81,33 +86,38 @@ class device_api {
   // As cudaFree: all that is queued is over before.
   status_type release(std::byte* memory) {
     return end_of_life("release", [&] {
+      std::string why = captures_.forbid("release");
       queues_.reach_all();
-      return memory_.unmap(memory) ? "" : "was not allocated";
+      return memory_.unmap(memory) ? why : std::string("was not allocated");
     });
   }
   status_type register_host(std::byte* first, std::size_t bytes) {
     return call("register_host", [&] {
+      if (const std::string why = captures_.forbid("register_host"); !why.empty()) return why;
       return registered_.emplace(first, bytes).second ? std::string() : std::string("is registered already");
     });
   }
   status_type unregister_host(std::byte* first) {
     return end_of_life("unregister_host", [&] {
+      std::string why = captures_.forbid("unregister_host");
       queues_.reach_all();
-      return registered_.erase(first) > 0 ? "" : "is not registered";
+      return registered_.erase(first) > 0 ? why : std::string("is not registered");
     });
   }
 
   status_type make_stream(stream_type& made, belay::stream_kind) {
     return call("make_stream", [&] {
+      if (const std::string why = captures_.forbid("make_stream"); !why.empty()) return why;
       made = queues_.make();
       return std::string();
     });
   }
   status_type destroy_stream(stream_type which) {
     return end_of_life("destroy_stream", [&] {
-      if (!queues_.knows(which)) return "no stream";
+      if (!queues_.knows(which)) return std::string("no stream");
+      std::string why = captures_.forbid("destroy_stream", which);
       queues_.destroy(which);
-      return "";
+      return why;
     });
   }
   status_type make_event(event_type& made) {
@@ -123,24 +133,28 @@ class device_api {
   }
   status_type record(event_type which, stream_type on) {
     return on_stream("record", on, [&] {
+      which->in_capture = captures_.record(on);
       which->at = queues_.end_of(on);
       return std::string();
     });
   }
   status_type wait(stream_type on, event_type which) {
     return on_stream("wait", on, [&] {
+      if (const auto captured = captures_.wait(on, which->in_capture)) return *captured;
       queues_.queue(on, {{}, which->at});
       return std::string();
     });
   }
   status_type query(event_type which, bool& reached) {
     return call("query", [&] {
+      if (const std::string why = captures_.forbid("query", which->in_capture); !why.empty()) return why;
       reached = which->at.reached();
       return queues_.failure();
     });
   }
   status_type await(event_type which, std::chrono::nanoseconds at_most, bool& reached) {
     const auto look = [&] {
+      if (const std::string why = captures_.forbid("await", which->in_capture); !why.empty()) return why;
       if (!held_) queues_.reach(which->at);
       reached = which->at.reached();
       return queues_.failure();
@@ -157,8 +171,7 @@ class device_api {
       for (const void* place : {static_cast<const void*>(to), from})
         if (!memory_.holds(place, bytes) && !guarded_memory::within(registered_, place, bytes))
           return "memory of the host that is not registered";
-      queues_.queue(on, {[=] { std::memcpy(to, from, bytes); }, {}});
-      return "";
+      return add(on, [=] { std::memcpy(to, from, bytes); });
     });
   }
   template <class F>
@@ -213,6 +226,34 @@ class device_api {
     });
   }
 
+  /// What is queued on a stream is recorded, and on those that wait for it meanwhile. The end gives it whole.
+  status_type begin_capture(stream_type on) {
+    return on_stream("begin_capture", on, [&] { return captures_.begin(on); });
+  }
+  status_type end_capture(stream_type on, graph_type& made) {
+    made = nullptr;
+    return end_of_life("end_capture", [&] {
+      std::optional<recorded_graph> recorded;
+      std::string why = captures_.end(on, recorded);
+      if (!recorded || calls_.size() == options_.fail_at) return why;
+      auto one = std::make_unique<recorded_graph>(std::move(*recorded));
+      made = one.get();
+      graphs_.emplace(made, std::move(one));
+      return why;
+    });
+  }
+  status_type launch(graph_type which, stream_type on) {
+    return on_stream("launch", on, [&] {
+      if (captures_.captured(on)) return captures_.forbid("launch");
+      if (graphs_.count(which) == 0) return std::string("no graph");
+      which->queue(queues_, on);
+      return std::string();
+    });
+  }
+  status_type destroy_graph(graph_type which) {
+    return end_of_life("destroy_graph", [&] { return graphs_.erase(which) > 0 ? "" : "no graph"; });
+  }
+
   /// For what stands on it: `act(queues)` while no call of it runs.
   template <class Do>
   decltype(auto) with_queues(const Do& act) {
@@ -227,9 +268,10 @@ class device_api {
   /// No wait ends, until `go_on`.
   void hold() noexcept { held_ = true; }
   void go_on() noexcept { held_ = false; }
-  /// Whether nothing of it is left: memory, registered pages, streams, events.
+  /// Whether nothing of it is left: memory, registered pages, streams, events, graphs, captures.
   [[nodiscard]] bool empty() const noexcept {
-    return memory_.ranges() + registered_.size() + queues_.count() + events_.size() == 0;
+    return memory_.ranges() + registered_.size() + queues_.count() + events_.size() + graphs_.size() == 0 &&
+           !captures_.any();
   }
   /// How many calls there were; any thread may ask.
   [[nodiscard]] std::size_t calls_so_far() {
@@ -265,10 +307,14 @@ class device_api {
   }
   template <class Work>
   status_type compute(const char* name, stream_type on, const Work& work) {
-    return on_stream(name, on, [&] {
-      queues_.queue(on, {work, {}});
-      return std::string();
-    });
+    return on_stream(name, on, [&] { return add(on, work); });
+  }
+  // What is captured does not run.
+  template <class Work>
+  std::string add(stream_type on, const Work& work) {
+    if (captures_.captured(on)) return captures_.add(on, work);
+    queues_.queue(on, {work, {}});
+    return {};
   }
 
   device_options options_;
@@ -278,11 +324,13 @@ class device_api {
   guarded_memory memory_;
   guarded_memory::range_map registered_;
   late_queues queues_;
+  captures captures_;
   std::map<const event*, std::unique_ptr<event>> events_;
+  std::map<const recorded_graph*, std::unique_ptr<recorded_graph>> graphs_;
   std::vector<std::string> calls_;
 };
 
-static_assert(belay::cuda::device_api<device_api>);
+static_assert(belay::cuda::device_api<device_api> && belay::cuda::capturing_api<device_api>);
 static_assert(belay::compute_kit<belay::cuda::kit<device_api>, float>);
 static_assert(belay::mixed_kit<belay::cuda::kit<device_api>, belay::bf16, belay::bf16, belay::bf16>);
 static_assert(belay::clocked_stream<belay::cuda::stream<device_api>>);

@@ -50,6 +50,14 @@ class communication_order final : public completion_source,
         scratch_(on, room, at),
         staged_(on, room, at) {}
 
+  /// What returns when a device has done it is done at once, and is in no launch of a graph that is being captured.
+  void expect_no_capture(const char* what, where at) const {
+    if (device_->capturing())
+      throw usage_error(std::string(what) +
+                            " in what is captured as a graph would be done now, and in no launch: queue it on the "
+                            "stream, start it, or call it outside of the captured body",
+                        at);
+  }
   /// For what the rank's own thread calls.
   [[nodiscard]] stream<Api>& of_calls() noexcept { return called_; }
   /// Memory of the device, and of the host that it copies to and from, for one such call at a time.

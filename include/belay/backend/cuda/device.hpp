@@ -35,6 +35,11 @@ class device {
   [[nodiscard]] Api& api() const noexcept { return *api_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
+  /// Whether the rank's thread captures: what would run at once is in no launch of the graph then.
+  [[nodiscard]] bool capturing() const noexcept { return capturing_.load(std::memory_order_relaxed); }
+  void begin_capture() const noexcept { capturing_.store(true, std::memory_order_relaxed); }
+  void end_capture() const noexcept { capturing_.store(false, std::memory_order_relaxed); }
+
   /// Throws the backend_error of `call`, which was about `bytes`, unless it has succeeded.
   void expect(const status_type& got, const char* call, std::size_t bytes, where at) const {
     if (api_->succeeded(got)) [[likely]]
@@ -54,7 +59,7 @@ class device {
  private:
   Api* api_;
   int rank_;
-  mutable std::atomic<bool> failed_{false};
+  mutable std::atomic<bool> failed_{false}, capturing_{false};
 };
 
 }  // namespace belay::inline BELAY_ABI::cuda

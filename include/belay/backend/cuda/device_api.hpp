@@ -120,6 +120,22 @@ concept attending_api = requires(A& api, typename A::stream_type stream, const a
   { api.attention(stream, backward) } -> std::same_as<typename A::status_type>;
 };
 
+/// One that has graphs. From `begin_capture` on, what is queued on a stream is recorded and does not run, and what is
+/// queued on a stream that has waited for an event of it since; those are joined again before the end. Only the calling
+/// thread is bound: it does not allocate, does not wait for what is recorded, and a captured stream waits for no event
+/// from outside. `end_capture` ends that whatever has gone wrong in it, and then makes nothing, else a graph that can
+/// be launched. `launch` queues all of it, as often as one likes, with the pointers and scalars of then. A graph that
+/// is running may be destroyed.
+template <class A>
+concept capturing_api = device_runtime<A> &&
+    requires(A& api, typename A::stream_type stream, typename A::graph_type graph, typename A::graph_type& made) {
+  requires std::is_trivially_copyable_v<typename A::graph_type>;
+  { api.begin_capture(stream) } -> std::same_as<typename A::status_type>;
+  { api.end_capture(stream, made) } -> std::same_as<typename A::status_type>;
+  { api.launch(graph, stream) } -> std::same_as<typename A::status_type>;
+  { api.destroy_graph(graph) } -> std::same_as<typename A::status_type>;
+};
+
 /// All that the backend needs of a device.
 template <class A>
 concept device_api = device_runtime<A> && device_arithmetic<A> && device_sorting<A>;

@@ -48,6 +48,8 @@ class group : public group_operations<group<Api, ControlRank>> {
   /// What it promises (comm/communicator.hpp).
   static constexpr bool sums_in_rank_order = true;
   static constexpr bool has_varying_counts = true;
+  /// Host threads meet in each operation: no graph has that.
+  static constexpr bool meets_on_host = true;
   using member_type = group_member<Api, ControlRank>;
   using order_type = communication_order<Api>;
   using control_type = typename ControlRank::group_type;
@@ -71,11 +73,13 @@ class group : public group_operations<group<Api, ControlRank>> {
   /// Runs f(0) ... f(count - 1) on the device; returns when they are over. What streams have queued is not waited for.
   template <kernel::indexed F>
   void each(std::size_t count, const F& f, where at = where::current()) const {
+    order_->expect_no_capture("a kernel between operations", at);
     order_->of_calls().each(count, f);
     order_->of_calls().synchronize(at);
   }
   /// Copies from memory of the device to that of the host, and to it. The same.
   void fetch(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+    order_->expect_no_capture("a copy to the host", at);
     const std::span<std::byte> staged = order_->staged();
     for (std::size_t first = 0; first < bytes; first += staged.size()) {
       const std::size_t part = std::min(staged.size(), bytes - first);
@@ -85,6 +89,7 @@ class group : public group_operations<group<Api, ControlRank>> {
     }
   }
   void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+    order_->expect_no_capture("a copy from the host", at);
     const std::span<std::byte> staged = order_->staged();
     for (std::size_t first = 0; first < bytes; first += staged.size()) {
       const std::size_t part = std::min(staged.size(), bytes - first);
@@ -164,6 +169,7 @@ class group : public group_operations<group<Api, ControlRank>> {
 
   template <operation What, class... Arguments>
   void run(const buffer_use& buffers, const where& at, const Arguments&... arguments) const {
+    order_->expect_no_capture(name(What), at);
     static_cast<void>(control_.checked_call(name(What), at));  // (a barrier is a call of its own)
     order_->expect_free(What, buffers, at);
     order_->report_abandoned(at);

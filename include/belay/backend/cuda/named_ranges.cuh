@@ -61,6 +61,11 @@ class named_ranges : public Api {
     const named_range here("belay attention");
     return Api::attention(on, call);
   }
+  template <class Graph>
+  [[nodiscard]] status_type launch(Graph which, stream_type on) {
+    const named_range here("belay launch");
+    return Api::launch(which, on);
+  }
   [[nodiscard]] status_type copy(stream_type on, void* to, const void* from, std::size_t bytes) {
     const named_range here("belay copy");
     return Api::copy(on, to, from, bytes);

@@ -57,6 +57,7 @@ class runtime_api {
   using status_type = runtime_status;
   using stream_type = runtime_stream;
   using event_type = cudaEvent_t;
+  using graph_type = cudaGraphExec_t;
 
   /// Of the device with that number; `open` looks whether it is there.
   explicit runtime_api(int device = 0) noexcept : device_(device) {}
@@ -161,6 +162,28 @@ class runtime_api {
     }
   }
 
+  /// Graphs of what a stream is given, captured for the calling thread alone, and ready to be launched.
+  [[nodiscard]] status_type begin_capture(stream_type on) const noexcept {
+    return {"cudaStreamBeginCapture", cudaStreamBeginCapture(on.order, cudaStreamCaptureModeThreadLocal)};
+  }
+  [[nodiscard]] status_type end_capture(stream_type on, graph_type& made) const noexcept {
+    made = nullptr;
+    cudaGraph_t recorded = nullptr;
+    status_type got{"cudaStreamEndCapture", cudaStreamEndCapture(on.order, &recorded)};
+    if (!succeeded(got)) return got;
+    got = {"cudaGraphInstantiate", cudaGraphInstantiate(&made, recorded, 0)};
+    const status_type freed{"cudaGraphDestroy", cudaGraphDestroy(recorded)};
+    if (!succeeded(got) || succeeded(freed)) return got;
+    static_cast<void>(cudaGraphExecDestroy(made));
+    return freed;
+  }
+  [[nodiscard]] status_type launch(graph_type which, stream_type on) const noexcept {
+    return {"cudaGraphLaunch", cudaGraphLaunch(which, on.order)};
+  }
+  [[nodiscard]] status_type destroy_graph(graph_type which) const noexcept {
+    return {"cudaGraphExecDestroy", cudaGraphExecDestroy(which)};
+  }
+
   /// Work in the order of a stream: a copy in any direction, a kernel of indices, a kernel of teams.
   [[nodiscard]] status_type copy(stream_type on, void* to, const void* from, std::size_t bytes) const noexcept {
     return {"cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, on.order)};
@@ -252,6 +275,7 @@ class runtime_api {
   int device_;
 };
 
-static_assert(device_api<runtime_api> && attending_api<runtime_api, float> && attending_api<runtime_api, bf16>);
+static_assert(device_api<runtime_api> && capturing_api<runtime_api>);
+static_assert(attending_api<runtime_api, float> && attending_api<runtime_api, bf16>);
 
 }  // namespace belay::inline BELAY_ABI::cuda

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "belay/backend/cuda/device.hpp"
+#include "belay/backend/cuda/graph.hpp"
 #include "belay/backend/cuda/stream_state.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -46,6 +47,7 @@ class stream : public counted_stream {
  public:
   /// Work does run.
   static constexpr bool runs_nothing = false;
+  using graph_type = graph<Api>;
 
   /// Where the rank's world gives a `watch`, every wait for the stream ends, as one for a `queue_stream` does.
   explicit stream(const device<Api>& on, stream_kind kind = stream_kind::compute,
@@ -82,6 +84,39 @@ class stream : public counted_stream {
   /// Queues a copy, where the device addresses both places: its own memory, or registered memory of the host.
   void copy(void* to, const void* from, std::size_t bytes, where at = where::current()) {
     if (bytes > 0) expect(api().copy(handle(), to, from, bytes), "copy", bytes, at);
+  }
+
+  /// What `work()` queues here, as a graph: nothing of it runs before `launch`. It queues with pointers and scalars
+  /// that stay what they are, does not wait, and allocates nothing of the device. Streams that wait for this one's
+  /// events are captured too, and this one waits for theirs before the end. Throws backend_error, and what `work`
+  /// throws; the capture has ended then.
+  template <std::invocable Work>
+  requires capturing_api<Api>
+  [[nodiscard]] graph_type capture(Work&& work, where at = where::current()) {
+    const std::uint64_t before = state_->last_place();
+    expect(api().begin_capture(handle()), "begin_capture", 0, at);
+    state_->on().begin_capture();
+    state_->begin_capture();
+    typename Api::graph_type made{};
+    try {
+      std::forward<Work>(work)();
+    } catch (...) {
+      note_end();
+      if (api().succeeded(api().end_capture(handle(), made)))
+        state_->on().note(api().destroy_graph(made), "destroy_graph");
+      renew_after_failure(before);
+      throw;
+    }
+    note_end();
+    const auto got = api().end_capture(handle(), made);
+    if (!api().succeeded(got)) renew_after_failure(before);
+    expect(got, "end_capture", 0, at);
+    return graph_type(state_->on(), made, before + 1, state_->last_place());
+  }
+  /// Queues all of a graph that was captured here. Events that were recorded in the capture stand for its end.
+  void launch(graph_type& what, where at = where::current()) requires capturing_api<Api> {
+    expect(api().launch(what.handle(), handle()), "launch", 0, at);
+    if (what.take_first_launch()) state_->renew(what.first_place(), what.last_place(), at);
   }
 
   /// An event at the end of what is queued. Throws backend_error.
@@ -125,6 +160,20 @@ class stream : public counted_stream {
   }
 
  private:
+  // Of a capture.
+  void note_end() const noexcept {
+    state_->on().end_capture();
+    state_->end_capture();
+  }
+  // Places of a capture that has come to nothing.
+  void renew_after_failure(std::uint64_t before) const noexcept {
+    try {
+      state_->renew(before + 1, state_->last_place(), {});
+    } catch (const backend_error& thrown) {
+      state_->fail(thrown);
+    }
+  }
+
   std::shared_ptr<stream_state<Api>> state_;
 };
 

@@ -79,6 +79,14 @@ class stream_state final : public event_source, public device_places<Api> {
     recorded_.store(place, std::memory_order_release);
     return place;
   }
+  /// The last place that was marked.
+  [[nodiscard]] std::uint64_t last_place() const noexcept { return recorded_.load(std::memory_order_relaxed); }
+  /// Places that were marked in a capture stand for the present end of the queue from here on.
+  void renew(std::uint64_t first, std::uint64_t last, where at) const {
+    const std::uint64_t end = last_place();
+    if (end >= events) first = std::max(first, end - events + 1);
+    for (; first <= last; ++first) device_->expect(api().record(event_of(first), stream_), "record", 0, at);
+  }
   void let_wait(const stream_state& other, std::uint64_t place, where at) const override {
     if (&other == this) return;
     const std::shared_lock lock(open_);
@@ -86,7 +94,12 @@ class stream_state final : public event_source, public device_places<Api> {
     other.device_->expect(api().wait(other.stream_, event_of(place)), "wait", 0, at);
   }
 
+  /// Places from the next one on are of a capture, and reached by no work that is queued; or no more.
+  void begin_capture() const noexcept { captured_from_.store(last_place() + 1, std::memory_order_release); }
+  void end_capture() const noexcept { captured_from_.store(no_place, std::memory_order_release); }
+
   [[nodiscard]] bool over(std::uint64_t place) const noexcept override {
+    if (captured(place)) return false;
     if (known_over_.load(std::memory_order_acquire) >= place) return true;
     const std::shared_lock lock(open_);
     if (closed_) return true;
@@ -101,6 +114,7 @@ class stream_state final : public event_source, public device_places<Api> {
   }
   [[nodiscard]] bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline,
                                 where at) const override {
+    expect_not_captured(place, at);
     std::optional<stream_patience> mine;
     while (!over(place)) {
       const auto now = std::chrono::steady_clock::now();
@@ -120,6 +134,7 @@ class stream_state final : public event_source, public device_places<Api> {
   }
   [[nodiscard]] std::string text() const override { return std::string(name(kind_)) + " stream of the device"; }
   void expect_done(std::uint64_t place, where at) const override {
+    expect_not_captured(place, at);
     const std::shared_lock lock(open_);
     {
       const std::lock_guard of_failure(failing_);
@@ -155,6 +170,15 @@ class stream_state final : public event_source, public device_places<Api> {
   }
 
  private:
+  static constexpr std::uint64_t no_place = ~std::uint64_t{0};
+
+  [[nodiscard]] bool captured(std::uint64_t place) const noexcept {
+    return place >= captured_from_.load(std::memory_order_acquire);
+  }
+  void expect_not_captured(std::uint64_t place, where at) const {
+    if (captured(place))
+      throw usage_error("what is captured as a graph does not run before its launch: nothing in it waits for it", at);
+  }
   [[nodiscard]] typename Api::event_type event_of(std::uint64_t place) const noexcept { return ring_[place % events]; }
 
   void note_over(std::uint64_t place) const noexcept {
@@ -189,6 +213,7 @@ class stream_state final : public event_source, public device_places<Api> {
   std::array<typename Api::event_type, events> ring_{};
   std::size_t made_ = 0;
   std::atomic<std::uint64_t> recorded_{0};
+  mutable std::atomic<std::uint64_t> captured_from_{no_place};
   mutable std::atomic<std::uint64_t> known_over_{0};  // all places up to it are reached
   mutable std::shared_mutex open_;                    // taken alone by what closes the stream
   bool closed_ = false;
