@@ -6801,6 +6801,51 @@ class copy_stream {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/device/device_numbers.hpp
+//
+// Numbers of a step that kernels read in the memory of the device: a plain struct, which the host writes in the order
+// of a stream before each use. So what is queued has their address alone, and may be captured once and launched often.
+//
+//   belay::device_numbers<float, Memory> scale(engine.activations().memory());
+//   scale.write(kit.stream(), 0.5F);
+//   kit.each(n, belay::kernel::scale_from<float>{scale.get(), x});
+
+namespace belay::inline BELAY_ABI {
+
+/// Stays where it is, and outlives what is queued.
+template <class T, device_region Memory>
+class device_numbers {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  /// In memory of the device that `beside` is in, and of the host that is copied from. Throws where there is no room.
+  explicit device_numbers(const Memory& beside, where at = where::current())
+      : memory_(beside.beside(bytes, at)), staged_(beside.host_beside(bytes, at)) {}
+  device_numbers(const device_numbers&) = delete;  // kernels point to it
+  device_numbers& operator=(const device_numbers&) = delete;
+
+  /// Of the device, for kernels.
+  [[nodiscard]] const T* get() const noexcept { return reinterpret_cast<const T*>(memory_.data()); }
+  /// Later work of `stream` finds `value`; earlier work of it what there was. The host waits where the copy before is
+  /// not over. Not in a capture.
+  template <stream Stream>
+  void write(Stream& stream, const T& value, where at = where::current()) {
+    copied_.synchronize(at);
+    std::memcpy(staged_.data(), &value, sizeof value);
+    queue_copy(stream, memory_.data(), staged_.data(), sizeof value);
+    copied_ = stream.record();
+  }
+
+ private:
+  static constexpr std::size_t bytes = leased_size(sizeof(T));
+
+  Memory memory_;
+  decltype(std::declval<const Memory&>().host_beside(0, where{})) staged_;
+  stream_event copied_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/device/findings.hpp
 //
 // The findings of a step: one record of fixed size in the memory of the device, which its kernels write in the order of
@@ -7574,6 +7619,11 @@ class findings_copy {
   findings_copy(const Memory&, where) noexcept {}
   [[nodiscard]] kernel::findings_record& record() noexcept { return record_; }
   [[nodiscard]] const kernel::findings_record& record() const noexcept { return record_; }
+  /// Queues that `of` is empty, and of step or pass `number`.
+  template <stream Stream>
+  void empty(Stream& stream, kernel::findings_record* of, std::uint64_t number) const {
+    stream.run(clear_findings{of, number});
+  }
 
  private:
   kernel::findings_record record_;
@@ -7584,13 +7634,19 @@ class findings_copy<Memory> {
  public:
   /// Of memory that the host does not read: a record in pinned memory, which is copied to.
   findings_copy(const Memory& beside, where at)
-      : memory_(beside.host_beside(sizeof(kernel::findings_record), at)),
-        record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record) {}
+      : memory_(beside.host_beside(2 * sizeof(kernel::findings_record), at)),
+        record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record[2]) {}
   [[nodiscard]] kernel::findings_record& record() const noexcept { return *record_; }
+  /// The same by a copy: of a step whose kernels are a graph nothing else is queued. The step before is over.
+  template <stream Stream>
+  void empty(Stream& stream, kernel::findings_record* of, std::uint64_t number) const {
+    record_[1].began = number;
+    queue_copy(stream, of, record_ + 1, sizeof *of);
+  }
 
  private:
   decltype(std::declval<const Memory&>().host_beside(0, where{})) memory_;
-  kernel::findings_record* record_;
+  kernel::findings_record* record_;  // the copy, and an empty one
 };
 
 /// Stays where it is while streams use it. Over a rehearsal's memory nothing is written, and nothing was found.
@@ -7614,7 +7670,7 @@ class findings {
   /// What `stream` gets from here on belongs to the step or pass `number`, which is not that before.
   template <stream Stream>
   void begin(Stream& stream, std::uint64_t number) {
-    stream.run(clear_findings{record(), number});
+    copied_.empty(stream, record(), number);
   }
   /// Queues the copy for the host, once a step; the event is behind it.
   template <stream Stream>
@@ -8845,6 +8901,24 @@ struct scale {
   BELAY_HD void pack(std::size_t i) const noexcept {
     auto here = load_pack<indices_of_pack>(x, i);
     run_pack<indices_of_pack>(scale{factor, here.of});
+    store_pack(here, x, i);
+  }
+};
+
+/// x[i] *= *factor, which is read when it runs.
+template <real T>
+struct scale_from {
+  /// The operands, where the result goes, and one index of it.
+  const T* factor;
+  T* x;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] *= *factor; }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    auto here = load_pack<indices_of_pack>(x, i);
+    run_pack<indices_of_pack>(scale<T>{*factor, here.of});
     store_pack(here, x, i);
   }
 };
@@ -10610,23 +10684,40 @@ template <real T>
           static_cast<T>(1 - settings.learning_rate * settings.decay)};
 }
 
+/// The same in memory, where a kernel reads them when it runs: what a graph captures is their address.
+template <real T>
+struct adamw_scalars_in {
+  /// Where they are.
+  const adamw_scalars<T>* memory;
+};
+/// The scalars of a kernel that has them, or has their address.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr const adamw_scalars<T>& scalars_of(const adamw_scalars<T>& own) noexcept {
+  return own;
+}
+template <real T>
+[[nodiscard]] BELAY_HD constexpr adamw_scalars<T> scalars_of(const adamw_scalars_in<T>& elsewhere) noexcept {
+  return *elsewhere.memory;
+}
+
 /// value -= lr * (m^ / (sqrt(v^) + eps) + decay * value). The moments are updated in place. `Gradient` may be narrower
-/// than `T`.
-template <real T, class Gradient = T>
+/// than `T`. `Scalars` are the step's, or their address: `adamw_scalars_in`.
+template <real T, class Gradient = T, class Scalars = adamw_scalars<T>>
 struct adamw {
   /// Updates one element and its moments.
   T* value;
   const Gradient* gradient;
   T* first_moment;
   T* second_moment;
-  adamw_scalars<T> at;
+  Scalars at;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-    const T g = static_cast<T>(gradient[i]) * at.gradient_scale;
-    const T m = at.beta1 * first_moment[i] + at.complement1 * g;
-    const T v = at.beta2 * second_moment[i] + at.complement2 * (g * g);
+    const adamw_scalars<T>& by = scalars_of(at);
+    const T g = static_cast<T>(gradient[i]) * by.gradient_scale;
+    const T m = by.beta1 * first_moment[i] + by.complement1 * g;
+    const T v = by.beta2 * second_moment[i] + by.complement2 * (g * g);
     first_moment[i] = m;
     second_moment[i] = v;
-    value[i] = at.keep * value[i] - at.step_size * m / (square_root(v) * at.root_correction + at.epsilon);
+    value[i] = by.keep * value[i] - by.step_size * m / (square_root(v) * by.root_correction + by.epsilon);
   }
 
   /// Elements of a cache line; asks for those of one ahead of its use.
@@ -10648,7 +10739,8 @@ struct adamw {
     auto of_first = load_pack<indices_of_pack>(first_moment, i),
          of_second = load_pack<indices_of_pack>(second_moment, i);
     const auto of_gradient = load_pack<indices_of_pack>(gradient, i);
-    run_pack<indices_of_pack>(adamw{of_value.of, of_gradient.of, of_first.of, of_second.of, at});
+    run_pack<indices_of_pack>(
+        adamw<T, Gradient>{of_value.of, of_gradient.of, of_first.of, of_second.of, scalars_of(at)});
     store_pack(of_value, value, i);
     store_pack(of_first, first_moment, i);
     store_pack(of_second, second_moment, i);
@@ -10657,11 +10749,11 @@ struct adamw {
 
 /// The same of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
 /// that is not the master rounded was written from outside (first values, an import), and is taken as the master.
-template <real T, stored_real Value>
+template <real T, stored_real Value, class Scalars = adamw_scalars<T>>
 struct adamw_of_master {
   /// The rounded value, and the update of its master copy.
   Value* value;
-  adamw<T> master;
+  adamw<T, T, Scalars> master;
 
   /// Updates the master copy and rounds it.
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
@@ -10690,8 +10782,8 @@ struct adamw_of_master {
     auto of_first = load_pack<indices_of_pack>(master.first_moment, i);
     auto of_second = load_pack<indices_of_pack>(master.second_moment, i);
     const auto of_gradient = load_pack<indices_of_pack>(master.gradient, i);
-    run_pack<indices_of_pack>(
-        adamw_of_master{narrow.of, {of_value.of, of_gradient.of, of_first.of, of_second.of, master.at}});
+    run_pack<indices_of_pack>(adamw_of_master<T, Value>{
+        narrow.of, {of_value.of, of_gradient.of, of_first.of, of_second.of, scalars_of(master.at)}});
     store_pack(narrow, value, i);
     store_pack(of_value, master.value, i);
     store_pack(of_first, master.first_moment, i);
@@ -35662,6 +35754,77 @@ class offloaded_state {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/optimizer/resident_update.hpp
+//
+// The update of what lies on the device: kernels over the ranges that a rank owns, chunk by chunk, so that sharding
+// changes no bit. The values of a bucket are gathered while the next one is updated.
+
+namespace belay::inline BELAY_ABI {
+
+/// Who says when a part of a step is queued: at once, or captured and launched. It calls `queue` or knows what that
+/// queues.
+using queued_part = std::function<void(function_ref<void()> queue, where at)>;
+
+/// The scalars of an update in the memory of a device, where there is one.
+template <class State>
+struct update_numbers {
+  /// Null where kernels have the scalars themselves; `write` writes them in the order of the engine's stream.
+  const adamw_step<State>* memory = nullptr;
+  std::function<void(const adamw_step<State>&, where)> write;
+
+  /// Beside the memory of `run`, which keeps it.
+  template <class Run>
+  void make(Run& run, where at) {
+    using memory_type = typename Run::memory_type;
+    if constexpr (device_region<memory_type>) {
+      auto& engine = run.engine();
+      auto numbers =
+          std::make_shared<device_numbers<adamw_step<State>, memory_type>>(engine.activations().memory(), at);
+      memory = numbers->get();
+      write = [&engine, to = numbers.get()](const adamw_step<State>& value, where now) {
+        to->write(engine.compute(), value, now);
+      };
+      run.keep(numbers);
+    }
+  }
+};
+
+/// Queues the update of the ranges `owned`, whose `state` is one part after the other. Each bucket's gather is started
+/// when its values are there.
+template <class T, class Kit, class Buckets, class Scalars>
+void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> owned, std::span<compute_type_t<T>> state,
+                  const Scalars& decayed, const Scalars& undecayed, where at) {
+  using state_type = compute_type_t<T>;
+  constexpr bool has_master = !std::is_same_v<T, state_type>;
+  const std::size_t part = state.size() / (has_master ? 3 : 2);
+  state_type* const first = state.data();
+  state_type* const second = first + part;
+  std::size_t done = 0;
+  std::size_t bucket = 0;
+  auto& stream = kit.stream();
+  for (const owned_range<T>& range : owned) {
+    for (; bucket < range.bucket; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
+    const Scalars& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
+    for (std::size_t i = 0; i < range.count; i += parameter_chunk) {
+      const std::size_t count = range.count - i < parameter_chunk ? range.count - i : parameter_chunk;
+      const auto update = [&](state_type* value) {
+        return kernel::adamw<state_type, state_type, Scalars>{value, range.gradient + i, first + done, second + done,
+                                                              scalars};
+      };
+      if constexpr (has_master)
+        kit.each(count,
+                 kernel::adamw_of_master<state_type, T, Scalars>{range.value + i, update(first + 2 * part + done)});
+      else
+        kit.each(count, update(range.value + i));
+      done += count;
+    }
+  }
+  for (; bucket < buckets.layout().buckets().size(); ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
+  buckets.finish_gathers_in(stream);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/train/optimizer/update.hpp
 //
 // What an update of AdamW is made with, and how much state it has.
@@ -35730,6 +35893,7 @@ class adamw {
     own_kit_.reset();
     kit_ = &store.run().engine().kit();
     if (tier_ == tier::device) access_ = store.run().engine().access(at);
+    if constexpr (works_on_device<Group>) numbers_.make(store.run(), at);
     if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
     before_ = [&store](where now) { store.note_before_update(now); };
@@ -35842,6 +36006,8 @@ class adamw {
     visit("epsilon", settings_.epsilon);
     visit("decay", settings_.decay);
   }
+  /// What an update queues goes through `by` from now on, such as graphs; an empty one ends that.
+  void queued_by(queued_part by) { queued_by_ = std::move(by); }
   [[nodiscard]] const adamw_settings& settings() const noexcept { return settings_; }
   void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }
 
@@ -35978,31 +36144,17 @@ class adamw {
       update_offloaded_(*this, {decayed, undecayed}, at);
       return buckets_->finish_gathers_in(kit_->stream());
     }
-    const std::size_t part = state_.size() / adamw_state_parts<T>;
-    state_type* const first = state_.data();
-    state_type* const second = first + part;
-    std::size_t done = 0;
-    std::size_t bucket = 0;
     Kit& kit = kit_ != nullptr ? *kit_ : *own_kit_;
-    auto& stream = kit.stream();
-    for (const owned_range<T>& range : used.owned()) {
-      for (; bucket < range.bucket; ++bucket) buckets_->start_gather(bucket, after(stream.record(), at));
-      const auto& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
-      for (std::size_t i = 0; i < range.count; i += parameter_chunk) {
-        const std::size_t count = range.count - i < parameter_chunk ? range.count - i : parameter_chunk;
-        const auto update = [&](state_type* value) {
-          return kernel::adamw<state_type>{value, range.gradient + i, first + done, second + done, scalars};
-        };
-        if constexpr (rounds_gradients<T>)
-          kit.each(count, kernel::adamw_of_master<state_type, T>{range.value + i, update(first + 2 * part + done)});
-        else
-          kit.each(count, update(range.value + i));
-        done += count;
+    if constexpr (works_on_device<Group>) {
+      if (numbers_.memory != nullptr) {
+        using scalars_type = kernel::adamw_scalars_in<state_type>;
+        const scalars_type with{&numbers_.memory->decayed}, without{&numbers_.memory->undecayed};
+        const auto queue = [&] { queue_update<T>(kit, *buckets_, used.owned(), state_, with, without, at); };
+        numbers_.write({decayed, undecayed}, at);
+        return queued_by_ ? queued_by_(queue, at) : queue();
       }
     }
-    for (; bucket < buckets_->layout().buckets().size(); ++bucket)
-      buckets_->start_gather(bucket, after(stream.record(), at));
-    buckets_->finish_gathers_in(stream);
+    queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at);
   }
 
   adamw_settings settings_;
@@ -36017,6 +36169,8 @@ class adamw {
   std::function<void(std::uint64_t)> note_;    // tells a store what the last update was made with
   std::function<void(where)> before_;          // and that there will be one
   std::function<residency_hold(where)> hold_;  // of state on the device, which may be away
+  update_numbers<state_type> numbers_;
+  queued_part queued_by_;
   std::shared_ptr<offloaded_type> offloaded_;
   std::function<void(adamw&, const adamw_step<state_type>&, where)> update_offloaded_;
 };

@@ -82,6 +82,11 @@ class findings_copy {
   findings_copy(const Memory&, where) noexcept {}
   [[nodiscard]] kernel::findings_record& record() noexcept { return record_; }
   [[nodiscard]] const kernel::findings_record& record() const noexcept { return record_; }
+  /// Queues that `of` is empty, and of step or pass `number`.
+  template <stream Stream>
+  void empty(Stream& stream, kernel::findings_record* of, std::uint64_t number) const {
+    stream.run(clear_findings{of, number});
+  }
 
  private:
   kernel::findings_record record_;
@@ -92,13 +97,19 @@ class findings_copy<Memory> {
  public:
   /// Of memory that the host does not read: a record in pinned memory, which is copied to.
   findings_copy(const Memory& beside, where at)
-      : memory_(beside.host_beside(sizeof(kernel::findings_record), at)),
-        record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record) {}
+      : memory_(beside.host_beside(2 * sizeof(kernel::findings_record), at)),
+        record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record[2]) {}
   [[nodiscard]] kernel::findings_record& record() const noexcept { return *record_; }
+  /// The same by a copy: of a step whose kernels are a graph nothing else is queued. The step before is over.
+  template <stream Stream>
+  void empty(Stream& stream, kernel::findings_record* of, std::uint64_t number) const {
+    record_[1].began = number;
+    queue_copy(stream, of, record_ + 1, sizeof *of);
+  }
 
  private:
   decltype(std::declval<const Memory&>().host_beside(0, where{})) memory_;
-  kernel::findings_record* record_;
+  kernel::findings_record* record_;  // the copy, and an empty one
 };
 
 /// Stays where it is while streams use it. Over a rehearsal's memory nothing is written, and nothing was found.
@@ -122,7 +133,7 @@ class findings {
   /// What `stream` gets from here on belongs to the step or pass `number`, which is not that before.
   template <stream Stream>
   void begin(Stream& stream, std::uint64_t number) {
-    stream.run(clear_findings{record(), number});
+    copied_.empty(stream, record(), number);
   }
   /// Queues the copy for the host, once a step; the event is behind it.
   template <stream Stream>

@@ -125,6 +125,24 @@ struct scale {
   }
 };
 
+/// x[i] *= *factor, which is read when it runs.
+template <real T>
+struct scale_from {
+  /// The operands, where the result goes, and one index of it.
+  const T* factor;
+  T* x;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] *= *factor; }
+
+  /// As of `packed`.
+  static constexpr std::size_t indices_of_pack = pack_size<T>;
+  [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x); }
+  BELAY_HD void pack(std::size_t i) const noexcept {
+    auto here = load_pack<indices_of_pack>(x, i);
+    run_pack<indices_of_pack>(scale<T>{*factor, here.of});
+    store_pack(here, x, i);
+  }
+};
+
 /// out[i] = factor * x[i]
 template <real T>
 struct multiple {

@@ -66,23 +66,40 @@ template <real T>
           static_cast<T>(1 - settings.learning_rate * settings.decay)};
 }
 
+/// The same in memory, where a kernel reads them when it runs: what a graph captures is their address.
+template <real T>
+struct adamw_scalars_in {
+  /// Where they are.
+  const adamw_scalars<T>* memory;
+};
+/// The scalars of a kernel that has them, or has their address.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr const adamw_scalars<T>& scalars_of(const adamw_scalars<T>& own) noexcept {
+  return own;
+}
+template <real T>
+[[nodiscard]] BELAY_HD constexpr adamw_scalars<T> scalars_of(const adamw_scalars_in<T>& elsewhere) noexcept {
+  return *elsewhere.memory;
+}
+
 /// value -= lr * (m^ / (sqrt(v^) + eps) + decay * value). The moments are updated in place. `Gradient` may be narrower
-/// than `T`.
-template <real T, class Gradient = T>
+/// than `T`. `Scalars` are the step's, or their address: `adamw_scalars_in`.
+template <real T, class Gradient = T, class Scalars = adamw_scalars<T>>
 struct adamw {
   /// Updates one element and its moments.
   T* value;
   const Gradient* gradient;
   T* first_moment;
   T* second_moment;
-  adamw_scalars<T> at;
+  Scalars at;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-    const T g = static_cast<T>(gradient[i]) * at.gradient_scale;
-    const T m = at.beta1 * first_moment[i] + at.complement1 * g;
-    const T v = at.beta2 * second_moment[i] + at.complement2 * (g * g);
+    const adamw_scalars<T>& by = scalars_of(at);
+    const T g = static_cast<T>(gradient[i]) * by.gradient_scale;
+    const T m = by.beta1 * first_moment[i] + by.complement1 * g;
+    const T v = by.beta2 * second_moment[i] + by.complement2 * (g * g);
     first_moment[i] = m;
     second_moment[i] = v;
-    value[i] = at.keep * value[i] - at.step_size * m / (square_root(v) * at.root_correction + at.epsilon);
+    value[i] = by.keep * value[i] - by.step_size * m / (square_root(v) * by.root_correction + by.epsilon);
   }
 
   /// Elements of a cache line; asks for those of one ahead of its use.
@@ -104,7 +121,8 @@ struct adamw {
     auto of_first = load_pack<indices_of_pack>(first_moment, i),
          of_second = load_pack<indices_of_pack>(second_moment, i);
     const auto of_gradient = load_pack<indices_of_pack>(gradient, i);
-    run_pack<indices_of_pack>(adamw{of_value.of, of_gradient.of, of_first.of, of_second.of, at});
+    run_pack<indices_of_pack>(
+        adamw<T, Gradient>{of_value.of, of_gradient.of, of_first.of, of_second.of, scalars_of(at)});
     store_pack(of_value, value, i);
     store_pack(of_first, first_moment, i);
     store_pack(of_second, second_moment, i);
@@ -113,11 +131,11 @@ struct adamw {
 
 /// The same of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
 /// that is not the master rounded was written from outside (first values, an import), and is taken as the master.
-template <real T, stored_real Value>
+template <real T, stored_real Value, class Scalars = adamw_scalars<T>>
 struct adamw_of_master {
   /// The rounded value, and the update of its master copy.
   Value* value;
-  adamw<T> master;
+  adamw<T, T, Scalars> master;
 
   /// Updates the master copy and rounds it.
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
@@ -146,8 +164,8 @@ struct adamw_of_master {
     auto of_first = load_pack<indices_of_pack>(master.first_moment, i);
     auto of_second = load_pack<indices_of_pack>(master.second_moment, i);
     const auto of_gradient = load_pack<indices_of_pack>(master.gradient, i);
-    run_pack<indices_of_pack>(
-        adamw_of_master{narrow.of, {of_value.of, of_gradient.of, of_first.of, of_second.of, master.at}});
+    run_pack<indices_of_pack>(adamw_of_master<T, Value>{
+        narrow.of, {of_value.of, of_gradient.of, of_first.of, of_second.of, scalars_of(master.at)}});
     store_pack(narrow, value, i);
     store_pack(of_value, master.value, i);
     store_pack(of_first, master.first_moment, i);

@@ -47,6 +47,7 @@
 #include "belay/step/commit.hpp"
 #include "belay/train/clip.hpp"
 #include "belay/train/optimizer/offloaded_state.hpp"
+#include "belay/train/optimizer/resident_update.hpp"
 #include "belay/train/optimizer/state_layout.hpp"  // IWYU pragma: export
 #include "belay/train/optimizer/update.hpp"        // IWYU pragma: export
 #include "belay/train/plan.hpp"
@@ -82,6 +83,7 @@ class adamw {
     own_kit_.reset();
     kit_ = &store.run().engine().kit();
     if (tier_ == tier::device) access_ = store.run().engine().access(at);
+    if constexpr (works_on_device<Group>) numbers_.make(store.run(), at);
     if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
     before_ = [&store](where now) { store.note_before_update(now); };
@@ -194,6 +196,8 @@ class adamw {
     visit("epsilon", settings_.epsilon);
     visit("decay", settings_.decay);
   }
+  /// What an update queues goes through `by` from now on, such as graphs; an empty one ends that.
+  void queued_by(queued_part by) { queued_by_ = std::move(by); }
   [[nodiscard]] const adamw_settings& settings() const noexcept { return settings_; }
   void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }
 
@@ -330,31 +334,17 @@ class adamw {
       update_offloaded_(*this, {decayed, undecayed}, at);
       return buckets_->finish_gathers_in(kit_->stream());
     }
-    const std::size_t part = state_.size() / adamw_state_parts<T>;
-    state_type* const first = state_.data();
-    state_type* const second = first + part;
-    std::size_t done = 0;
-    std::size_t bucket = 0;
     Kit& kit = kit_ != nullptr ? *kit_ : *own_kit_;
-    auto& stream = kit.stream();
-    for (const owned_range<T>& range : used.owned()) {
-      for (; bucket < range.bucket; ++bucket) buckets_->start_gather(bucket, after(stream.record(), at));
-      const auto& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
-      for (std::size_t i = 0; i < range.count; i += parameter_chunk) {
-        const std::size_t count = range.count - i < parameter_chunk ? range.count - i : parameter_chunk;
-        const auto update = [&](state_type* value) {
-          return kernel::adamw<state_type>{value, range.gradient + i, first + done, second + done, scalars};
-        };
-        if constexpr (rounds_gradients<T>)
-          kit.each(count, kernel::adamw_of_master<state_type, T>{range.value + i, update(first + 2 * part + done)});
-        else
-          kit.each(count, update(range.value + i));
-        done += count;
+    if constexpr (works_on_device<Group>) {
+      if (numbers_.memory != nullptr) {
+        using scalars_type = kernel::adamw_scalars_in<state_type>;
+        const scalars_type with{&numbers_.memory->decayed}, without{&numbers_.memory->undecayed};
+        const auto queue = [&] { queue_update<T>(kit, *buckets_, used.owned(), state_, with, without, at); };
+        numbers_.write({decayed, undecayed}, at);
+        return queued_by_ ? queued_by_(queue, at) : queue();
       }
     }
-    for (; bucket < buckets_->layout().buckets().size(); ++bucket)
-      buckets_->start_gather(bucket, after(stream.record(), at));
-    buckets_->finish_gathers_in(stream);
+    queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at);
   }
 
   adamw_settings settings_;
@@ -369,6 +359,8 @@ class adamw {
   std::function<void(std::uint64_t)> note_;    // tells a store what the last update was made with
   std::function<void(where)> before_;          // and that there will be one
   std::function<residency_hold(where)> hold_;  // of state on the device, which may be away
+  update_numbers<state_type> numbers_;
+  queued_part queued_by_;
   std::shared_ptr<offloaded_type> offloaded_;
   std::function<void(adamw&, const adamw_step<state_type>&, where)> update_offloaded_;
 };

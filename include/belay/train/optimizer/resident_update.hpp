@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The update of what lies on the device: kernels over the ranges that a rank owns, chunk by chunk, so that sharding
+// changes no bit. The values of a bucket are gathered while the next one is updated.
+// IWYU pragma: private, include "belay/train/optimizer.hpp"
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <type_traits>
+
+#include "belay/comm/start_order.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/core/function_ref.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/device_numbers.hpp"
+#include "belay/device/memory.hpp"
+#include "belay/kernel/optimizer.hpp"
+#include "belay/parallel/bucket/ownership_unit.hpp"
+#include "belay/parallel/bucket/reduced.hpp"
+#include "belay/parallel/parameter.hpp"
+#include "belay/train/optimizer/offloaded_state.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Who says when a part of a step is queued: at once, or captured and launched. It calls `queue` or knows what that
+/// queues.
+using queued_part = std::function<void(function_ref<void()> queue, where at)>;
+
+/// The scalars of an update in the memory of a device, where there is one.
+template <class State>
+struct update_numbers {
+  /// Null where kernels have the scalars themselves; `write` writes them in the order of the engine's stream.
+  const adamw_step<State>* memory = nullptr;
+  std::function<void(const adamw_step<State>&, where)> write;
+
+  /// Beside the memory of `run`, which keeps it.
+  template <class Run>
+  void make(Run& run, where at) {
+    using memory_type = typename Run::memory_type;
+    if constexpr (device_region<memory_type>) {
+      auto& engine = run.engine();
+      auto numbers =
+          std::make_shared<device_numbers<adamw_step<State>, memory_type>>(engine.activations().memory(), at);
+      memory = numbers->get();
+      write = [&engine, to = numbers.get()](const adamw_step<State>& value, where now) {
+        to->write(engine.compute(), value, now);
+      };
+      run.keep(numbers);
+    }
+  }
+};
+
+/// Queues the update of the ranges `owned`, whose `state` is one part after the other. Each bucket's gather is started
+/// when its values are there.
+template <class T, class Kit, class Buckets, class Scalars>
+void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> owned, std::span<compute_type_t<T>> state,
+                  const Scalars& decayed, const Scalars& undecayed, where at) {
+  using state_type = compute_type_t<T>;
+  constexpr bool has_master = !std::is_same_v<T, state_type>;
+  const std::size_t part = state.size() / (has_master ? 3 : 2);
+  state_type* const first = state.data();
+  state_type* const second = first + part;
+  std::size_t done = 0;
+  std::size_t bucket = 0;
+  auto& stream = kit.stream();
+  for (const owned_range<T>& range : owned) {
+    for (; bucket < range.bucket; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
+    const Scalars& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
+    for (std::size_t i = 0; i < range.count; i += parameter_chunk) {
+      const std::size_t count = range.count - i < parameter_chunk ? range.count - i : parameter_chunk;
+      const auto update = [&](state_type* value) {
+        return kernel::adamw<state_type, state_type, Scalars>{value, range.gradient + i, first + done, second + done,
+                                                              scalars};
+      };
+      if constexpr (has_master)
+        kit.each(count,
+                 kernel::adamw_of_master<state_type, T, Scalars>{range.value + i, update(first + 2 * part + done)});
+      else
+        kit.each(count, update(range.value + i));
+      done += count;
+    }
+  }
+  for (; bucket < buckets.layout().buckets().size(); ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
+  buckets.finish_gathers_in(stream);
+}
+
+}  // namespace belay::inline BELAY_ABI
