@@ -182,11 +182,12 @@ struct nccl_ranks {
   }
   template <class Body>
   static std::vector<bool> run(int ranks, std::chrono::duration<double> timeout, Body body) {
-    fakes::device_api gpu({fakes::work_order::late});
+    fakes::device_api gpu({.order = fakes::work_order::late, .devices = ranks});
     fakes::nccl_fabric fabric(gpu);
     std::vector<bool> out = belay::host::world{ranks, {.timeout = timeout}}.run([&](belay::host::rank& control) {
       fakes::nccl_api nccl(fabric);
-      const belay::cuda::device<fakes::device_api> device(gpu, control.number());
+      const belay::cuda::device<fakes::device_api> device(gpu, control.number(),
+                                                          belay::cuda::device_number{control.number()});
       // Little, so that sums take several rounds.
       rank_type rank(control, device, nccl, {.workspace_bytes = 16384});
       staged_rank<rank_type> staged(rank, device);

@@ -26,12 +26,10 @@
 #include "belay/comm/launcher.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/comm/rehearsal.hpp"
-#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/available_memory.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/stream_arbiter.hpp"
@@ -40,34 +38,12 @@
 #include "belay/device/tier.hpp"
 #include "belay/device/tier_file/error.hpp"
 #include "belay/step/engine.hpp"
+#include "belay/train/launch_plan.hpp"
 #include "belay/train/plan.hpp"
 #include "belay/train/plan_exchange.hpp"
-#include "belay/train/plan_table.hpp"
 #include "belay/train/run.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-/// What a launch may use: a budget a tier, what the machine has left, and when kernels run.
-struct launch_options {
-  belay::budget budget = {};                   // of each rank; unlimited by default
-  std::size_t available = available_memory();  // of this machine, for the ranks on it
-  /// What would need less memory of a tier: shown with a refusal.
-  std::function<std::vector<std::string>(tier)> advice = {};
-  stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
-};
-
-/// The plan of a body on all ranks, and the regions that its run needs.
-struct rehearsal_result {
-  /// What each rank will need.
-  belay::plan plan;
-  std::vector<run_memory> memory;  // by rank
-  mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes
-  std::size_t rehearsed = 0;       // ranks of which the body was run, one of each kind
-
-  /// What each rank leases at its peak, as a table, held against the options' budgets; a last line has the bytes of
-  /// address range that gaps between leases add.
-  [[nodiscard]] std::string text(const launch_options& options = {}) const;
-};
 
 /// A body that runs on a real rank and on a rehearsed one: `body(rank, run)`, a generic lambda or function object.
 template <class Body>
@@ -145,57 +121,6 @@ template <class World, training_body Body>
 requires requires(const World& world) { world.size(); }
 [[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, where at = where::current()) {
   return rehearse(world.size(), body, at);
-}
-
-/// Whose memory a plan is held against: that of a machine whose ranks have all tiers there, that of a device, or that
-/// of the machine beside it.
-enum class memory_owner : std::uint8_t { machine, device, machine_beside_device };
-
-/// What a rank leases of it at its peak, and of files those in memory; of a device what the regions take.
-[[nodiscard]] inline checked_size memory_of(const rank_plan& plan,
-                                            memory_owner whose = memory_owner::machine) noexcept {
-  checked_size all;
-  for (const plan_item& item : plan.items()) {
-    const bool on_device = item.where_it_is == tier::device;
-    if (whose == memory_owner::device)
-      all += on_device ? item.capacity : 0;
-    else if (on_device ? whose == memory_owner::machine
-                       : item.where_it_is != tier::file || item.of_file == file_bytes::in_memory)
-      all += item.bytes;
-  }
-  return all;
-}
-
-/// Throws plan_refused where this machine's ranks need more than `available`.
-inline void expect_room(const rehearsal_result& planned, const launch_options& options, int ranks_here,
-                        memory_owner whose, std::size_t available, where at) {
-  checked_size all;
-  std::size_t fitting = 0;  // ranks, counted from the first
-  for (int rank = 0; rank < ranks_here; ++rank) {
-    all += memory_of(planned.plan.ranks()[static_cast<std::size_t>(rank)], whose);
-    fitting += all.saturated() <= available ? 1 : 0;
-  }
-  if (all.saturated() <= available) return;
-  const plan_shortage shortage{tier::device, 0, all.saturated(), available};
-  throw plan_refused(planned.text(options) + "the " + std::to_string(ranks_here) +
-                         (ranks_here == 1                 ? " rank needs "
-                          : whose == memory_owner::device ? " ranks of this device need "
-                                                          : " ranks of this machine need ") +
-                         std::to_string(all.saturated()) + " bytes (" + bytes_text(all.saturated()) + "), and it has " +
-                         std::to_string(available) + " (" + bytes_text(available) + ") left: room for " +
-                         std::to_string(fitting) + " of such ranks. Fewer ranks here, a smaller model or batch, " +
-                         "belay::recompute, or belay::zero<1>\n",
-                     shortage, at);
-}
-/// Throws plan_refused, with the table and what would help, where a rank's plan is over its budget, or those of this
-/// machine's ranks are more than the machine has left, or more than the device that they share: `on_device` bytes.
-inline void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
-                        std::optional<std::size_t> on_device = {}) {
-  if (const auto missing = planned.plan.shortage(options.budget))
-    throw plan_refused(planned.text(options), *missing, at);
-  const auto machine = on_device ? memory_owner::machine_beside_device : memory_owner::machine;
-  expect_room(planned, options, ranks_here, machine, options.available, at);
-  if (on_device) expect_room(planned, options, ranks_here, memory_owner::device, *on_device, at);
 }
 
 /// A world whose ranks are threads of this process.
@@ -360,40 +285,6 @@ void launch(World&& world, Body&& body, const launch_options& options = {}, wher
                           dynamic_cast<const file_error*>(&error) != nullptr ||
                           dynamic_cast<const plan_refused*>(&error) != nullptr;
   return found.rank == 0 || !everybodys;
-}
-
-inline std::string rehearsal_result::text(const launch_options& options) const {
-  std::vector<std::string> purposes;
-  std::vector<std::vector<std::uint64_t>> bytes;
-  std::vector<std::string_view> tiers;
-  std::vector<plan_budget> budgets;
-  for (std::size_t number = 0; number < tier_count; ++number) {
-    const tier of = static_cast<tier>(number);
-    for (const std::string& purpose : plan.purposes(of)) {
-      std::vector<std::uint64_t> row;
-      for (const rank_plan& rank : plan.ranks()) {
-        checked_size all;
-        for (const plan_item& item : rank.items())
-          if (item.where_it_is == of && item.purpose == purpose) all += item.bytes;
-        row.push_back(all.saturated());
-      }
-      purposes.push_back(purpose);
-      bytes.push_back(std::move(row));
-      tiers.emplace_back(name(of));
-    }
-    if (options.budget[of] != unlimited_bytes) budgets.push_back({name(of), options.budget[of]});
-  }
-  std::vector<plan_row> rows;
-  for (std::size_t i = 0; i < purposes.size(); ++i) rows.push_back({tiers[i], purposes[i], bytes[i]});
-  std::vector<std::string> words;
-  if (const auto missing = plan.shortage(options.budget); missing && options.advice)
-    words = options.advice(missing->where_it_is);
-  const std::vector<std::string_view> suggestions(words.begin(), words.end());
-  std::size_t gaps = 0;
-  for (const rank_plan& rank : plan.ranks())
-    gaps = std::max(gaps, rank.capacity_bytes(tier::device) - rank.peak_bytes(tier::device));
-  return plan_printer({rows, budgets, suggestions}).text() + "gaps between leases add at most " + std::to_string(gaps) +
-         " bytes of arena to a rank's device tier\n";
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -12,12 +12,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -35,7 +37,8 @@ struct device_options {
   work_order order = work_order::eager;
   std::uint64_t seed = 0;     // of `random`; an odd one also runs the indices of `each` backwards, by packs
   std::uint64_t fail_at = 0;  // this call fails, counted from 1; 0: none
-  std::size_t memory = std::size_t{1} << 40;  // bytes of the device
+  std::size_t memory = std::size_t{1} << 40;  // bytes of a device
+  int devices = 1;                            // a thread is one of the first until it opens another
 };
 
 class device_api {
@@ -44,6 +47,7 @@ class device_api {
   struct event {
     work_queue::place at;
     captures::mark in_capture;
+    int device = 0;
   };
   using event_type = event*;
   using graph_type = const recorded_graph*;
@@ -59,19 +63,24 @@ class device_api {
   [[nodiscard]] static bool succeeded(const status_type& got) { return got.failure.empty(); }
   [[nodiscard]] static std::string text(const status_type& got) { return got.failure; }
 
-  status_type open() {
-    return call("open", [] { return std::string(); });
+  status_type open() { return open(0); }
+  status_type open(int device) {
+    return call("open", [&] {
+      if (device < 0 || device >= options_.devices) return std::string("no such device");
+      threads_[std::this_thread::get_id()] = device;
+      return std::string();
+    });
   }
 
   status_type count_devices(int& devices) {
     return call("count_devices", [&] {
-      devices = 1;
+      devices = options_.devices;
       return std::string();
     });
   }
   status_type memory_info(belay::cuda::device_memory_info& room) {
     return call("memory_info", [&] {
-      room = {options_.memory - memory_.bytes(), options_.memory};
+      room = {options_.memory - taken(), options_.memory};
       return std::string();
     });
   }
@@ -79,7 +88,8 @@ class device_api {
   status_type allocate(std::byte*& made, std::size_t bytes) {
     return call("allocate", [&] {
       if (const std::string why = captures_.forbid("allocate"); !why.empty()) return why;
-      made = bytes > options_.memory - memory_.bytes() ? nullptr : memory_.map(bytes);
+      made = bytes > options_.memory - taken() ? nullptr : memory_.map(bytes);
+      if (made != nullptr) owners_[made] = {current(), bytes};
       return made == nullptr ? std::string("out of memory") : std::string();
     });
   }
@@ -88,6 +98,7 @@ class device_api {
     return end_of_life("release", [&] {
       std::string why = captures_.forbid("release");
       queues_.reach_all();
+      owners_.erase(memory);
       return memory_.unmap(memory) ? why : std::string("was not allocated");
     });
   }
@@ -109,6 +120,7 @@ class device_api {
     return call("make_stream", [&] {
       if (const std::string why = captures_.forbid("make_stream"); !why.empty()) return why;
       made = queues_.make();
+      stream_devices_[made] = current();
       return std::string();
     });
   }
@@ -124,6 +136,7 @@ class device_api {
     return call("make_event", [&] {
       auto one = std::make_unique<event>();
       made = one.get();
+      one->device = current();
       events_.emplace(made, std::move(one));
       return std::string();
     });
@@ -133,6 +146,7 @@ class device_api {
   }
   status_type record(event_type which, stream_type on) {
     return on_stream("record", on, [&] {
+      if (which->device != stream_devices_[on]) return std::string("an event of another device than the stream");
       which->in_capture = captures_.record(on);
       which->at = queues_.end_of(on);
       return std::string();
@@ -262,7 +276,17 @@ class device_api {
   }
   /// Who waits for what another thread queues looks again.
   void look_again() noexcept { changed_.notify_all(); }
-  /// Whether that is memory of the device. For `with_queues`.
+  /// Which device the calling thread is one of. For `with_queues`.
+  [[nodiscard]] int current() const {
+    const auto found = threads_.find(std::this_thread::get_id());
+    return found == threads_.end() ? 0 : found->second;
+  }
+  /// Whether that is memory of one device, and of which. For `with_queues`.
+  [[nodiscard]] bool holds(const void* place, std::size_t bytes, int device) const {
+    auto next = owners_.upper_bound(static_cast<const std::byte*>(place));
+    return memory_.holds(place, bytes) && (--next)->second.device == device;
+  }
+  /// Whether that is memory of a device. For `with_queues`.
   [[nodiscard]] bool holds(const void* place, std::size_t bytes) const { return memory_.holds(place, bytes); }
 
   /// No wait ends, until `go_on`.
@@ -303,7 +327,10 @@ class device_api {
   }
   template <class Do>
   status_type on_stream(const char* name, stream_type on, const Do& act) {
-    return call(name, [&] { return queues_.knows(on) ? act() : std::string("no stream"); });
+    return call(name, [&] {
+      if (!queues_.knows(on)) return std::string("no stream");
+      return stream_devices_[on] == current() ? act() : std::string("a stream of another device than the thread's");
+    });
   }
   template <class Work>
   status_type compute(const char* name, stream_type on, const Work& work) {
@@ -317,6 +344,17 @@ class device_api {
     return {};
   }
 
+  struct owner {
+    int device;
+    std::size_t bytes;
+  };
+  // Bytes of the thread's device.
+  [[nodiscard]] std::size_t taken() const {
+    std::size_t all = 0;
+    for (const auto& [first, each] : owners_) all += each.device == current() ? each.bytes : 0;
+    return all;
+  }
+
   device_options options_;
   bool held_ = false;
   std::mutex mutex_;
@@ -328,6 +366,9 @@ class device_api {
   std::map<const event*, std::unique_ptr<event>> events_;
   std::map<const recorded_graph*, std::unique_ptr<recorded_graph>> graphs_;
   std::vector<std::string> calls_;
+  std::map<std::thread::id, int> threads_;
+  std::map<const std::byte*, owner, std::less<>> owners_;
+  std::map<stream_type, int> stream_devices_;
 };
 
 static_assert(belay::cuda::device_api<device_api> && belay::cuda::capturing_api<device_api>);

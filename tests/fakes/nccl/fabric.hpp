@@ -76,6 +76,7 @@ struct nccl_communicator {
   std::shared_ptr<nccl_ring> ring;
   nccl_communicator* parent = nullptr;
   int rank = 0, ranks = 0;
+  int device = 0;
   belay::nccl::calls kind = belay::nccl::calls::blocking;
   bool busy = true;   // its making, or that of a child, is not over
   int polls = 0;      // so often it is told so after that
@@ -117,6 +118,7 @@ class nccl_fabric {
   nccl_communicator* make(std::shared_ptr<nccl_ring> ring, int rank, int ranks, belay::nccl::calls kind) {
     auto made = std::make_unique<nccl_communicator>();
     made->ring = std::move(ring), made->rank = rank, made->ranks = ranks, made->kind = kind;
+    made->device = device_->current();
     nccl_communicator* const address = made.get();
     communicators_.emplace(address, std::move(made));
     return address;
@@ -128,6 +130,9 @@ class nccl_fabric {
     arrival& all = arrivals_[id];
     if (all.ring == nullptr) all.ring = std::make_shared<nccl_ring>(static_cast<std::size_t>(ranks));
     nccl_communicator* const made = make(all.ring, rank, ranks, kind);
+    for (const nccl_communicator* other : all.come)
+      if (knows(const_cast<nccl_communicator*>(other)) && other->device == made->device)
+        made->error = refuse("two ranks on one device");
     all.come.push_back(made);
     if (static_cast<int>(all.come.size()) == ranks)
       for (nccl_communicator* each : all.come)
@@ -152,6 +157,7 @@ class nccl_fabric {
         if (each < 0) continue;
         nccl_communicator* const child = make(ring, static_cast<int>(i), static_cast<int>(parts.size()), parts[i].kind);
         child->parent = parts[i].parent;
+        child->device = child->parent->device;
         child->busy = false;
         child->polls = 1;
         *parts[i].made = child;

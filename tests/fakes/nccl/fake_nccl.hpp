@@ -287,9 +287,13 @@ class nccl_api {
       if (const std::string bad = usable(one.on); !bad.empty()) return {bad};
       const std::size_t reads = one.side.reads(one.on->rank, one.on->ranks),
                         writes = one.side.writes(one.on->rank, one.on->ranks);
-      if ((reads > 0 && !fabric_->device().holds(one.side.from, reads)) ||
-          (writes > 0 && !fabric_->device().holds(one.side.to, writes)))
-        return {fabric_->refuse("memory of the host")};
+      const auto there = [&](const void* place, std::size_t bytes) {
+        return bytes == 0 || fabric_->device().holds(place, bytes, one.on->device);
+      };
+      if (!there(one.side.from, reads) || !there(one.side.to, writes))
+        return {fabric_->refuse("memory of the host, or of another device")};
+      if (fabric_->device().current() != one.on->device)
+        return {fabric_->refuse("a thread that is on another device than its communicator")};
       if (now_ == happens::error) return one.on->error = "injected", status_type{};
       if (now_ == happens::silence) return never_reached(one), status_type{};
       if (!grouped_) return queue({one});

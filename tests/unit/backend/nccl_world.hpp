@@ -57,14 +57,14 @@ template <belay::nccl::sums Sums = belay::nccl::sums::any, class Make, class Bod
 outcome run(int ranks, const world_options& options, const Make& make, const Body& body) {
   outcome out;
   out.ranks.resize(static_cast<std::size_t>(ranks));
-  fakes::device_api gpu({options.order, options.seed, options.device_fails_at});
+  fakes::device_api gpu({.order = options.order, .seed = options.seed, .fail_at = options.device_fails_at, .devices = ranks});
   fakes::nccl_fabric fabric(gpu, options.nccl);
   try {
     belay::host::world{ranks, {.timeout = options.timeout}}.run([&](belay::host::rank& control) {
       end_of_rank& end = out.ranks[static_cast<std::size_t>(control.number())];
       try {
         auto policy = make(fabric, control.number());
-        const device_type device(gpu, control.number());
+        const device_type device(gpu, control.number(), belay::cuda::device_number{control.number()});
         rank_type<decltype(policy), Sums> rank(control, device, policy,
                                                {.workspace_bytes = 1024, .watch_period = std::chrono::milliseconds(5)});
         body(rank, device, policy);

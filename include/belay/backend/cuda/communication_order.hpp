@@ -14,12 +14,11 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <utility>
 
 #include "belay/backend/cuda/device.hpp"
-#include "belay/backend/cuda/memory.hpp"
+#include "belay/backend/cuda/device_calls.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/backend/cuda/stream_state.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
@@ -40,29 +39,13 @@ class communication_order final : public completion_source,
                                   public device_places<Api>,
                                   public std::enable_shared_from_this<communication_order<Api>> {
  public:
-  /// Bytes of the device that a rank has for what its calls tell the host.
-  static constexpr std::size_t room = std::size_t{1} << 16;
-
   communication_order(const device<Api>& on, const std::shared_ptr<const stream_watch>& watch, where at)
-      : device_(&on),
-        started_(on, stream_kind::communication, watch, at),
-        called_(on, stream_kind::communication, watch, at),
-        scratch_(on, room, at),
-        staged_(on, room, at) {}
+      : device_(&on), started_(on, stream_kind::communication, watch, at), called_(on, watch, at) {}
 
   /// What returns when a device has done it is done at once, and is in no launch of a graph that is being captured.
-  void expect_no_capture(const char* what, where at) const {
-    if (device_->capturing())
-      throw usage_error(std::string(what) +
-                            " in what is captured as a graph would be done now, and in no launch: queue it on the "
-                            "stream, start it, or call it outside of the captured body",
-                        at);
-  }
+  void expect_no_capture(const char* what, where at) const { called_.expect_no_capture(what, at); }
   /// For what the rank's own thread calls.
-  [[nodiscard]] stream<Api>& of_calls() noexcept { return called_; }
-  /// Memory of the device, and of the host that it copies to and from, for one such call at a time.
-  [[nodiscard]] std::span<std::byte> scratch() const noexcept { return {scratch_.data(), room}; }
-  [[nodiscard]] std::span<std::byte> staged() const noexcept { return {staged_.data(), room}; }
+  [[nodiscard]] device_calls<Api>& of_calls() noexcept { return called_; }
 
   /// Queues `work(stream, calls)`, small and trivially copyable: `calls` has the blocking operations of `control`, the
   /// group of the same ranks in the control world. `state` lives until it is over.
@@ -183,7 +166,7 @@ class communication_order final : public completion_source,
   // On the communication thread.
   template <class Work, class Calls>
   void queue(std::uint64_t number, const Work& work, const Calls& calls, const where& at) {
-    if (!std::exchange(opened_, true)) device_->expect(device_->api().open(), "open", 0, at);
+    if (!std::exchange(opened_, true)) device_->open(at);
     slot& mine = ring_[number % capacity];
     if (mine.after.source() != nullptr) started_.wait(mine.after, at);
     work(started_, calls);
@@ -193,9 +176,8 @@ class communication_order final : public completion_source,
   }
 
   const device<Api>* device_;
-  stream<Api> started_, called_;
-  device_memory<Api> scratch_;
-  pinned_memory<Api> staged_;
+  stream<Api> started_;
+  device_calls<Api> called_;
   stream_clock clock_{stream_kind::communication, 1};
   std::array<slot, capacity> ring_{};
   std::array<std::atomic<std::uint64_t>, capacity> commands_{};

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdio>
+#include <optional>
 
 #include "belay/backend/cuda/device_api.hpp"
 #include "belay/core/config.hpp"
@@ -17,6 +18,11 @@
 
 namespace belay::inline BELAY_ABI::cuda {
 
+/// Which of the devices of an Api, from 0.
+struct device_number {
+  int value = 0;
+};
+
 /// Stays where it is: memory, streams and kits of the rank point to it, and end before it. The Api outlives it.
 template <device_api Api>
 class device {
@@ -24,9 +30,11 @@ class device {
   using api_type = Api;
   using status_type = typename Api::status_type;
 
-  /// Of the calling thread, which is rank `rank`'s host thread.
-  explicit device(Api& api, int rank = 0, where at = where::current()) : api_(&api), rank_(rank) {
-    expect(api.open(), "open", 0, at);
+  /// Of the calling thread, which is rank `rank`'s host thread: the Api's own device, or the one with that number.
+  explicit device(Api& api, int rank = 0, where at = where::current()) : api_(&api), rank_(rank) { open(at); }
+  device(Api& api, int rank, device_number which, where at = where::current())
+      : api_(&api), rank_(rank), number_(which) {
+    open(at);
   }
   device(const device&) = delete;
   device& operator=(const device&) = delete;
@@ -39,6 +47,10 @@ class device {
   [[nodiscard]] bool capturing() const noexcept { return capturing_.load(std::memory_order_relaxed); }
   void begin_capture() const noexcept { capturing_.store(true, std::memory_order_relaxed); }
   void end_capture() const noexcept { capturing_.store(false, std::memory_order_relaxed); }
+  /// Makes the calling thread one of the device too. Throws backend_error.
+  void open(where at = where::current()) const { expect(opened(), "open", 0, at); }
+  /// The same for threads that may not throw.
+  void open_and_note() const noexcept { note(opened(), "open"); }
 
   /// Throws the backend_error of `call`, which was about `bytes`, unless it has succeeded.
   void expect(const status_type& got, const char* call, std::size_t bytes, where at) const {
@@ -57,8 +69,11 @@ class device {
   }
 
  private:
+  [[nodiscard]] status_type opened() const { return number_ ? api_->open(number_->value) : api_->open(); }
+
   Api* api_;
   int rank_;
+  std::optional<device_number> number_;  // none: the Api's own
   mutable std::atomic<bool> failed_{false}, capturing_{false};
 };
 

@@ -39,7 +39,8 @@ struct device_memory_info {
 /// and events are copied freely. What is queued on a stream runs in its order, later; an error of it is the status of
 /// some later call, and from then on of every call.
 ///
-/// `open()` makes the calling thread, the rank's host thread, one of the device. `count_devices` says how many there
+/// `open()` makes the calling thread, such as the rank's host thread, one of the Api's own device, `open(number)` one
+/// of the device with that number: what it makes from then on is of that device. `count_devices` says how many there
 /// are, `memory_info` what the opened one has. `allocate` gives memory of the device,
 /// which the host does not address; `register_host` lets the device copy to and from pages of the host. `wait` makes
 /// later work of a stream begin at the place that `record` gave the event last; an event may be recorded again.
@@ -49,13 +50,14 @@ concept device_runtime = requires(A& api, const typename A::status_type& status,
                                   typename A::stream_type& made_stream, typename A::event_type event,
                                   typename A::event_type& made_event, std::byte* memory, std::byte*& made_memory,
                                   void* to, const void* from, std::size_t bytes, bool& reached,
-                                  std::chrono::nanoseconds at_most, stream_kind kind, int& devices,
+                                  std::chrono::nanoseconds at_most, stream_kind kind, int number, int& devices,
                                   device_memory_info& room) {
   requires std::is_trivially_copyable_v<typename A::stream_type>;
   requires std::is_trivially_copyable_v<typename A::event_type>;
   { api.succeeded(status) } -> std::same_as<bool>;
   { api.text(status) } -> std::same_as<std::string>;
   { api.open() } -> std::same_as<typename A::status_type>;
+  { api.open(number) } -> std::same_as<typename A::status_type>;
   { api.count_devices(devices) } -> std::same_as<typename A::status_type>;
   { api.memory_info(room) } -> std::same_as<typename A::status_type>;
   { api.allocate(made_memory, bytes) } -> std::same_as<typename A::status_type>;

@@ -8,11 +8,9 @@
 //   std::move(sum).then(kit.stream());  // kernels from here on find the sum
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <utility>
@@ -73,33 +71,17 @@ class group : public group_operations<group<Api, ControlRank>> {
   /// Runs f(0) ... f(count - 1) on the device; returns when they are over. What streams have queued is not waited for.
   template <kernel::indexed F>
   void each(std::size_t count, const F& f, where at = where::current()) const {
-    order_->expect_no_capture("a kernel between operations", at);
-    order_->of_calls().each(count, f);
-    order_->of_calls().synchronize(at);
+    order_->of_calls().each(count, f, at);
   }
   /// Copies from memory of the device to that of the host, and to it. The same.
   void fetch(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
-    order_->expect_no_capture("a copy to the host", at);
-    const std::span<std::byte> staged = order_->staged();
-    for (std::size_t first = 0; first < bytes; first += staged.size()) {
-      const std::size_t part = std::min(staged.size(), bytes - first);
-      order_->of_calls().copy(staged.data(), static_cast<const std::byte*>(from) + first, part, at);
-      order_->of_calls().synchronize(at);
-      std::memcpy(static_cast<std::byte*>(to) + first, staged.data(), part);
-    }
+    order_->of_calls().fetch(to, from, bytes, at);
   }
   void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
-    order_->expect_no_capture("a copy from the host", at);
-    const std::span<std::byte> staged = order_->staged();
-    for (std::size_t first = 0; first < bytes; first += staged.size()) {
-      const std::size_t part = std::min(staged.size(), bytes - first);
-      std::memcpy(staged.data(), static_cast<const std::byte*>(from) + first, part);
-      order_->of_calls().copy(static_cast<std::byte*>(to) + first, staged.data(), part, at);
-      order_->of_calls().synchronize(at);
-    }
+    order_->of_calls().place(to, from, bytes, at);
   }
   /// Memory of the device for what such a kernel tells the host.
-  [[nodiscard]] std::span<std::byte> scratch() const noexcept { return order_->scratch(); }
+  [[nodiscard]] std::span<std::byte> scratch() const noexcept { return order_->of_calls().scratch(); }
 
   /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
   [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
@@ -176,7 +158,7 @@ class group : public group_operations<group<Api, ControlRank>> {
     if (member_->world().aborted()) member_->raise(What, at);
     // Collectives of a group have one order; transfers that of who calls them.
     if (What != operation::exchange && member_->has_started()) order_->wait_until_queued(at);
-    cuda::stream<Api>& stream = order_->of_calls();
+    cuda::stream<Api>& stream = order_->of_calls().stream();
     run_in<What>(*member_, stream, control_, lane::caller, limit_, at, arguments...);
     stream.synchronize(at);
   }

@@ -78,7 +78,7 @@ class rank {
 
  private:
   [[nodiscard]] std::shared_ptr<communication_order<Api>> open(where at) const {
-    gpu().expect(gpu().api().open(), "open", 0, at);
+    gpu().open(at);
     return std::make_shared<communication_order<Api>>(gpu(), watch(), at);
   }
   [[nodiscard]] group_type make(std::span<const int> members, where at) {

@@ -75,10 +75,11 @@ class runtime_api {
   }
 
   /// Makes the device current for the calling thread. An error where there is no driver or no such device.
-  [[nodiscard]] status_type open() const noexcept {
+  [[nodiscard]] status_type open() const noexcept { return open(device_); }
+  [[nodiscard]] status_type open(int device) const noexcept {
     int devices = 0;
     const status_type counted{"cudaGetDeviceCount", cudaGetDeviceCount(&devices)};
-    return succeeded(counted) ? status_type{"cudaSetDevice", cudaSetDevice(device_)} : counted;
+    return succeeded(counted) ? status_type{"cudaSetDevice", cudaSetDevice(device)} : counted;
   }
 
   /// How many devices there are, and what the opened one has left.

@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/backend/cuda/communication_order.hpp"
+#include "belay/backend/cuda/device_calls.hpp"
 #include "belay/backend/cuda/kit.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/rank.hpp"
@@ -63,7 +63,7 @@ class world {
   [[nodiscard]] std::size_t available_device_memory(where at = where::current()) const {
     device_memory_info room;
     gpu(0).expect(gpu(0).api().memory_info(room), "memory_info", 0, at);
-    const std::size_t taken = static_cast<std::size_t>(size()) * communication_order<Api>::room;
+    const std::size_t taken = static_cast<std::size_t>(size()) * device_calls<Api>::room;
     return room.free - std::min(room.free, taken);
   }
 

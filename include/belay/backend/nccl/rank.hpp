@@ -85,7 +85,7 @@ class rank {
     std::iota(all.begin(), all.end(), 0);
     world_.emplace(made_group(all, 0, number(), at));
     watchdog_.emplace(
-        options.watch_period, [&on] { on.note(on.api().open(), "open"); },
+        options.watch_period, [&on] { on.open_and_note(); },
         [channel = channel_.get()] { channel->look(); });
   }
   rank(const rank&) = delete;

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a rank's own thread does on its device between operations: kernels and copies to and from memory of the host,
+// each over when its call returns. On a stream of its own: what other streams have queued is not waited for.
+// IWYU pragma: private, include "belay/backend/cuda/group.hpp"
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "belay/backend/cuda/device.hpp"
+#include "belay/backend/cuda/memory.hpp"
+#include "belay/backend/cuda/stream.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/stream_clock.hpp"
+#include "belay/device/stream_watch.hpp"
+#include "belay/kernel/for_each.hpp"
+
+namespace belay::inline BELAY_ABI::cuda {
+
+template <device_api Api>
+class device_calls {
+ public:
+  /// Bytes of the device, and of the host, that it takes.
+  static constexpr std::size_t room = std::size_t{1} << 16;
+
+  device_calls(const device<Api>& on, const std::shared_ptr<const stream_watch>& watch, where at)
+      : device_(&on),
+        stream_(on, stream_kind::communication, watch, at),
+        scratch_(on, room, at),
+        staged_(on, room, at) {}
+
+  [[nodiscard]] cuda::stream<Api>& stream() noexcept { return stream_; }
+  /// Memory of the device for what one such call tells the host.
+  [[nodiscard]] std::span<std::byte> scratch() const noexcept { return {scratch_.data(), room}; }
+
+  /// What returns when a device has done it is done at once, and is in no launch of a graph that is being captured.
+  void expect_no_capture(const char* what, where at) const {
+    if (device_->capturing())
+      throw usage_error(std::string(what) +
+                            " in what is captured as a graph would be done now, and in no launch: queue it on the "
+                            "stream, start it, or call it outside of the captured body",
+                        at);
+  }
+
+  template <kernel::indexed F>
+  void each(std::size_t count, const F& f, where at) {
+    expect_no_capture("a kernel between operations", at);
+    stream_.each(count, f);
+    stream_.synchronize(at);
+  }
+  void fetch(void* to, const void* from, std::size_t bytes, where at) {
+    expect_no_capture("a copy to the host", at);
+    for (std::size_t first = 0; first < bytes; first += room) {
+      const std::size_t part = std::min(room, bytes - first);
+      stream_.copy(staged_.data(), static_cast<const std::byte*>(from) + first, part, at);
+      stream_.synchronize(at);
+      std::memcpy(static_cast<std::byte*>(to) + first, staged_.data(), part);
+    }
+  }
+  void place(void* to, const void* from, std::size_t bytes, where at) {
+    expect_no_capture("a copy from the host", at);
+    for (std::size_t first = 0; first < bytes; first += room) {
+      const std::size_t part = std::min(room, bytes - first);
+      std::memcpy(staged_.data(), static_cast<const std::byte*>(from) + first, part);
+      stream_.copy(static_cast<std::byte*>(to) + first, staged_.data(), part, at);
+      stream_.synchronize(at);
+    }
+  }
+
+ private:
+  const device<Api>* device_;
+  cuda::stream<Api> stream_;
+  device_memory<Api> scratch_;
+  pinned_memory<Api> staged_;
+};
+
+}  // namespace belay::inline BELAY_ABI::cuda
