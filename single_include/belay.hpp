@@ -3257,6 +3257,13 @@ class mesh_record {
   void add(const mesh_record& other) {
     for (const entry& each : other.entries_) add(each.shape, each.asked);
   }
+  /// A mesh's shape, and what it was asked for.
+  struct entry {
+    axes shape;      ///< ranks along each axis
+    axis_set asked;  ///< the axes whose groups were asked for
+  };
+  /// In the order in which shapes were first added.
+  [[nodiscard]] const std::vector<entry>& entries() const noexcept { return entries_; }
   [[nodiscard]] axis_set asked(const axes& shape) const noexcept {
     for (const entry& each : entries_) {
       if (each.shape == shape) return each.asked;
@@ -3265,10 +3272,6 @@ class mesh_record {
   }
 
  private:
-  struct entry {
-    axes shape;
-    axis_set asked;
-  };
   std::vector<entry> entries_;
 };
 
@@ -3387,7 +3390,7 @@ class mesh {
   }
   [[nodiscard]] group_type group_of_ranks(const std::vector<int>& members, [[maybe_unused]] axis which,
                                           const where& at) const {
-    if constexpr (rehearsed && requires { rank_->group_along(members, shape_, which, at); })
+    if constexpr (requires { rank_->group_along(members, shape_, which, at); })
       return rank_->group_along(members, shape_, which, at);
     else
       return rank_->group(members, at);
@@ -6841,6 +6844,48 @@ class device_numbers {
   decltype(std::declval<const Memory&>().host_beside(0, where{})) staged_;
   stream_event copied_;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/device_usage.hpp
+//
+// What a rank has taken of its device beside what its plan knows, as it was measured when the rank's run was made.
+//
+//   options.measured = [](std::span<const belay::device_usage> ranks) {
+//     std::printf("%s", belay::device_usage_text(ranks).c_str());
+//   };
+
+namespace belay::inline BELAY_ABI {
+
+/// Bytes of one rank's device. Differences of what the device says that it has left: what others take meanwhile is in
+/// them.
+struct device_usage {
+  /// Of the device.
+  std::uint64_t total = 0;
+  std::uint64_t before = 0;         // taken before the rank's first: the context, and what others have
+  std::uint64_t communication = 0;  // communicators, and memory and streams that the rank's groups work with
+  std::uint64_t kit = 0;            // what libraries of products have taken
+
+  [[nodiscard]] bool operator==(const device_usage&) const = default;
+};
+
+/// A line a purpose, a column a rank.
+[[nodiscard]] inline std::string device_usage_text(std::span<const device_usage> ranks) {
+  std::string out = "measured beside the plan, bytes of each rank's device\n";
+  constexpr std::pair<const char*, std::uint64_t device_usage::*> rows[] = {
+      {"context and others", &device_usage::before},
+      {"communication", &device_usage::communication},
+      {"products' library", &device_usage::kit},
+      {"of", &device_usage::total},
+  };
+  for (const auto& [purpose, bytes] : rows) {
+    std::string line = "  " + std::string(purpose);
+    line.resize(22, ' ');
+    for (const device_usage& each : ranks) line += " " + std::to_string(each.*bytes);
+    out += line + "\n";
+  }
+  return out;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -34094,6 +34139,11 @@ template <class Run, class Mesh, std::invocable Body>
 //   int main() { belay::launch(belay::host::world{2}, train); }
 //   const belay::rehearsal_result plan = belay::rehearse(4, train);   // of four ranks, without running them
 
+// ---- belay/train/launch_plan.hpp
+//
+// What a launch may use, the plan of its ranks, and the refusal of one that does not fit: budgets, what the machine has
+// left, and what devices have.
+
 // ---- belay/device/available_memory.hpp
 //
 // How much memory can still be taken. Linux grants more than it has and kills a process later, so a large reservation
@@ -34209,69 +34259,6 @@ namespace belay::inline BELAY_ABI {
 }
 
 }  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/plan_exchange.hpp
-//
-// The plans of all ranks, on all ranks: each has rehearsed itself alone.
-//
-//   belay::plan all(belay::exchanged_plans(mesh.control(), own));
-
-namespace belay::inline BELAY_ABI {
-
-/// A plan as words: the number of items; of each its tier, bytes, capacity, where the bytes of a file are, and its
-/// purpose with its length.
-[[nodiscard]] inline std::vector<std::uint64_t> words_of(const rank_plan& plan) {
-  std::vector<std::uint64_t> words{plan.items().size()};
-  for (const plan_item& item : plan.items()) {
-    words.insert(words.end(), {static_cast<std::uint64_t>(item.where_it_is), item.bytes, item.capacity,
-                               static_cast<std::uint64_t>(item.of_file), std::uint64_t{item.purpose.size()}});
-    for (char letter : item.purpose) words.push_back(static_cast<unsigned char>(letter));
-  }
-  return words;
-}
-/// The plan that `words` begin with.
-[[nodiscard]] inline rank_plan plan_of(std::span<const std::uint64_t> words) {
-  rank_plan plan;
-  std::size_t next = 1;
-  for (std::uint64_t item = 0; item < words[0]; ++item) {
-    const auto head = words.subspan(next, 5);
-    std::string purpose;
-    for (std::uint64_t letter : words.subspan(next + 5, head[4])) purpose += static_cast<char>(letter);
-    plan.add({static_cast<tier>(head[0]), std::move(purpose), head[1], head[2], static_cast<file_bytes>(head[3])});
-    next += 5 + head[4];
-  }
-  return plan;
-}
-
-/// Every rank's plan, in rank order. Collective over the group.
-template <communicator Group>
-requires can_all_gather<Group, std::uint64_t>
-[[nodiscard]] std::vector<rank_plan> exchanged_plans(const Group& group, const rank_plan& own, where at) {
-  std::vector<std::uint64_t> mine = words_of(own);
-  std::uint64_t longest[1] = {mine.size()};
-  group.all_reduce(std::span<std::uint64_t>(longest), maximum, at);
-  mine.resize(longest[0]);
-  std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(group.size()));
-  group.all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
-  std::vector<rank_plan> plans;
-  for (std::size_t first = 0; first < all.size(); first += mine.size())
-    plans.push_back(plan_of(std::span<const std::uint64_t>(all).subspan(first, mine.size())));
-  return plans;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/run.hpp
-//
-// What a training body runs in, beside its rank: the engine of its steps, and memory that was planned to the byte and
-// outlives the body. `launch` makes it. In a rehearsal the same body runs over addresses without memory.
-//
-//   auto train = [](auto& rank, auto& run) {
-//     for (auto number : run.steps(100)) {
-//       belay::step step{run.engine(), store};
-//       ...
-//     }
-//   };
 
 // ---- belay/train/run_memory.hpp
 //
@@ -34396,6 +34383,223 @@ struct rank_shares {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// What a launch may use: a budget a tier, what the machine has left, and when kernels run.
+struct launch_options {
+  belay::budget budget = {};                   // of each rank; unlimited by default
+  std::size_t available = available_memory();  // of this machine, for the ranks on it
+  /// What would need less memory of a tier: shown with a refusal.
+  std::function<std::vector<std::string>(tier)> advice = {};
+  stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
+  /// Called by rank 0 of ranks that have a device each, when their runs are made.
+  std::function<void(std::span<const device_usage>)> measured = {};
+};
+
+/// The plan of a body on all ranks, and the regions that its run needs.
+struct rehearsal_result {
+  /// What each rank will need.
+  belay::plan plan;
+  std::vector<run_memory> memory;  // by rank
+  mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes
+  std::size_t rehearsed = 0;       // ranks of which the body was run, one of each kind
+
+  /// What each rank leases at its peak, as a table, held against the options' budgets; a last line has the bytes of
+  /// address range that gaps between leases add.
+  [[nodiscard]] std::string text(const launch_options& options = {}) const;
+};
+
+/// Whose memory a plan is held against: that of a machine whose ranks have all tiers there, that of a device, or that
+/// of the machine beside it.
+enum class memory_owner : std::uint8_t { machine, device, machine_beside_device };
+
+/// What devices have left for the ranks of a launch. Without one, the machine has all tiers.
+struct device_room {
+  /// Whose they are, and what there is: on one that all ranks share, or by rank, once that has been measured.
+  enum class of : std::uint8_t { no_rank, all_ranks, each_rank };
+  of whose = of::no_rank;
+  std::size_t shared = 0;
+  std::vector<std::size_t> by_rank = {};
+};
+
+inline constexpr const char* communication_row = "communication, estimated";
+/// The plan with what each rank communicates with on its device: budgets know it, and not what is measured.
+[[nodiscard]] inline rehearsal_result priced(const rehearsal_result& planned, std::size_t communication) {
+  if (communication == 0) return planned;
+  rehearsal_result out = planned;
+  std::vector<rank_plan> plans;
+  for (const rank_plan& each : planned.plan.ranks()) {
+    rank_plan one = each;
+    one.add(tier::device, communication_row, communication);
+    plans.push_back(std::move(one));
+  }
+  out.plan = belay::plan(std::move(plans));
+  return out;
+}
+
+/// What a rank leases of it at its peak, and of files those in memory; of a device what the regions take.
+[[nodiscard]] inline checked_size memory_of(const rank_plan& plan,
+                                            memory_owner whose = memory_owner::machine) noexcept {
+  checked_size all;
+  for (const plan_item& item : plan.items()) {
+    const bool on_device = item.where_it_is == tier::device;
+    if (whose == memory_owner::device)
+      all += on_device && item.purpose != communication_row ? item.capacity : 0;
+    else if (on_device ? whose == memory_owner::machine
+                       : item.where_it_is != tier::file || item.of_file == file_bytes::in_memory)
+      all += item.bytes;
+  }
+  return all;
+}
+
+/// Throws plan_refused where this machine's ranks need more than `available`.
+inline void expect_room(const rehearsal_result& planned, const launch_options& options, int ranks_here,
+                        memory_owner whose, std::size_t available, where at) {
+  checked_size all;
+  std::size_t fitting = 0;  // ranks, counted from the first
+  for (int rank = 0; rank < ranks_here; ++rank) {
+    all += memory_of(planned.plan.ranks()[static_cast<std::size_t>(rank)], whose);
+    fitting += all.saturated() <= available ? 1 : 0;
+  }
+  if (all.saturated() <= available) return;
+  const plan_shortage shortage{tier::device, 0, all.saturated(), available};
+  throw plan_refused(planned.text(options) + "the " + std::to_string(ranks_here) +
+                         (ranks_here == 1                 ? " rank needs "
+                          : whose == memory_owner::device ? " ranks of this device need "
+                                                          : " ranks of this machine need ") +
+                         std::to_string(all.saturated()) + " bytes (" + bytes_text(all.saturated()) + "), and it has " +
+                         std::to_string(available) + " (" + bytes_text(available) + ") left: room for " +
+                         std::to_string(fitting) + " of such ranks. Fewer ranks here, a smaller model or batch, " +
+                         "belay::recompute, or belay::zero<1>\n",
+                     shortage, at);
+}
+/// Throws plan_refused where a rank needs more of its device than that has left.
+inline void expect_devices(const rehearsal_result& planned, const launch_options& options,
+                           const std::vector<std::size_t>& left, where at) {
+  for (std::size_t rank = 0; rank < left.size(); ++rank) {
+    const std::size_t needed = memory_of(planned.plan.ranks()[rank], memory_owner::device).saturated();
+    if (needed <= left[rank]) continue;
+    throw plan_refused(planned.text(options) + "rank " + std::to_string(rank) + " needs " + std::to_string(needed) +
+                           " bytes (" + bytes_text(needed) + ") of its device, and that has " +
+                           std::to_string(left[rank]) + " (" + bytes_text(left[rank]) +
+                           ") left beside its context and communicators. A smaller model or batch, belay::recompute, " +
+                           "or belay::zero<1>\n",
+                       {tier::device, static_cast<int>(rank), needed, left[rank]}, at);
+  }
+}
+/// Throws plan_refused, with the table and what would help, where a rank's plan is over its budget, or those of this
+/// machine's ranks are more than the machine has left, or than their devices have.
+inline void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
+                        const device_room& devices = {}) {
+  if (const auto missing = planned.plan.shortage(options.budget))
+    throw plan_refused(planned.text(options), *missing, at);
+  const bool apart = devices.whose != device_room::of::no_rank;
+  const auto machine = apart ? memory_owner::machine_beside_device : memory_owner::machine;
+  expect_room(planned, options, ranks_here, machine, options.available, at);
+  if (devices.whose == device_room::of::all_ranks)
+    expect_room(planned, options, ranks_here, memory_owner::device, devices.shared, at);
+  expect_devices(planned, options, devices.by_rank, at);
+}
+
+inline std::string rehearsal_result::text(const launch_options& options) const {
+  std::vector<std::string> purposes;
+  std::vector<std::vector<std::uint64_t>> bytes;
+  std::vector<std::string_view> tiers;
+  std::vector<plan_budget> budgets;
+  for (std::size_t number = 0; number < tier_count; ++number) {
+    const tier of = static_cast<tier>(number);
+    for (const std::string& purpose : plan.purposes(of)) {
+      std::vector<std::uint64_t> row;
+      for (const rank_plan& rank : plan.ranks()) {
+        checked_size all;
+        for (const plan_item& item : rank.items())
+          if (item.where_it_is == of && item.purpose == purpose) all += item.bytes;
+        row.push_back(all.saturated());
+      }
+      purposes.push_back(purpose);
+      bytes.push_back(std::move(row));
+      tiers.emplace_back(name(of));
+    }
+    if (options.budget[of] != unlimited_bytes) budgets.push_back({name(of), options.budget[of]});
+  }
+  std::vector<plan_row> rows;
+  for (std::size_t i = 0; i < purposes.size(); ++i) rows.push_back({tiers[i], purposes[i], bytes[i]});
+  std::vector<std::string> words;
+  if (const auto missing = plan.shortage(options.budget); missing && options.advice)
+    words = options.advice(missing->where_it_is);
+  const std::vector<std::string_view> suggestions(words.begin(), words.end());
+  std::size_t gaps = 0;
+  for (const rank_plan& rank : plan.ranks())
+    gaps = std::max(gaps, rank.capacity_bytes(tier::device) - rank.peak_bytes(tier::device));
+  return plan_printer({rows, budgets, suggestions}).text() + "gaps between leases add at most " + std::to_string(gaps) +
+         " bytes of arena to a rank's device tier\n";
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/plan_exchange.hpp
+//
+// The plans of all ranks, on all ranks: each has rehearsed itself alone.
+//
+//   belay::plan all(belay::exchanged_plans(mesh.control(), own));
+
+namespace belay::inline BELAY_ABI {
+
+/// A plan as words: the number of items; of each its tier, bytes, capacity, where the bytes of a file are, and its
+/// purpose with its length.
+[[nodiscard]] inline std::vector<std::uint64_t> words_of(const rank_plan& plan) {
+  std::vector<std::uint64_t> words{plan.items().size()};
+  for (const plan_item& item : plan.items()) {
+    words.insert(words.end(), {static_cast<std::uint64_t>(item.where_it_is), item.bytes, item.capacity,
+                               static_cast<std::uint64_t>(item.of_file), std::uint64_t{item.purpose.size()}});
+    for (char letter : item.purpose) words.push_back(static_cast<unsigned char>(letter));
+  }
+  return words;
+}
+/// The plan that `words` begin with.
+[[nodiscard]] inline rank_plan plan_of(std::span<const std::uint64_t> words) {
+  rank_plan plan;
+  std::size_t next = 1;
+  for (std::uint64_t item = 0; item < words[0]; ++item) {
+    const auto head = words.subspan(next, 5);
+    std::string purpose;
+    for (std::uint64_t letter : words.subspan(next + 5, head[4])) purpose += static_cast<char>(letter);
+    plan.add({static_cast<tier>(head[0]), std::move(purpose), head[1], head[2], static_cast<file_bytes>(head[3])});
+    next += 5 + head[4];
+  }
+  return plan;
+}
+
+/// Every rank's plan, in rank order. Collective over the group.
+template <communicator Group>
+requires can_all_gather<Group, std::uint64_t>
+[[nodiscard]] std::vector<rank_plan> exchanged_plans(const Group& group, const rank_plan& own, where at) {
+  std::vector<std::uint64_t> mine = words_of(own);
+  std::uint64_t longest[1] = {mine.size()};
+  group.all_reduce(std::span<std::uint64_t>(longest), maximum, at);
+  mine.resize(longest[0]);
+  std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(group.size()));
+  group.all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
+  std::vector<rank_plan> plans;
+  for (std::size_t first = 0; first < all.size(); first += mine.size())
+    plans.push_back(plan_of(std::span<const std::uint64_t>(all).subspan(first, mine.size())));
+  return plans;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/run.hpp
+//
+// What a training body runs in, beside its rank: the engine of its steps, and memory that was planned to the byte and
+// outlives the body. `launch` makes it. In a rehearsal the same body runs over addresses without memory.
+//
+//   auto train = [](auto& rank, auto& run) {
+//     for (auto number : run.steps(100)) {
+//       belay::step step{run.engine(), store};
+//       ...
+//     }
+//   };
 
 // ---- belay/train/step_numbers.hpp
 //
@@ -34796,28 +35000,6 @@ class run {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a launch may use: a budget a tier, what the machine has left, and when kernels run.
-struct launch_options {
-  belay::budget budget = {};                   // of each rank; unlimited by default
-  std::size_t available = available_memory();  // of this machine, for the ranks on it
-  /// What would need less memory of a tier: shown with a refusal.
-  std::function<std::vector<std::string>(tier)> advice = {};
-  stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
-};
-
-/// The plan of a body on all ranks, and the regions that its run needs.
-struct rehearsal_result {
-  /// What each rank will need.
-  belay::plan plan;
-  std::vector<run_memory> memory;  // by rank
-  mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes
-  std::size_t rehearsed = 0;       // ranks of which the body was run, one of each kind
-
-  /// What each rank leases at its peak, as a table, held against the options' budgets; a last line has the bytes of
-  /// address range that gaps between leases add.
-  [[nodiscard]] std::string text(const launch_options& options = {}) const;
-};
-
 /// A body that runs on a real rank and on a rehearsed one: `body(rank, run)`, a generic lambda or function object.
 template <class Body>
 concept training_body = requires(Body& body, rehearsal::rank& rank, run<rehearsal::rank, rehearsal_engine>& run) {
@@ -34896,57 +35078,6 @@ requires requires(const World& world) { world.size(); }
   return rehearse(world.size(), body, at);
 }
 
-/// Whose memory a plan is held against: that of a machine whose ranks have all tiers there, that of a device, or that
-/// of the machine beside it.
-enum class memory_owner : std::uint8_t { machine, device, machine_beside_device };
-
-/// What a rank leases of it at its peak, and of files those in memory; of a device what the regions take.
-[[nodiscard]] inline checked_size memory_of(const rank_plan& plan,
-                                            memory_owner whose = memory_owner::machine) noexcept {
-  checked_size all;
-  for (const plan_item& item : plan.items()) {
-    const bool on_device = item.where_it_is == tier::device;
-    if (whose == memory_owner::device)
-      all += on_device ? item.capacity : 0;
-    else if (on_device ? whose == memory_owner::machine
-                       : item.where_it_is != tier::file || item.of_file == file_bytes::in_memory)
-      all += item.bytes;
-  }
-  return all;
-}
-
-/// Throws plan_refused where this machine's ranks need more than `available`.
-inline void expect_room(const rehearsal_result& planned, const launch_options& options, int ranks_here,
-                        memory_owner whose, std::size_t available, where at) {
-  checked_size all;
-  std::size_t fitting = 0;  // ranks, counted from the first
-  for (int rank = 0; rank < ranks_here; ++rank) {
-    all += memory_of(planned.plan.ranks()[static_cast<std::size_t>(rank)], whose);
-    fitting += all.saturated() <= available ? 1 : 0;
-  }
-  if (all.saturated() <= available) return;
-  const plan_shortage shortage{tier::device, 0, all.saturated(), available};
-  throw plan_refused(planned.text(options) + "the " + std::to_string(ranks_here) +
-                         (ranks_here == 1                 ? " rank needs "
-                          : whose == memory_owner::device ? " ranks of this device need "
-                                                          : " ranks of this machine need ") +
-                         std::to_string(all.saturated()) + " bytes (" + bytes_text(all.saturated()) + "), and it has " +
-                         std::to_string(available) + " (" + bytes_text(available) + ") left: room for " +
-                         std::to_string(fitting) + " of such ranks. Fewer ranks here, a smaller model or batch, " +
-                         "belay::recompute, or belay::zero<1>\n",
-                     shortage, at);
-}
-/// Throws plan_refused, with the table and what would help, where a rank's plan is over its budget, or those of this
-/// machine's ranks are more than the machine has left, or more than the device that they share: `on_device` bytes.
-inline void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
-                        std::optional<std::size_t> on_device = {}) {
-  if (const auto missing = planned.plan.shortage(options.budget))
-    throw plan_refused(planned.text(options), *missing, at);
-  const auto machine = on_device ? memory_owner::machine_beside_device : memory_owner::machine;
-  expect_room(planned, options, ranks_here, machine, options.available, at);
-  if (on_device) expect_room(planned, options, ranks_here, memory_owner::device, *on_device, at);
-}
-
 /// A world whose ranks are threads of this process.
 template <class World>
 inline constexpr bool ranks_are_threads = requires {
@@ -34964,6 +35095,22 @@ template <class Rank>
 concept watches_streams = requires(const Rank& rank) {
   { rank.watch() } -> std::convertible_to<std::shared_ptr<const stream_watch>>;
 };
+
+/// A rank that has a device of its own, makes its communicators at launch, and measures what that has left.
+template <class Rank>
+concept measures_device = requires(Rank& rank, where at) {
+  rank.make_recorded_groups(at);
+  { rank.available_device_memory(at) } -> std::same_as<std::size_t>;
+  { rank.usage() } -> std::same_as<device_usage>;
+};
+
+/// Every rank's `own`, told over the group for what ranks agree on. Collective.
+template <class T, class Rank>
+[[nodiscard]] std::vector<T> told_by_ranks(Rank& rank, const T& own, where at) {
+  std::vector<T> all(static_cast<std::size_t>(rank.size()));
+  control_of(rank.world()).all_gather(std::span<const T>(&own, 1), std::span<T>(all), at);
+  return all;
+}
 
 /// The streams of all ranks of a world of `size`. Throws usage_error where they cannot be as chosen.
 template <class World, class Engine>
@@ -35027,11 +35174,15 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   const launcher_environment launcher = find_launcher();
   const bool launched = launcher.size == size && launcher.local_size > 0;
   const int ranks_here = launched ? launcher.local_size : size;
-  std::optional<std::size_t> on_device;
-  std::size_t workspace = 0;  // of the kit, which a rehearsal does not know
+  device_room devices;
+  std::size_t workspace = 0, communication = 0;  // of kit and groups, which a rehearsal does not know
+  if constexpr (requires { world.workspace_bytes(); }) workspace = world.workspace_bytes();
   if constexpr (requires { world.available_device_memory(at); }) {
-    on_device = world.available_device_memory(at);
-    workspace = world.workspace_bytes();
+    devices.whose = device_room::of::all_ranks;
+    devices.shared = world.available_device_memory(at);
+  } else if constexpr (requires { world.communication_bytes(planned.meshes); }) {
+    devices.whose = device_room::of::each_rank;
+    communication = world.communication_bytes(planned.meshes);
   }
   rehearsal_result known = planned;
   std::vector<rank_plan> plans;
@@ -35042,7 +35193,7 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
     known.memory[rank] = std::move(one.memory);
   }
   known.plan = belay::plan(std::move(plans));
-  expect_fits(known, options, ranks_here, at, on_device);
+  expect_fits(priced(known, communication), options, ranks_here, at, devices);
   using engine_type = typename engine_of<std::remove_cvref_t<World>, Kit>::type;
   const stream_settings streams = stream_settings_for<World, engine_type>(options.streams, size, at);
   // A communication that is under way when a body is left by an exception still uses its rank's memory.
@@ -35052,13 +35203,21 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
     const int number = rank.number();
     std::optional<stream_arbiter::host> turns;
     if (streams.arbiter != nullptr) turns.emplace(*streams.arbiter);
-    // Each rank rehearses itself; all see all plans, so that all refuse, or none.
+    if constexpr (has_mesh_record<rank_type>) rank.meshes().add(planned.meshes);
+    // Ranks with a device each measure it when they have their communicators; all see all, so that all refuse, or none.
+    device_room room = devices;
+    if constexpr (measures_device<rank_type>) {
+      rank.make_recorded_groups(at);
+      room.by_rank = told_by_ranks(rank, rank.available_device_memory(at), at);
+      expect_fits(priced(known, communication), options, ranks_here, at, room);
+    }
+    // Each rank rehearses itself; the same.
     const auto again = [&, number](std::uint64_t rows) {
       planned_run own = rank_rehearsal(number, size, body, rows, at).leased_by(number);
       widen_workspace(own, workspace);
       rehearsal_result grown;
       grown.plan = belay::plan(exchanged_plans(control_of(rank.world()), own.plan, at));
-      expect_fits(grown, options, ranks_here, at, on_device);
+      expect_fits(priced(grown, communication), options, ranks_here, at, room);
       return own;
     };
     using run_type = run<rank_type, engine_type>;
@@ -35068,7 +35227,10 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
     auto self = std::make_shared<run_type>(number, size, planned_run{known.plan.ranks()[mine], known.memory[mine]},
                                            again, own_streams, run_parts_of<engine_type>(rank));
     kept[mine] = self;
-    if constexpr (has_mesh_record<rank_type>) rank.meshes().add(planned.meshes);
+    if constexpr (measures_device<rank_type>) {
+      const std::vector<device_usage> measured = told_by_ranks(rank, rank.usage(), at);
+      if (number == 0 && options.measured) options.measured(measured);
+    }
     if constexpr (takes_arbiter<rank_type>) {
       if (streams.arbiter != nullptr) {
         rank.use(streams.arbiter);
@@ -35109,40 +35271,6 @@ void launch(World&& world, Body&& body, const launch_options& options = {}, wher
                           dynamic_cast<const file_error*>(&error) != nullptr ||
                           dynamic_cast<const plan_refused*>(&error) != nullptr;
   return found.rank == 0 || !everybodys;
-}
-
-inline std::string rehearsal_result::text(const launch_options& options) const {
-  std::vector<std::string> purposes;
-  std::vector<std::vector<std::uint64_t>> bytes;
-  std::vector<std::string_view> tiers;
-  std::vector<plan_budget> budgets;
-  for (std::size_t number = 0; number < tier_count; ++number) {
-    const tier of = static_cast<tier>(number);
-    for (const std::string& purpose : plan.purposes(of)) {
-      std::vector<std::uint64_t> row;
-      for (const rank_plan& rank : plan.ranks()) {
-        checked_size all;
-        for (const plan_item& item : rank.items())
-          if (item.where_it_is == of && item.purpose == purpose) all += item.bytes;
-        row.push_back(all.saturated());
-      }
-      purposes.push_back(purpose);
-      bytes.push_back(std::move(row));
-      tiers.emplace_back(name(of));
-    }
-    if (options.budget[of] != unlimited_bytes) budgets.push_back({name(of), options.budget[of]});
-  }
-  std::vector<plan_row> rows;
-  for (std::size_t i = 0; i < purposes.size(); ++i) rows.push_back({tiers[i], purposes[i], bytes[i]});
-  std::vector<std::string> words;
-  if (const auto missing = plan.shortage(options.budget); missing && options.advice)
-    words = options.advice(missing->where_it_is);
-  const std::vector<std::string_view> suggestions(words.begin(), words.end());
-  std::size_t gaps = 0;
-  for (const rank_plan& rank : plan.ranks())
-    gaps = std::max(gaps, rank.capacity_bytes(tier::device) - rank.peak_bytes(tier::device));
-  return plan_printer({rows, budgets, suggestions}).text() + "gaps between leases add at most " + std::to_string(gaps) +
-         " bytes of arena to a rank's device tier\n";
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -6,6 +6,7 @@
 #include "belay/device/arena.hpp"             // IWYU pragma: export
 #include "belay/device/copy_stream.hpp"       // IWYU pragma: export
 #include "belay/device/device_numbers.hpp"    // IWYU pragma: export
+#include "belay/device/device_usage.hpp"      // IWYU pragma: export
 #include "belay/device/findings.hpp"          // IWYU pragma: export
 #include "belay/device/host_access.hpp"       // IWYU pragma: export
 #include "belay/device/host_stream.hpp"       // IWYU pragma: export

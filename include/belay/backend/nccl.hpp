@@ -8,3 +8,4 @@
 #include "belay/backend/nccl/nccl_api.hpp"  // IWYU pragma: export
 #include "belay/backend/nccl/rank.hpp"      // IWYU pragma: export
 #include "belay/backend/nccl/window.hpp"    // IWYU pragma: export
+#include "belay/backend/nccl/world.hpp"     // IWYU pragma: export

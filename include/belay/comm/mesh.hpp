@@ -194,6 +194,13 @@ class mesh_record {
   void add(const mesh_record& other) {
     for (const entry& each : other.entries_) add(each.shape, each.asked);
   }
+  /// A mesh's shape, and what it was asked for.
+  struct entry {
+    axes shape;      ///< ranks along each axis
+    axis_set asked;  ///< the axes whose groups were asked for
+  };
+  /// In the order in which shapes were first added.
+  [[nodiscard]] const std::vector<entry>& entries() const noexcept { return entries_; }
   [[nodiscard]] axis_set asked(const axes& shape) const noexcept {
     for (const entry& each : entries_) {
       if (each.shape == shape) return each.asked;
@@ -202,10 +209,6 @@ class mesh_record {
   }
 
  private:
-  struct entry {
-    axes shape;
-    axis_set asked;
-  };
   std::vector<entry> entries_;
 };
 
@@ -324,7 +327,7 @@ class mesh {
   }
   [[nodiscard]] group_type group_of_ranks(const std::vector<int>& members, [[maybe_unused]] axis which,
                                           const where& at) const {
-    if constexpr (rehearsed && requires { rank_->group_along(members, shape_, which, at); })
+    if constexpr (requires { rank_->group_along(members, shape_, which, at); })
       return rank_->group_along(members, shape_, which, at);
     else
       return rank_->group(members, at);

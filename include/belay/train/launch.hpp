@@ -18,6 +18,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,6 +31,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/device_usage.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/stream_arbiter.hpp"
@@ -141,6 +143,22 @@ concept watches_streams = requires(const Rank& rank) {
   { rank.watch() } -> std::convertible_to<std::shared_ptr<const stream_watch>>;
 };
 
+/// A rank that has a device of its own, makes its communicators at launch, and measures what that has left.
+template <class Rank>
+concept measures_device = requires(Rank& rank, where at) {
+  rank.make_recorded_groups(at);
+  { rank.available_device_memory(at) } -> std::same_as<std::size_t>;
+  { rank.usage() } -> std::same_as<device_usage>;
+};
+
+/// Every rank's `own`, told over the group for what ranks agree on. Collective.
+template <class T, class Rank>
+[[nodiscard]] std::vector<T> told_by_ranks(Rank& rank, const T& own, where at) {
+  std::vector<T> all(static_cast<std::size_t>(rank.size()));
+  control_of(rank.world()).all_gather(std::span<const T>(&own, 1), std::span<T>(all), at);
+  return all;
+}
+
 /// The streams of all ranks of a world of `size`. Throws usage_error where they cannot be as chosen.
 template <class World, class Engine>
 [[nodiscard]] stream_settings stream_settings_for(const stream_choice& chosen, int size, where at) {
@@ -203,11 +221,15 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   const launcher_environment launcher = find_launcher();
   const bool launched = launcher.size == size && launcher.local_size > 0;
   const int ranks_here = launched ? launcher.local_size : size;
-  std::optional<std::size_t> on_device;
-  std::size_t workspace = 0;  // of the kit, which a rehearsal does not know
+  device_room devices;
+  std::size_t workspace = 0, communication = 0;  // of kit and groups, which a rehearsal does not know
+  if constexpr (requires { world.workspace_bytes(); }) workspace = world.workspace_bytes();
   if constexpr (requires { world.available_device_memory(at); }) {
-    on_device = world.available_device_memory(at);
-    workspace = world.workspace_bytes();
+    devices.whose = device_room::of::all_ranks;
+    devices.shared = world.available_device_memory(at);
+  } else if constexpr (requires { world.communication_bytes(planned.meshes); }) {
+    devices.whose = device_room::of::each_rank;
+    communication = world.communication_bytes(planned.meshes);
   }
   rehearsal_result known = planned;
   std::vector<rank_plan> plans;
@@ -218,7 +240,7 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
     known.memory[rank] = std::move(one.memory);
   }
   known.plan = belay::plan(std::move(plans));
-  expect_fits(known, options, ranks_here, at, on_device);
+  expect_fits(priced(known, communication), options, ranks_here, at, devices);
   using engine_type = typename engine_of<std::remove_cvref_t<World>, Kit>::type;
   const stream_settings streams = stream_settings_for<World, engine_type>(options.streams, size, at);
   // A communication that is under way when a body is left by an exception still uses its rank's memory.
@@ -228,13 +250,21 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
     const int number = rank.number();
     std::optional<stream_arbiter::host> turns;
     if (streams.arbiter != nullptr) turns.emplace(*streams.arbiter);
-    // Each rank rehearses itself; all see all plans, so that all refuse, or none.
+    if constexpr (has_mesh_record<rank_type>) rank.meshes().add(planned.meshes);
+    // Ranks with a device each measure it when they have their communicators; all see all, so that all refuse, or none.
+    device_room room = devices;
+    if constexpr (measures_device<rank_type>) {
+      rank.make_recorded_groups(at);
+      room.by_rank = told_by_ranks(rank, rank.available_device_memory(at), at);
+      expect_fits(priced(known, communication), options, ranks_here, at, room);
+    }
+    // Each rank rehearses itself; the same.
     const auto again = [&, number](std::uint64_t rows) {
       planned_run own = rank_rehearsal(number, size, body, rows, at).leased_by(number);
       widen_workspace(own, workspace);
       rehearsal_result grown;
       grown.plan = belay::plan(exchanged_plans(control_of(rank.world()), own.plan, at));
-      expect_fits(grown, options, ranks_here, at, on_device);
+      expect_fits(priced(grown, communication), options, ranks_here, at, room);
       return own;
     };
     using run_type = run<rank_type, engine_type>;
@@ -244,7 +274,10 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
     auto self = std::make_shared<run_type>(number, size, planned_run{known.plan.ranks()[mine], known.memory[mine]},
                                            again, own_streams, run_parts_of<engine_type>(rank));
     kept[mine] = self;
-    if constexpr (has_mesh_record<rank_type>) rank.meshes().add(planned.meshes);
+    if constexpr (measures_device<rank_type>) {
+      const std::vector<device_usage> measured = told_by_ranks(rank, rank.usage(), at);
+      if (number == 0 && options.measured) options.measured(measured);
+    }
     if constexpr (takes_arbiter<rank_type>) {
       if (streams.arbiter != nullptr) {
         rank.use(streams.arbiter);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/available_memory.hpp"
+#include "belay/device/device_usage.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/train/plan.hpp"
@@ -36,6 +38,8 @@ struct launch_options {
   /// What would need less memory of a tier: shown with a refusal.
   std::function<std::vector<std::string>(tier)> advice = {};
   stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
+  /// Called by rank 0 of ranks that have a device each, when their runs are made.
+  std::function<void(std::span<const device_usage>)> measured = {};
 };
 
 /// The plan of a body on all ranks, and the regions that its run needs.
@@ -55,6 +59,30 @@ struct rehearsal_result {
 /// of the machine beside it.
 enum class memory_owner : std::uint8_t { machine, device, machine_beside_device };
 
+/// What devices have left for the ranks of a launch. Without one, the machine has all tiers.
+struct device_room {
+  /// Whose they are, and what there is: on one that all ranks share, or by rank, once that has been measured.
+  enum class of : std::uint8_t { no_rank, all_ranks, each_rank };
+  of whose = of::no_rank;
+  std::size_t shared = 0;
+  std::vector<std::size_t> by_rank = {};
+};
+
+inline constexpr const char* communication_row = "communication, estimated";
+/// The plan with what each rank communicates with on its device: budgets know it, and not what is measured.
+[[nodiscard]] inline rehearsal_result priced(const rehearsal_result& planned, std::size_t communication) {
+  if (communication == 0) return planned;
+  rehearsal_result out = planned;
+  std::vector<rank_plan> plans;
+  for (const rank_plan& each : planned.plan.ranks()) {
+    rank_plan one = each;
+    one.add(tier::device, communication_row, communication);
+    plans.push_back(std::move(one));
+  }
+  out.plan = belay::plan(std::move(plans));
+  return out;
+}
+
 /// What a rank leases of it at its peak, and of files those in memory; of a device what the regions take.
 [[nodiscard]] inline checked_size memory_of(const rank_plan& plan,
                                             memory_owner whose = memory_owner::machine) noexcept {
@@ -62,7 +90,7 @@ enum class memory_owner : std::uint8_t { machine, device, machine_beside_device 
   for (const plan_item& item : plan.items()) {
     const bool on_device = item.where_it_is == tier::device;
     if (whose == memory_owner::device)
-      all += on_device ? item.capacity : 0;
+      all += on_device && item.purpose != communication_row ? item.capacity : 0;
     else if (on_device ? whose == memory_owner::machine
                        : item.where_it_is != tier::file || item.of_file == file_bytes::in_memory)
       all += item.bytes;
@@ -91,15 +119,32 @@ inline void expect_room(const rehearsal_result& planned, const launch_options& o
                          "belay::recompute, or belay::zero<1>\n",
                      shortage, at);
 }
+/// Throws plan_refused where a rank needs more of its device than that has left.
+inline void expect_devices(const rehearsal_result& planned, const launch_options& options,
+                           const std::vector<std::size_t>& left, where at) {
+  for (std::size_t rank = 0; rank < left.size(); ++rank) {
+    const std::size_t needed = memory_of(planned.plan.ranks()[rank], memory_owner::device).saturated();
+    if (needed <= left[rank]) continue;
+    throw plan_refused(planned.text(options) + "rank " + std::to_string(rank) + " needs " + std::to_string(needed) +
+                           " bytes (" + bytes_text(needed) + ") of its device, and that has " +
+                           std::to_string(left[rank]) + " (" + bytes_text(left[rank]) +
+                           ") left beside its context and communicators. A smaller model or batch, belay::recompute, " +
+                           "or belay::zero<1>\n",
+                       {tier::device, static_cast<int>(rank), needed, left[rank]}, at);
+  }
+}
 /// Throws plan_refused, with the table and what would help, where a rank's plan is over its budget, or those of this
-/// machine's ranks are more than the machine has left, or more than the device that they share: `on_device` bytes.
+/// machine's ranks are more than the machine has left, or than their devices have.
 inline void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
-                        std::optional<std::size_t> on_device = {}) {
+                        const device_room& devices = {}) {
   if (const auto missing = planned.plan.shortage(options.budget))
     throw plan_refused(planned.text(options), *missing, at);
-  const auto machine = on_device ? memory_owner::machine_beside_device : memory_owner::machine;
+  const bool apart = devices.whose != device_room::of::no_rank;
+  const auto machine = apart ? memory_owner::machine_beside_device : memory_owner::machine;
   expect_room(planned, options, ranks_here, machine, options.available, at);
-  if (on_device) expect_room(planned, options, ranks_here, memory_owner::device, *on_device, at);
+  if (devices.whose == device_room::of::all_ranks)
+    expect_room(planned, options, ranks_here, memory_owner::device, devices.shared, at);
+  expect_devices(planned, options, devices.by_rank, at);
 }
 
 inline std::string rehearsal_result::text(const launch_options& options) const {

@@ -45,6 +45,7 @@ class nccl_api {
   [[nodiscard]] static bool succeeded(const status_type& got) { return got.failure.empty() && !got.pending; }
   [[nodiscard]] static bool in_progress(const status_type& got) { return got.failure.empty() && got.pending; }
   [[nodiscard]] static std::string text(const status_type& got) { return got.failure; }
+  [[nodiscard]] nccl_fabric& fabric() const noexcept { return *fabric_; }
   /// How many calls the rank has made, and their names.
   [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
 

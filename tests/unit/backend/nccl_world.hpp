@@ -57,7 +57,8 @@ template <belay::nccl::sums Sums = belay::nccl::sums::any, class Make, class Bod
 outcome run(int ranks, const world_options& options, const Make& make, const Body& body) {
   outcome out;
   out.ranks.resize(static_cast<std::size_t>(ranks));
-  fakes::device_api gpu({.order = options.order, .seed = options.seed, .fail_at = options.device_fails_at, .devices = ranks});
+  fakes::device_api gpu(
+      {.order = options.order, .seed = options.seed, .fail_at = options.device_fails_at, .devices = ranks});
   fakes::nccl_fabric fabric(gpu, options.nccl);
   try {
     belay::host::world{ranks, {.timeout = options.timeout}}.run([&](belay::host::rank& control) {

@@ -20,7 +20,7 @@ namespace belay::inline BELAY_ABI::cuda {
 
 /// Which of the devices of an Api, from 0.
 struct device_number {
-  int value = 0;
+  int value = 0;  ///< as the library numbers them
 };
 
 /// Stays where it is: memory, streams and kits of the rank point to it, and end before it. The Api outlives it.

@@ -28,9 +28,10 @@ namespace belay::inline BELAY_ABI::cuda {
 /// and it all that bodies make of their ranks' devices.
 template <device_api Api, class Control>
 class world {
-  static_assert(requires { requires Control::ranks_are_threads; },
-                "belay: ranks that share a device are threads of one process: belay::cuda::world(api, "
-                "belay::host::world(ranks))");
+  static_assert(
+      requires { requires Control::ranks_are_threads; },
+      "belay: ranks that share a device are threads of one process: belay::cuda::world(api, "
+      "belay::host::world(ranks))");
 
  public:
   using api_type = Api;

@@ -18,6 +18,7 @@
 #include <string>
 #include <utility>
 
+#include "belay/backend/cuda/device_calls.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/backend/nccl/communicators.hpp"
@@ -66,7 +67,8 @@ class channel final : public completion_source,
         communicators_(lib, failure_),
         guard_(std::make_shared<own_process>(), on.rank()),
         workspace_(on, workspace_bytes, at),
-        stream_(on, stream_kind::communication, failure_.shared_watch(), at) {}
+        stream_(on, stream_kind::communication, failure_.shared_watch(), at),
+        calls_(on, failure_.shared_watch(), at) {}
   channel(const channel&) = delete;
   channel& operator=(const channel&) = delete;
   ~channel() { cut(); }
@@ -75,6 +77,8 @@ class channel final : public completion_source,
   [[nodiscard]] const library<N>& lib() const noexcept { return *lib_; }
   [[nodiscard]] communicators<N>& made() noexcept { return communicators_; }
   [[nodiscard]] cuda::stream<Api>& stream() noexcept { return stream_; }
+  /// For what the rank does between operations.
+  [[nodiscard]] cuda::device_calls<Api>& calls() noexcept { return calls_; }
   [[nodiscard]] const cuda::device_memory<Api>& workspace() const noexcept { return workspace_; }
   [[nodiscard]] call_guard& guard() noexcept { return guard_; }
   [[nodiscard]] rank_failure& failure() noexcept { return failure_; }
@@ -86,10 +90,10 @@ class channel final : public completion_source,
   /// Counts the operations of the group of this rank alone.
   [[nodiscard]] std::uint64_t next_alone() noexcept { return alone_++; }
 
-  /// Queues what `queue()` calls of NCCL and of the device, behind what `how` says. Throws the first cause of the rank,
-  /// and backend_error where a call fails.
+  /// Queues what `queue(site)` calls of NCCL and of the device, behind what `how` says; it may tell the site of more
+  /// bytes. Throws the first cause of the rank, and backend_error where a call fails.
   template <class Queue>
-  [[nodiscard]] pending launch(const call_site& site, const buffer_use& buffers, const start_order& how, duration limit,
+  [[nodiscard]] pending launch(call_site site, const buffer_use& buffers, const start_order& how, duration limit,
                                const Queue& queue) {
     guard_.expect_usable(name(site.what), site.at);
     const call_guard::entry mine(guard_, name(site.what), site.at);
@@ -103,7 +107,7 @@ class channel final : public completion_source,
       if (how.event.source() != nullptr) stream_.wait(how.event, site.at);
       const auto turn = communicators_.enter();
       expect_alive(site);
-      queue();
+      queue(site);
       end = stream_.record(site.at);
     } catch (const backend_error& problem) {
       fail(problem);
@@ -313,6 +317,7 @@ class channel final : public completion_source,
   call_guard guard_;
   cuda::device_memory<Api> workspace_;
   cuda::stream<Api> stream_;
+  cuda::device_calls<Api> calls_;
   mutable std::mutex slots_lock_;  // the host thread writes a slot, any thread reads it
   std::array<operation_slot, capacity> slots_{};
   std::atomic<std::uint64_t> launched_{0};

@@ -45,6 +45,15 @@ class lone_operations {
   void ordered_reduce(std::span<const T> in, std::span<T> out, Op op, int) const {
     all_reduce<T>(in, out, op);
   }
+  template <class T, class Op>
+  void reduce_scatter_v(std::span<T>, std::span<const std::size_t>, Op) const noexcept {}
+  template <class T, class Op>
+  void ordered_reduce_scatter_v(std::span<T>, std::span<const std::size_t>, Op) const noexcept {}
+  void all_gather_v(std::span<std::byte>, std::span<const std::size_t>, std::size_t) const noexcept {}
+  void all_to_all_v(std::span<const std::byte> in, std::span<const std::size_t>, std::span<std::byte> out,
+                    std::span<const std::size_t>, std::size_t) const {
+    copy(in, out);
+  }
   void all_gather(std::span<const std::byte> in, std::span<std::byte> out) const { copy(in, out); }
   void all_to_all(std::span<const std::byte> in, std::span<std::byte> out) const { copy(in, out); }
   void broadcast(std::span<std::byte>, int) const noexcept {}
@@ -70,7 +79,7 @@ class lone_operations {
 
  private:
   void copy(std::span<const std::byte> in, std::span<std::byte> out) const {
-    if (in.data() != out.data()) on_->copy(out.data(), in.data(), in.size(), at_);
+    if (in.data() != out.data() && !in.empty()) on_->copy(out.data(), in.data(), in.size(), at_);
   }
 
   cuda::stream<Api>* on_;

@@ -7,10 +7,11 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
+#include <functional>
 #include <span>
 
 #include "belay/backend/nccl/channel.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
@@ -19,10 +20,6 @@
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI::nccl {
-
-/// How reductions are added. `any`: as NCCL does, whose order depends on the machine. `fixed_order`: by Belay, in rank
-/// order, with the bits of every backend that sums so; each rank then moves and adds what it takes in that order.
-enum class sums : std::uint8_t { any, fixed_order };
 
 /// Adds element i of all ranks in rank order: this rank's are at `own`, those of rank q at `received + q * stride`.
 template <reducible T, reduction_tag Op>
@@ -78,12 +75,57 @@ class operations {
     if (in.empty()) return;
     expect(api().all_gather(in.data(), out.data(), in.size(), dtype::u8, on_, stream()), "all_gather", out.size());
   }
+  /// Equal parts by NCCL's all_gather in place, others as a broadcast of each rank.
+  void all_gather_v(std::span<std::byte> inout, std::span<const std::size_t> counts, std::size_t element) const {
+    const division parts{counts, element};
+    if (inout.empty()) return;
+    if (parts.even()) {
+      const range mine = parts.of(rank_);
+      return all_gather(inout.subspan(mine.begin, mine.count), inout);
+    }
+    const grouped all(*this);
+    for (int q = 0; q < ranks_; ++q) {
+      const range one = parts.of(q);
+      broadcast(inout.subspan(one.begin, one.count), q);
+    }
+    all.end();
+  }
+  template <class T, class Op>
+  void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op) const {
+    const division parts{counts, 1};
+    if (inout.empty()) return;
+    if (parts.even()) {
+      const range mine = parts.of(rank_);
+      return reduce_scatter<T>(inout, inout.subspan(mine.begin, mine.count), op);
+    }
+    const grouped all(*this);
+    for (int q = 0; q < ranks_; ++q) {
+      const range one = parts.of(q);
+      const std::span<T> part = inout.subspan(one.begin, one.count);
+      reduce<T>(part, part, op, q);
+    }
+    all.end();
+  }
   /// In place, which NCCL does not offer, by way of the workspace.
   void all_to_all(std::span<const std::byte> in, std::span<std::byte> out) const {
     if (in.empty()) return;
     const std::size_t part = in.size() / size();
-    if (in.data() == out.data()) return swap_parts(out, part);
+    if (in.data() == out.data()) return swap_parts(out, {{}, part});
     expect(api().all_to_all(in.data(), out.data(), part, dtype::u8, on_, stream()), "all_to_all", in.size());
+  }
+  /// Grouped sends and receives.
+  void all_to_all_v(std::span<const std::byte> in, std::span<const std::size_t> sent, std::span<std::byte> out,
+                    std::span<const std::size_t> received, std::size_t element) const {
+    const division from{sent, element}, to{received, element};
+    if (!in.empty() && in.data() == out.data()) return swap_parts(out, from);
+    const range own = from.of(rank_), kept = to.of(rank_);
+    if (own.count > 0) into_->stream().copy(out.data() + kept.begin, in.data() + own.begin, own.count, at_);
+    const grouped all(*this);
+    for_each_peer([&](int q) {
+      send(in.data() + from.of(q).begin, from.of(q).count, q);
+      receive(out.data() + to.of(q).begin, to.of(q).count, q);
+    });
+    all.end();
   }
   void broadcast(std::span<std::byte> inout, int root) const {
     if (inout.empty()) return;
@@ -147,6 +189,22 @@ class operations {
     }
   }
   template <class T, class Op>
+  void ordered_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op) const {
+    const division parts{counts, 1};
+    const std::size_t most = slot_elements<T>();
+    const std::size_t longest = parts.longest();
+    for (std::size_t first = 0; first < longest; first += most) {
+      const auto part = [&](int q) {
+        const range all = parts.of(q);
+        const std::size_t begin = std::min(first, all.count);
+        return range{all.begin + begin, std::min(all.count - begin, most)};
+      };
+      const range mine = part(rank_);
+      collect<T>(inout, part, mine.count);
+      add<T, Op>(inout.data() + mine.begin, inout.data() + mine.begin, mine.count);
+    }
+  }
+  template <class T, class Op>
   void ordered_reduce(std::span<const T> in, std::span<T> out, Op, int root) const {
     const std::size_t most = slot_elements<T>();
     for (std::size_t first = 0; first < in.size(); first += most) {
@@ -165,6 +223,22 @@ class operations {
   struct range {
     std::size_t begin;
     std::size_t count;
+  };
+  // A buffer cut into a part for each rank: so many units of `each`, or without counts one.
+  struct division {
+    std::span<const std::size_t> counts;
+    std::size_t each;
+
+    [[nodiscard]] range of(int q) const noexcept {
+      if (counts.empty()) return {static_cast<std::size_t>(q) * each, each};
+      return {offset_of(counts, q) * each, counts[static_cast<std::size_t>(q)] * each};
+    }
+    [[nodiscard]] bool even() const noexcept {
+      return std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end();
+    }
+    [[nodiscard]] std::size_t longest() const noexcept {
+      return counts.empty() ? each : *std::max_element(counts.begin(), counts.end()) * each;
+    }
   };
 
   // Calls that are one. An exception leaves none open.
@@ -242,18 +316,24 @@ class operations {
   void add(const T* own, T* out, std::size_t count) const {
     into_->stream().each(count, reduce_in_rank_order<T, Op>{slot<T>(0), slot_elements<T>(), own, out, rank_, ranks_});
   }
-  void swap_parts(std::span<std::byte> inout, std::size_t part) const {
-    const std::size_t most = slot_bytes();
-    for (std::size_t first = 0; first < part; first += most) {
-      const std::size_t count = std::min(most, part - first);
-      const auto place = [&](int q) { return inout.data() + static_cast<std::size_t>(q) * part + first; };
+  // What a rank sends a peer is as long as what it receives of it.
+  void swap_parts(std::span<std::byte> inout, const division& parts) const {
+    const std::size_t most = slot_bytes(), longest = parts.longest();
+    for (std::size_t first = 0; first < longest; first += most) {
+      const auto place = [&](int q) {
+        const range all = parts.of(q);
+        const std::size_t begin = std::min(first, all.count);
+        return inout.subspan(all.begin + begin, std::min(all.count - begin, most));
+      };
       const grouped all(*this);
       for_each_peer([&](int q) {
-        send(place(q), count, q);
-        receive(slot<std::byte>(q), count, q);
+        send(place(q).data(), place(q).size(), q);
+        receive(slot<std::byte>(q), place(q).size(), q);
       });
       all.end();
-      for_each_peer([&](int q) { into_->stream().copy(place(q), slot<std::byte>(q), count, at_); });
+      for_each_peer([&](int q) {
+        if (!place(q).empty()) into_->stream().copy(place(q).data(), slot<std::byte>(q), place(q).size(), at_);
+      });
     }
   }
 

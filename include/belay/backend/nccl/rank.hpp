@@ -28,12 +28,15 @@
 #include <vector>
 
 #include "belay/backend/cuda/device.hpp"
+#include "belay/backend/cuda/kit.hpp"
+#include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/nccl/channel.hpp"
 #include "belay/backend/nccl/group.hpp"
 #include "belay/backend/nccl/library.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/backend/nccl/watchdog.hpp"
 #include "belay/backend/nccl/window.hpp"
+#include "belay/comm/axis.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/call_guard.hpp"
 #include "belay/comm/communicator.hpp"
@@ -42,7 +45,9 @@
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/device_usage.hpp"
 #include "belay/device/stream_watch.hpp"
+#include "belay/device/tier.hpp"
 
 namespace belay::inline BELAY_ABI::nccl {
 
@@ -65,28 +70,29 @@ concept control_rank = has_groups<C> && requires(const C& rank) {
 template <control_rank Control, cuda::device_api Api, nccl_api N, sums Sums = sums::any>
 class rank {
  public:
-  using group_type = nccl::group<Api, N, Sums>;
   using control_type = typename Control::group_type;
+  using group_type = nccl::group<Api, N, Sums, control_type>;
 
   /// Collective over all ranks. Throws backend_error, on all ranks alike where the versions of NCCL do not do, and
   /// comm_error where it takes longer than the control world waits for peers.
   rank(Control& control, const cuda::device<Api>& on, N& nccl, const rank_options& options = {},
        where at = where::current())
       : control_(&control),
+        on_(&on),
         lib_(nccl, control.number()),
+        before_(measured(at)),
         channel_(std::make_shared<channel<Api, N>>(on, lib_, control.watch(), options.workspace_bytes, at)) {
     if (size() == 1) {
-      world_.emplace(channel_, nullptr, limit());
+      world_.emplace(channel_, nullptr, control.world(), limit());
       return;
     }
     versions_ = agreed_versions(at);
     channel_->made().init(size(), shared_id(at), at);
     std::vector<int> all(static_cast<std::size_t>(size()));
     std::iota(all.begin(), all.end(), 0);
-    world_.emplace(made_group(all, 0, number(), at));
+    world_.emplace(made_group(all, 0, number(), control.world(), at));
     watchdog_.emplace(
-        options.watch_period, [&on] { on.open_and_note(); },
-        [channel = channel_.get()] { channel->look(); });
+        options.watch_period, [&on] { on.open_and_note(); }, [channel = channel_.get()] { channel->look(); });
   }
   rank(const rank&) = delete;
   rank& operator=(const rank&) = delete;
@@ -116,12 +122,31 @@ class rank {
     check_members(sorted, size(), number(), at);
     if (size() == 1) return *world_;
     const int colour = agreed_colour(members, sorted.front(), at);
+    control_type twin = control_->group(members, at);
     if (members.size() == 1) {
       if (colour >= 0) static_cast<void>(split(-1, 0, at));
-      return group_type(channel_, nullptr, limit());
+      return group_type(channel_, nullptr, std::move(twin), limit());
     }
     const auto place = std::find(members.begin(), members.end(), number()) - members.begin();
-    return made_group(members, colour, static_cast<int>(place), at);
+    return made_group(members, colour, static_cast<int>(place), std::move(twin), at);
+  }
+
+  /// The group of a mesh of that shape: the first to ask makes it, and meshes of one shape share it. Collective over
+  /// the world, as `group`.
+  [[nodiscard]] group_type group_along(std::span<const int> members, const axes& shape, axis which,
+                                       where at = where::current()) {
+    for (const made_along& each : along_)
+      if (each.shape == shape && each.which == which) return each.group;
+    along_.push_back({shape, which, group(members, at)});
+    return along_.back().group;
+  }
+  /// Makes the groups that a rehearsal has asked for, in the order of its meshes and of axes. What groups take of the
+  /// device has been taken then. Collective over the world.
+  void make_recorded_groups(where at = where::current()) {
+    const mesh_record recorded = meshes_;
+    for (const auto& [shape, asked] : recorded.entries()) static_cast<void>(belay::mesh<rank>(*this, shape, asked, at));
+    const std::size_t left = measured(at).free;
+    communication_ = before_.free - std::min(before_.free, left);
   }
 
   /// Symmetric memory of `of`, at least `bytes`, in whole pages. Collective over the world: all ranks make windows of
@@ -159,6 +184,27 @@ class rank {
     }
   }
 
+  /// Its device, for memory, streams and kits.
+  [[nodiscard]] const cuda::device<Api>& gpu() const noexcept { return *on_; }
+  /// Memory of a tier, and a kit, for the run of a body.
+  using memory_type = cuda::tier_memory<Api>;
+  using kit_type = cuda::kit<Api>;
+  [[nodiscard]] memory_type make_memory(tier where_it_is, std::size_t bytes, where at = where::current()) const {
+    return memory_type(gpu(), where_it_is, bytes, at);
+  }
+  [[nodiscard]] kit_type make_kit(where at = where::current()) {
+    const std::size_t before = measured(at).free;
+    kit_type made(gpu(), watch(), at);
+    products_ += before - std::min(before, measured(at).free);
+    return made;
+  }
+  /// What its device has left. Throws backend_error.
+  [[nodiscard]] std::size_t available_device_memory(where at = where::current()) const { return measured(at).free; }
+  /// What the rank has taken of its device beside memory that was asked for, as measured.
+  [[nodiscard]] device_usage usage() const noexcept {
+    return {before_.total, before_.total - before_.free, communication_, products_};
+  }
+
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return channel_->abandoned(); }
   /// The groups that meshes of this rank make at once, as a rehearsal has recorded them: the same on all ranks.
@@ -187,6 +233,17 @@ class rank {
   }
 
  private:
+  struct made_along {
+    axes shape;
+    axis which;
+    group_type group;
+  };
+
+  [[nodiscard]] cuda::device_memory_info measured(where at) const {
+    cuda::device_memory_info room;
+    gpu().expect(gpu().api().memory_info(room), "memory_info", 0, at);
+    return room;
+  }
   [[nodiscard]] std::chrono::steady_clock::duration limit() const { return channel_->failure().watch().limit(); }
 
   [[nodiscard]] std::vector<std::uint64_t> told_by_all(std::uint64_t mine, where at) const {
@@ -256,21 +313,25 @@ class rank {
       throw;
     }
   }
-  [[nodiscard]] group_type made_group(std::span<const int> members, int colour, int key, where at) {
+  [[nodiscard]] group_type made_group(std::span<const int> members, int colour, int key, control_type twin, where at) {
     auto state = std::make_shared<group_state<N>>();
     state->on = split(colour, key, at);
     state->members.assign(members.begin(), members.end());
     state->rank = key;
     state->number = groups_++;
-    return group_type(channel_, std::move(state), limit());
+    return group_type(channel_, std::move(state), std::move(twin), limit());
   }
 
   Control* control_;
+  const cuda::device<Api>* on_;
   library<N> lib_;
+  cuda::device_memory_info before_;
+  std::uint64_t communication_ = 0, products_ = 0;
   std::shared_ptr<channel<Api, N>> channel_;
   std::optional<group_type> world_;
   std::optional<watchdog> watchdog_;
   mesh_record meshes_;
+  std::vector<made_along> along_;
   std::uint32_t groups_ = 0;
   bool versions_ = true;
 };

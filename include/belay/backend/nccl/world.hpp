@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A world of ranks that have a device each and communicate over NCCL. The world beside it is what they are started by
+// and agree over: threads of this process, processes of this machine, or MPI across machines.
+//
+//   belay::cuda::runtime_api api;
+//   belay::nccl::runtime_nccl nccl;
+//   belay::launch(belay::nccl::world(api, nccl, belay::host::world(4)), train);
+#pragma once
+
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/cuda/device.hpp"
+#include "belay/backend/cuda/device_calls.hpp"
+#include "belay/backend/cuda/kit.hpp"
+#include "belay/backend/cuda/memory.hpp"
+#include "belay/backend/cuda/placed_ranks.hpp"
+#include "belay/backend/nccl/nccl_api.hpp"
+#include "belay/backend/nccl/rank.hpp"
+#include "belay/comm/axis.hpp"
+#include "belay/comm/mesh.hpp"
+#include "belay/core/checked_size.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI::nccl {
+
+/// What a world is told of its ranks, and of what communicators take, for plans: NCCL does not say it beforehand.
+struct world_options {
+  /// How ranks are made, and bytes of a device for the communicator of all ranks, and for each group beside it.
+  rank_options ranks = {};
+  std::size_t parent_bytes = std::size_t{640} << 20;
+  std::size_t group_bytes = std::size_t{16} << 20;
+};
+
+/// `run(body)` calls `body(rank&)` for each rank, as `Control` does, with the rank's device opened, and ends its
+/// communicators. The Api outlives it, and it all that bodies make of their ranks' devices. `N` is copied for each
+/// rank.
+template <cuda::device_api Api, nccl_api N, class Control, sums Sums = sums::fixed_order>
+class world {
+ public:
+  using api_type = Api;
+  using memory_type = cuda::tier_memory<Api>;
+  using kit_type = cuda::kit<Api>;
+  /// Of this process.
+  static constexpr bool ranks_are_threads = requires { requires Control::ranks_are_threads; };
+
+  /// Where ranks are threads, throws backend_error without a driver and usage_error where devices are fewer; processes
+  /// find that out in `run`, all alike, for who has used a device cannot be copied.
+  world(Api& api, const N& nccl, Control control, const world_options& options = {}, where at = where::current())
+      : api_(&api), control_(std::move(control)), options_(options), state_(std::make_shared<state>()) {
+    const auto ranks = static_cast<std::size_t>(control_.size());
+    if constexpr (ranks_are_threads) {
+      const int devices = cuda::device_count(api, 0, at);
+      if (devices < control_.size())
+        refuse(devices, control_.size(),
+               "; ranks that share one are those of belay::cuda::world(api, belay::host::world(ranks))", at);
+    }
+    state_->devices.resize(ranks);
+    for (std::size_t rank = 0; rank < ranks; ++rank) state_->policies.push_back(nccl);
+  }
+
+  /// Ranks.
+  [[nodiscard]] int size() const noexcept { return control_.size(); }
+  /// Runs the body on every rank, as `Control` does. Throws what that throws: the first cause; usage_error on all ranks
+  /// where a machine has fewer devices than ranks.
+  template <class Body>
+  auto run(Body&& body, where at = where::current()) {
+    return control_.run([&](auto& beside) {
+      using rank_type = rank<std::remove_reference_t<decltype(beside)>, Api, N, Sums>;
+      const auto number = static_cast<std::size_t>(beside.number());
+      std::optional<cuda::device<Api>>& gpu = state_->devices[number];
+      gpu.emplace(*api_, beside.number(), device_of(beside, at), at);
+      rank_type self(beside, *gpu, state_->policies[number], options_.ranks, at);
+      if constexpr (std::is_void_v<decltype(body(self))>) {
+        body(self);
+        self.finish(at);
+      } else {
+        auto result = body(self);
+        self.finish(at);
+        return result;
+      }
+    });
+  }
+
+  /// What a rank's kit uses beside the operands of its products, and for its other kernels.
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return kit_type::workspace_of(*api_); }
+  /// What a rank communicates with on its device, for a plan: the groups that a rehearsal has recorded are made at
+  /// launch. An estimate; what it is in truth is measured there.
+  [[nodiscard]] std::size_t communication_bytes(const mesh_record& groups) const noexcept {
+    checked_size all = options_.ranks.workspace_bytes + cuda::device_calls<Api>::room;
+    if (size() == 1) return all.saturated();
+    all += options_.parent_bytes;
+    std::size_t made = 1;  // of all ranks
+    for (const auto& each : groups.entries())
+      for (const axis which : all_axes) made += each.asked.has(which) ? 1U : 0U;
+    all += checked_size(options_.group_bytes) * made;
+    return all.saturated();
+  }
+
+ private:
+  struct state {
+    std::deque<std::optional<cuda::device<Api>>> devices;  // what bodies leave behind ends after them
+    std::deque<N> policies;
+  };
+
+  [[noreturn]] static void refuse(int devices, int ranks, const std::string& how, where at) {
+    throw usage_error(std::to_string(ranks) + " ranks over NCCL on a machine of which a process sees " +
+                          std::to_string(devices) + (devices == 1 ? " device" : " devices") +
+                          ": each takes one of its own" + how,
+                      at);
+  }
+  // Of a machine's ranks the first takes its first device.
+  template <class Beside>
+  [[nodiscard]] cuda::device_number device_of(Beside& beside, where at) const {
+    if constexpr (ranks_are_threads) return {beside.number()};
+    const int devices = cuda::device_count(*api_, beside.number(), at);
+    std::array<char, 256> name{};
+    static_cast<void>(::gethostname(name.data(), name.size() - 1));
+    fnv1a machine;
+    const std::uint64_t mine[] = {machine.add_text(name.data()).value(), static_cast<std::uint64_t>(devices)};
+    std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(size()));
+    beside.world().all_gather(std::span<const std::uint64_t>(mine), std::span(all), at);
+    const auto ranks_like = [&](std::size_t rank, std::size_t end) {
+      int count = 0;
+      for (std::size_t other = 0; other < end; ++other) count += all[2 * other] == all[2 * rank] ? 1 : 0;
+      return count;
+    };
+    const std::size_t ranks = all.size() / 2;
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+      if (const int there = ranks_like(rank, ranks); static_cast<int>(all[2 * rank + 1]) < there)
+        refuse(static_cast<int>(all[2 * rank + 1]), there,
+               ", by its number among them; let all processes of a machine see all of its devices", at);
+    const auto own = static_cast<std::size_t>(beside.number());
+    return {ranks_like(own, own)};
+  }
+
+  Api* api_;
+  Control control_;
+  world_options options_;
+  std::shared_ptr<state> state_;
+};
+
+}  // namespace belay::inline BELAY_ABI::nccl

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A trainer whose ranks have a device each and communicate over NCCL, over a fake of both: it has the bits that it has
+// over a world of the host, in every order of the devices' streams; what it takes of devices is held against them.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "belay/backend/cuda.hpp"
+#include "belay/backend/host.hpp"
+#include "belay/backend/host/processes.hpp"
+#include "belay/backend/nccl.hpp"
+#include "belay/train/launch.hpp"
+#include "fakes/cuda/fake_api.hpp"
+#include "fakes/nccl/fake_nccl.hpp"
+#include "unit/train/support/device_trainer.hpp"
+
+using namespace device_trainer;
+using fakes::work_order;
+
+namespace {
+
+// Little, so that sums take several rounds.
+constexpr belay::nccl::world_options options_of(std::size_t workspace = 192) {
+  return {.ranks = {.workspace_bytes = workspace, .watch_period = std::chrono::milliseconds(5)},
+          .parent_bytes = 1 << 16,
+          .group_bytes = 1 << 12};
+}
+template <int Stage, class T>
+result on_host(int ranks) {
+  result out;
+  belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world(ranks), body<Stage, T>(out));
+  return out;
+}
+template <int Stage, class T>
+result over_nccl(int ranks, fakes::device_options how) {
+  how.devices = ranks;
+  fakes::device_api api(how);
+  fakes::nccl_fabric fabric(api);
+  result out;
+  belay::launch(belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::world(ranks), options_of()),
+                body<Stage, T>(out));
+  CHECK(fabric.refusals().empty());
+  CHECK(fabric.empty());
+  CHECK(api.empty());
+  return out;
+}
+template <int Stage, class T = float>
+void check_stage() {
+  for (const int ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    const result expected = on_host<Stage, T>(ranks);
+    REQUIRE(expected.losses.size() == steps);
+    for (const fakes::device_options& how : {fakes::device_options{work_order::eager},
+                                             {work_order::late},
+                                             {work_order::random, 1},
+                                             {work_order::random, 2}})
+      CHECK(over_nccl<Stage, T>(ranks, how) == expected);
+  }
+}
+
+// A policy of which a call of one rank fails: a world copies it for each rank in turn.
+struct one_failure {
+  fakes::nccl_injection what = {};
+  int copies = 0;
+  std::vector<std::string> names = {};  // of all calls of rank 1
+};
+class failing_nccl : public fakes::nccl_api {
+ public:
+  failing_nccl(fakes::nccl_fabric& fabric, one_failure& how) : nccl_api(fabric), how_(&how) {}
+  failing_nccl(const failing_nccl& other)
+      : nccl_api(other.fabric(), other.how_->copies == 1 ? other.how_->what : fakes::nccl_injection{}),
+        how_(other.how_),
+        rank_(how_->copies++) {}
+  ~failing_nccl() {
+    if (rank_ == 1) how_->names = names();
+  }
+
+ private:
+  one_failure* how_;
+  int rank_ = -1;
+};
+
+// What a launch of two ranks throws, empty: nothing.
+struct thrown {
+  std::string what;
+  belay::error_kind kind = belay::error_kind::none;
+};
+thrown train_with(one_failure& how, std::chrono::duration<double> timeout = std::chrono::seconds(60)) {
+  fakes::device_api api({.order = work_order::late, .devices = 2});
+  fakes::nccl_fabric fabric(api);
+  result out;
+  thrown told;
+  try {
+    belay::launch(
+        belay::nccl::world(api, failing_nccl(fabric, how), belay::host::world(2, {.timeout = timeout}), options_of()),
+        body<3, float>(out));
+  } catch (const belay::error& problem) {
+    told = {problem.what(), problem.kind()};
+  }
+  CHECK(fabric.refusals().empty());
+  CHECK(fabric.empty());
+  CHECK(api.empty());
+  return told;
+}
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+// What has peers that wait for it; a transfer is its group's.
+bool has_peers(const std::string& name) {
+  for (const char* other : {"version", "make_id", "group_start", "destroy", "send", "receive"})
+    if (name == other) return false;
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("a trainer over NCCL has the bits of the host: whole state on each rank") { check_stage<0>(); }
+TEST_CASE("a trainer over NCCL has the bits of the host: divided optimizer state") { check_stage<1>(); }
+TEST_CASE("a trainer over NCCL has the bits of the host: divided gradients") { check_stage<2>(); }
+TEST_CASE("a trainer over NCCL has the bits of the host: divided parameters") { check_stage<3>(); }
+TEST_CASE("a trainer over NCCL has the bits of the host: gradients that are rounded for the wire") {
+  check_stage<1, belay::bf16>();
+}
+
+TEST_CASE("ranks that are threads need a device each, else they are told of the world that shares one") {
+  fakes::device_api api({.devices = 2});
+  fakes::nccl_fabric fabric(api);
+  CHECK(belay::cuda::placed_ranks(api, 2) == belay::cuda::rank_devices::one_each);
+  CHECK(belay::cuda::placed_ranks(api, 3) == belay::cuda::rank_devices::one_shared);
+  CHECK_THROWS_WITH_AS(belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::world(3)),
+                       doctest::Contains("ranks that share one are those of belay::cuda::world"), belay::usage_error);
+  fakes::device_api none({.fail_at = 1});
+  CHECK_THROWS_AS(static_cast<void>(belay::cuda::placed_ranks(none, 1)), belay::backend_error);
+}
+
+TEST_CASE("processes take the devices of their machine by their numbers, and fewer are refused by all") {
+  fakes::device_api api({.order = work_order::late, .devices = 1});
+  fakes::nccl_fabric fabric(api);
+  result out;
+  const auto train = body<3, float>(out);
+  belay::launch(belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::processes(1), options_of()), train);
+  CHECK_THROWS_WITH(
+      belay::launch(belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::processes(2), options_of()), train),
+      doctest::Contains("2 ranks over NCCL on a machine of which a process sees 1 device"));
+  CHECK(api.calls().empty());  // this process has used none
+}
+
+TEST_CASE("what a rank leases of its device is held against what that has left, and a budget knows communicators") {
+  result out;
+  const auto refusal = [&](std::size_t memory, std::size_t budget) -> std::string {
+    fakes::device_api api({.memory = memory, .devices = 2});
+    fakes::nccl_fabric fabric(api);
+    belay::launch_options options;
+    options.budget[belay::tier::device] = budget;
+    std::string what;
+    try {
+      belay::launch(belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::world(2), options_of()),
+                    body<0, float>(out), options);
+    } catch (const belay::plan_refused& problem) {
+      what = problem.what();
+    }
+    CHECK(api.empty());
+    CHECK(fabric.empty());
+    return what;
+  };
+  const std::string full = refusal((1 << 16) + 4'000, std::size_t{1} << 30);
+  CHECK(has(full, "rank 0 needs"));
+  CHECK(has(full, "left beside its context and communicators"));
+  CHECK(out.losses.empty());
+  const std::string budget = refusal(std::size_t{1} << 30, 60'000);
+  CHECK(has(budget, "communication, estimated"));
+  CHECK(out.losses.empty());
+  CHECK(refusal(std::size_t{1} << 30, 250'000).empty());
+  CHECK(out.losses.size() == steps);
+}
+
+TEST_CASE("what communication takes of each device is measured at launch, when all groups have been made") {
+  fakes::device_api api({.order = work_order::late, .memory = 1 << 20, .devices = 2});
+  fakes::nccl_fabric fabric(api);
+  one_failure none;
+  std::vector<belay::device_usage> told;
+  belay::launch_options options;
+  options.measured = [&](std::span<const belay::device_usage> usage) { told.assign(usage.begin(), usage.end()); };
+  result out;
+  belay::launch(belay::nccl::world(api, failing_nccl(fabric, none), belay::host::world(2), options_of()),
+                body<1, float>(out), options);
+  REQUIRE(told.size() == 2);
+  for (const belay::device_usage& each : told) CHECK(each == belay::device_usage{1 << 20, 0, (1 << 16) + 192, 0});
+  CHECK(has(belay::device_usage_text(told), "communication        65728 65728\n"));
+  const auto first = std::find(none.names.begin(), none.names.end(), "all_reduce");
+  CHECK(std::count(none.names.begin(), first, "split") == std::count(none.names.begin(), none.names.end(), "split"));
+}
+
+TEST_CASE("steps after the first ask devices for nothing") {
+  fakes::device_api api({.order = work_order::late, .devices = 2});
+  fakes::nccl_fabric fabric(api);
+  std::vector<std::size_t> ended;
+  result out;
+  out.step_ended = [&] { ended.push_back(api.calls_so_far()); };
+  belay::launch(belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::world(2), options_of()),
+                body<3, float>(out));
+  REQUIRE(ended.size() == steps);
+  for (const char* call : {"allocate", "register_host", "make_stream", "make_event"})
+    CHECK(std::count(api.calls().begin() + static_cast<std::ptrdiff_t>(ended[0]),
+                     api.calls().begin() + static_cast<std::ptrdiff_t>(ended[2]), call) == 0);
+}
+
+TEST_CASE("a call of NCCL that fails, at once or later, is what a launch throws, and one that never ends is told") {
+  one_failure none;
+  CHECK(train_with(none).what.empty());
+  const std::vector<std::string> names = none.names;
+  REQUIRE(names.size() > 60);
+  std::vector<std::string> tried;
+  for (std::size_t k = 1; k <= names.size(); ++k) {
+    const std::string& name = names[k - 1];
+    if (std::count(tried.begin(), tried.end(), name) > 1 && k % 29 != 0) continue;
+    tried.push_back(name);
+    CAPTURE(name);
+    CAPTURE(k);
+    using kind = fakes::nccl_injection::kind;
+    one_failure at_once{.what = {k, kind::fails}};
+    const thrown got = train_with(at_once);
+    CHECK((has(got.what, "rank 1: " + name) && has(got.what, "injected")));
+    if (!has_peers(name)) continue;
+    one_failure later{.what = {k, kind::asynchronous}};
+    const thrown found = train_with(later);
+    CHECK((has(found.what, "rank 1: ") && has(found.what, "injected")));
+    one_failure never{.what = {k, kind::silent}};
+    CHECK(train_with(never, std::chrono::milliseconds(200)).kind == belay::error_kind::communication);
+  }
+  CHECK(tried.size() > 12);
+}
