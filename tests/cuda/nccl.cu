@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The NCCL backend over the real library. Without a device a communicator is refused in one clear backend_error.
+// The NCCL backend over the real library: a trainer whose ranks have a card each has the bits of ranks that share one.
+// Without a device world and communicator are refused in one clear backend_error each.
+#include <algorithm>
 #include <cstdio>
 #include <span>
 #include <string>
@@ -12,12 +14,15 @@
 #include "belay/backend/nccl.hpp"
 #include "belay/backend/nccl/runtime_nccl.cuh"
 #include "belay/comm.hpp"
+#include "belay/train/launch.hpp"
+#include "unit/train/support/device_trainer.hpp"
 
 namespace {
 
 using api_type = belay::nccl::runtime_nccl;
 
-using ordered = belay::nccl::rank<belay::host::rank, belay::cuda::runtime_api, api_type, belay::nccl::sums::fixed_order>;
+using ordered =
+    belay::nccl::rank<belay::host::rank, belay::cuda::runtime_api, api_type, belay::nccl::sums::fixed_order>;
 
 // What a rank of several does, for the compiler: two ranks need two devices.
 [[maybe_unused]] void train(belay::host::rank& control, const belay::cuda::device<belay::cuda::runtime_api>& gpu,
@@ -34,6 +39,28 @@ using ordered = belay::nccl::rank<belay::host::rank, belay::cuda::runtime_api, a
     std::printf("%zu, %d ranks\n", window.take(1 << 10), window.reach());
   }
   rank.finish();
+}
+
+using device_trainer::result;
+
+// As many ranks as there are cards, three at most; those that share one add in the same order.
+bool trains(belay::cuda::runtime_api& api, const api_type& nccl, int ranks) {
+  result apart, together;
+  belay::launch(belay::nccl::world(api, nccl, belay::host::world(ranks)), device_trainer::body<3, float>(apart));
+  belay::launch(belay::cuda::world(api, belay::host::world(ranks)), device_trainer::body<3, float>(together));
+  const bool ok = apart.losses.size() == device_trainer::steps && apart == together;
+  std::printf("%d ranks with a card each: %s\n", ranks, ok ? "the bits of ranks that share one" : "other bits");
+  return ok;
+}
+bool launches(const api_type& nccl, int devices) {
+  belay::cuda::runtime_api api;
+  try {
+    const bool ok = trains(api, nccl, devices == 0 ? 1 : std::min(devices, 3));
+    return ok && devices > 0;
+  } catch (const belay::backend_error& problem) {
+    std::printf("%s\n", problem.what());
+    return devices == 0 && problem.about().call == "count_devices";
+  }
 }
 
 int alone(const belay::nccl::library<api_type>& lib) {
@@ -53,6 +80,7 @@ int main() {
   std::printf("NCCL %s\n", belay::nccl::version_text(lib.expect_version()).c_str());
   int devices = 0;
   const bool has_device = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
+  if (!launches(nccl, has_device ? devices : 0)) return 1;
   try {
     return alone(lib);
   } catch (const belay::backend_error& problem) {
