@@ -4486,6 +4486,9 @@ namespace belay::inline BELAY_ABI {
 /// `host` for staging.
 enum class tier : std::uint8_t { device, pinned, host, file };
 
+/// What has tier device: the host itself, which addresses all tiers, or a device to which lower tiers are copied.
+enum class computes_on : std::uint8_t { host, device };
+
 /// The number of tiers, and a budget without a limit.
 inline constexpr std::size_t tier_count = 4;
 inline constexpr std::size_t unlimited_bytes = std::numeric_limits<std::size_t>::max();
@@ -6652,6 +6655,87 @@ class queued_span {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/kernel/for_each.hpp
+//
+// Runs a kernel on the host, as a loop. A kernel promises that index i neither reads nor writes what another index
+// writes. The compiler cannot see that through pointers, so it is told here and nowhere else. The kernel is taken by
+// value, so that its pointers stay in registers during the loop.
+//
+//   struct doubled {
+//     const float* in;
+//     float* out;
+//     void operator()(std::size_t i) const { out[i] = 2 * in[i]; }
+//   };
+//   belay::kernel::for_each_index(count, doubled{in, out});
+//
+// A kernel that only passes over memory, with more arrays than the processor's own prefetchers keep up with, names what
+// an index will touch: see `prefetching`.
+
+// Clang warns where it cannot vectorise such a loop, as in unoptimised and sanitised builds. The warning is placed in
+// the function that the loop was inlined into, so it is turned off from here on, not around the loop.
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// A functor that does one index of independent work. It can be called when const.
+template <class F>
+concept indexed = requires(const F& f, std::size_t i) {
+  f(i);
+};
+
+/// Asks for the cache line of `array[index]`. Beyond the end of the array too: nothing is read.
+template <class T>
+BELAY_HD inline void prefetch(const T* array, std::size_t index) noexcept {
+#if defined(__GNUC__) && !defined(__CUDA_ARCH__)
+  const auto address = reinterpret_cast<std::uintptr_t>(array) + index * sizeof(T);
+  __builtin_prefetch(reinterpret_cast<const void*>(address));
+#else
+  static_cast<void>(array), static_cast<void>(index);
+#endif
+}
+
+/// A functor that asks for the cache lines of indices [i, i + F::indices_of_line), which are those of one line. The
+/// loop on the host calls it ahead of the work; elsewhere it is not called.
+template <class F>
+concept prefetching = indexed<F> && requires(const F& f, std::size_t i) {
+  { F::indices_of_line } -> std::convertible_to<std::size_t>;
+  f.prefetch(i);
+};
+/// How far ahead, in lines: measured on AdamW, whose update is as fast as memory with it.
+inline constexpr std::size_t lines_ahead = 32;
+
+/// Runs `f(0) ... f(count - 1)` on the calling thread, vectorised where the arithmetic allows.
+template <indexed F>
+BELAY_HD constexpr void for_each_index(std::size_t count, F f) noexcept(noexcept(f(count))) {
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#elif defined(__GNUC__)
+#pragma GCC ivdep
+#endif
+  for (std::size_t i = 0; i < count; ++i) f(i);
+}
+
+/// The same, with the lines of later indices asked for.
+template <prefetching F>
+BELAY_HD inline void for_each_index(std::size_t count, F f) noexcept(noexcept(f(count))) {
+  constexpr std::size_t line = F::indices_of_line;
+  const std::size_t whole = count - count % line;
+  for (std::size_t i = 0; i < whole; i += line) {
+    f.prefetch(i + lines_ahead * line);
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#elif defined(__GNUC__)
+#pragma GCC ivdep
+#endif
+    for (std::size_t j = i; j < i + line; ++j) f(j);
+  }
+  for (std::size_t i = whole; i < count; ++i) f(i);
+}
+
+}  // namespace belay::inline BELAY_ABI::kernel
+
 namespace belay::inline BELAY_ABI {
 
 /// Time that copies between tiers took, and time that computing stood still for them, in nanoseconds. Only a stream
@@ -6705,6 +6789,15 @@ class copy_stream {
     } else {
       run_as("transfer", 0, work);
     }
+  }
+
+  /// f(0) ... f(count - 1) in the order of the copies: on a device as a kernel of it, whatever tiers f addresses.
+  template <kernel::indexed F>
+  void each(std::size_t count, const F& f) {
+    if constexpr (requires(Stream & of_device) { of_device.each(count, f); })
+      stream_.each(count, f);
+    else
+      run([count, f] { kernel::for_each_index(count, f); });
   }
 
   /// An event at the end of the copies that are queued.
@@ -6927,87 +7020,6 @@ struct device_usage {
 //
 //   const double norm = std::sqrt(belay::kernel::sum_of_squares(gradient, count));
 //   const bool usable = belay::kernel::are_finite(gradient, count);
-
-// ---- belay/kernel/for_each.hpp
-//
-// Runs a kernel on the host, as a loop. A kernel promises that index i neither reads nor writes what another index
-// writes. The compiler cannot see that through pointers, so it is told here and nowhere else. The kernel is taken by
-// value, so that its pointers stay in registers during the loop.
-//
-//   struct doubled {
-//     const float* in;
-//     float* out;
-//     void operator()(std::size_t i) const { out[i] = 2 * in[i]; }
-//   };
-//   belay::kernel::for_each_index(count, doubled{in, out});
-//
-// A kernel that only passes over memory, with more arrays than the processor's own prefetchers keep up with, names what
-// an index will touch: see `prefetching`.
-
-// Clang warns where it cannot vectorise such a loop, as in unoptimised and sanitised builds. The warning is placed in
-// the function that the loop was inlined into, so it is turned off from here on, not around the loop.
-#if defined(__clang__)
-#pragma clang diagnostic ignored "-Wpass-failed"
-#endif
-
-namespace belay::inline BELAY_ABI::kernel {
-
-/// A functor that does one index of independent work. It can be called when const.
-template <class F>
-concept indexed = requires(const F& f, std::size_t i) {
-  f(i);
-};
-
-/// Asks for the cache line of `array[index]`. Beyond the end of the array too: nothing is read.
-template <class T>
-BELAY_HD inline void prefetch(const T* array, std::size_t index) noexcept {
-#if defined(__GNUC__) && !defined(__CUDA_ARCH__)
-  const auto address = reinterpret_cast<std::uintptr_t>(array) + index * sizeof(T);
-  __builtin_prefetch(reinterpret_cast<const void*>(address));
-#else
-  static_cast<void>(array), static_cast<void>(index);
-#endif
-}
-
-/// A functor that asks for the cache lines of indices [i, i + F::indices_of_line), which are those of one line. The
-/// loop on the host calls it ahead of the work; elsewhere it is not called.
-template <class F>
-concept prefetching = indexed<F> && requires(const F& f, std::size_t i) {
-  { F::indices_of_line } -> std::convertible_to<std::size_t>;
-  f.prefetch(i);
-};
-/// How far ahead, in lines: measured on AdamW, whose update is as fast as memory with it.
-inline constexpr std::size_t lines_ahead = 32;
-
-/// Runs `f(0) ... f(count - 1)` on the calling thread, vectorised where the arithmetic allows.
-template <indexed F>
-BELAY_HD constexpr void for_each_index(std::size_t count, F f) noexcept(noexcept(f(count))) {
-#if defined(__clang__)
-#pragma clang loop vectorize(assume_safety)
-#elif defined(__GNUC__)
-#pragma GCC ivdep
-#endif
-  for (std::size_t i = 0; i < count; ++i) f(i);
-}
-
-/// The same, with the lines of later indices asked for.
-template <prefetching F>
-BELAY_HD inline void for_each_index(std::size_t count, F f) noexcept(noexcept(f(count))) {
-  constexpr std::size_t line = F::indices_of_line;
-  const std::size_t whole = count - count % line;
-  for (std::size_t i = 0; i < whole; i += line) {
-    f.prefetch(i + lines_ahead * line);
-#if defined(__clang__)
-#pragma clang loop vectorize(assume_safety)
-#elif defined(__GNUC__)
-#pragma GCC ivdep
-#endif
-    for (std::size_t j = i; j < i + line; ++j) f(j);
-  }
-  for (std::size_t i = whole; i < count; ++i) f(i);
-}
-
-}  // namespace belay::inline BELAY_ABI::kernel
 
 // ---- belay/kernel/math.hpp
 //
@@ -19542,6 +19554,9 @@ class streamed_file {
     ring_ = slot_ring({static_cast<std::byte*>(first), all}, slots, alignment_);
   }
 
+  /// What is read and written, pieces aside, lies on a device, which addresses the ring too.
+  void see_through(const host_access* access) noexcept { access_ = access; }
+
   /// Queues on the stream of copies: `bytes` bytes from byte `first` of the file on come to `to`.
   template <class Copies>
   void read(Copies& copies, void* to, std::uint64_t first, std::size_t bytes, where at = where::current()) {
@@ -19573,8 +19588,8 @@ class streamed_file {
     for (std::size_t i = 0; i < ring_.slots(); ++i) start_read();
   }
   void get(void* to, std::uint64_t first, std::size_t bytes) {
-    get_pieces(first, bytes, [to](std::size_t done, const std::byte* piece, std::size_t count) {
-      std::memcpy(static_cast<std::byte*>(to) + done, piece, count);
+    get_pieces(first, bytes, [this, to](std::size_t done, const std::byte* piece, std::size_t count) {
+      copy(static_cast<std::byte*>(to) + done, piece, count);
     });
   }
   /// The same where it is: calls `visit(bytes before it, piece, bytes)` for pieces, in order.
@@ -19599,7 +19614,7 @@ class streamed_file {
     for (auto* byte = static_cast<const std::byte*>(from); bytes > 0;) {
       while (first >= filled_.last) next_piece();
       const std::size_t count = std::min<std::uint64_t>(bytes, filled_.last - first);
-      std::memcpy(ring_.slot(filled_slot_).data() + (first - filled_.first), byte, count);
+      copy(ring_.slot(filled_slot_).data() + (first - filled_.first), byte, count);
       byte += count, first += count, bytes -= count;
     }
   }
@@ -19650,6 +19665,9 @@ class streamed_file {
     range writes = {};  // of the file, where it is a write that was not waited for
   };
 
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    access_ != nullptr ? access_->copy(to, from, bytes, at_) : void(std::memcpy(to, from, bytes));
+  }
   [[nodiscard]] std::uint64_t down(std::uint64_t byte) const noexcept { return byte / alignment_ * alignment_; }
   [[nodiscard]] std::uint64_t up(std::uint64_t byte) const noexcept { return down(byte + alignment_ - 1); }
   [[nodiscard]] std::size_t next_slot() noexcept { return turn_++ % ring_.slots(); }
@@ -19714,6 +19732,7 @@ class streamed_file {
   }
 
   std::size_t alignment_;
+  const host_access* access_ = nullptr;
   slot_ring ring_;
   std::vector<transfer> under_way_;  // by slot
   std::uint64_t turn_ = 0;           // of the slot that is filled next
@@ -20230,7 +20249,9 @@ class offloaded_activations {
     file_bytes_ = lower_->memory().size_bytes();
     if constexpr (!Engine::rehearsing()) {
       file_->reset();
-      if (file_bytes_ > 0) file_->emplace(files_, file_bytes_, sizes_, ring_, at);
+      if (file_bytes_ == 0) return;
+      file_->emplace(files_, file_bytes_, sizes_, ring_, at);
+      (*file_)->see_through(engine_->access(at));
     }
   }
   [[nodiscard]] std::size_t in_lower_bytes(const one_call& one) const noexcept {
@@ -31597,8 +31618,13 @@ class shares_in_file final : public file_shares {
                  std::span<std::byte> ring, where at)
       : engine_(&engine), addresses_(bytes, at) {
     static_cast<void>(engine.copies());  // its thread is there before the first step
-    if constexpr (!Engine::rehearsing())
-      if (bytes > 0) file_.emplace(memory, bytes, sizes, ring, at);
+    if constexpr (!Engine::rehearsing()) {
+      access_ = engine.access(at);
+      if (access_ != nullptr) seen_.resize(host_access::piece_bytes);
+      if (bytes == 0) return;
+      file_.emplace(memory, bytes, sizes, ring, at);
+      file_->see_through(access_);
+    }
   }
 
   /// Where the shares begin.
@@ -31618,10 +31644,10 @@ class shares_in_file final : public file_shares {
   }
   void queue_add(void* total, const void* share, std::size_t bytes, add_bytes add, where at) override {
     if (!file_ || bytes == 0) return;
-    engine_->copies().run([file = &*file_, to = static_cast<std::byte*>(total), first = offset(share), bytes, add, at] {
-      file->begin_read(first, bytes, at);
-      file->get_pieces(first, bytes, [to, add](std::size_t done, const std::byte* piece, std::size_t count) {
-        add(to + done, piece, count);
+    engine_->copies().run([self = this, to = static_cast<std::byte*>(total), first = offset(share), bytes, add, at] {
+      self->file_->begin_read(first, bytes, at);
+      self->file_->get_pieces(first, bytes, [=](std::size_t done, const std::byte* piece, std::size_t count) {
+        self->add_piece(to + done, piece, count, add, at);
       });
     });
   }
@@ -31640,13 +31666,26 @@ class shares_in_file final : public file_shares {
     file_->begin_read(offset(share), bytes, at);
   }
   void get(const void* part, void* to, std::size_t bytes) override {
-    if (file_ && bytes > 0) file_->get(to, offset(part), bytes);
+    if (!file_ || bytes == 0) return;
+    file_->get_pieces(offset(part), bytes, [to](std::size_t done, const std::byte* piece, std::size_t count) {
+      std::memcpy(static_cast<std::byte*>(to) + done, piece, count);
+    });
   }
   [[nodiscard]] stored_bytes place_of(const void* share, std::size_t bytes) const override {
     return file_ ? stored_bytes(file_->file().reference(), offset(share), bytes) : stored_bytes();
   }
 
  private:
+  // What lies on a device is seen through memory of the host.
+  void add_piece(std::byte* to, const std::byte* from, std::size_t bytes, add_bytes add, where at) {
+    if (access_ == nullptr) return add(to, from, bytes);
+    for (std::size_t done = 0; done < bytes; done += seen_.size()) {
+      const std::size_t count = std::min(seen_.size(), bytes - done);
+      access_->fetch(seen_.data(), to + done, count, at);
+      add(seen_.data(), from + done, count);
+      access_->place(to + done, seen_.data(), count, at);
+    }
+  }
   void change_bytes(const void* share, std::size_t bytes, visit_piece visit, void* context, where at) override {
     if (!file_ || bytes == 0) return;
     engine_->copies().synchronize(at);
@@ -31659,6 +31698,8 @@ class shares_in_file final : public file_shares {
 
   Engine* engine_;
   reserved_addresses addresses_;
+  const host_access* access_ = nullptr;
+  std::vector<std::byte> seen_;
   std::optional<streamed_file<Files>> file_;
 };
 
@@ -31725,9 +31766,7 @@ template <class Gradient, class Engine>
     } else if (which == first_of_step::yes)
       copies.copy(share.data(), from, share.size_bytes());
     else
-      copies.run([from, to = share.data(), count = share.size()] {
-        kernel::for_each_index(count, kernel::axpy<Gradient, Gradient>{Gradient(1), from, to});
-      });
+      copies.each(share.size(), kernel::axpy<Gradient, Gradient>{Gradient(1), from, share.data()});
     return copies.record();
   };
   out.load = [&engine, file](std::span<const Gradient> share, tier in, Gradient* to) {
@@ -34275,6 +34314,7 @@ struct run_memory {
   std::vector<call_order> returns;                   // in which order calls are brought back, by who offloads them
   std::array<std::size_t, tier_count> persistent{};  // by tier: what lives as long as the run
   std::size_t workspace = 0;                         // of the kit's products, which is a part of that
+  computes_on computes = computes_on::host;          // what the body was rehearsed for
 };
 
 /// What a rank was planned to lease, and the regions for it.
@@ -34589,6 +34629,10 @@ requires can_all_gather<Group, std::uint64_t>
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/rank_rehearsal.hpp
+//
+// A training body, and its run over addresses without memory as one rank of a world.
+
 // ---- belay/train/run.hpp
 //
 // What a training body runs in, beside its rank: the engine of its steps, and memory that was planned to the byte and
@@ -34681,6 +34725,8 @@ class run {
   [[nodiscard]] const Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
   [[nodiscard]] const tier_meters& meters() const noexcept { return meters_; }
+  /// What the body was rehearsed for.
+  [[nodiscard]] computes_on computes() const noexcept { return planned_.computes; }
 
   /// The plan of this rank: what the rehearsal leased. Empty in a rehearsal.
   [[nodiscard]] const rank_plan& planned() const noexcept { return plan_; }
@@ -34882,6 +34928,7 @@ class run {
   [[nodiscard]] planned_run leased() const { return leased_by(number_); }
   [[nodiscard]] planned_run leased_by(int rank) const {
     planned_run out;
+    out.memory.computes = planned_.computes;
     if constexpr (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
     for (std::size_t i = 0; i < used_.items().size(); ++i) {
       plan_item item = used_.items()[i];
@@ -35002,17 +35049,19 @@ namespace belay::inline BELAY_ABI {
 
 /// A body that runs on a real rank and on a rehearsed one: `body(rank, run)`, a generic lambda or function object.
 template <class Body>
-concept training_body = requires(Body& body, rehearsal::rank& rank, run<rehearsal::rank, rehearsal_engine>& run) {
-  body(rank, run);
-};
+concept training_body =
+    requires(Body& body, rehearsal::rank& rank, run<rehearsal::rank, rehearsal_engine>& run) { body(rank, run); };
 
 /// One rank's rehearsal of a body, and which other ranks it stands for.
 class rank_rehearsal {
  public:
-  /// Runs `body` as rank `number` of `size`, with room for `rows` rows a dispatch (0: what the body says).
+  /// Runs `body` as rank `number` of `size`, with room for `rows` rows a dispatch (0: what the body says), where ranks
+  /// compute on what `on` says.
   template <training_body Body>
-  rank_rehearsal(int number, int size, Body& body, std::uint64_t rows, where at) : number_(number) {
+  rank_rehearsal(int number, int size, Body& body, std::uint64_t rows, where at, computes_on on = computes_on::host)
+      : number_(number) {
     run_memory memory = everything();
+    memory.computes = on;
     rehearse(size, body, memory, rows, at);
     memory.gathers = run_->gathers();
     memory.returns = run_->leased().memory.returns;
@@ -35049,16 +35098,27 @@ class rank_rehearsal {
   std::optional<run<rehearsal::rank, rehearsal_engine>> run_;
 };
 
+/// What the ranks of a world compute on.
+template <class World>
+inline constexpr computes_on computes_on_of = computes_on::host;
+template <class World>
+requires device_region<typename World::memory_type>
+inline constexpr computes_on computes_on_of<World> = computes_on::device;
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
 /// The plan of `body` on `size` ranks: it is run over addresses without memory, and computes, sends and prints nothing;
 /// once for all ranks that give the same answers to what it asks of its rank (number, coordinates, places in groups).
-/// Throws what the body throws.
+/// Throws what the body throws. Ranks compute on the host, unless `on` says otherwise.
 template <training_body Body>
-[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, where at = where::current()) {
+[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, computes_on on, where at = where::current()) {
   rehearsal_result out;
   std::vector<std::optional<planned_run>> all(static_cast<std::size_t>(size));
   for (int number = 0; number < size; ++number) {
     if (all[static_cast<std::size_t>(number)]) continue;
-    const rank_rehearsal kind(number, size, body, 0, at);
+    const rank_rehearsal kind(number, size, body, 0, at, on);
     for (int other = number; other < size; ++other)
       if (kind.stands_for(other)) all[static_cast<std::size_t>(other)] = kind.leased_by(other);
     out.meshes.add(kind.meshes());
@@ -35072,10 +35132,14 @@ template <training_body Body>
   out.plan = belay::plan(std::move(plans));
   return out;
 }
+template <training_body Body>
+[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, where at = where::current()) {
+  return rehearse(size, body, computes_on::host, at);
+}
 template <class World, training_body Body>
 requires requires(const World& world) { world.size(); }
 [[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, where at = where::current()) {
-  return rehearse(world.size(), body, at);
+  return rehearse(world.size(), body, computes_on_of<World>, at);
 }
 
 /// A world whose ranks are threads of this process.
@@ -35213,7 +35277,8 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
     }
     // Each rank rehearses itself; the same.
     const auto again = [&, number](std::uint64_t rows) {
-      planned_run own = rank_rehearsal(number, size, body, rows, at).leased_by(number);
+      constexpr computes_on on = computes_on_of<std::remove_cvref_t<World>>;
+      planned_run own = rank_rehearsal(number, size, body, rows, at, on).leased_by(number);
       widen_workspace(own, workspace);
       rehearsal_result grown;
       grown.plan = belay::plan(exchanged_plans(control_of(rank.world()), own.plan, at));
@@ -35247,7 +35312,7 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
 /// what `world.run` throws: the first cause. Layers compute with `Kit`: `launch<my_kit>(world, body)`.
 template <class Kit = host_kit<>, class World, training_body Body>
 void launch(World&& world, Body&& body, const launch_options& options = {}, where at = where::current()) {
-  launch<Kit>(world, body, rehearse(world.size(), body, at), options, at);
+  launch<Kit>(world, body, rehearse(world, body, at), options, at);
 }
 
 /// Whether this process prints `error`, of all that a launcher has started: errors that every rank has alike are told
@@ -35476,7 +35541,8 @@ class memory_report {
 //
 // State of AdamW in a lower tier, and its update where it lives: the gradients and values of a chunk are copied into a
 // slot of a ring while the chunk before is updated and the one before that is copied back. State in a file comes into
-// the slot with them, and is written from there.
+// the slot with them, and is written from there. Where the slots are a device's, so does state of any lower tier, and
+// that in a file passes through slots of the host beside them.
 
 // ---- belay/train/optimizer/state_chunks.hpp
 //
@@ -35538,9 +35604,11 @@ class state_chunks {
 
 namespace belay::inline BELAY_ABI {
 
-/// Where an optimizer keeps its state: the update runs where that lives, chunk by chunk. Gradients and values of a
-/// chunk are copied there through a ring on the stream of copies, and the values back; in tier device nothing is
-/// copied, but for parameters in tier file. State and parameters of a file are updated in a ring of tier host.
+/// Where an optimizer keeps its state: on a host the update runs where that lives, chunk by chunk. Gradients and values
+/// of a chunk are copied there through a ring on the stream of copies, and the values back; in tier device nothing is
+/// copied, but for parameters in tier file. State and parameters of a file are updated in a ring of tier host. Where
+/// ranks compute on a device the update runs there: what lives in a lower tier comes to a ring on the device, and goes
+/// back.
 struct optimizer_memory {
   tier state = tier::device;
   std::string folder = {};                   // of tier file: the directory in which its file is made
@@ -35553,9 +35621,10 @@ struct optimizer_memory {
 class state_layout {
  public:
   state_layout() = default;
-  state_layout(tier state, std::size_t chunk, std::size_t parts, std::size_t state_bytes, std::size_t value_bytes,
-               std::size_t alignment) noexcept
+  state_layout(tier state, computes_on on, std::size_t chunk, std::size_t parts, std::size_t state_bytes,
+               std::size_t value_bytes, std::size_t alignment) noexcept
       : in_file_(state == tier::file),
+        in_slot_(in_file_ || (on == computes_on::device && state != tier::device)),
         chunk_(chunk),
         of_state_(parts * state_bytes),
         of_slot_(state_bytes + value_bytes),
@@ -35571,9 +35640,9 @@ class state_layout {
   [[nodiscard]] std::size_t slots_of(std::size_t owned) const noexcept {
     return std::min<std::size_t>(in_file_ ? 4 : 3, chunks_of(owned));
   }
-  /// Of a chunk's state in its slot: 0 where it is not copied.
+  /// Of a chunk's state in its slot: 0 where it is updated where it lives.
   [[nodiscard]] std::size_t state_in_slot(std::size_t owned) const noexcept {
-    return in_file_ ? rounded(chunk_of(owned) * of_state_) : 0;
+    return in_slot_ ? rounded(chunk_of(owned) * of_state_) : 0;
   }
   [[nodiscard]] std::size_t slot_bytes(std::size_t owned) const noexcept {
     return rounded(state_in_slot(owned) + chunk_of(owned) * of_slot_ + 64);
@@ -35598,7 +35667,7 @@ class state_layout {
     return checked_size(bytes).rounded_up(alignment_).saturated();
   }
 
-  bool in_file_ = false;
+  bool in_file_ = false, in_slot_ = false;
   std::size_t chunk_ = 1;
   std::size_t of_state_ = 0, of_slot_ = 0;
   std::size_t alignment_ = 64;
@@ -35614,8 +35683,8 @@ struct adamw_step {
   kernel::adamw_scalars<State> decayed, undecayed;
 };
 
-/// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. What lies in
-/// another lower tier is updated in place.
+/// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. On a host what
+/// lies in another lower tier is updated in place, on a device what lies there.
 struct bucket_copies {
   bool values = true;
   bool gradients = true;
@@ -35632,10 +35701,11 @@ class offloaded_state {
   static constexpr std::size_t parts = has_master ? 3 : 2;
 
   /// `ring` has `sizes.ring_bytes` of the owned elements; `state` the parts one after another, or nothing where they
-  /// are in a file, which is made in `folder`. Throws tier_file_error where it cannot be.
+  /// are in a file, which is made in `folder`. Where the ring is a device's, `beside` is as large, of the host, for
+  /// that file. Throws tier_file_error where it cannot be made.
   offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements, std::vector<bucket_copies> copied,
                   const optimizer_memory& memory, const state_layout& sizes, std::span<state_type> state,
-                  std::span<std::byte> ring, slot_contents free, where at)
+                  std::span<std::byte> ring, std::span<std::byte> beside, slot_contents free, where at)
       : owned_(owned),
         sizes_(sizes),
         chunks_(owned, memory.chunk),
@@ -35646,11 +35716,15 @@ class offloaded_state {
         copies_of_(std::move(copied)) {
     if (owned_elements == 0) return;
     const std::size_t slots = sizes.slots_of(owned_elements);
-    void* first = ring.data();
-    std::size_t room = ring.size();
-    first = std::align(sizes.alignment(), slots * sizes.slot_bytes(owned_elements), first, room);
-    ring_ = slot_ring({static_cast<std::byte*>(first), slots * sizes.slot_bytes(owned_elements)}, slots,
-                      sizes.alignment(), free);
+    const auto slots_in = [&](std::span<std::byte> all, slot_contents found) {
+      void* first = all.data();
+      std::size_t room = all.size();
+      first = std::align(sizes.alignment(), slots * sizes.slot_bytes(owned_elements), first, room);
+      return slot_ring({static_cast<std::byte*>(first), slots * sizes.slot_bytes(owned_elements)}, slots,
+                       sizes.alignment(), found);
+    };
+    ring_ = slots_in(ring, free);
+    if (!beside.empty()) beside_ = slots_in(beside, slot_contents::kept);
     in_slots_.resize(slots);
     written_.resize(slots);
     copied_.resize(slots);
@@ -35702,7 +35776,7 @@ class offloaded_state {
     }
     ring_.reset();
     for (std::size_t k = 0; k < chunks_.size(); ++k) {
-      const slot_view slot = view_of(ring_.slot(0), k);
+      const slot_view slot = view_of(file_slot(0), k);
       const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
       file_->start_read(sizes_.file_offset(k), bytes, at).wait(at);
       visit_chunk(k, slot, visit);
@@ -35718,7 +35792,7 @@ class offloaded_state {
     for (std::size_t k = 0; k < chunks_.size(); ++k) {
       file_transfer& last = written_[k % ring_.slots()];
       last.wait(at);
-      const slot_view slot = view_of(ring_.slot(k % ring_.slots()), k);
+      const slot_view slot = view_of(file_slot(k % ring_.slots()), k);
       const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
       std::memset(bytes.data(), 0, bytes.size());  // what rounds the chunk up
       visit_chunk(k, slot, visit);
@@ -35764,9 +35838,13 @@ class offloaded_state {
     out.gradient = reinterpret_cast<state_type*>(slot.data() + state_in_slot_);
     out.value = reinterpret_cast<T*>(out.gradient + chunk_);
     for (std::size_t p = 0; p < parts; ++p)
-      out.state[p] = file_ ? reinterpret_cast<state_type*>(slot.data()) + p * out.count
-                           : state_.data() + p * part_ + chunks_[chunk].first;
+      out.state[p] = state_in_slot_ > 0 ? reinterpret_cast<state_type*>(slot.data()) + p * out.count
+                                        : state_.data() + p * part_ + chunks_[chunk].first;
     return out;
+  }
+  // What a file is read into and written from.
+  [[nodiscard]] std::span<std::byte> file_slot(std::size_t number) const noexcept {
+    return beside_.slots() > 0 ? beside_.slot(number) : ring_.slot(number);
   }
 
   template <class Visit>
@@ -35788,25 +35866,46 @@ class offloaded_state {
     else
       copies.copy(to, from, count * sizeof(Element));
   }
+  // The state of a chunk, between its slot and where it lives.
+  template <class Copies>
+  void bring_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
+    if (file_) {
+      std::byte* const to = file_slot(slot.number).data();
+      copies.run([file = &*file_, offset = sizes_.file_offset(k), to, bytes = sizes_.file_bytes_of_chunk(slot.count),
+                  at] { file->start_read(offset, {to, bytes}, at).wait(at); });
+      if (to != slot.all) copies.copy(slot.all, to, parts * slot.count * sizeof(state_type));
+      return;
+    }
+    for (std::size_t p = 0; p < parts && state_in_slot_ > 0; ++p)
+      copies.copy(slot.state[p], state_.data() + p * part_ + chunks_[k].first, slot.count * sizeof(state_type));
+  }
+  template <class Copies>
+  void send_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
+    if (file_) {
+      std::byte* const from = file_slot(slot.number).data();
+      if (from != slot.all) copies.copy(from, slot.all, parts * slot.count * sizeof(state_type));
+      copies.run([file = &*file_, &under_way = written_[slot.number], offset = sizes_.file_offset(k), from,
+                  bytes = sizes_.file_bytes_of_chunk(slot.count),
+                  at] { under_way = file->start_write(offset, {from, bytes}, at); });
+      return;
+    }
+    for (std::size_t p = 0; p < parts && state_in_slot_ > 0; ++p)
+      copies.copy(state_.data() + p * part_ + chunks_[k].first, slot.state[p], slot.count * sizeof(state_type));
+  }
   template <class Copies>
   [[nodiscard]] slot_view load(std::size_t k, Copies& copies, where at) {
     const std::size_t number = ring_.next();
     if (file_) copies.run([&last = written_[number], at] { last.wait(at); });
     slot_view slot = view_of(ring_.acquire(copies, at), k);
     slot.number = number;
-    if (file_)
-      copies.run([file = &*file_, offset = sizes_.file_offset(k), to = slot.all,
-                  bytes = sizes_.file_bytes_of_chunk(slot.count), at] {
-        file->start_read(offset, {to, bytes}, at).wait(at);
-      });
-    state_chunks::each_part(chunks_[k], owned_,
-                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                              const bucket_copies& from = copies_of_[range.bucket];
-                              if (from.gradients)
-                                bring(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
-                              if (from.values)
-                                bring(slot.value + in, range.value + offset, n, from.value_file, copies, at);
-                            });
+    bring_state(k, slot, copies, at);
+    state_chunks::each_part(
+        chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+          const bucket_copies& from = copies_of_[range.bucket];
+          if (from.gradients)
+            bring(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
+          if (from.values) bring(slot.value + in, range.value + offset, n, from.value_file, copies, at);
+        });
     copied_[number] = copies.record();
     return slot;
   }
@@ -35850,11 +35949,7 @@ class offloaded_state {
                                 copies.copy(range.value + offset, slot.value + in, n * sizeof(T));
                             });
     const stream_event values = copies.record();
-    if (file_)
-      copies.run([file = &*file_, &under_way = written_[slot.number], offset = sizes_.file_offset(k), from = slot.all,
-                  bytes = sizes_.file_bytes_of_chunk(slot.count), at] {
-        under_way = file->start_write(offset, {from, bytes}, at);
-      });
+    send_state(k, slot, copies, at);
     ring_.release(copies.record(), at);
     return values;
   }
@@ -35871,7 +35966,7 @@ class offloaded_state {
   std::span<state_type> state_;
   std::size_t part_;
   std::vector<bucket_copies> copies_of_;  // by bucket
-  slot_ring ring_;
+  slot_ring ring_, beside_;
   std::vector<slot_view> in_slots_;
   std::vector<stream_event> copied_;    // by slot: its chunk is there
   std::vector<file_transfer> written_;  // by slot: what is written from it, of the stream of copies
@@ -35980,6 +36075,13 @@ template <class T = float>
   return adamw_state_parts<T> * layout.owned_elements(rank_in_family);
 }
 
+/// Whether shares of parameters or gradients lie in a lower tier.
+[[nodiscard]] inline bool has_lower_shares(const bucket_layout& layout) {
+  for (const family_shape& each : layout.families())
+    if (each.values != tier::device || each.gradients != tier::device) return true;
+  return false;
+}
+
 /// What may change from step to step: equal on all ranks, which the next commit's vote compares.
 struct update {
   /// The learning rate of this update.
@@ -36024,8 +36126,9 @@ class adamw {
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
     before_ = [&store](where now) { store.note_before_update(now); };
     if (tier_ == tier::device) hold_ = [&store](where now) { return store.hold_state(now); };
-    if (memory.state != tier::device || buckets_->value_file() != nullptr || buckets_->gradient_file() != nullptr)
-      offload(store, memory, at);
+    const bool here = store.run().computes() == computes_on::host ? !shares_in_file()
+                                                                  : !has_lower_shares(buckets_->layout());
+    if (memory.state != tier::device || !here) offload(store, memory, at);
   }
 
   /// Updates the owned values with the gradients of a committed step, and gathers them on the ranks that replicate
@@ -36107,7 +36210,7 @@ class adamw {
   /// Between steps. Throws tier_file_error.
   template <class Visit>
   void fill_state(Visit&& visit, where at = where::current()) {
-    if (!offloaded_) return each_state(visit, at);
+    if (!offloaded_ || !offloaded_->in_file()) return each_state(visit, at);
     residency_hold here = hold_ ? hold_(at) : residency_hold();
     offloaded_->fill_state(visit, at);
     here.end(at);
@@ -36147,10 +36250,12 @@ class adamw {
   adamw(const adamw_settings& settings, gradient_buckets<T, Group>& buckets, const leased_state& state)
       : settings_(settings), buckets_(&buckets), state_(state.memory), tier_(state.where_it_is) {
     if constexpr (std::default_initializable<Kit>) own_kit_.emplace();
+    const kernel::fill<state_type> zeros{state_.data(), 0};
+    const auto on_host = [&] { kernel::for_each_index(state_.size(), zeros); };
     if constexpr (works_on_device<Group>)
-      buckets.any_group().each(state_.size(), kernel::fill<state_type>{state_.data(), 0}, where::current());
+      tier_ == tier::device ? buckets.any_group().each(state_.size(), zeros, where::current()) : on_host();
     else if constexpr (!moves_nothing<Group>)
-      for (state_type& each : state_) each = 0;
+      on_host();
   }
   [[nodiscard]] static std::span<state_type> expect_size(std::span<state_type> state,
                                                          const gradient_buckets<T, Group>& buckets, where at) {
@@ -36160,6 +36265,9 @@ class adamw {
                       at);
   }
 
+  [[nodiscard]] bool shares_in_file() const noexcept {
+    return buckets_->value_file() != nullptr || buckets_->gradient_file() != nullptr;
+  }
   // State in a file has none of the run's memory.
   template <class Store>
   [[nodiscard]] static leased_state lease_state(Store& store, const optimizer_memory& memory, where at) {
@@ -36178,16 +36286,21 @@ class adamw {
     const bool in_file = memory.state == tier::file;
     const file_medium medium = in_file ? medium_of<Files>(memory.folder, at) : file_medium{};
     const std::size_t alignment = in_file ? medium.alignment : 0;
-    const state_layout sizes(memory.state, memory.chunk, adamw_state_parts<T>, sizeof(state_type), sizeof(T),
-                             alignment);
+    const bool on_device = run.computes() == computes_on::device;
+    const state_layout sizes(memory.state, run.computes(), memory.chunk, adamw_state_parts<T>, sizeof(state_type),
+                             sizeof(T), alignment);
     if (in_file)
       run.charge_share(
           tier::file, [&](int rank) { return sizes.file_bytes(store.owned_elements(rank)); }, "optimizer state",
           medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
     const bool in_host = in_file || memory.state == tier::device;
-    const std::span<std::byte> ring = run.template lease_share<std::byte>(
-        in_host ? tier::host : memory.state, [&](int rank) { return sizes.ring_bytes(store.owned_elements(rank)); },
-        "optimizer ring", at);
+    const auto lease_ring = [&](tier in) {
+      return run.template lease_share<std::byte>(
+          in, [&](int rank) { return sizes.ring_bytes(store.owned_elements(rank)); }, "optimizer ring", at);
+    };
+    const std::span<std::byte> ring = lease_ring(on_device ? tier::device : in_host ? tier::host : memory.state);
+    std::span<std::byte> beside;
+    if (on_device && in_file) beside = lease_ring(tier::host);
     if constexpr (!moves_nothing<Group>) {
       auto& engine = run.engine();
       static_cast<void>(engine.copies());  // its thread is there before the first step
@@ -36195,7 +36308,8 @@ class adamw {
       std::vector<bucket_copies> copied;
       for (std::size_t b = 0; b < buckets_->layout().buckets().size(); ++b) {
         const bucket_places::place& place = buckets_->places()[b];
-        bucket_copies one{place.values_in == tier::device, place.gradients_in == tier::device};
+        bucket_copies one{(place.values_in == tier::device) != on_device,
+                          (place.gradients_in == tier::device) != on_device};
         if (place.values_in == tier::file) one.value_file = buckets_->value_file();
         if (place.gradients_in == tier::file) one.gradient_file = buckets_->gradient_file();
         one.values = one.values || one.value_file != nullptr;
@@ -36203,7 +36317,7 @@ class adamw {
         copied.push_back(one);
       }
       offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,
-                                                    std::move(copied), memory, sizes, state_, ring, free, at);
+                                                    std::move(copied), memory, sizes, state_, ring, beside, free, at);
       run.keep(offloaded_);
       update_offloaded_ = [&engine](adamw& self, const adamw_step<state_type>& scalars, where now) {
         gradient_buckets<T, Group>& all = *self.buckets_;
@@ -37344,6 +37458,7 @@ class phase_residency final : public state_mover {
   phase_residency(Run& run, const residency_memory& memory, Stores&... stores) : run_(&run), lower_(memory.lower) {
     const where at = where::current();
     if (lower_ == tier::device) return;
+    access_ = run.engine().access(at);
     std::vector<lasting_lease> leased;
     for (const char* purpose : {"gradients", "reductions", "gradients on the wire", "optimizer state"})
       for (const lasting_lease& each : run.leases_of(tier::device, purpose)) leased.push_back(each);
@@ -37446,8 +37561,11 @@ class phase_residency final : public state_mover {
       add(each.memory, nullptr, end);
       end += sizes.rounded(each.memory.size());
     }
-    if constexpr (!Run::rehearsing())
-      if (end > 0) file_.emplace(files, end, sizes, ring, at);
+    if constexpr (!Run::rehearsing()) {
+      if (end == 0) return;
+      file_.emplace(files, end, sizes, ring, at);
+      file_->see_through(access_);
+    }
   }
   void add(std::span<std::byte> here, std::byte* away, std::uint64_t in_file) {
     for (std::size_t i = 0; i < here.size(); i += chunk_bytes) {
@@ -37495,7 +37613,7 @@ class phase_residency final : public state_mover {
       in_file_ += leased_size(each.here.size());
     } else {
       run_->occupy(lower_, {each.away, each.here.size()});
-      copy(each.away, each.here.data(), each.here.size());
+      copy(each.away, each.here.data(), each.here.size(), at);
     }
     note_both();
     run_->vacate(tier::device, each.here);
@@ -37507,7 +37625,7 @@ class phase_residency final : public state_mover {
       read(each, at);
       in_file_ -= leased_size(each.here.size());
     } else {
-      copy(each.here.data(), each.away, each.here.size());
+      copy(each.here.data(), each.away, each.here.size(), at);
       run_->vacate(lower_, {each.away, each.here.size()});
     }
   }
@@ -37515,8 +37633,9 @@ class phase_residency final : public state_mover {
     run_->vacate(tier::device, each.here);
     in_file_ += leased_size(each.here.size());
   }
-  static void copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-    if constexpr (!Run::rehearsing()) std::memcpy(to, from, bytes);
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes, where at) const {
+    if constexpr (!Run::rehearsing())
+      access_ != nullptr ? access_->copy(to, from, bytes, at) : void(std::memcpy(to, from, bytes));
   }
   // Returns when the medium has it.
   void write(const chunk& each, where at) {
@@ -37552,6 +37671,7 @@ class phase_residency final : public state_mover {
 
   Run* run_;
   tier lower_;
+  const host_access* access_ = nullptr;  // to a device
   std::vector<chunk> chunks_;
   std::optional<streamed_file<Files>> file_;
   std::function<void(where)> before_;

@@ -24,6 +24,7 @@
 #include "belay/device/stream_event.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/stream_spans.hpp"
+#include "belay/kernel/for_each.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -78,6 +79,15 @@ class copy_stream {
     } else {
       run_as("transfer", 0, work);
     }
+  }
+
+  /// f(0) ... f(count - 1) in the order of the copies: on a device as a kernel of it, whatever tiers f addresses.
+  template <kernel::indexed F>
+  void each(std::size_t count, const F& f) {
+    if constexpr (requires(Stream & of_device) { of_device.each(count, f); })
+      stream_.each(count, f);
+    else
+      run([count, f] { kernel::for_each_index(count, f); });
   }
 
   /// An event at the end of the copies that are queued.

@@ -19,6 +19,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/device/slot_ring.hpp"
 #include "belay/device/tier_file.hpp"
 
@@ -43,6 +44,9 @@ class streamed_file {
     first = std::align(alignment_, all, first, room);
     ring_ = slot_ring({static_cast<std::byte*>(first), all}, slots, alignment_);
   }
+
+  /// What is read and written, pieces aside, lies on a device, which addresses the ring too.
+  void see_through(const host_access* access) noexcept { access_ = access; }
 
   /// Queues on the stream of copies: `bytes` bytes from byte `first` of the file on come to `to`.
   template <class Copies>
@@ -75,8 +79,8 @@ class streamed_file {
     for (std::size_t i = 0; i < ring_.slots(); ++i) start_read();
   }
   void get(void* to, std::uint64_t first, std::size_t bytes) {
-    get_pieces(first, bytes, [to](std::size_t done, const std::byte* piece, std::size_t count) {
-      std::memcpy(static_cast<std::byte*>(to) + done, piece, count);
+    get_pieces(first, bytes, [this, to](std::size_t done, const std::byte* piece, std::size_t count) {
+      copy(static_cast<std::byte*>(to) + done, piece, count);
     });
   }
   /// The same where it is: calls `visit(bytes before it, piece, bytes)` for pieces, in order.
@@ -101,7 +105,7 @@ class streamed_file {
     for (auto* byte = static_cast<const std::byte*>(from); bytes > 0;) {
       while (first >= filled_.last) next_piece();
       const std::size_t count = std::min<std::uint64_t>(bytes, filled_.last - first);
-      std::memcpy(ring_.slot(filled_slot_).data() + (first - filled_.first), byte, count);
+      copy(ring_.slot(filled_slot_).data() + (first - filled_.first), byte, count);
       byte += count, first += count, bytes -= count;
     }
   }
@@ -152,6 +156,9 @@ class streamed_file {
     range writes = {};  // of the file, where it is a write that was not waited for
   };
 
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    access_ != nullptr ? access_->copy(to, from, bytes, at_) : void(std::memcpy(to, from, bytes));
+  }
   [[nodiscard]] std::uint64_t down(std::uint64_t byte) const noexcept { return byte / alignment_ * alignment_; }
   [[nodiscard]] std::uint64_t up(std::uint64_t byte) const noexcept { return down(byte + alignment_ - 1); }
   [[nodiscard]] std::size_t next_slot() noexcept { return turn_++ % ring_.slots(); }
@@ -216,6 +223,7 @@ class streamed_file {
   }
 
   std::size_t alignment_;
+  const host_access* access_ = nullptr;
   slot_ring ring_;
   std::vector<transfer> under_way_;  // by slot
   std::uint64_t turn_ = 0;           // of the slot that is filled next

@@ -22,6 +22,9 @@ namespace belay::inline BELAY_ABI {
 /// `host` for staging.
 enum class tier : std::uint8_t { device, pinned, host, file };
 
+/// What has tier device: the host itself, which addresses all tiers, or a device to which lower tiers are copied.
+enum class computes_on : std::uint8_t { host, device };
+
 /// The number of tiers, and a budget without a limit.
 inline constexpr std::size_t tier_count = 4;
 inline constexpr std::size_t unlimited_bytes = std::numeric_limits<std::size_t>::max();

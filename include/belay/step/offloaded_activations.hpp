@@ -279,7 +279,9 @@ class offloaded_activations {
     file_bytes_ = lower_->memory().size_bytes();
     if constexpr (!Engine::rehearsing()) {
       file_->reset();
-      if (file_bytes_ > 0) file_->emplace(files_, file_bytes_, sizes_, ring_, at);
+      if (file_bytes_ == 0) return;
+      file_->emplace(files_, file_bytes_, sizes_, ring_, at);
+      (*file_)->see_through(engine_->access(at));
     }
   }
   [[nodiscard]] std::size_t in_lower_bytes(const one_call& one) const noexcept {

@@ -43,69 +43,21 @@
 #include "belay/train/launch_plan.hpp"
 #include "belay/train/plan.hpp"
 #include "belay/train/plan_exchange.hpp"
+#include "belay/train/rank_rehearsal.hpp"  // IWYU pragma: export
 #include "belay/train/run.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// A body that runs on a real rank and on a rehearsed one: `body(rank, run)`, a generic lambda or function object.
-template <class Body>
-concept training_body = requires(Body& body, rehearsal::rank& rank, run<rehearsal::rank, rehearsal_engine>& run) {
-  body(rank, run);
-};
-
-/// One rank's rehearsal of a body, and which other ranks it stands for.
-class rank_rehearsal {
- public:
-  /// Runs `body` as rank `number` of `size`, with room for `rows` rows a dispatch (0: what the body says).
-  template <training_body Body>
-  rank_rehearsal(int number, int size, Body& body, std::uint64_t rows, where at) : number_(number) {
-    run_memory memory = everything();
-    rehearse(size, body, memory, rows, at);
-    memory.gathers = run_->gathers();
-    memory.returns = run_->leased().memory.returns;
-    // What is gathered or brought back early has other memory than the body alone shows.
-    if (!memory.gathers.empty() || !memory.returns.empty()) rehearse(size, body, memory, rows, at);
-  }
-
-  /// Whether `other` runs the body alike: it gives the same answers to all that the body has asked of its rank.
-  [[nodiscard]] bool stands_for(int other) const noexcept { return rank_->questions().same(number_, other); }
-  /// What such a rank leases.
-  [[nodiscard]] planned_run leased_by(int other) const { return run_->leased_by(other); }
-  [[nodiscard]] const mesh_record& meshes() const noexcept { return rank_->meshes(); }
-
- private:
-  template <class Body>
-  void rehearse(int size, Body& body, const run_memory& memory, std::uint64_t rows, where at) {
-    run_.reset();
-    rank_.emplace(number_, size, at);
-    run_.emplace(number_, size, planned_run{{}, memory});
-    run_->engine().make_room(rows);
-    body(*rank_, *run_);
-  }
-  [[nodiscard]] static run_memory everything() {
-    run_memory out;
-    // Every region gets as much; a sanitizer refuses much more than 64 GiB, a limit on addresses may refuse even that.
-    constexpr unsigned most = sanitized_addresses ? 36 : 40;
-    out.activations = std::min(std::size_t{1} << most, left_in_address_space() / 64);
-    out.persistent.fill(out.activations);
-    return out;
-  }
-
-  int number_;
-  std::optional<rehearsal::rank> rank_;
-  std::optional<run<rehearsal::rank, rehearsal_engine>> run_;
-};
-
 /// The plan of `body` on `size` ranks: it is run over addresses without memory, and computes, sends and prints nothing;
 /// once for all ranks that give the same answers to what it asks of its rank (number, coordinates, places in groups).
-/// Throws what the body throws.
+/// Throws what the body throws. Ranks compute on the host, unless `on` says otherwise.
 template <training_body Body>
-[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, where at = where::current()) {
+[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, computes_on on, where at = where::current()) {
   rehearsal_result out;
   std::vector<std::optional<planned_run>> all(static_cast<std::size_t>(size));
   for (int number = 0; number < size; ++number) {
     if (all[static_cast<std::size_t>(number)]) continue;
-    const rank_rehearsal kind(number, size, body, 0, at);
+    const rank_rehearsal kind(number, size, body, 0, at, on);
     for (int other = number; other < size; ++other)
       if (kind.stands_for(other)) all[static_cast<std::size_t>(other)] = kind.leased_by(other);
     out.meshes.add(kind.meshes());
@@ -119,10 +71,14 @@ template <training_body Body>
   out.plan = belay::plan(std::move(plans));
   return out;
 }
+template <training_body Body>
+[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, where at = where::current()) {
+  return rehearse(size, body, computes_on::host, at);
+}
 template <class World, training_body Body>
 requires requires(const World& world) { world.size(); }
 [[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, where at = where::current()) {
-  return rehearse(world.size(), body, at);
+  return rehearse(world.size(), body, computes_on_of<World>, at);
 }
 
 /// A world whose ranks are threads of this process.
@@ -260,7 +216,8 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
     }
     // Each rank rehearses itself; the same.
     const auto again = [&, number](std::uint64_t rows) {
-      planned_run own = rank_rehearsal(number, size, body, rows, at).leased_by(number);
+      constexpr computes_on on = computes_on_of<std::remove_cvref_t<World>>;
+      planned_run own = rank_rehearsal(number, size, body, rows, at, on).leased_by(number);
       widen_workspace(own, workspace);
       rehearsal_result grown;
       grown.plan = belay::plan(exchanged_plans(control_of(rank.world()), own.plan, at));
@@ -294,7 +251,7 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
 /// what `world.run` throws: the first cause. Layers compute with `Kit`: `launch<my_kit>(world, body)`.
 template <class Kit = host_kit<>, class World, training_body Body>
 void launch(World&& world, Body&& body, const launch_options& options = {}, where at = where::current()) {
-  launch<Kit>(world, body, rehearse(world.size(), body, at), options, at);
+  launch<Kit>(world, body, rehearse(world, body, at), options, at);
 }
 
 /// Whether this process prints `error`, of all that a launcher has started: errors that every rank has alike are told

@@ -88,8 +88,9 @@ class adamw {
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
     before_ = [&store](where now) { store.note_before_update(now); };
     if (tier_ == tier::device) hold_ = [&store](where now) { return store.hold_state(now); };
-    if (memory.state != tier::device || buckets_->value_file() != nullptr || buckets_->gradient_file() != nullptr)
-      offload(store, memory, at);
+    const bool here = store.run().computes() == computes_on::host ? !shares_in_file()
+                                                                  : !has_lower_shares(buckets_->layout());
+    if (memory.state != tier::device || !here) offload(store, memory, at);
   }
 
   /// Updates the owned values with the gradients of a committed step, and gathers them on the ranks that replicate
@@ -171,7 +172,7 @@ class adamw {
   /// Between steps. Throws tier_file_error.
   template <class Visit>
   void fill_state(Visit&& visit, where at = where::current()) {
-    if (!offloaded_) return each_state(visit, at);
+    if (!offloaded_ || !offloaded_->in_file()) return each_state(visit, at);
     residency_hold here = hold_ ? hold_(at) : residency_hold();
     offloaded_->fill_state(visit, at);
     here.end(at);
@@ -211,10 +212,12 @@ class adamw {
   adamw(const adamw_settings& settings, gradient_buckets<T, Group>& buckets, const leased_state& state)
       : settings_(settings), buckets_(&buckets), state_(state.memory), tier_(state.where_it_is) {
     if constexpr (std::default_initializable<Kit>) own_kit_.emplace();
+    const kernel::fill<state_type> zeros{state_.data(), 0};
+    const auto on_host = [&] { kernel::for_each_index(state_.size(), zeros); };
     if constexpr (works_on_device<Group>)
-      buckets.any_group().each(state_.size(), kernel::fill<state_type>{state_.data(), 0}, where::current());
+      tier_ == tier::device ? buckets.any_group().each(state_.size(), zeros, where::current()) : on_host();
     else if constexpr (!moves_nothing<Group>)
-      for (state_type& each : state_) each = 0;
+      on_host();
   }
   [[nodiscard]] static std::span<state_type> expect_size(std::span<state_type> state,
                                                          const gradient_buckets<T, Group>& buckets, where at) {
@@ -224,6 +227,9 @@ class adamw {
                       at);
   }
 
+  [[nodiscard]] bool shares_in_file() const noexcept {
+    return buckets_->value_file() != nullptr || buckets_->gradient_file() != nullptr;
+  }
   // State in a file has none of the run's memory.
   template <class Store>
   [[nodiscard]] static leased_state lease_state(Store& store, const optimizer_memory& memory, where at) {
@@ -242,16 +248,21 @@ class adamw {
     const bool in_file = memory.state == tier::file;
     const file_medium medium = in_file ? medium_of<Files>(memory.folder, at) : file_medium{};
     const std::size_t alignment = in_file ? medium.alignment : 0;
-    const state_layout sizes(memory.state, memory.chunk, adamw_state_parts<T>, sizeof(state_type), sizeof(T),
-                             alignment);
+    const bool on_device = run.computes() == computes_on::device;
+    const state_layout sizes(memory.state, run.computes(), memory.chunk, adamw_state_parts<T>, sizeof(state_type),
+                             sizeof(T), alignment);
     if (in_file)
       run.charge_share(
           tier::file, [&](int rank) { return sizes.file_bytes(store.owned_elements(rank)); }, "optimizer state",
           medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
     const bool in_host = in_file || memory.state == tier::device;
-    const std::span<std::byte> ring = run.template lease_share<std::byte>(
-        in_host ? tier::host : memory.state, [&](int rank) { return sizes.ring_bytes(store.owned_elements(rank)); },
-        "optimizer ring", at);
+    const auto lease_ring = [&](tier in) {
+      return run.template lease_share<std::byte>(
+          in, [&](int rank) { return sizes.ring_bytes(store.owned_elements(rank)); }, "optimizer ring", at);
+    };
+    const std::span<std::byte> ring = lease_ring(on_device ? tier::device : in_host ? tier::host : memory.state);
+    std::span<std::byte> beside;
+    if (on_device && in_file) beside = lease_ring(tier::host);
     if constexpr (!moves_nothing<Group>) {
       auto& engine = run.engine();
       static_cast<void>(engine.copies());  // its thread is there before the first step
@@ -259,7 +270,8 @@ class adamw {
       std::vector<bucket_copies> copied;
       for (std::size_t b = 0; b < buckets_->layout().buckets().size(); ++b) {
         const bucket_places::place& place = buckets_->places()[b];
-        bucket_copies one{place.values_in == tier::device, place.gradients_in == tier::device};
+        bucket_copies one{(place.values_in == tier::device) != on_device,
+                          (place.gradients_in == tier::device) != on_device};
         if (place.values_in == tier::file) one.value_file = buckets_->value_file();
         if (place.gradients_in == tier::file) one.gradient_file = buckets_->gradient_file();
         one.values = one.values || one.value_file != nullptr;
@@ -267,7 +279,7 @@ class adamw {
         copied.push_back(one);
       }
       offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,
-                                                    std::move(copied), memory, sizes, state_, ring, free, at);
+                                                    std::move(copied), memory, sizes, state_, ring, beside, free, at);
       run.keep(offloaded_);
       update_offloaded_ = [&engine](adamw& self, const adamw_step<state_type>& scalars, where now) {
         gradient_buckets<T, Group>& all = *self.buckets_;

@@ -24,6 +24,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/device/offset_allocator.hpp"
 #include "belay/device/streamed_file.hpp"
 #include "belay/device/tier.hpp"
@@ -61,6 +62,7 @@ class phase_residency final : public state_mover {
   phase_residency(Run& run, const residency_memory& memory, Stores&... stores) : run_(&run), lower_(memory.lower) {
     const where at = where::current();
     if (lower_ == tier::device) return;
+    access_ = run.engine().access(at);
     std::vector<lasting_lease> leased;
     for (const char* purpose : {"gradients", "reductions", "gradients on the wire", "optimizer state"})
       for (const lasting_lease& each : run.leases_of(tier::device, purpose)) leased.push_back(each);
@@ -163,8 +165,11 @@ class phase_residency final : public state_mover {
       add(each.memory, nullptr, end);
       end += sizes.rounded(each.memory.size());
     }
-    if constexpr (!Run::rehearsing())
-      if (end > 0) file_.emplace(files, end, sizes, ring, at);
+    if constexpr (!Run::rehearsing()) {
+      if (end == 0) return;
+      file_.emplace(files, end, sizes, ring, at);
+      file_->see_through(access_);
+    }
   }
   void add(std::span<std::byte> here, std::byte* away, std::uint64_t in_file) {
     for (std::size_t i = 0; i < here.size(); i += chunk_bytes) {
@@ -212,7 +217,7 @@ class phase_residency final : public state_mover {
       in_file_ += leased_size(each.here.size());
     } else {
       run_->occupy(lower_, {each.away, each.here.size()});
-      copy(each.away, each.here.data(), each.here.size());
+      copy(each.away, each.here.data(), each.here.size(), at);
     }
     note_both();
     run_->vacate(tier::device, each.here);
@@ -224,7 +229,7 @@ class phase_residency final : public state_mover {
       read(each, at);
       in_file_ -= leased_size(each.here.size());
     } else {
-      copy(each.here.data(), each.away, each.here.size());
+      copy(each.here.data(), each.away, each.here.size(), at);
       run_->vacate(lower_, {each.away, each.here.size()});
     }
   }
@@ -232,8 +237,9 @@ class phase_residency final : public state_mover {
     run_->vacate(tier::device, each.here);
     in_file_ += leased_size(each.here.size());
   }
-  static void copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-    if constexpr (!Run::rehearsing()) std::memcpy(to, from, bytes);
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes, where at) const {
+    if constexpr (!Run::rehearsing())
+      access_ != nullptr ? access_->copy(to, from, bytes, at) : void(std::memcpy(to, from, bytes));
   }
   // Returns when the medium has it.
   void write(const chunk& each, where at) {
@@ -269,6 +275,7 @@ class phase_residency final : public state_mover {
 
   Run* run_;
   tier lower_;
+  const host_access* access_ = nullptr;  // to a device
   std::vector<chunk> chunks_;
   std::optional<streamed_file<Files>> file_;
   std::function<void(where)> before_;

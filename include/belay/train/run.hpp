@@ -79,6 +79,8 @@ class run {
   [[nodiscard]] const Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
   [[nodiscard]] const tier_meters& meters() const noexcept { return meters_; }
+  /// What the body was rehearsed for.
+  [[nodiscard]] computes_on computes() const noexcept { return planned_.computes; }
 
   /// The plan of this rank: what the rehearsal leased. Empty in a rehearsal.
   [[nodiscard]] const rank_plan& planned() const noexcept { return plan_; }
@@ -280,6 +282,7 @@ class run {
   [[nodiscard]] planned_run leased() const { return leased_by(number_); }
   [[nodiscard]] planned_run leased_by(int rank) const {
     planned_run out;
+    out.memory.computes = planned_.computes;
     if constexpr (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
     for (std::size_t i = 0; i < used_.items().size(); ++i) {
       plan_item item = used_.items()[i];

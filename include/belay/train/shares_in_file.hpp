@@ -5,17 +5,21 @@
 // IWYU pragma: private, include "belay/train/store.hpp"
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/stored_bytes.hpp"
 #include "belay/device/stream_event.hpp"
@@ -36,8 +40,13 @@ class shares_in_file final : public file_shares {
                  std::span<std::byte> ring, where at)
       : engine_(&engine), addresses_(bytes, at) {
     static_cast<void>(engine.copies());  // its thread is there before the first step
-    if constexpr (!Engine::rehearsing())
-      if (bytes > 0) file_.emplace(memory, bytes, sizes, ring, at);
+    if constexpr (!Engine::rehearsing()) {
+      access_ = engine.access(at);
+      if (access_ != nullptr) seen_.resize(host_access::piece_bytes);
+      if (bytes == 0) return;
+      file_.emplace(memory, bytes, sizes, ring, at);
+      file_->see_through(access_);
+    }
   }
 
   /// Where the shares begin.
@@ -57,10 +66,10 @@ class shares_in_file final : public file_shares {
   }
   void queue_add(void* total, const void* share, std::size_t bytes, add_bytes add, where at) override {
     if (!file_ || bytes == 0) return;
-    engine_->copies().run([file = &*file_, to = static_cast<std::byte*>(total), first = offset(share), bytes, add, at] {
-      file->begin_read(first, bytes, at);
-      file->get_pieces(first, bytes, [to, add](std::size_t done, const std::byte* piece, std::size_t count) {
-        add(to + done, piece, count);
+    engine_->copies().run([self = this, to = static_cast<std::byte*>(total), first = offset(share), bytes, add, at] {
+      self->file_->begin_read(first, bytes, at);
+      self->file_->get_pieces(first, bytes, [=](std::size_t done, const std::byte* piece, std::size_t count) {
+        self->add_piece(to + done, piece, count, add, at);
       });
     });
   }
@@ -79,13 +88,26 @@ class shares_in_file final : public file_shares {
     file_->begin_read(offset(share), bytes, at);
   }
   void get(const void* part, void* to, std::size_t bytes) override {
-    if (file_ && bytes > 0) file_->get(to, offset(part), bytes);
+    if (!file_ || bytes == 0) return;
+    file_->get_pieces(offset(part), bytes, [to](std::size_t done, const std::byte* piece, std::size_t count) {
+      std::memcpy(static_cast<std::byte*>(to) + done, piece, count);
+    });
   }
   [[nodiscard]] stored_bytes place_of(const void* share, std::size_t bytes) const override {
     return file_ ? stored_bytes(file_->file().reference(), offset(share), bytes) : stored_bytes();
   }
 
  private:
+  // What lies on a device is seen through memory of the host.
+  void add_piece(std::byte* to, const std::byte* from, std::size_t bytes, add_bytes add, where at) {
+    if (access_ == nullptr) return add(to, from, bytes);
+    for (std::size_t done = 0; done < bytes; done += seen_.size()) {
+      const std::size_t count = std::min(seen_.size(), bytes - done);
+      access_->fetch(seen_.data(), to + done, count, at);
+      add(seen_.data(), from + done, count);
+      access_->place(to + done, seen_.data(), count, at);
+    }
+  }
   void change_bytes(const void* share, std::size_t bytes, visit_piece visit, void* context, where at) override {
     if (!file_ || bytes == 0) return;
     engine_->copies().synchronize(at);
@@ -98,6 +120,8 @@ class shares_in_file final : public file_shares {
 
   Engine* engine_;
   reserved_addresses addresses_;
+  const host_access* access_ = nullptr;
+  std::vector<std::byte> seen_;
   std::optional<streamed_file<Files>> file_;
 };
 

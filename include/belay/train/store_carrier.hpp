@@ -42,9 +42,7 @@ template <class Gradient, class Engine>
     } else if (which == first_of_step::yes)
       copies.copy(share.data(), from, share.size_bytes());
     else
-      copies.run([from, to = share.data(), count = share.size()] {
-        kernel::for_each_index(count, kernel::axpy<Gradient, Gradient>{Gradient(1), from, to});
-      });
+      copies.each(share.size(), kernel::axpy<Gradient, Gradient>{Gradient(1), from, share.data()});
     return copies.record();
   };
   out.load = [&engine, file](std::span<const Gradient> share, tier in, Gradient* to) {

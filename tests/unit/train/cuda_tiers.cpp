@@ -20,6 +20,7 @@
 #include "unit/train/support/directory.hpp"
 
 using namespace device_trainer;
+using belay::tier;
 using belay::zero_stage;
 using fakes::work_order;
 using train_bench::directory;
@@ -94,6 +95,29 @@ void check_resumed(zero_stage stage, int ranks, const fakes::device_options& ord
   CHECK(back.weights == expected.weights);
 }
 
+enum class part { optimizer, gradients, parameters, activations, between_steps };
+void offload(settings& how, part what, tier in) {
+  how.optimizer.chunk = belay::parameter_chunk;
+  how.optimizer.folder = how.store.files.folder = "/tmp";
+  if (what == part::optimizer) how.optimizer.state = in;
+  if (what == part::gradients) how.store.gradients = in;
+  if (what == part::parameters) how.store.parameters = in;
+  if (what == part::activations) how.activations = in;
+  if (what == part::between_steps) how.between_steps = in;
+}
+// A device's runs of `how`, of three ranks or fewer, with the bits of `resident`'s on the host.
+template <class T>
+void check_offloaded(const settings& resident, const settings& how, std::size_t number) {
+  const int ranks = 1 + static_cast<int>(number % 3);
+  const fakes::device_options orders[] = {{work_order::late}, {work_order::random, number}};
+  CAPTURE(ranks);
+  CAPTURE(static_cast<int>(how.stage));
+  const result expected = on_host<T>(ranks, resident), got = on_device<T>(ranks, how, orders[number % 2]);
+  REQUIRE(expected.losses.size() == steps);
+  CHECK(got == expected);
+  CHECK(got.weights == expected.weights);
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -132,6 +156,79 @@ TEST_CASE("a call of the device that fails while it is written or read is an err
                     trained<float>(out, {.stage = zero_stage::parameters, .steps = 2, .checkpoints = copy.path}));
       if (k == 0) calls = api.calls().size() * 4 / 5;  // the rest ends something, which throws nothing
       CHECK(out.losses.size() == 1);
+    } catch (const std::exception& problem) {
+      CHECK(std::string(problem.what()).find("injected") != std::string::npos);
+    }
+    CHECK(api.empty());
+  }
+}
+
+TEST_CASE("a device updates state of a lower tier as its own, to the bit") {
+  std::size_t number = 0;
+  for (const tier in : {tier::pinned, tier::host, tier::file})
+    for (int stage = 0; stage < 4; ++stage) {
+      CAPTURE(name(in));
+      settings how{.stage = static_cast<zero_stage>(stage), .hidden = 1500};  // five chunks
+      const settings resident = how;
+      offload(how, part::optimizer, in);
+      check_offloaded<float>(resident, how, number++);
+      if (stage == 1) check_offloaded<belay::bf16>(resident, how, number);
+    }
+}
+TEST_CASE("a device has shares and activations in a lower tier, and state between steps, as its own, to the bit") {
+  std::size_t number = 0;
+  for (const tier in : {tier::pinned, tier::host, tier::file})
+    for (const part what : {part::gradients, part::parameters, part::activations, part::between_steps})
+      for (const zero_stage stage : {zero_stage::gradients, zero_stage::parameters}) {
+        if (what == part::parameters && stage != zero_stage::parameters) continue;
+        CAPTURE(name(in));
+        CAPTURE(static_cast<int>(what));
+        settings how{.stage = stage, .hidden = 1500};
+        const settings resident = how;
+        offload(how, what, in);
+        check_offloaded<float>(resident, how, number++);
+      }
+}
+TEST_CASE("with all in lower tiers a device is asked for nothing after the first step, and keeps as much") {
+  const tier tiers[][4] = {{tier::pinned, tier::host, tier::pinned, tier::pinned},
+                           {tier::host, tier::file, tier::file, tier::file},
+                           {tier::file, tier::pinned, tier::file, tier::host},
+                           {tier::device, tier::file, tier::pinned, tier::device}};
+  for (std::size_t k = 0; k < std::size(tiers); ++k) {
+    CAPTURE(k);
+    settings how{.stage = zero_stage::parameters, .hidden = 1500};
+    const result expected = on_host<float>(2, how);
+    for (const part what : {part::optimizer, part::gradients, part::parameters, part::activations})
+      offload(how, what, tiers[k][static_cast<std::size_t>(what)]);
+    fakes::device_api api({k % 2 == 0 ? work_order::late : work_order::random, k});
+    std::vector<std::size_t> ended;
+    result out;
+    out.step_ended = [&] { ended.push_back(api.calls_so_far()); };
+    belay::launch(belay::cuda::world(api, belay::host::world(2), {.slot_bytes = 512}), trained<float>(out, how));
+    CHECK(api.empty());
+    CHECK(out == expected);
+    CHECK(out.weights == expected.weights);
+    REQUIRE(ended.size() == steps);
+    for (const char* call : {"allocate", "register_host", "make_stream", "make_event"})
+      CHECK(std::count(api.calls().begin() + static_cast<std::ptrdiff_t>(ended[0]),
+                       api.calls().begin() + static_cast<std::ptrdiff_t>(ended[2]), call) == 0);
+    CHECK(out.live[2] == out.live[1]);
+  }
+}
+TEST_CASE("a call of the device that fails while tiers stream is an error, and nothing is left") {
+  settings how{.stage = zero_stage::parameters, .steps = 2, .hidden = 1500};
+  offload(how, part::optimizer, tier::file);
+  offload(how, part::gradients, tier::pinned);
+  offload(how, part::parameters, tier::host);
+  offload(how, part::activations, tier::pinned);
+  std::size_t calls = 0;
+  for (std::size_t k = 0; k <= calls; k += 97) {
+    CAPTURE(k);
+    fakes::device_api api({work_order::late, 0, k});
+    result out;
+    try {
+      belay::launch(belay::cuda::world(api, belay::host::world(2), {.slot_bytes = 512}), trained<float>(out, how));
+      if (k == 0) calls = api.calls().size() * 4 / 5;
     } catch (const std::exception& problem) {
       CHECK(std::string(problem.what()).find("injected") != std::string::npos);
     }

@@ -2,7 +2,8 @@
 //
 // State of AdamW in a lower tier, and its update where it lives: the gradients and values of a chunk are copied into a
 // slot of a ring while the chunk before is updated and the one before that is copied back. State in a file comes into
-// the slot with them, and is written from there.
+// the slot with them, and is written from there. Where the slots are a device's, so does state of any lower tier, and
+// that in a file passes through slots of the host beside them.
 // IWYU pragma: private, include "belay/train/optimizer.hpp"
 #pragma once
 
@@ -40,8 +41,8 @@ struct adamw_step {
   kernel::adamw_scalars<State> decayed, undecayed;
 };
 
-/// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. What lies in
-/// another lower tier is updated in place.
+/// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. On a host what
+/// lies in another lower tier is updated in place, on a device what lies there.
 struct bucket_copies {
   bool values = true;
   bool gradients = true;
@@ -58,10 +59,11 @@ class offloaded_state {
   static constexpr std::size_t parts = has_master ? 3 : 2;
 
   /// `ring` has `sizes.ring_bytes` of the owned elements; `state` the parts one after another, or nothing where they
-  /// are in a file, which is made in `folder`. Throws tier_file_error where it cannot be.
+  /// are in a file, which is made in `folder`. Where the ring is a device's, `beside` is as large, of the host, for
+  /// that file. Throws tier_file_error where it cannot be made.
   offloaded_state(std::span<const owned_range<T>> owned, std::size_t owned_elements, std::vector<bucket_copies> copied,
                   const optimizer_memory& memory, const state_layout& sizes, std::span<state_type> state,
-                  std::span<std::byte> ring, slot_contents free, where at)
+                  std::span<std::byte> ring, std::span<std::byte> beside, slot_contents free, where at)
       : owned_(owned),
         sizes_(sizes),
         chunks_(owned, memory.chunk),
@@ -72,11 +74,15 @@ class offloaded_state {
         copies_of_(std::move(copied)) {
     if (owned_elements == 0) return;
     const std::size_t slots = sizes.slots_of(owned_elements);
-    void* first = ring.data();
-    std::size_t room = ring.size();
-    first = std::align(sizes.alignment(), slots * sizes.slot_bytes(owned_elements), first, room);
-    ring_ = slot_ring({static_cast<std::byte*>(first), slots * sizes.slot_bytes(owned_elements)}, slots,
-                      sizes.alignment(), free);
+    const auto slots_in = [&](std::span<std::byte> all, slot_contents found) {
+      void* first = all.data();
+      std::size_t room = all.size();
+      first = std::align(sizes.alignment(), slots * sizes.slot_bytes(owned_elements), first, room);
+      return slot_ring({static_cast<std::byte*>(first), slots * sizes.slot_bytes(owned_elements)}, slots,
+                       sizes.alignment(), found);
+    };
+    ring_ = slots_in(ring, free);
+    if (!beside.empty()) beside_ = slots_in(beside, slot_contents::kept);
     in_slots_.resize(slots);
     written_.resize(slots);
     copied_.resize(slots);
@@ -128,7 +134,7 @@ class offloaded_state {
     }
     ring_.reset();
     for (std::size_t k = 0; k < chunks_.size(); ++k) {
-      const slot_view slot = view_of(ring_.slot(0), k);
+      const slot_view slot = view_of(file_slot(0), k);
       const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
       file_->start_read(sizes_.file_offset(k), bytes, at).wait(at);
       visit_chunk(k, slot, visit);
@@ -144,7 +150,7 @@ class offloaded_state {
     for (std::size_t k = 0; k < chunks_.size(); ++k) {
       file_transfer& last = written_[k % ring_.slots()];
       last.wait(at);
-      const slot_view slot = view_of(ring_.slot(k % ring_.slots()), k);
+      const slot_view slot = view_of(file_slot(k % ring_.slots()), k);
       const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
       std::memset(bytes.data(), 0, bytes.size());  // what rounds the chunk up
       visit_chunk(k, slot, visit);
@@ -190,9 +196,13 @@ class offloaded_state {
     out.gradient = reinterpret_cast<state_type*>(slot.data() + state_in_slot_);
     out.value = reinterpret_cast<T*>(out.gradient + chunk_);
     for (std::size_t p = 0; p < parts; ++p)
-      out.state[p] = file_ ? reinterpret_cast<state_type*>(slot.data()) + p * out.count
-                           : state_.data() + p * part_ + chunks_[chunk].first;
+      out.state[p] = state_in_slot_ > 0 ? reinterpret_cast<state_type*>(slot.data()) + p * out.count
+                                        : state_.data() + p * part_ + chunks_[chunk].first;
     return out;
+  }
+  // What a file is read into and written from.
+  [[nodiscard]] std::span<std::byte> file_slot(std::size_t number) const noexcept {
+    return beside_.slots() > 0 ? beside_.slot(number) : ring_.slot(number);
   }
 
   template <class Visit>
@@ -214,25 +224,46 @@ class offloaded_state {
     else
       copies.copy(to, from, count * sizeof(Element));
   }
+  // The state of a chunk, between its slot and where it lives.
+  template <class Copies>
+  void bring_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
+    if (file_) {
+      std::byte* const to = file_slot(slot.number).data();
+      copies.run([file = &*file_, offset = sizes_.file_offset(k), to, bytes = sizes_.file_bytes_of_chunk(slot.count),
+                  at] { file->start_read(offset, {to, bytes}, at).wait(at); });
+      if (to != slot.all) copies.copy(slot.all, to, parts * slot.count * sizeof(state_type));
+      return;
+    }
+    for (std::size_t p = 0; p < parts && state_in_slot_ > 0; ++p)
+      copies.copy(slot.state[p], state_.data() + p * part_ + chunks_[k].first, slot.count * sizeof(state_type));
+  }
+  template <class Copies>
+  void send_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
+    if (file_) {
+      std::byte* const from = file_slot(slot.number).data();
+      if (from != slot.all) copies.copy(from, slot.all, parts * slot.count * sizeof(state_type));
+      copies.run([file = &*file_, &under_way = written_[slot.number], offset = sizes_.file_offset(k), from,
+                  bytes = sizes_.file_bytes_of_chunk(slot.count),
+                  at] { under_way = file->start_write(offset, {from, bytes}, at); });
+      return;
+    }
+    for (std::size_t p = 0; p < parts && state_in_slot_ > 0; ++p)
+      copies.copy(state_.data() + p * part_ + chunks_[k].first, slot.state[p], slot.count * sizeof(state_type));
+  }
   template <class Copies>
   [[nodiscard]] slot_view load(std::size_t k, Copies& copies, where at) {
     const std::size_t number = ring_.next();
     if (file_) copies.run([&last = written_[number], at] { last.wait(at); });
     slot_view slot = view_of(ring_.acquire(copies, at), k);
     slot.number = number;
-    if (file_)
-      copies.run([file = &*file_, offset = sizes_.file_offset(k), to = slot.all,
-                  bytes = sizes_.file_bytes_of_chunk(slot.count), at] {
-        file->start_read(offset, {to, bytes}, at).wait(at);
-      });
-    state_chunks::each_part(chunks_[k], owned_,
-                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-                              const bucket_copies& from = copies_of_[range.bucket];
-                              if (from.gradients)
-                                bring(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
-                              if (from.values)
-                                bring(slot.value + in, range.value + offset, n, from.value_file, copies, at);
-                            });
+    bring_state(k, slot, copies, at);
+    state_chunks::each_part(
+        chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+          const bucket_copies& from = copies_of_[range.bucket];
+          if (from.gradients)
+            bring(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
+          if (from.values) bring(slot.value + in, range.value + offset, n, from.value_file, copies, at);
+        });
     copied_[number] = copies.record();
     return slot;
   }
@@ -276,11 +307,7 @@ class offloaded_state {
                                 copies.copy(range.value + offset, slot.value + in, n * sizeof(T));
                             });
     const stream_event values = copies.record();
-    if (file_)
-      copies.run([file = &*file_, &under_way = written_[slot.number], offset = sizes_.file_offset(k), from = slot.all,
-                  bytes = sizes_.file_bytes_of_chunk(slot.count), at] {
-        under_way = file->start_write(offset, {from, bytes}, at);
-      });
+    send_state(k, slot, copies, at);
     ring_.release(copies.record(), at);
     return values;
   }
@@ -297,7 +324,7 @@ class offloaded_state {
   std::span<state_type> state_;
   std::size_t part_;
   std::vector<bucket_copies> copies_of_;  // by bucket
-  slot_ring ring_;
+  slot_ring ring_, beside_;
   std::vector<slot_view> in_slots_;
   std::vector<stream_event> copied_;    // by slot: its chunk is there
   std::vector<file_transfer> written_;  // by slot: what is written from it, of the stream of copies

@@ -16,9 +16,11 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Where an optimizer keeps its state: the update runs where that lives, chunk by chunk. Gradients and values of a
-/// chunk are copied there through a ring on the stream of copies, and the values back; in tier device nothing is
-/// copied, but for parameters in tier file. State and parameters of a file are updated in a ring of tier host.
+/// Where an optimizer keeps its state: on a host the update runs where that lives, chunk by chunk. Gradients and values
+/// of a chunk are copied there through a ring on the stream of copies, and the values back; in tier device nothing is
+/// copied, but for parameters in tier file. State and parameters of a file are updated in a ring of tier host. Where
+/// ranks compute on a device the update runs there: what lives in a lower tier comes to a ring on the device, and goes
+/// back.
 struct optimizer_memory {
   tier state = tier::device;
   std::string folder = {};                   // of tier file: the directory in which its file is made
@@ -31,9 +33,10 @@ struct optimizer_memory {
 class state_layout {
  public:
   state_layout() = default;
-  state_layout(tier state, std::size_t chunk, std::size_t parts, std::size_t state_bytes, std::size_t value_bytes,
-               std::size_t alignment) noexcept
+  state_layout(tier state, computes_on on, std::size_t chunk, std::size_t parts, std::size_t state_bytes,
+               std::size_t value_bytes, std::size_t alignment) noexcept
       : in_file_(state == tier::file),
+        in_slot_(in_file_ || (on == computes_on::device && state != tier::device)),
         chunk_(chunk),
         of_state_(parts * state_bytes),
         of_slot_(state_bytes + value_bytes),
@@ -49,9 +52,9 @@ class state_layout {
   [[nodiscard]] std::size_t slots_of(std::size_t owned) const noexcept {
     return std::min<std::size_t>(in_file_ ? 4 : 3, chunks_of(owned));
   }
-  /// Of a chunk's state in its slot: 0 where it is not copied.
+  /// Of a chunk's state in its slot: 0 where it is updated where it lives.
   [[nodiscard]] std::size_t state_in_slot(std::size_t owned) const noexcept {
-    return in_file_ ? rounded(chunk_of(owned) * of_state_) : 0;
+    return in_slot_ ? rounded(chunk_of(owned) * of_state_) : 0;
   }
   [[nodiscard]] std::size_t slot_bytes(std::size_t owned) const noexcept {
     return rounded(state_in_slot(owned) + chunk_of(owned) * of_slot_ + 64);
@@ -76,7 +79,7 @@ class state_layout {
     return checked_size(bytes).rounded_up(alignment_).saturated();
   }
 
-  bool in_file_ = false;
+  bool in_file_ = false, in_slot_ = false;
   std::size_t chunk_ = 1;
   std::size_t of_state_ = 0, of_slot_ = 0;
   std::size_t alignment_ = 64;

@@ -12,6 +12,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
+#include "belay/device/tier.hpp"
 #include "belay/kernel/optimizer.hpp"
 #include "belay/parallel/bucket.hpp"
 #include "belay/step/commit.hpp"
@@ -39,6 +40,13 @@ template <class T = float>
 [[nodiscard]] std::size_t adamw_state_elements(const bucket_layout& layout,
                                                std::span<const std::size_t> rank_in_family) {
   return adamw_state_parts<T> * layout.owned_elements(rank_in_family);
+}
+
+/// Whether shares of parameters or gradients lie in a lower tier.
+[[nodiscard]] inline bool has_lower_shares(const bucket_layout& layout) {
+  for (const family_shape& each : layout.families())
+    if (each.values != tier::device || each.gradients != tier::device) return true;
+  return false;
 }
 
 /// What may change from step to step: equal on all ranks, which the next commit's vote compares.

@@ -21,12 +21,13 @@
 #include "belay/train/loss.hpp"
 #include "belay/train/optimizer.hpp"
 #include "belay/train/parameter_files.hpp"
+#include "belay/train/phase_residency.hpp"
 #include "belay/train/store.hpp"
 
 namespace device_trainer {
 
 using matrix = belay::view<const float, 2>;
-inline constexpr std::size_t rows = 4, width = 6, hidden = 9, steps = 3;
+inline constexpr std::size_t rows = 4, width = 6, steps = 3;
 
 struct batch_of {
   float* x;
@@ -76,12 +77,14 @@ struct bent {
 };
 template <class T>
 struct network {
-  bent<T> first{"first", width, hidden}, last{"last", hidden, width};
+  bent<T> first, last;
+  explicit network(std::size_t hidden) : first("first", width, hidden), last("last", hidden, width) {}
   void for_each_parameter(auto&& visit) { visit(first.weight), visit(last.weight); }
 };
 
 struct result {
   std::vector<double> losses, norms;
+  std::vector<std::size_t> live = {};  // bytes of the device at the end of each step
   std::function<void()> step_ended = [] {};
   std::vector<float> weights = {};  // of the last layer
   std::uint64_t from = 0;           // the step that it went on after
@@ -92,9 +95,12 @@ struct result {
 struct settings {
   belay::zero_stage stage = belay::zero_stage::none;
   std::size_t steps = device_trainer::steps;
+  std::size_t hidden = 9;
   std::string checkpoints = {};            // a folder; empty: none are written
   std::string imports = {}, exports = {};  // folders of weights; empty: none
   belay::optimizer_memory optimizer = {};
+  belay::tier activations = belay::tier::device;
+  belay::tier between_steps = belay::tier::device;  // where gradients and state go to and come from
   belay::store_options store = {.seed = 3, .bucket_bytes = 128};
 };
 
@@ -103,14 +109,17 @@ auto trained(result& out, const settings& how) {
   return [&out, how](auto& rank, auto& run) {
     using run_type = std::remove_reference_t<decltype(run)>;
     belay::mesh mesh{rank, {.data = rank.size()}};
-    network<T> net;
+    network<T> net(how.hidden);
     belay::parameter_store<run_type, decltype(mesh), belay::precision<T>> store{run, mesh, net, how.stage, how.store};
-    belay::gathers first{net.first, store}, last{net.last, store};
+    belay::gathers first_whole{net.first, store}, last_whole{net.last, store};
+    belay::offloaded_activations activations{run, how.activations, how.store.files};
+    belay::offloads first{first_whole, activations}, last{last_whole, activations};
     belay::adamw optimizer{store, {}, how.optimizer};
     belay::checkpoints saved{run, mesh, {.folder = how.checkpoints, .every = 1, .ring_bytes = std::size_t{1} << 20}};
     saved.add(store, optimizer);
     if (!how.imports.empty()) belay::import_parameters(mesh, net, how.imports);
     const belay::resumed_run from = saved.open(belay::resume_from::newest);
+    belay::phase_residency residency{run, {.lower = how.between_steps, .files = how.store.files}, store};
     const std::span<float> memory = run.template lease<float>(belay::tier::device, 4 * rows * width, "batches");
     for (auto number : run.steps(how.steps, from.step)) {
       belay::step step{run.engine(), store, saved};
@@ -122,6 +131,7 @@ auto trained(result& out, const settings& how) {
                                 batch_of{x, 7 * number + 2 * static_cast<std::size_t>(rank.number()) + m});
         auto h = belay::forward(scope, first, belay::constant(matrix{x, {rows, width}}));
         auto y = belay::forward(scope, last, h.out());
+        h.let_go();
         auto [loss, grad] = belay::squared_error(scope, matrix(y.out()), matrix{x + rows * width, {rows, width}});
         std::move(h).backward(std::move(y).backward(grad));
       }
@@ -131,10 +141,15 @@ auto trained(result& out, const settings& how) {
       run.report(*ok, [&](const belay::step_summary& end) {
         out.losses.push_back(end.mean_loss());
         out.norms.push_back(end.norm);
+        out.live.push_back(run.meters()[belay::tier::device].live_bytes());
         out.step_ended();
       });
       optimizer.apply(std::move(ok->part(store)), {.learning_rate = 1e-2, .clip = 0.5});
       static_cast<void>(saved.after(number));
+      if (how.between_steps == belay::tier::device) continue;
+      run.engine().synchronize();
+      static_cast<void>(residency.leave());
+      static_cast<void>(residency.come_back());
     }
     saved.close();
     if (!how.exports.empty()) belay::export_parameters(mesh, net, how.exports);
