@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -36,6 +37,29 @@ namespace input {
     begin = end + 1;
   }
   return out;
+}
+
+/// A number larger than 0 with one of the units behind it; an empty name is that of a number without. Throws
+/// belay::input_error, with the flag and an example of what it takes.
+struct unit {
+  const char* name;
+  double size;
+};
+[[nodiscard]] inline double measured(const std::string& text, const char* flag, const std::vector<unit>& units,
+                                     const char* example) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string behind(end, text.data() + text.size());
+  for (const unit& each : units)
+    if (error == std::errc{} && behind == each.name && number > 0 && std::isfinite(number * each.size))
+      return number * each.size;
+  throw belay::input_error(std::string(flag) + " is a number larger than 0 with its unit, as in " + example +
+                           ", not '" + text + "'");
+}
+/// Floating-point operations a second, with or without a unit.
+[[nodiscard]] inline double flops_of(const std::string& text, const char* flag) {
+  return measured(text, flag, {{"", 1}, {"FLOPS", 1}, {"GFLOPS", 1e9}, {"TFLOPS", 1e12}, {"PFLOPS", 1e15}},
+                  "400TFLOPS or 4e14");
 }
 
 /// Where what a number leads to is held against a limit later.

@@ -14,6 +14,7 @@
 #include "belay/core/printable.hpp"
 #include "belay/report/output.hpp"
 #include "belay/train/plan_table.hpp"
+#include "input/problem_text.hpp"
 #include "tools/belay_plan/config.hpp"
 #include "tools/belay_plan/fit.hpp"
 #include "tools/belay_plan/flags.hpp"
@@ -38,17 +39,15 @@ void put_json(const ordered_json& values) {
   put(values.dump(1, ' ', true, ordered_json::error_handler_t::replace) + "\n");
 }
 void complain(const std::string& what) { std::fprintf(stderr, "belay-plan: %s\n", what.c_str()); }
-// Where in this program it was thrown is of no use to whoever runs it.
-int complain_of(const std::exception& problem, int code) {
-  const auto* const of_file = dynamic_cast<const belay::file_error*>(&problem);
-  std::string what =
-      of_file == nullptr
-          ? belay::printable_what(problem)
-          : belay::printable_what(belay::file_error(of_file->path(), of_file->offset(), of_file->message()));
-  if (what.starts_with("belay: ")) what.erase(0, std::string_view("belay: ").size());
-  complain(what);
-  return code;
+std::string words_of(const std::exception& problem) {
+  std::string out = input::problem_text(problem);
+  if (out.starts_with("belay: ")) out.erase(0, std::string_view("belay: ").size());
+  return out;
 }
+// What is written is none of what was given.
+struct unwritable : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 // What a plan is short of; empty where it fits.
 std::string shortage_text(const plan_result& plan, const belay::budget& limit) {
@@ -62,7 +61,12 @@ std::string shortage_text(const plan_result& plan, const belay::budget& limit) {
 }
 
 void draw(const question& asked, const plan_result& plan) {
-  if (!asked.svg.empty()) belay::output(asked.svg).write(plan_picture(plan, asked.limit).svg());
+  if (asked.svg.empty()) return;
+  try {
+    belay::output(asked.svg).write(plan_picture(plan, asked.limit).svg());
+  } catch (const belay::file_error& problem) {
+    throw unwritable(words_of(problem));
+  }
 }
 
 int show_plan(const question& asked, const planner& plans) {
@@ -121,5 +125,6 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) try { return belay_plan::run(argc, argv); } catch (const std::exception& problem) {
   const belay::error_kind what = belay::kind_of(problem);
   const bool given = what == belay::error_kind::input || what == belay::error_kind::file;
-  return belay_plan::complain_of(problem, given ? belay_plan::misused : belay_plan::failed);
+  belay_plan::complain(belay_plan::words_of(problem));
+  return given ? belay_plan::misused : belay_plan::failed;
 }

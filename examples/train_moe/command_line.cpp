@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <string_view>
@@ -15,6 +14,7 @@
 #include "belay/comm/launcher.hpp"
 #include "belay/core/error.hpp"
 #include "input/flag_values.hpp"
+#include "train_moe/output_files.hpp"
 #include "train_moe/stream_rule.hpp"
 
 namespace train_moe {
@@ -53,8 +53,6 @@ void resolve_model(command_line& line, bool model_given) {
 }
 
 void expect_peak(const command_line& line) {
-  if (!(line.peak_flops > 0) || !std::isfinite(line.peak_flops))
-    throw input_error("--peak-flops is operations a second of one rank, more than 0, as in 2e11");
   if (line.report.empty()) throw input_error("--peak-flops is for the page of --report: name its folder");
 }
 
@@ -219,7 +217,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string dtype = "fp32";
   std::string freeze = "none";
   std::string phases;
-  std::string trace_steps = "2-4";
+  std::string trace_steps = "2-4", peak_flops;
   bool print_plan = false, resume = false;
 
   CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks.", "train_moe"};
@@ -300,10 +298,10 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
          "write the numbers of the JSON lines and the sample to a new file of this folder, for TensorBoard");
   folder("--report", line.report,
          "write index.html, a page of curves, memory, experts and tables, and its samples to this folder");
-  app.add_option(
-         "--peak-flops", line.peak_flops,
-         "floating-point operations a second that one rank can do, as in 2e11: --report then has the share of them "
-         "that the model uses")
+  app.add_option("--peak-flops", peak_flops,
+                 "floating-point operations a second that one rank can do, as in 200GFLOPS or 2e11: --report then has "
+                 "the share "
+                 "of them that the model uses")
       ->type_name("FLOPS");
   app.add_option("--trace", line.trace,
                  "write what all ranks did in some steps to this file, a Chrome trace, which ui.perfetto.dev opens")
@@ -363,11 +361,15 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     if (run.streams.policy == belay::stream_policy::adversarial && line.backend != backend_kind::threads)
       throw input_error("--streams " + streams +
                         " needs ranks that are threads of one process: --backend threads, not " + backend);
-    if (app.count("--peak-flops") > 0) expect_peak(line);
+    if (app.count("--peak-flops") > 0) line.peak_flops = input::flops_of(peak_flops, "--peak-flops");
+    if (line.peak_flops > 0) expect_peak(line);
     if (app.count("--trace-steps") > 0 && line.trace.empty())
       throw input_error("--trace-steps " + trace_steps + " says which steps a --trace is of: name its file");
     line.trace_steps = parse_trace_steps(trace_steps);
+    line.traced =
+        app.count("--trace-steps") > 0 ? command_line::traced_by::number : command_line::traced_by::default_rule;
     if (!line.trace.empty()) expect_traceable(line, trace_steps);
+    expect_outputs_apart(line);
     resolve_model(line, app.count("--model") > 0);
     check(run);
   } catch (const CLI::ParseError& error) {

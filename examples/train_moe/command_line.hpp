@@ -21,13 +21,14 @@ struct command_line {
   model_config config;  // the model's, as config.json says it
   backend_kind backend = backend_kind::threads;
   std::string model = "tiny";
-  std::string data;         // empty: the repository's own headers and documentation
-  std::string json;         // empty: no JSON lines
-  std::string tensorboard;  // a folder; empty: no events
-  std::string report;       // a folder; empty: no page
-  double peak_flops = 0;    // operations a second of a rank; 0: not known
-  std::string trace;        // a file; empty: no trace
-  belay::traced_steps trace_steps;
+  std::string data;                 // empty: the repository's own headers and documentation
+  std::string json;                 // empty: no JSON lines
+  std::string tensorboard;          // a folder; empty: no events
+  std::string report;               // a folder; empty: no page
+  double peak_flops = 0;            // operations a second of a rank; 0: not known
+  std::string trace;                // a file; empty: no trace
+  belay::traced_steps trace_steps;  // of a run that is resumed see place_trace()
+  enum class traced_by { default_rule, number } traced = traced_by::default_rule;
   std::string eval;         // empty: no evaluation
   std::string export_to;    // empty: no export
   std::string import_from;  // empty: random initialisation

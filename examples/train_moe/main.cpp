@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "belay/train/launch.hpp"
+#include "input/problem_text.hpp"
 #include "train_moe/command_line.hpp"
 #include "train_moe/session.hpp"
 
@@ -29,7 +30,7 @@ int main(int argc, char** argv) {
   std::optional<train_moe::command_line> line;
   const auto fail = [&](const std::exception& error, int code) {
     if (!line || line->backend == train_moe::backend_kind::threads || belay::should_report(error)) {
-      std::fprintf(stderr, "train_moe: %s\n", belay::printable_what(error).c_str());
+      std::fprintf(stderr, "train_moe: %s\n", input::problem_text(error).c_str());
     }
     return code;
   };
@@ -37,7 +38,8 @@ int main(int argc, char** argv) {
     line = train_moe::parse(argc, argv, exit_code);
     return line ? train_moe::run_session(*line, argv) : exit_code;
   } catch (const belay::comm_error& error) {
-    return fail(error, error.about().signal == SIGINT ? 128 + SIGINT : exit_code_of(error.about().thrown));
+    const int signal = error.about().signal;  // that has ended the rank, as a shell has it
+    return fail(error, signal > 0 ? 128 + signal : exit_code_of(error.about().thrown));
   } catch (const std::exception& error) {
     return fail(error, exit_code_of(belay::kind_of(error)));
   }

@@ -12,6 +12,7 @@
 #include "model/products.hpp"
 #include "train_moe/advice.hpp"
 #include "train_moe/offload_proposal.hpp"
+#include "train_moe/output_files.hpp"
 
 namespace train_moe {
 
@@ -75,23 +76,38 @@ nlohmann::ordered_json config_of(const command_line& line) {
           {"import", path(line.import_from)}};
 }
 
+// For people: of what has parts those that are known; empty where none is.
+std::string setting_text(const nlohmann::ordered_json& value) {
+  if (value.is_null()) return "";
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_structured()) return value.dump();
+  std::string out;
+  for (const auto& [name, part] : value.items())
+    if (const std::string text = setting_text(part); !text.empty())
+      out += (out.empty() ? "" : ", ") + (value.is_object() ? name + " " : "") + text;
+  return out;
+}
+
 template <class T>
 nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
 }
 
 // A folder of another run's checkpoints is not written to.
-void expect_new_or_resumed(const options& run) {
-  const checkpoint_settings& saved = run.checkpoint;
-  if (saved.folder.empty() || saved.from != belay::resume_from::nothing) return;
+void expect_new_or_resumed(command_line& line) {
+  const checkpoint_settings& saved = line.run.checkpoint;
+  if (saved.folder.empty()) return;
   const auto found = belay::checkpoint_folder<>(saved.folder).committed();
-  if (!found.empty())
+  if (found.empty()) return;
+  if (saved.from != belay::resume_from::nothing)
+    place_trace(line, found.back());
+  else
     throw belay::input_error("--checkpoint " + saved.folder + " has checkpoints, the newest of step " +
                              std::to_string(found.back()) + ": go on from it with --resume, or name another folder");
 }
 
-corpus read_corpus(const command_line& line) {
-  expect_new_or_resumed(line.run);
+corpus read_corpus(command_line& line) {
+  expect_new_or_resumed(line);
   corpus text = line.data.empty() ? corpus::from_repository(BELAY_SOURCE_DIR) : corpus::from_file(line.data);
   if (line.run.steps > 0) text.require(line.run.sequence);
   return text;
@@ -214,9 +230,10 @@ belay::report_subject prepared_run::subject() const {
   out.layers = run.model.layers, out.experts = run.model.experts;
   out.shown_rank = belay::fullest_rank(plan.plan);
   out.memory = belay::report_rows(plan.plan, out.shown_rank);
+  out.loss_unit = "nats a byte";
   const nlohmann::ordered_json config = config_of(line);
   for (const auto& [name, value] : config.items())
-    if (!value.is_null()) out.setup.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
+    if (const std::string shown = setting_text(value); !shown.empty()) out.setup.push_back({name, shown});
   return out;
 }
 

@@ -74,7 +74,10 @@ class rank_session {
     if (unsaved_) std::rethrow_exception(unsaved_);
     control().barrier();  // all ranks have succeeded, which can now be printed
     if (first_) prepared_->finish(end);
-    report_.finish(end.sample);
+    if (end.stopped)
+      report_.stop();
+    else
+      report_.finish(end.sample);
   }
 
   // From the newest checkpoint, where the flags say so.

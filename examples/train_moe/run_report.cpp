@@ -141,6 +141,12 @@ void run_report::finish(std::string_view sample) {
   say_problem();
 }
 
+void run_report::stop() {
+  if (!page_) return;
+  page_->stop();
+  say_problem();
+}
+
 void run_report::fail(const std::exception& problem) {
   if (!page_) return;
   page_->fail(belay::printable_what(problem));

@@ -76,8 +76,9 @@ class run_report {
            const belay::rank_plan& lasting);
   void add_eval_loss(std::size_t step, double loss);
   void mark(belay::report_mark which, std::size_t step);
-  /// The last page, of a run that is over, or that fails.
+  /// The last page, of a run that is over, was asked to stop, or fails.
   void finish(std::string_view sample);
+  void stop();
   void fail(const std::exception& problem);
 
  private:

@@ -38,7 +38,8 @@ class run_trace {
  public:
   /// All ranks of the run make one, after the trainer. `prepared` outlives it.
   template <class Trainer>
-  run_trace(prepared_run& prepared, Trainer& trainer) : steps_(prepared.line.trace_steps) {
+  run_trace(prepared_run& prepared, Trainer& trainer)
+      : steps_(prepared.line.trace_steps), rank_(trainer.mesh().control().rank()) {
     if (prepared.line.trace.empty()) return;
     auto& run = trainer.run();
     const auto spans =
@@ -47,9 +48,11 @@ class run_trace {
     if (run.rehearsing()) return;
     log_.emplace(spans);
     const auto& control = trainer.mesh().control();
-    if (control.rank() == 0) file_ = &*prepared.trace;
+    if (rank_ == 0) file_ = &*prepared.trace;
+    // Ranks that are threads share the file, when the run fails.
+    if (rank_ == 0 || prepared.line.backend == backend_kind::threads) file_of_failure_ = &*prepared.trace;
     const auto& place = trainer.mesh().coordinate();
-    merge_.emplace(control, steps_,
+    merge_.emplace(control,
                    "pp=" + std::to_string(place.pipeline) + " dp=" + std::to_string(place.data) +
                        " ep=" + std::to_string(place.expert),
                    room);
@@ -63,13 +66,13 @@ class run_trace {
     if (!log_ || !steps_.has(step)) return;
     trace_into(trainer, &*log_);
     step_ = log_->add({.name = "step", .number = static_cast<std::uint32_t>(step), .kind = belay::span_kind::step});
-    if (step_ != nullptr) step_->begin = belay::span_log::now();
+    if (step_ != nullptr) step_->begin_at(belay::span_log::now());
   }
   enum class end_of_step { committed, replayed };
   template <class Trainer>
   void end(Trainer& trainer, std::size_t step, end_of_step how) {
     if (!log_ || !steps_.has(step)) return;
-    if (step_ != nullptr) step_->end = belay::span_log::now();
+    if (step_ != nullptr) step_->end_at(belay::span_log::now());
     trace_into(trainer, nullptr);
     if (step == steps_.last && how == end_of_step::committed) write(trainer);
   }
@@ -78,9 +81,10 @@ class run_trace {
   void finish(Trainer& trainer) {
     if (log_) write(trainer);
   }
-  /// Of a run that fails.
+  /// Of a run that fails, on each rank: what it has done until then. Nobody is waited for.
   void fail(const std::exception& problem) {
-    if (file_ != nullptr) file_->fail(belay::printable_what(problem));
+    if (file_of_failure_ != nullptr)
+      merge_->fail(belay::printable_what(problem), static_cast<std::size_t>(rank_), *log_, *file_of_failure_);
   }
 
  private:
@@ -111,9 +115,11 @@ class run_trace {
   }
 
   belay::traced_steps steps_;
+  int rank_;
   std::optional<belay::span_log> log_;
   std::optional<belay::trace_merge> merge_;
-  belay::trace_file* file_ = nullptr;  // on rank 0
+  belay::trace_file* file_ = nullptr;             // on rank 0
+  belay::trace_file* file_of_failure_ = nullptr;  // where this rank can write to it alone
   belay::traced_span* step_ = nullptr;
   bool written_ = false;
 };

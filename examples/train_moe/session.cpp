@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdlib>
+#include <exception>
 #include <optional>
 #include <span>
 #include <string>
@@ -65,6 +66,20 @@ class outlives_interrupts {
   void (*before_)(int);
 };
 
+// A page of ranks that were forked here: where the rank that writes it is gone, it does not say for ever that they run.
+void run_forked(int ranks, prepared_run& prepared) {
+  const outlives_interrupts here;
+  try {
+    run_on(belay::host::processes{ranks, host_options(ranks)}, prepared, [] { std::signal(SIGINT, SIG_DFL); });
+  } catch (const std::exception& problem) {
+    const auto* const of_rank = dynamic_cast<const belay::comm_error*>(&problem);
+    const bool interrupted = of_rank != nullptr && of_rank->about().signal == SIGINT;
+    if (prepared.report)
+      belay::page_ending::write(prepared.report->page_path().c_str(), interrupted ? "interrupted" : "failed");
+    throw;
+  }
+}
+
 void expect_ranks(const belay::launcher_environment& found, const options& run, const char* backend) {
   if (found.size == static_cast<int>(run.mesh.ranks())) return;
   throw belay::input_error("--mesh " + mesh_text(run.mesh) + " is " + std::to_string(run.mesh.ranks()) +
@@ -91,13 +106,14 @@ int run_session(const command_line& given, char** argv) {
   std::optional<belay::stop_request> stop;
   if (!run.checkpoint.folder.empty()) line.run.checkpoint.stop = &stop.emplace();
   prepared_run prepared(line, threads || found.rank == 0 ? voice::speaks : voice::silent, rehearsed);
+  std::optional<belay::report_interruption> interruption;
+  if (prepared.report && !forks) interruption.emplace(prepared.report->page_path());
   if (threads) {
     run_on(belay::host::world{ranks, host_options(ranks)}, prepared);
   } else if (mpi) {
     run_mpi_session(prepared);
   } else if (forks) {
-    const outlives_interrupts here;
-    run_on(belay::host::processes{ranks, host_options(ranks)}, prepared, [] { std::signal(SIGINT, SIG_DFL); });
+    run_forked(ranks, prepared);
   } else {
     run_on(belay::host::world::from_env(host_options(ranks)), prepared);
   }

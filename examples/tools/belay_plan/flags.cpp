@@ -3,8 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,23 +17,6 @@ namespace belay_plan {
 namespace {
 
 using belay::input_error;
-
-struct unit {
-  const char* name;
-  double size;
-};
-
-// A number larger than 0 with one of the units behind it.
-double measured(const std::string& text, const char* flag, const std::vector<unit>& units, const char* example) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string behind(end, text.data() + text.size());
-  for (const unit& each : units)
-    if (error == std::errc{} && behind == each.name && number > 0 && std::isfinite(number * each.size))
-      return number * each.size;
-  throw input_error(std::string(flag) + " is a number larger than 0 with its unit, as in " + example + ", not '" +
-                    text + "'");
-}
 
 recompute_kind recompute_of(const std::string& text) {
   for (const recompute_kind each : all_recomputes)
@@ -53,7 +34,8 @@ tiers parse_offload(const std::string& text, const std::string& otherwise) {
 
 std::optional<question> parse(int argc, char** argv, int& exit_code) {
   question out;
-  std::string mesh, dtype = "bf16", zero = "1", gathers = "use", recompute = "none", schedule = "1f1b", offload, offload_tier = "host";
+  std::string mesh, dtype = "bf16", zero = "1", gathers = "use", recompute = "none", schedule = "1f1b", offload,
+                    offload_tier = "host";
   std::string fit, budget, alpha, beta, flops;
   std::size_t sequence = 0, micro_batch_size = 0, global_batch = 0, ranks = 0;
   bool json = false;
@@ -79,11 +61,15 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--dtype", dtype, "of parameters and activations")->check(CLI::IsMember({"bf16", "fp32"}));
   app.add_option("--zero", zero, "what ranks divide: 1: optimizer state; 2: gradients too; 3: parameters too")
       ->check(CLI::IsMember({"0", "1", "2", "3"}));
-  app.add_option("--gathers", gathers, "--zero 3: a layer's parameters are whole for a call of it, or to the step's end")
+  app.add_option("--gathers", gathers,
+                 "--zero 3: a layer's parameters are whole for a call of it, or to the step's end")
       ->check(CLI::IsMember({"use", "step"}));
   app.add_option("--shard-group", out.shard_group,
                  "neighbours along dp that divide what --zero says, replicated over dp/N such groups; 0: all of dp")
       ->check(input::count_of("ranks", 0, 1'048'576));
+  app.add_option("--whole-below", out.whole_below,
+                 "--zero 2 and 3: bytes; smaller parameters are not divided. Of models that train_moe trains")
+      ->check(input::count_of("bytes", 0, std::size_t{1} << 40U));
   app.add_option("--recompute", recompute, "what the backward runs again")
       ->check(CLI::IsMember({"none", "selective", "full"}));
   app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
@@ -144,6 +130,8 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
         throw input_error(std::string(one) + " is what --fit searches: leave it out, or plan with it without --fit");
     if (out.shard_group != 0)
       throw input_error("--fit searches meshes whose ZeRO groups are all of dp: try --shard-group on an answer of it");
+    if (out.whole_below != 0)
+      throw input_error("--fit searches with parameters that are all divided: try --whole-below on an answer of it");
     if (!out.ranks) throw input_error("--fit searches settings of so many ranks as --ranks says: name them");
   } else if (app.count("--top") > 0) {
     throw input_error("--top says how many answers --fit shows: a plan has one");
@@ -151,13 +139,12 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
   if (app.count("--tier") > 0 && app.count("--offload") == 0 && app.count("--fit") == 0)
     throw input_error("--tier " + offload_tier + " is the tier of an --offload that names none: say what is offloaded");
   if (!alpha.empty())
-    out.constants.alpha = measured(alpha, "--alpha", {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}}, "10us");
+    out.constants.alpha =
+        input::measured(alpha, "--alpha", {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}}, "10us");
   if (!beta.empty())
-    out.constants.bandwidth =
-        measured(beta, "--beta", {{"B/s", 1}, {"KB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}, {"TB/s", 1e12}}, "50GB/s");
-  if (!flops.empty())
-    out.constants.flops =
-        measured(flops, "--flops", {{"FLOPS", 1}, {"GFLOPS", 1e9}, {"TFLOPS", 1e12}, {"PFLOPS", 1e15}}, "400TFLOPS");
+    out.constants.bandwidth = input::measured(
+        beta, "--beta", {{"B/s", 1}, {"KB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}, {"TB/s", 1e12}}, "50GB/s");
+  if (!flops.empty()) out.constants.flops = input::flops_of(flops, "--flops");
   return out;
 }
 
@@ -183,6 +170,7 @@ void resolve(question& asked, const architecture& model) {
     }
   }
   run.mesh.shard_group = static_cast<int>(asked.shard_group);
+  run.whole_below = asked.whole_below;
   if (run.gathers == gathers_kind::step && run.zero != 3)
     throw input_error("--gathers step says how long --zero 3 keeps what it gathers: take --zero 3");
   run.micro_batch_size = asked.micro_batch_size.value_or(run.expert_ranks());

@@ -19,6 +19,7 @@ struct question {
   std::optional<std::size_t> sequence, micro_batch_size, global_batch, ranks;  // as given
   std::optional<belay::axes> mesh;
   std::size_t shard_group = 0;  // 0: all of dp
+  std::size_t whole_below = 0;  // bytes
   belay::budget limit;
   enum class kind { plan, fit } what = kind::plan;
   std::size_t top = 10;                   // answers that --fit shows

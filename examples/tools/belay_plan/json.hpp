@@ -35,6 +35,7 @@ using nlohmann::ordered_json;
           {"dtype", run.dtype == belay::dtype::bf16 ? "bf16" : "fp32"},
           {"zero", run.zero},
           {"shard_group", run.shards()},
+          {"whole_below", run.whole_below},
           {"gathers", name(run.gathers)},
           {"recompute", name(run.recompute)},
           {"schedule", name(run.schedule)},

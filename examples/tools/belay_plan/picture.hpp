@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "belay/core/printable.hpp"
+#include "belay/report/page/markup.hpp"
 #include "belay/report/schedule_chart.hpp"
 #include "belay/train/plan_table.hpp"
 #include "tools/belay_plan/plan.hpp"
@@ -112,11 +113,13 @@ class plan_picture {
     if (most == 0) return y - 20;
     const count limit = (*limit_)[in];
     const bool limited = limit != belay::unlimited_bytes;
-    const double top = static_cast<double>(limited ? std::max(most, limit) : most) * 1.1, bottom = y + 18 + height;
+    const auto axis = belay::page_axis::around(0, static_cast<double>(limited ? std::max(most, limit) : most),
+                                               belay::page_unit::bytes);
+    const double top = axis.high, bottom = y + 18 + height;
     const auto high = [&](double bytes) { return bytes / top * height; };
     out += text(16, y + 6, std::string("tier ") + belay::name(in) + ", bytes a rank", "font-weight=\"bold\"");
-    for (int i = 0; i <= 4; ++i) {
-      const double bytes = top * i / 4;
+    for (int i = 0; i < axis.ticks(); ++i) {
+      const double bytes = axis.tick(i);
       const std::string at = number(bottom - high(bytes));
       out +=
           "<path d=\"M" + number(left) + " " + at + "H" + number(left + width) + "\" stroke=\"#ddd\"/>\n" +

@@ -32,6 +32,7 @@ train_moe::command_line line_of(const config_text& config, const setting& run) {
   out.sequence = static_cast<std::size_t>(run.sequence);
   out.expert_capacity = run.expert_capacity;
   out.zero = static_cast<belay::zero_stage>(run.zero);
+  out.whole_below = static_cast<std::size_t>(run.whole_below);
   if (run.zero == 3 && run.gathers == gathers_kind::step) out.reshard = belay::reshard_when::after_step;
   out.recompute = run.recompute == recompute_kind::full        ? train_moe::recompute_kind::full
                   : run.recompute == recompute_kind::selective ? train_moe::recompute_kind::selective
@@ -113,6 +114,9 @@ plan_result planner::plan(const setting& run) const {
       why = "the rehearsal was refused: " + what_of(problem);
     }
   }
+  if (run.whole_below > 0)  // the formula knows no single parameter
+    throw belay::input_error("--whole-below " + std::to_string(run.whole_below) +
+                             " is planned where the run can be rehearsed: leave it out here, because " + why);
   return estimated_plan(model_, run, with_, std::move(why));
 }
 

@@ -72,6 +72,7 @@ struct setting {
   schedule_kind schedule = schedule_kind::one_f_one_b;
   tiers offload;
   double expert_capacity = 2;           // rows a rank can receive over the balanced number
+  count whole_below = 0;                // bytes, of --zero 2 and 3; of what is rehearsed alone
   count bucket_bytes = count{1} << 20;  // of gradients that are reduced together, as train_moe has them
 
   [[nodiscard]] count stages() const noexcept { return static_cast<count>(mesh.pipeline); }

@@ -46,6 +46,7 @@ namespace belay_plan {
                     " --zero " + std::to_string(run.zero) + " --recompute " + name(run.recompute) + " --schedule " +
                     name(run.schedule);
   if (run.mesh.shard_group != 0) out += " --shard-group " + std::to_string(run.mesh.shard_group);
+  if (run.whole_below != 0) out += " --whole-below " + std::to_string(run.whole_below);
   if (run.zero == 3 && run.gathers == gathers_kind::step) out += " --gathers step";
   const std::string offload = text_of(run.offload);
   if (!offload.empty()) out += " --offload " + offload;
@@ -104,10 +105,13 @@ class plan_text {
   }
 
   [[nodiscard]] std::string table() const {
-    std::vector<std::vector<std::string>> rows{{"tier", "bytes for"}};
-    for (const rank_class* each : columns_)
-      rows[0].push_back("stage " + std::to_string(each->stage) + ", rank " + ranks_text(each->ranks));
+    std::vector<std::vector<std::string>> rows{{"tier", "bytes for"}, {"", ""}};  // a heading of two lines
+    for (const rank_class* each : columns_) {
+      rows[0].push_back("stage " + std::to_string(each->stage));
+      rows[1].push_back("rank " + ranks_text(each->ranks));
+    }
     rows[0].emplace_back("by");
+    rows[1].emplace_back("");
     for (std::size_t t = 0; t < belay::tier_count; ++t) {
       const auto in = static_cast<belay::tier>(t);
       const auto all = purposes(in);
@@ -116,13 +120,10 @@ class plan_text {
         add(
             rows, in, what, [&, of = what](const rank_class& one) { return std::to_string(one.bytes(in, of)); },
             name(from));
-      add(
-          rows, in, "total", [&](const rank_class& one) { return std::to_string(one.total(in)); }, "");
-      add(
-          rows, in, "", [&](const rank_class& one) { return belay::bytes_text(one.total(in)); }, "");
+      add(rows, in, "total", [&](const rank_class& one) { return std::to_string(one.total(in)); }, "");
+      add(rows, in, "", [&](const rank_class& one) { return belay::bytes_text(one.total(in)); }, "");
       if ((*limit_)[in] != belay::unlimited_bytes)
-        add(
-            rows, in, "budget", [&](const rank_class&) { return std::to_string((*limit_)[in]); }, "");
+        add(rows, in, "budget", [&](const rank_class&) { return std::to_string((*limit_)[in]); }, "");
     }
     std::string out = aligned(std::move(rows));
     if (columns_.size() < plan_->classes.size())

@@ -3,7 +3,8 @@
 // What one rank did and when: spans of time, in memory that its caller gives. Engine, streams and groups have a pointer
 // to it while a step is traced, and a null pointer else: that is one branch, and no clock is read. The rank's thread
 // adds a span when it starts or queues something; whichever thread then runs it writes the times. So no thread waits
-// for another, and spans are read when all that was queued is over. A full log forgets what comes later, and counts it.
+// for another, and spans are read when all that was queued is over, or, of a run that has failed, as far as they are. A
+// full log forgets what comes later, and counts it.
 //
 //   belay::span_log log(room);                                                  // of the run's memory
 //   const belay::span_timer timed(log.add({.name = "fill_batch", .kind = belay::span_kind::layer}));
@@ -73,8 +74,12 @@ struct traced_span {
   span_kind kind = span_kind::layer;  // what it is of
   span_lane lane = span_lane::host;   // whose time it is
 
-  /// Whether it has begun and is over.
-  [[nodiscard]] bool over() const noexcept { return begin != 0 && end != 0; }
+  /// Writes a time, by whichever thread runs it, for another that may look meanwhile.
+  void begin_at(std::int64_t now) noexcept { __atomic_store_n(&begin, now, __ATOMIC_RELEASE); }
+  void end_at(std::int64_t now) noexcept { __atomic_store_n(&end, now, __ATOMIC_RELEASE); }
+  /// Whether it has begun; whether it is over, too.
+  [[nodiscard]] bool begun() const noexcept { return __atomic_load_n(&begin, __ATOMIC_ACQUIRE) != 0; }
+  [[nodiscard]] bool over() const noexcept { return __atomic_load_n(&end, __ATOMIC_ACQUIRE) != 0 && begun(); }
 };
 
 /// The spans of a rank.
@@ -117,13 +122,13 @@ class span_timer {
   /// Begins `of`, or nothing where it is null.
   explicit span_timer(traced_span* of) noexcept : of_(of) {
     if (of_ != nullptr) [[unlikely]]
-      of_->begin = span_log::now();
+      of_->begin_at(span_log::now());
   }
   span_timer(const span_timer&) = delete;
   span_timer& operator=(const span_timer&) = delete;
   ~span_timer() {
     if (of_ != nullptr) [[unlikely]]
-      of_->end = span_log::now();
+      of_->end_at(span_log::now());
   }
 
  private:

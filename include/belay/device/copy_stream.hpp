@@ -52,32 +52,35 @@ class copy_stream {
   /// Whether the host may run the work, and so can take its time.
   static constexpr bool has_policy = std::constructible_from<Stream, const stream_settings&, int, stream_kind>;
 
-  copy_stream() requires std::default_initializable<Stream> : stream_(made()) {}
+  copy_stream()
+    requires std::default_initializable<Stream>
+      : stream_(made()) {}
   /// Of rank `rank`, whose copies run as `how` says.
-  copy_stream(const stream_settings& how, int rank) requires has_policy : stream_(how, rank, stream_kind::copy),
-                                                                          timed_(how.policy == stream_policy::queued) {}
+  copy_stream(const stream_settings& how, int rank)
+    requires has_policy
+      : stream_(how, rank, stream_kind::copy), timed_(how.policy == stream_policy::queued) {}
   /// Of a stream that the caller has made.
   explicit copy_stream(Stream stream) : stream_(std::move(stream)) {}
   copy_stream(const copy_stream&) = delete;
   copy_stream& operator=(const copy_stream&) = delete;
 
   /// Copies `bytes` when all that was queued before is over. Both places are the copy's until then.
-  void copy(void* to, const void* from, std::size_t bytes) {
-    if constexpr (requires(Stream & of_device) { of_device.copy(to, from, bytes); })
+  void copy(void* to, const void* from, std::size_t bytes, where at = where::current()) {
+    if constexpr (requires(Stream& of_device) { of_device.copy(to, from, bytes); })
       stream_.copy(to, from, bytes);
     else
-      run_as("copy", bytes, copied_bytes{to, from, bytes});
+      run_as("copy", bytes, copied_bytes{to, from, bytes}, at);
   }
   /// Runs `work()` in the order of the copies, and counts its time as theirs: a transfer of a file. Small and trivially
   /// copyable, as work of every stream is. It is work of the host: where the copies are a device's, the host waits for
   /// them, and runs it.
   template <std::invocable Work>
-  void run(const Work& work) {
-    if constexpr (requires(Stream & of_device, void* to) { of_device.copy(to, to, std::size_t{}); }) {
+  void run(const Work& work, where at = where::current()) {
+    if constexpr (requires(Stream& of_device, void* to) { of_device.copy(to, to, std::size_t{}); }) {
       belay::synchronize(stream_, where{});
       work();
     } else {
-      run_as("transfer", 0, work);
+      run_as("transfer", 0, work, at);
     }
   }
 
@@ -134,11 +137,15 @@ class copy_stream {
 
  private:
   template <std::invocable Work>
-  void run_as(const char* name, std::size_t bytes, const Work& work) {
-    if constexpr (requires(Stream & of_host) { of_host.spans(); }) {
+  void run_as(const char* name, std::size_t bytes, const Work& work, [[maybe_unused]] const where& at) {
+    if constexpr (requires(Stream& of_host) { of_host.spans(); }) {
       if (span_log* const log = stream_.spans(); log != nullptr) [[unlikely]] {
-        const queued_span traced(
-            stream_, log->add({.name = name, .bytes = bytes, .kind = span_kind::copy, .lane = span_lane::copy}));
+        const queued_span traced(stream_, log->add({.name = name,
+                                                    .file = at.file,
+                                                    .bytes = bytes,
+                                                    .line = static_cast<std::uint32_t>(at.line),
+                                                    .kind = span_kind::copy,
+                                                    .lane = span_lane::copy}));
         return queue(work);
       }
     }

@@ -45,14 +45,14 @@ template <class Stream>
 class queued_span {
  public:
   queued_span(Stream& stream, traced_span* of) : stream_(&stream), of_(of) {
-    if (of_ != nullptr) stream_->run([of] { of->begin = span_log::now(); });
+    if (of_ != nullptr) stream_->run([of] { of->begin_at(span_log::now()); });
   }
   queued_span(const queued_span&) = delete;
   queued_span& operator=(const queued_span&) = delete;
   ~queued_span() {
     if (of_ == nullptr) return;
     try {
-      stream_->run([of = of_] { of->end = span_log::now(); });
+      stream_->run([of = of_] { of->end_at(span_log::now()); });
     } catch (...) {  // a stream that is stuck says so to whoever queues next; this span is not over
       return;
     }

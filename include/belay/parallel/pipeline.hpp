@@ -170,7 +170,7 @@ class pipeline {
         done.begin = std::exchange(last_, done.end);
         times_.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
         if (traced != nullptr) [[unlikely]]
-          traced->begin = done.begin, traced->end = done.end;
+          traced->begin_at(done.begin), traced->end_at(done.end);
       });
       if (watch_) watch_(number);
       ++number;

@@ -71,6 +71,14 @@ class output {
     }
   }
 
+  /// Takes the last `bytes` of a regular file back.
+  void take_back(std::uint64_t bytes, where at = where::current()) {
+    const auto rest = static_cast<off_t>(written_ - bytes);
+    if (::ftruncate(descriptor_, rest) != 0 || ::lseek(descriptor_, rest, SEEK_SET) < 0)
+      fail("cannot be cut", errno, at);
+    written_ -= bytes;
+  }
+
  private:
   [[noreturn]] void fail(const char* what, int number, where at) const {
     const std::string folder = number == ENOENT || number == ENOTDIR ? missing_folder(path_) : "";

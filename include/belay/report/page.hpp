@@ -24,6 +24,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
+#include "belay/report/page/ending.hpp"  // IWYU pragma: export
 #include "belay/report/page/expert_map.hpp"
 #include "belay/report/page/folder.hpp"  // IWYU pragma: export
 #include "belay/report/page/history.hpp"
@@ -75,14 +76,22 @@ class report_page {
   /// samples that cannot be read.
   void resume_after(std::uint64_t step, where at = where::current()) {
     sample_reader reader(subject_);
-    folder_->cut_where(
-        [&](std::string_view line, std::uint64_t begin) {
-          const report_line read = reader.read(line, folder_->samples_path(), begin, at);
-          if (read.what != report_line::kind::shape && read.sample.step > step) return false;
-          keep(read);
-          return true;
-        },
-        at);
+    const auto keep_line = [&](std::string_view line, std::uint64_t begin) {
+      const report_line read = reader.read(line, folder_->samples_path(), begin, at);
+      if (read.what != report_line::kind::shape && read.sample.step > step) return false;
+      keep(read);
+      return true;
+    };
+    try {
+      folder_->cut_where(keep_line, at);
+    } catch (const file_error& problem) {
+      throw file_error(
+          problem.path(), problem.offset(),
+          problem.message() + "; the report cannot go on with these samples: name another folder, or remove this file",
+          at);
+    }
+    history_.begin_again();
+    waiting_.begin_again();
     if (step > 0) mark(report_mark::resume, step);
   }
 
@@ -114,6 +123,8 @@ class report_page {
     sample_ = sample;
     write(report_state::finished, {});
   }
+  /// The last page of a run that ends before its last step, because it was asked to.
+  void stop() { write(report_state::stopped, {}); }
   /// The last page of a run that ends by an error.
   void fail(std::string_view why) { write(report_state::failed, why); }
 

@@ -8,6 +8,7 @@
 //   belay::output("schedule.svg").write(belay::schedule::draw_svg(table));
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -118,6 +119,12 @@ template <any_table Table>
            two_digits(left) + "\" y=\"" + two_digits(y + 2) + "\" width=\"" + two_digits(chart) + "\" height=\"" +
            two_digits(row - 4) + "\" fill=\"#eee\"/>\n";
   }
+  // The numbers of all micro-batches have one size, by what the narrowest box has room for; or there are none.
+  double narrowest = chart;
+  for (const box& shown : boxes) narrowest = std::min(narrowest, scale * (shown.end - shown.begin));
+  const auto digits = static_cast<double>(std::to_string(table.micro_batches() - 1).size());
+  const double letters = std::min(11.0, (narrowest - 1) / (0.58 * digits));
+  constexpr double legible = 6;
   for (const box& shown : boxes) {
     const double x = left + scale * shown.begin;
     const double w = scale * (shown.end - shown.begin);
@@ -128,9 +135,9 @@ template <any_table Table>
            two_digits(y + 2) + "\" width=\"" + two_digits(w) + "\" height=\"" + two_digits(row - 4) +
            "\"><title>stage " + std::to_string(shown.stage) + ", " + kind + " of micro-batch " + number +
            "</title></rect>\n";
-    if (w < 7 * static_cast<double>(number.size())) continue;  // the number would not fit
-    svg += "<text class=\"t\" x=\"" + two_digits(x + w / 2) + "\" y=\"" + two_digits(y + 17) + "\">" + number +
-           "</text>\n";
+    if (letters < legible) continue;
+    svg += "<text class=\"t\" x=\"" + two_digits(x + w / 2) + "\" y=\"" + two_digits(y + 17) + "\" font-size=\"" +
+           two_digits(letters) + "\">" + number + "</text>\n";
   }
   return svg + "</svg>\n";
 }

@@ -4,17 +4,19 @@
 // thread and one for each of its streams. Ranks write their own text and send it to rank 0, which alone has the file.
 //
 //   belay::trace_file file("trace.json");                        // on rank 0, before training: refused here
-//   belay::trace_merge merge(control, {.first = 2, .last = 4}, "pp=0 ep=1", room);
+//   belay::trace_merge merge(control, "pp=0 ep=1", room);
 //   ...                                                          // steps 2 to 4 with a span_log
 //   merge.write(control, log, rank == 0 ? &file : nullptr);      // when all that they have started is over
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,46 +42,13 @@ struct traced_steps {
   [[nodiscard]] constexpr bool has(std::uint64_t step) const noexcept { return first <= step && step <= last; }
 };
 
-/// The file of a trace. What fails after it was opened is kept for `take_problem`, and nothing more is written.
-class trace_file {
- public:
-  /// Creates the file, or empties it. Throws file_error.
-  explicit trace_file(std::string path, where at = where::current()) : to_(std::move(path), at) {}
-
-  /// A piece of the text.
-  void write(std::string_view text) noexcept {
-    if (problem_ || failed_) return;
-    try {
-      to_.write(text);
-    } catch (const file_error& problem) {
-      problem_ = problem;
-      failed_ = true;
-    }
-  }
-  /// A trace of nothing: of a run that has failed before there was one. After another it is nothing.
-  void fail(std::string_view why) {
-    if (to_.written() > 0) return;
-    char room[4096];
-    json_line line(room);
-    line.open_object("otherData").field("failed", why.substr(0, 1000)).close();
-    line.open_array("traceEvents").close();
-    write(line.finish());
-  }
-  /// Why it is not complete, once.
-  [[nodiscard]] std::optional<file_error> take_problem() noexcept { return std::exchange(problem_, std::nullopt); }
-
- private:
-  output to_;
-  std::optional<file_error> problem_;
-  bool failed_ = false;
-};
-
 /// One rank's spans as events of a trace, in pieces.
 class trace_text {
  public:
   using clock_type = rank_clock<>;
-  /// Whether arrows go from sends to their receives.
-  enum class flows : std::uint8_t { left_out, paired };
+  /// Whether arrows go from sends to their receives. Of a run that has failed there are none, and what was under way
+  /// is a span without an end.
+  enum class flows : std::uint8_t { left_out, paired, of_failed_run };
 
   /// Of rank `rank`, which `label` describes. Times are from `base` of rank 0's clock. All of it outlives the text.
   trace_text(std::span<const traced_span> spans, std::size_t rank, std::string_view label, const clock_type& clock,
@@ -114,7 +83,9 @@ class trace_text {
       if (each.kind == span_kind::step) ++attempt_, of_step_ = number;
       const bool transfer = each.kind == span_kind::send || each.kind == span_kind::receive;
       if (!transfer) owner_ = number;
-      if (!spans_[owner_].over() || (transfer && flows_ == flows::left_out)) continue;
+      if (transfer && flows_ != flows::paired) continue;
+      const traced_span& owner = spans_[owner_];
+      if (!owner.over() && !(flows_ == flows::of_failed_run && owner.begun())) continue;
       return transfer ? put_flow(number) : each.kind == span_kind::memory ? put_counter(each) : put_span(each);
     }
     return {};
@@ -143,12 +114,14 @@ class trace_text {
 
   [[nodiscard]] std::string_view put_span(const traced_span& each) {
     char text[most_name];
+    const bool over = each.over();
     begin_event(each.kind == span_kind::layer
                     ? printed(text, each.call[0] == '\0' ? "%s%s" : "%s %s", each.name, each.call)
                 : each.kind == span_kind::step ? printed(text, "step %u", each.number)
                                                : printed(text, "%s", each.name),
-                belay::name(each.kind), "X", each.lane, each.begin);
-    line_.field("dur", microseconds(each.end - each.begin)).open_object("args");
+                belay::name(each.kind), over ? "X" : "B", each.lane, each.begin);
+    if (over) line_.field("dur", microseconds(each.end - each.begin));
+    line_.open_object("args");
     if (each.layer != traced_span::none) line_.field("layer", each.layer);
     if (each.micro_batch != traced_span::none) line_.field("micro_batch", each.micro_batch);
     if (each.bytes > 0) line_.field("bytes", each.bytes);
@@ -219,6 +192,75 @@ class trace_text {
   json_line line_{room_};
 };
 
+/// The file of a trace. What fails after it was opened is kept for `take_problem`, and nothing more is written.
+class trace_file {
+ public:
+  /// Creates the file, or empties it. Throws file_error.
+  explicit trace_file(std::string path, where at = where::current()) : to_(std::move(path), at) {}
+  trace_file(const trace_file&) = delete;
+  trace_file& operator=(const trace_file&) = delete;
+
+  /// A piece of the text.
+  void write(std::string_view text) noexcept {
+    attempt([&] { to_.write(text); });
+  }
+  /// The last piece: nothing follows it, not even a failure.
+  void finish(std::string_view text) noexcept {
+    write(text);
+    whole_ = true;
+  }
+  /// A trace of a run that has failed before there was one: why, and what a rank has in `events`, which may be null.
+  /// Ranks that share the file add theirs one after another, from any thread; after a whole trace it is nothing.
+  void fail(std::string_view why, trace_text* events = nullptr) noexcept {
+    const std::lock_guard one(failing_);
+    if (whole_) return;
+    attempt([&] {
+      std::array<char, 2 * trace_text::least_room> room;
+      const bool first = !std::exchange(failed_run_, true);
+      if (first) {
+        to_.take_back(to_.written());
+        json_line line(room);
+        line.field("displayTimeUnit", "ms").open_object("otherData").field("failed", why.substr(0, 1000)).close();
+        line.open_array("traceEvents").close();
+        std::string_view head = line.finish();
+        head.remove_suffix(3);  // what ends array, object and line
+        to_.write(head);
+      } else {
+        to_.take_back(end.size());
+      }
+      if (events != nullptr)
+        for (std::string_view piece = events->next(room); !piece.empty(); piece = events->next(room)) {
+          if (!std::exchange(any_event_, true)) piece.remove_prefix(1);  // the comma
+          to_.write(piece);
+        }
+      to_.write(end);
+    });
+  }
+  /// What ends the array of events, and the file.
+  static constexpr std::string_view end = "\n]}\n";
+
+  /// Why it is not complete, once.
+  [[nodiscard]] std::optional<file_error> take_problem() noexcept { return std::exchange(problem_, std::nullopt); }
+
+ private:
+  template <class Action>
+  void attempt(Action&& action) noexcept {
+    if (broken_) return;
+    try {
+      action();
+    } catch (const file_error& problem) {
+      problem_ = problem;
+      broken_ = true;
+    }
+  }
+
+  output to_;
+  std::optional<file_error> problem_;
+  std::mutex failing_;
+  bool whole_ = false, failed_run_ = false, any_event_ = false;
+  bool broken_ = false;  // nothing more is written
+};
+
 /// Made by all ranks, before the first traced step.
 class trace_merge {
  public:
@@ -228,13 +270,19 @@ class trace_merge {
   /// `control` has all ranks, and `label` says which of them this is. `room`, of `room_bytes` or more, outlives it.
   /// Collective.
   template <class Group>
-  trace_merge(const Group& control, traced_steps steps, std::string label, std::span<char> room)
-      : steps_(steps),
-        label_(std::move(label)),
+  trace_merge(const Group& control, std::string label, std::span<char> room)
+      : label_(std::move(label)),
         room_(room),
         clock_(control),
         totals_(static_cast<std::size_t>(control.size())),
         uncertainty_(totals_.size()) {}
+
+  /// Of a run that has failed: adds what this rank, number `rank`, has done until then to `file`, which ranks may
+  /// share. Not collective, and waits for nothing.
+  void fail(std::string_view why, std::size_t rank, const span_log& log, trace_file& file) const noexcept {
+    trace_text text(log.spans(), rank, label_, clock_, 0, trace_text::flows::of_failed_run);
+    file.fail(why, &text);
+  }
 
   /// Writes what all ranks have in their logs to `file`, which rank 0 has, and the others do not. All that was started
   /// with a log is over. Collective over `control`, whose calls are not traced meanwhile; allocates nothing.
@@ -249,7 +297,7 @@ class trace_merge {
       base = std::min(base, each.begin);
       forgotten += each.forgotten;
     }
-    if (file != nullptr) begin(*file);
+    if (file != nullptr) begin(*file, log);
     const auto which = forgotten > 0 ? trace_text::flows::left_out : trace_text::flows::paired;
     trace_text text(log.spans(), static_cast<std::size_t>(control.rank()), label_, clock_, base, which);
     if (control.rank() == 0) {
@@ -259,7 +307,7 @@ class trace_merge {
         if (file != nullptr) file->write(piece);
       }
       for (int rank = 1; rank < control.size(); ++rank) receive(control, rank, file);
-      if (file != nullptr) file->write("\n]}\n");
+      if (file != nullptr) file->finish(trace_file::end);
     } else {
       std::uint64_t bytes = 0;
       do {
@@ -292,7 +340,7 @@ class trace_merge {
     }
     return out;
   }
-  void begin(trace_file& file) {
+  void begin(trace_file& file, const span_log& log) {
     std::uint64_t forgotten = 0, unfinished = 0;
     for (std::size_t rank = 0; rank < totals_.size(); ++rank) {
       forgotten += totals_[rank].forgotten;
@@ -301,13 +349,27 @@ class trace_merge {
     }
     json_line line(room_);
     line.field("displayTimeUnit", "ms").open_object("otherData");
-    line.field("ranks", totals_.size()).field("first_step", steps_.first).field("last_step", steps_.last);
+    line.field("ranks", totals_.size());
+    put_steps(line, log);
     line.field("forgotten", forgotten).field("unfinished", unfinished);
     line.array("clock_uncertainty_us", std::span<const double>(uncertainty_)).close();
     std::string_view head = line.finish();
     head.remove_suffix(2);  // the brace that ends it, and the newline
     file.write(head);
     file.write(",\"traceEvents\":[");
+  }
+  // Those that rank 0 has begun, which may be fewer than were asked for.
+  void put_steps(json_line& line, const span_log& log) const {
+    std::uint64_t first = 0, last = 0;
+    for (const traced_span& each : log.spans()) {
+      if (each.kind != span_kind::step) continue;
+      first = first == 0 ? each.number : first;
+      last = each.number;
+    }
+    if (first == 0)
+      line.null_field("first_step").null_field("last_step");
+    else
+      line.field("first_step", first).field("last_step", last);
   }
   template <class Group>
   void receive(const Group& control, int rank, trace_file* file) {
@@ -321,7 +383,6 @@ class trace_merge {
     }
   }
 
-  traced_steps steps_;
   std::string label_;
   std::span<char> room_;
   rank_clock<> clock_;

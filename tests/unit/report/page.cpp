@@ -2,43 +2,22 @@
 #include "belay/report/page.hpp"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "support/page_text.hpp"
 #include "support/report_pages.hpp"
 #include "tools/heap_allocations/heap_allocations.hpp"
 
 namespace {
 
-namespace files = std::filesystem;
-using report_test::made_run;
-
-struct folder {
-  std::string path = (files::temp_directory_path() / ("belay_page_" + std::to_string(::getpid()))).string();
-  folder() { files::remove_all(path); }
-  folder(const folder&) = delete;
-  folder& operator=(const folder&) = delete;
-  ~folder() { files::remove_all(path); }
-};
-
-std::string content(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
+using namespace report_test;
 
 // The coordinates of each path of a class.
 std::vector<std::size_t> points(const std::string& page, const std::string& kind) {
@@ -60,31 +39,6 @@ std::vector<std::uint64_t> steps_of(const std::string& path) {
   }
   return out;
 }
-
-template <class Page>
-void check_form(const Page& page) {
-  CHECK(page.starts_with("<!DOCTYPE html>"));
-  CHECK(page.ends_with("</html>\n"));
-  CHECK(page.find("<script") == std::string::npos);
-  CHECK(page.find("http:") == std::string::npos);
-  CHECK(page.find("https:") == std::string::npos);
-  CHECK(page.find("url(") == std::string::npos);
-  CHECK(page.find("nan") == std::string::npos);
-  CHECK(count(page, "<svg") == count(page, "</svg>"));
-  CHECK(count(page, "<div") == count(page, "</div>"));
-}
-
-// Never the time for a second page.
-struct stopped_clock {
-  static std::int64_t now() noexcept { return 1; }
-  static void sleep(std::int64_t) noexcept {}
-};
-// Always.
-struct leaping_clock {
-  inline static thread_local std::int64_t at = 0;
-  static std::int64_t now() noexcept { return at += belay::report_page::nanoseconds_between_pages; }
-  static void sleep(std::int64_t) noexcept {}
-};
 
 }  // namespace
 
@@ -117,7 +71,10 @@ TEST_CASE("10,000 steps of many experts and ranks stay within all limits, and no
   // More than 16 ranks: least, median, most, and four.
   CHECK(count(text, "<span>rank ") == 3 * 4);
   CHECK(text.find("<span>rank 63</span>") != std::string::npos);  // it waits least
-  CHECK(text.find("<span>median, last step</span>") != std::string::npos);
+  // Bars are means over the steps, and all say so: 0.3 - 0.2 * rank / 64.
+  CHECK(text.find("mean over the steps; the four that wait least") != std::string::npos);
+  CHECK(text.find("<span>most</span><div><i style=\"width:30%\">") != std::string::npos);
+  CHECK(text.find("<span>median</span><div><i style=\"width:20.3%\">") != std::string::npos);
 }
 
 TEST_CASE("a page needs no more than numbers: what samples leave out it leaves out") {
@@ -172,7 +129,9 @@ TEST_CASE("a run of one step has a page with its dots") {
   made_run run(1, 2, 2, 4);
   belay::report_page page(to, run.subject);
   page.add(run.at(1));
-  CHECK(content(to.page_path()).find("running; 2 ranks") != std::string::npos);
+  CHECK(content(to.page_path()).find("running    ; 2 ranks") != std::string::npos);
+  CHECK(content(to.page_path()).find("</b><span>of 1 step</span>") != std::string::npos);
+  CHECK(content(to.page_path()).find("nats a token") != std::string::npos);
   page.add_eval_loss(1, 2.25);
   page.mark(belay::report_mark::checkpoint, 1);
   page.finish();
@@ -310,6 +269,21 @@ TEST_CASE("a resumed run goes on with the samples up to its step, whatever was w
     CHECK(steps_of(to.samples_path()).size() == 20);
     CHECK(content(to.samples_path()).find("\"eval_loss\":9.5") == std::string::npos);
   }
+  // What is not measured any more is drawn, and is no number of now.
+  {
+    belay::report_folder to(here.path, belay::report_start::resumed);
+    belay::report_page page(to, run.subject);
+    page.resume_after(19);
+    belay::report_sample next = run.at(20);
+    next.flops_utilization = belay::unknown_number;
+    page.add(next);
+    page.stop();
+    const std::string text = content(to.page_path());
+    CHECK(text.find("stopped at step 20 as asked; 2 ranks") != std::string::npos);
+    CHECK(text.find("<span>FLOPs utilization</span>") == std::string::npos);
+    CHECK(text.find("utilization before the resume</span>") != std::string::npos);
+    CHECK(text.find("<span>loss</span>") != std::string::npos);
+  }
   // On other ranks the curves go on; what has another shape is left out.
   made_run other(24, 4, 2, 4);
   belay::report_folder to(here.path, belay::report_start::resumed);
@@ -319,7 +293,7 @@ TEST_CASE("a resumed run goes on with the samples up to its step, whatever was w
   page.finish();
   const std::string text = content(to.page_path());
   CHECK(points(text, "line c0").front() == 21);
-  CHECK(text.find("2 resumes</span>") != std::string::npos);
+  CHECK(text.find("3 resumes</span>") != std::string::npos);
 }
 
 TEST_CASE("samples that are none are an error that names file and byte, and nothing is cut") {
@@ -333,7 +307,10 @@ TEST_CASE("samples that are none are an error that names file and byte, and noth
   belay::report_folder to(here.path, belay::report_start::resumed);
   belay::report_page page(to, run.subject);
   CHECK_THROWS_WITH_AS(page.resume_after(4),
-                       doctest::Contains((to.samples_path() + ": expected a number (byte 37)").c_str()),
+                       doctest::Contains((to.samples_path() + ": expected a number; the report cannot go on with these "
+                                                              "samples: name another folder, or remove this file "
+                                                              "(byte 37)")
+                                             .c_str()),
                        belay::file_error);
   CHECK(files::file_size(here.path + "/samples.jsonl") == bytes);
 }
@@ -341,7 +318,9 @@ TEST_CASE("samples that are none are an error that names file and byte, and noth
 TEST_CASE("a folder with a report is refused to another run, one that takes no file at all to any") {
   const folder here;
   made_run run(1, 1, 0, 0);
-  { const belay::report_folder unused(here.path, belay::report_start::afresh); }
+  {
+    const belay::report_folder unused(here.path, belay::report_start::afresh);
+  }
   {
     belay::report_folder to(here.path, belay::report_start::afresh);  // nothing was written to it
     belay::report_page(to, run.subject).add(run.at(1));

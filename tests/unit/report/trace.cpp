@@ -93,7 +93,7 @@ TEST_CASE("what layers, copies and ranks do in a traced step is a Chrome trace w
     belay::trace_file file(out.path);
     belay::host::world{3}.run([&](auto& rank) {
       room_of_rank room(200);
-      belay::trace_merge merge(rank.world(), {2, 2}, "part " + std::to_string(rank.number()), room.text);
+      belay::trace_merge merge(rank.world(), "part " + std::to_string(rank.number()), room.text);
       run_steps(rank, policy, room);
       CHECK(room.log.forgotten() == 0);
       merge.write(rank.world(), room.log, rank.number() == 0 ? &file : nullptr);
@@ -102,6 +102,8 @@ TEST_CASE("what layers, copies and ranks do in a traced step is a Chrome trace w
     const report_test::read_trace got = report_test::checked_trace(out.path, 3);
     CHECK(got.flows == 6);  // two of each rank
     CHECK(got.file["otherData"]["unfinished"] == 0);
+    CHECK(got.file["otherData"]["first_step"] == 2);
+    CHECK(got.file["otherData"]["last_step"] == 2);
     CHECK(got.file["otherData"]["clock_uncertainty_us"][2] == 0);
     for (std::size_t rank = 0; rank < 3; ++rank) {
       CHECK(got.of(rank, "name", "step 2").size() == 1);
@@ -117,6 +119,7 @@ TEST_CASE("what layers, copies and ranks do in a traced step is a Chrome trace w
       CHECK(got.of(rank, "name", "all_reduce")[0]["tid"] == static_cast<int>(span_lane::communication));
       REQUIRE(got.of(rank, "name", "copy").size() == 1);
       CHECK(got.of(rank, "name", "copy")[0]["args"]["bytes"] == 256);
+      CHECK(std::string(got.of(rank, "name", "copy")[0]["args"]["at"]).starts_with("trace.cpp:"));
     }
     CHECK(got.counters >= 3);  // what layers keep
   }
@@ -127,7 +130,7 @@ TEST_CASE("a full log forgets what comes later and says so, and then no flow has
   belay::trace_file file(out.path);
   belay::host::world{2}.run([&](auto& rank) {
     room_of_rank room(rank.number() == 0 ? 7 : 200);
-    belay::trace_merge merge(rank.world(), {2, 2}, "", room.text);
+    belay::trace_merge merge(rank.world(), "", room.text);
     run_steps(rank, belay::stream_policy::immediate, room);
     CHECK((room.log.forgotten() > 0) == (rank.number() == 0));
     merge.write(rank.world(), room.log, rank.number() == 0 ? &file : nullptr);
@@ -144,7 +147,7 @@ TEST_CASE("a span that is not over is left out and counted, names are quoted, an
   belay::trace_file file(out.path);
   belay::host::world{2}.run([&](auto& rank) {
     room_of_rank room(3000);
-    belay::trace_merge merge(rank.world(), {1, 1}, "", room.text);
+    belay::trace_merge merge(rank.world(), "", room.text);
     if (rank.number() == 1) {
       static_cast<void>(room.log.add({.name = "never over", .begin = 5}));
       for (std::int64_t i = 0; i < 2500; ++i)
@@ -155,6 +158,7 @@ TEST_CASE("a span that is not over is left out and counted, names are quoted, an
   const report_test::read_trace got = report_test::checked_trace(out.path, 2);
   CHECK(got.file["otherData"]["unfinished"] == 1);
   CHECK(got.spans == 2500);
+  CHECK(got.file["otherData"]["first_step"].is_null());  // no step was traced
   CHECK(got.of(1, "name", "a \"b\"").size() == 2500);
 }
 
@@ -188,12 +192,41 @@ TEST_CASE("a file that cannot be written is refused when it is opened, and one t
   full.write("}");
   CHECK(full.take_problem().has_value());
   CHECK(!full.take_problem().has_value());
+}
+
+TEST_CASE("the trace of a run that fails has what its ranks did until then, and what was under way") {
   const file_of_test out;
-  belay::trace_file failed(out.path);
-  failed.fail("rank 1 is gone");
-  failed.fail("again");
-  std::ifstream in(out.path);
-  const auto read = nlohmann::json::parse(in);
-  CHECK(read["otherData"]["failed"] == "rank 1 is gone");
-  CHECK(read["traceEvents"].empty());
+  const auto read = [&] {
+    std::ifstream in(out.path);
+    return nlohmann::json::parse(in);
+  };
+  {
+    belay::trace_file failed(out.path);
+    failed.fail("rank 1 is gone");
+    CHECK(read()["otherData"]["failed"] == "rank 1 is gone");
+    CHECK(read()["traceEvents"].empty());
+  }
+  belay::trace_file file(out.path);
+  belay::host::world{2}.run([&](auto& rank) {
+    room_of_rank room(200);
+    const belay::trace_merge merge(rank.world(), "part " + std::to_string(rank.number()), room.text);
+    run_steps(rank, belay::stream_policy::queued, room);
+    belay::traced_span* const hangs = room.log.add({.name = "all_reduce", .kind = span_kind::communication});
+    hangs->begin_at(belay::span_log::now());
+    static_cast<void>(room.log.add({.name = "never begun"}));
+    merge.fail("the first cause", static_cast<std::size_t>(rank.number()), room.log, file);
+  });
+  const report_test::read_trace got = report_test::checked_trace(out.path, 2);
+  CHECK(got.file["otherData"]["failed"] == "the first cause");
+  CHECK(got.of(0, "cat", "layer").size() == 2);
+  CHECK(got.of(1, "cat", "layer").size() == 2);
+  CHECK(got.flows == 0);
+  CHECK(got.under_way == 2);
+  // A whole trace stays what it is.
+  belay::trace_file whole(out.path);
+  whole.write("{\"traceEvents\":[");
+  whole.finish(belay::trace_file::end);
+  whole.fail("later");
+  CHECK(read()["traceEvents"].empty());
+  CHECK(!read().contains("otherData"));
 }

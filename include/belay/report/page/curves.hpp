@@ -50,8 +50,10 @@ class page_curves {
     const page_axis axis = page_axis::around(low, high, unit);
     plot_.caption(title, unit_text);
     for (const page_curve& each : which)
-      if (history_->has(each.curve))
+      if (history_->current(each.curve))
         plot_.key(each.colour, each.label).value(history_->last(each.curve), unit) << "</span>";
+      else if (history_->has(each.curve))
+        plot_.key(each.colour, each.label) << "before the resume</span>";
     plot_.end_caption();
     plot_.begin(title, axis);
     for (const page_curve& each : which) {

@@ -60,7 +60,7 @@ class report_history {
     if (bucket == most_points) return;
     of(curve)[bucket].add({value, value, value, 1});
     last_[static_cast<std::size_t>(curve)] = value;
-    known_[static_cast<std::size_t>(curve)] = true;
+    known_[static_cast<std::size_t>(curve)] = current_[static_cast<std::size_t>(curve)] = true;
   }
 
   void add(report_mark mark, std::uint64_t step, std::uint64_t count) noexcept {
@@ -69,6 +69,12 @@ class report_history {
     if (bucket == most_points) return;
     of(mark)[bucket] += static_cast<std::uint32_t>(std::min<std::uint64_t>(count, 1U << 20U));
     totals_[static_cast<std::size_t>(mark)] += count;
+  }
+
+  /// The run goes on from what has been added: what it measures no more is not current.
+  void begin_again() noexcept {
+    std::fill_n(current_, report_curve_count, false);
+    std::fill_n(current_peaks_, most_tiers, std::uint64_t{0});
   }
 
   /// Bytes of tier `number` of the subject, and of its rows from `first` on. A bucket keeps the step with most.
@@ -82,6 +88,7 @@ class report_history {
     kept.planned = std::max(kept.planned, bytes.planned);
     planned_[number] = std::max(planned_[number], bytes.planned);
     peaks_[number] = std::max(peaks_[number], bytes.peak);
+    current_peaks_[number] = std::max(current_peaks_[number], bytes.peak);
     if (bytes.live < kept.live) return;
     kept.live = bytes.live;
     for (std::size_t i = 0; i < rows.size() && first + i < most_rows; ++i) {
@@ -92,6 +99,8 @@ class report_history {
 
   [[nodiscard]] const step_buckets& buckets() const noexcept { return buckets_; }
   [[nodiscard]] bool has(report_curve curve) const noexcept { return known_[static_cast<std::size_t>(curve)]; }
+  /// Whether `last` is of the run as it goes on now, and of none before it.
+  [[nodiscard]] bool current(report_curve curve) const noexcept { return current_[static_cast<std::size_t>(curve)]; }
   [[nodiscard]] double last(report_curve curve) const noexcept { return last_[static_cast<std::size_t>(curve)]; }
   [[nodiscard]] std::span<const point> points(report_curve curve) const noexcept {
     return of(curve).first(buckets_.used());
@@ -101,6 +110,7 @@ class report_history {
     return of(mark).first(buckets_.used());
   }
   [[nodiscard]] std::uint64_t peak(std::size_t number) const noexcept { return peaks_[number]; }
+  [[nodiscard]] std::uint64_t current_peak(std::size_t number) const noexcept { return current_peaks_[number]; }
   [[nodiscard]] std::uint64_t planned(std::size_t number) const noexcept { return planned_[number]; }
   [[nodiscard]] std::span<const report_tier> bytes(std::size_t number) const noexcept {
     return tier(number).first(buckets_.used());
@@ -163,8 +173,10 @@ class report_history {
   std::span<std::uint32_t> marks_;  // [mark][bucket]
   double last_[report_curve_count] = {};
   bool known_[report_curve_count] = {};
+  bool current_[report_curve_count] = {};
   std::uint64_t totals_[report_mark_count] = {};
   std::uint64_t peaks_[most_tiers] = {};
+  std::uint64_t current_peaks_[most_tiers] = {};
   std::uint64_t planned_[most_tiers] = {};  // the largest
   std::size_t tier_of_[most_rows] = {};
 };

@@ -111,13 +111,19 @@ class page_markup {
       constexpr double units[] = {1e3, 1e6, 1e9, 1e12};
       return general(value / units[kind], digits) << std::string_view("kMGT").substr(static_cast<std::size_t>(kind), 1);
     }
-    if (size >= 1000 && size < 1e15) {
+    if (size >= 1e15) {  // of no use to anybody, and no wider than others
+      general(value, digits < 3 ? digits : 3);
+      return *this;
+    }
+    if (size >= 1000) {
       out_->put_fixed(value, 0);
       return *this;
     }
     return general(value, digits);
   }
-  page_markup& share(double value, int digits = 3) noexcept { return general(100 * value, digits) << " %"; }
+  page_markup& share(double value, int digits = 3) noexcept {
+    return (value > 10 ? number(100 * value, digits) : general(100 * value, digits)) << " %";
+  }
   page_markup& bytes(double value, int digits = 4) noexcept {
     constexpr std::string_view units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"};
     std::size_t unit = 0;

@@ -63,6 +63,7 @@ struct report_subject {
   std::size_t shown_rank = 0;              // whose memory samples have, that with most
   std::vector<report_row> memory = {};     // rows of a tier follow each other
   std::vector<report_setting> setup = {};  // settings of the run
+  std::string loss_unit = "nats a token";  //
 };
 
 /// Bytes of the tiers that `report_subject::memory` names, in the order in which it does.
@@ -100,7 +101,7 @@ struct report_wait {
 /// A committed step. It points to the caller's memory. What is not known is left as it is.
 struct report_sample {
   std::uint64_t step = 0;                           // from 1
-  double loss = unknown_number;                     // nats a token
+  double loss = unknown_number;                     // in the subject's unit
   double learning_rate = unknown_number;            //
   double tokens_per_s = unknown_number;             //
   double flops_utilization = unknown_number;        // share of the peak, 0 to 1

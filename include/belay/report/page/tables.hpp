@@ -22,10 +22,10 @@ namespace belay::inline BELAY_ABI {
 class rank_waiting {
  public:
   [[nodiscard]] static constexpr std::size_t room_bytes(std::size_t ranks) noexcept {
-    return 3 * report_room::bytes<double>(ranks);
+    return 2 * report_room::bytes<double>(ranks);
   }
   rank_waiting(std::size_t ranks, report_room& room)
-      : sums_(room.take<double>(ranks)), last_(room.take<double>(ranks)), sorted_(room.take<double>(ranks)) {}
+      : sums_(room.take<double>(ranks)), sorted_(room.take<double>(ranks)) {}
 
   /// Of another number of ranks they are left out.
   void add(std::uint64_t step, std::span<const double> waiting, report_history& history) noexcept {
@@ -33,7 +33,7 @@ class rank_waiting {
     for (std::size_t rank = 0; rank < waiting.size(); ++rank) {
       const double here = waiting[rank] - waiting[rank] == 0 ? waiting[rank] : 0;
       sums_[rank] += here;
-      last_[rank] = sorted_[rank] = here;
+      sorted_[rank] = here;
     }
     ++count_;
     std::sort(sorted_.begin(), sorted_.end());
@@ -42,10 +42,21 @@ class rank_waiting {
     history.add(report_curve::waiting_most, step, sorted_.back());
   }
 
+  /// The run goes on: the mean is of the steps from here on.
+  void begin_again() noexcept {
+    std::fill(sums_.begin(), sums_.end(), 0.0);
+    count_ = 0;
+  }
+
   [[nodiscard]] bool any() const noexcept { return count_ > 0; }
   [[nodiscard]] std::size_t ranks() const noexcept { return sums_.size(); }
   [[nodiscard]] double mean(std::size_t rank) const noexcept { return sums_[rank] / static_cast<double>(count_); }
-  [[nodiscard]] double last(std::size_t rank) const noexcept { return last_[rank]; }
+  /// The rank whose mean is number `place` of all, from the least on.
+  [[nodiscard]] std::size_t rank_at(std::size_t place) const noexcept {
+    for (std::size_t rank = 0; rank < ranks(); ++rank)
+      if (place_of(rank) == place) return rank;
+    return 0;
+  }
   /// The ranks that have waited least, which the others wait for: how many have waited less than `rank`.
   [[nodiscard]] std::size_t place_of(std::size_t rank) const noexcept {
     std::size_t less = 0;
@@ -56,7 +67,6 @@ class rank_waiting {
 
  private:
   std::span<double> sums_;
-  std::span<double> last_;
   std::span<double> sorted_;
   std::uint64_t count_ = 0;
 };
@@ -74,7 +84,8 @@ class page_tables {
     *out_ << "<div><b>" << history.buckets().last();
     *out_ << "</b><span>";
     if (subject.steps > 0) *out_ << "of " << subject.steps << " ";
-    *out_ << "steps</span></div>";
+    *out_ << ((subject.steps > 0 ? subject.steps : history.buckets().last()) == 1 ? "step" : "steps")
+          << "</span></div>";
     tile(history, report_curve::loss, "loss");
     tile(history, report_curve::eval_loss, "eval loss");
     tile(history, report_curve::tokens_per_s, "tokens/s");
@@ -82,29 +93,27 @@ class page_tables {
     tile(history, report_curve::grad_norm, "gradient norm");
     tile(history, report_curve::bubble, "bubble", page_unit::share);
     for (std::size_t i = 0; i < tiers.size() && i < report_history::most_tiers; ++i) {
-      if (history.peak(i) == 0) continue;
+      if (history.current_peak(i) == 0) continue;
       *out_ << "<div><b>";
-      out_->bytes(static_cast<double>(history.peak(i)), 3) << "</b><span>";
+      out_->bytes(static_cast<double>(history.current_peak(i)), 3) << "</b><span>";
       out_->text(tiers[i].tier, 20) << ", at most</span></div>";
     }
     *out_ << "</div>\n";
   }
 
   /// A bar a rank; of more than 16 the least, median and most, and the four that wait least.
-  void waiting(const rank_waiting& ranks, const report_history& history) {
+  void waiting(const rank_waiting& ranks) {
     if (!ranks.any()) return;
-    *out_ << "<figure><figcaption><b>Waiting by rank</b> <small>mean share of the pipeline phase"
+    *out_ << "<figure><figcaption><b>Waiting by rank</b> <small>share of the pipeline phase, mean over the steps"
           << (ranks.ranks() > most_ranks ? "; the four that wait least are those that others wait for" : "")
           << "</small></figcaption>\n<div class=\"bars\">";
     if (ranks.ranks() <= most_ranks) {
       for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) bar_of(rank, ranks);
     } else {
-      bar("least", history.last(report_curve::waiting_least));
-      bar("median", history.last(report_curve::waiting_median));
-      bar("most", history.last(report_curve::waiting_most));
-      for (std::size_t place = 0; place < 4; ++place)
-        for (std::size_t rank = 0; rank < ranks.ranks(); ++rank)
-          if (ranks.place_of(rank) == place) bar_of(rank, ranks);
+      bar("least", ranks.mean(ranks.rank_at(0)));
+      bar("median", ranks.mean(ranks.rank_at(ranks.ranks() / 2)));
+      bar("most", ranks.mean(ranks.rank_at(ranks.ranks() - 1)));
+      for (std::size_t place = 0; place < 4; ++place) bar_of(ranks.rank_at(place), ranks);
     }
     *out_ << "</div></figure>\n";
   }
@@ -147,7 +156,7 @@ class page_tables {
  private:
   void tile(const report_history& history, report_curve curve, std::string_view label,
             page_unit unit = page_unit::number) {
-    if (!history.has(curve)) return;
+    if (!history.current(curve)) return;
     *out_ << "<div><b>";
     out_->value(history.last(curve), unit, 4) << "</b><span>" << label << "</span></div>";
   }
@@ -160,7 +169,7 @@ class page_tables {
     bar_itself(ranks.mean(rank));
   }
   void bar(std::string_view label, double share) {
-    *out_ << "<span>" << label << ", last step</span>";
+    *out_ << "<span>" << label << "</span>";
     bar_itself(share);
   }
   void bar_itself(double share) {

@@ -12,6 +12,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/report/page/curves.hpp"
+#include "belay/report/page/ending.hpp"
 #include "belay/report/page/expert_map.hpp"
 #include "belay/report/page/expert_picture.hpp"
 #include "belay/report/page/history.hpp"
@@ -26,7 +27,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-enum class report_state : std::uint8_t { running, finished, failed };
+/// `stopped`: as it was asked to, before its last step.
+enum class report_state : std::uint8_t { running, finished, stopped, failed };
 
 /// What a page is written from.
 struct report_content {
@@ -51,7 +53,7 @@ class page_writer {
   void write() {
     head();
     training();
-    page_curves(out_, of_->history).draw_marks();
+    if (of_->history.buckets().used() > 0) page_curves(out_, of_->history).draw_marks();
     memory();
     expert_picture(out_).draw(of_->experts, of_->subject);
     pipeline();
@@ -67,13 +69,11 @@ class page_writer {
     const report_subject& subject = of_->subject;
     out_ << "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
          << "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">";
-    if (of_->state == report_state::running) out_ << "<meta http-equiv=\"refresh\" content=\"10\">";
+    if (of_->state == report_state::running) out_ << page_ending::refresh;
     (out_ << "<link rel=\"icon\" href=\"data:,\"><title>").text(subject.title, 200)
         << "</title><style>" << page_style << page_colours;
     (out_ << "</style></head>\n<body><main><h1>").text(subject.title, 200) << "</h1>\n<p class=\"soft\">";
-    out_ << (of_->state == report_state::running    ? "running"
-             : of_->state == report_state::finished ? "finished"
-                                                    : "failed");
+    state();
     out_ << "; " << subject.ranks << (subject.ranks == 1 ? " rank" : " ranks") << "; as of ";
     time();
     if (of_->history.buckets().each() > 1)
@@ -84,11 +84,24 @@ class page_writer {
     page_tables(out_).tiles(subject, of_->history, of_->tiers);
   }
 
+  void state() {
+    switch (of_->state) {
+      case report_state::running: out_ << page_ending::running; break;
+      case report_state::finished: out_ << "finished"; break;
+      case report_state::stopped: out_ << "stopped at step " << of_->history.buckets().last() << " as asked"; break;
+      case report_state::failed: out_ << "failed"; break;
+    }
+  }
+
   void training() {
     page_curves curves(out_, of_->history);
+    if (of_->history.buckets().used() == 0) {
+      out_ << "<section><h2>Training</h2>\n<p>No step was trained.</p></section>\n";
+      return;
+    }
     out_ << "<section><h2>Training</h2><div class=\"two\">\n";
     const page_curve losses[] = {{report_curve::loss, "training", 0}, {report_curve::eval_loss, "evaluation", 1}};
-    curves.draw("Loss", "nats a token", losses, page_unit::number, page_base::data);
+    curves.draw("Loss", of_->subject.loss_unit, losses, page_unit::number, page_base::data);
     const page_curve speed[] = {{report_curve::tokens_per_s, "tokens/s", 2}};
     curves.draw("Speed", "tokens a second", speed, page_unit::number, page_base::zero);
     const page_curve norm[] = {{report_curve::grad_norm, "norm", 3}};
@@ -101,7 +114,7 @@ class page_writer {
   }
 
   void memory() {
-    if (of_->tiers.empty()) return;
+    if (of_->tiers.empty() || of_->history.buckets().used() == 0) return;
     out_ << "<section><h2>Memory of rank " << of_->subject.shown_rank << "</h2>";
     if (of_->subject.ranks > 1) out_ << "<p class=\"note\">The rank whose plan has most.</p>";
     out_ << "<div class=\"two\">\n";
@@ -123,7 +136,7 @@ class page_writer {
                                 {report_curve::waiting_median, "median", 3},
                                 {report_curve::waiting_least, "least", 2}};
     if (of_->waiting.ranks() > 1) curves.draw("Waiting", "over ranks", waits, page_unit::share, page_base::zero);
-    page_tables(out_).waiting(of_->waiting, history);
+    page_tables(out_).waiting(of_->waiting);
     out_ << "</div>\n";
     step_picture(out_).schedules(of_->last);
     out_ << "</section>\n";

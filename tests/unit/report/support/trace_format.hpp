@@ -19,7 +19,7 @@ namespace report_test {
 
 struct read_trace {
   nlohmann::json file;
-  std::size_t spans = 0, flows = 0, counters = 0;
+  std::size_t spans = 0, flows = 0, counters = 0, under_way = 0;
 
   /// The spans of a rank with this category, or name.
   [[nodiscard]] std::vector<nlohmann::json> of(std::size_t rank, const std::string& key,
@@ -67,6 +67,9 @@ inline read_trace checked_trace(const std::string& path, std::size_t ranks) {
       }
       around.emplace_back(begin, end);
       ++out.spans;
+    } else if (type == "B") {  // of a run that has failed
+      CHECK(out.file["otherData"].contains("failed"));
+      ++out.under_way;
     } else if (type == "C") {
       auto& before = last[{rank, event["name"]}];
       CHECK(before <= begin);
