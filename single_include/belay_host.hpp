@@ -6168,7 +6168,8 @@ static_assert(clock_policy<monotonic_clock> && atomics_policy<std_atomics> && fo
 // What one rank did and when: spans of time, in memory that its caller gives. Engine, streams and groups have a pointer
 // to it while a step is traced, and a null pointer else: that is one branch, and no clock is read. The rank's thread
 // adds a span when it starts or queues something; whichever thread then runs it writes the times. So no thread waits
-// for another, and spans are read when all that was queued is over. A full log forgets what comes later, and counts it.
+// for another, and spans are read when all that was queued is over, or, of a run that has failed, as far as they are. A
+// full log forgets what comes later, and counts it.
 //
 //   belay::span_log log(room);                                                  // of the run's memory
 //   const belay::span_timer timed(log.add({.name = "fill_batch", .kind = belay::span_kind::layer}));
@@ -6230,8 +6231,12 @@ struct traced_span {
   span_kind kind = span_kind::layer;  // what it is of
   span_lane lane = span_lane::host;   // whose time it is
 
-  /// Whether it has begun and is over.
-  [[nodiscard]] bool over() const noexcept { return begin != 0 && end != 0; }
+  /// Writes a time, by whichever thread runs it, for another that may look meanwhile.
+  void begin_at(std::int64_t now) noexcept { __atomic_store_n(&begin, now, __ATOMIC_RELEASE); }
+  void end_at(std::int64_t now) noexcept { __atomic_store_n(&end, now, __ATOMIC_RELEASE); }
+  /// Whether it has begun; whether it is over, too.
+  [[nodiscard]] bool begun() const noexcept { return __atomic_load_n(&begin, __ATOMIC_ACQUIRE) != 0; }
+  [[nodiscard]] bool over() const noexcept { return __atomic_load_n(&end, __ATOMIC_ACQUIRE) != 0 && begun(); }
 };
 
 /// The spans of a rank.
@@ -6274,13 +6279,13 @@ class span_timer {
   /// Begins `of`, or nothing where it is null.
   explicit span_timer(traced_span* of) noexcept : of_(of) {
     if (of_ != nullptr) [[unlikely]]
-      of_->begin = span_log::now();
+      of_->begin_at(span_log::now());
   }
   span_timer(const span_timer&) = delete;
   span_timer& operator=(const span_timer&) = delete;
   ~span_timer() {
     if (of_ != nullptr) [[unlikely]]
-      of_->end = span_log::now();
+      of_->end_at(span_log::now());
   }
 
  private:
@@ -6637,14 +6642,14 @@ template <class Stream>
 class queued_span {
  public:
   queued_span(Stream& stream, traced_span* of) : stream_(&stream), of_(of) {
-    if (of_ != nullptr) stream_->run([of] { of->begin = span_log::now(); });
+    if (of_ != nullptr) stream_->run([of] { of->begin_at(span_log::now()); });
   }
   queued_span(const queued_span&) = delete;
   queued_span& operator=(const queued_span&) = delete;
   ~queued_span() {
     if (of_ == nullptr) return;
     try {
-      stream_->run([of = of_] { of->end = span_log::now(); });
+      stream_->run([of = of_] { of->end_at(span_log::now()); });
     } catch (...) {  // a stream that is stuck says so to whoever queues next; this span is not over
       return;
     }
@@ -6764,32 +6769,35 @@ class copy_stream {
   /// Whether the host may run the work, and so can take its time.
   static constexpr bool has_policy = std::constructible_from<Stream, const stream_settings&, int, stream_kind>;
 
-  copy_stream() requires std::default_initializable<Stream> : stream_(made()) {}
+  copy_stream()
+    requires std::default_initializable<Stream>
+      : stream_(made()) {}
   /// Of rank `rank`, whose copies run as `how` says.
-  copy_stream(const stream_settings& how, int rank) requires has_policy : stream_(how, rank, stream_kind::copy),
-                                                                          timed_(how.policy == stream_policy::queued) {}
+  copy_stream(const stream_settings& how, int rank)
+    requires has_policy
+      : stream_(how, rank, stream_kind::copy), timed_(how.policy == stream_policy::queued) {}
   /// Of a stream that the caller has made.
   explicit copy_stream(Stream stream) : stream_(std::move(stream)) {}
   copy_stream(const copy_stream&) = delete;
   copy_stream& operator=(const copy_stream&) = delete;
 
   /// Copies `bytes` when all that was queued before is over. Both places are the copy's until then.
-  void copy(void* to, const void* from, std::size_t bytes) {
-    if constexpr (requires(Stream & of_device) { of_device.copy(to, from, bytes); })
+  void copy(void* to, const void* from, std::size_t bytes, where at = where::current()) {
+    if constexpr (requires(Stream& of_device) { of_device.copy(to, from, bytes); })
       stream_.copy(to, from, bytes);
     else
-      run_as("copy", bytes, copied_bytes{to, from, bytes});
+      run_as("copy", bytes, copied_bytes{to, from, bytes}, at);
   }
   /// Runs `work()` in the order of the copies, and counts its time as theirs: a transfer of a file. Small and trivially
   /// copyable, as work of every stream is. It is work of the host: where the copies are a device's, the host waits for
   /// them, and runs it.
   template <std::invocable Work>
-  void run(const Work& work) {
-    if constexpr (requires(Stream & of_device, void* to) { of_device.copy(to, to, std::size_t{}); }) {
+  void run(const Work& work, where at = where::current()) {
+    if constexpr (requires(Stream& of_device, void* to) { of_device.copy(to, to, std::size_t{}); }) {
       belay::synchronize(stream_, where{});
       work();
     } else {
-      run_as("transfer", 0, work);
+      run_as("transfer", 0, work, at);
     }
   }
 
@@ -6846,11 +6854,15 @@ class copy_stream {
 
  private:
   template <std::invocable Work>
-  void run_as(const char* name, std::size_t bytes, const Work& work) {
-    if constexpr (requires(Stream & of_host) { of_host.spans(); }) {
+  void run_as(const char* name, std::size_t bytes, const Work& work, [[maybe_unused]] const where& at) {
+    if constexpr (requires(Stream& of_host) { of_host.spans(); }) {
       if (span_log* const log = stream_.spans(); log != nullptr) [[unlikely]] {
-        const queued_span traced(
-            stream_, log->add({.name = name, .bytes = bytes, .kind = span_kind::copy, .lane = span_lane::copy}));
+        const queued_span traced(stream_, log->add({.name = name,
+                                                    .file = at.file,
+                                                    .bytes = bytes,
+                                                    .line = static_cast<std::uint32_t>(at.line),
+                                                    .kind = span_kind::copy,
+                                                    .lane = span_lane::copy}));
         return queue(work);
       }
     }
@@ -23092,7 +23104,7 @@ class pipeline {
         done.begin = std::exchange(last_, done.end);
         times_.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
         if (traced != nullptr) [[unlikely]]
-          traced->begin = done.begin, traced->end = done.end;
+          traced->begin_at(done.begin), traced->end_at(done.end);
       });
       if (watch_) watch_(number);
       ++number;
@@ -24906,6 +24918,14 @@ class output {
     }
   }
 
+  /// Takes the last `bytes` of a regular file back.
+  void take_back(std::uint64_t bytes, where at = where::current()) {
+    const auto rest = static_cast<off_t>(written_ - bytes);
+    if (::ftruncate(descriptor_, rest) != 0 || ::lseek(descriptor_, rest, SEEK_SET) < 0)
+      fail("cannot be cut", errno, at);
+    written_ -= bytes;
+  }
+
  private:
   [[noreturn]] void fail(const char* what, int number, where at) const {
     const std::string folder = number == ENOENT || number == ENOTDIR ? missing_folder(path_) : "";
@@ -25704,6 +25724,105 @@ class memory_picture {
 //   page.add({.step = number, .loss = loss, .tokens_per_s = speed});             // after each step
 //   page.finish();
 
+// ---- belay/report/page/ending.hpp
+//
+// A page says "running" until its writer says otherwise. Where the writer ends before it can, by a signal, whoever is
+// left changes those words in the file.
+
+#include <climits>
+
+namespace belay::inline BELAY_ABI {
+
+/// The words of a running page, and their change. It allocates nothing and calls only what a signal handler may.
+class page_ending {
+ public:
+  /// Blanks after it leave room for other words.
+  static constexpr std::string_view running = "running    ";
+  static constexpr std::string_view refresh = "<meta http-equiv=\"refresh\" content=\"10\">";
+
+  /// Puts `words`, which are no longer than `running`, into the page at `path` where it says so. Any other page stays.
+  static void write(const char* path, std::string_view words) noexcept {
+    const int page = ::open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (page < 0) return;
+    std::array<char, 16384> begin;
+    const ssize_t got = ::pread(page, begin.data(), begin.size(), 0);
+    const std::string_view text(begin.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+    if (put(page, text, text.find(running), words, running.size()))
+      put(page, text, text.find(refresh), "", refresh.size());
+    ::close(page);
+  }
+
+ private:
+  static bool put(int page, std::string_view text, std::size_t where_it_is, std::string_view words,
+                  std::size_t size) noexcept {
+    if (where_it_is == text.npos) return false;
+    std::array<char, refresh.size()> out;
+    out.fill(' ');
+    std::copy_n(words.begin(), std::min(words.size(), size), out.begin());
+    return ::pwrite(page, out.data(), size, static_cast<off_t>(where_it_is)) == static_cast<ssize_t>(size);
+  }
+};
+
+/// While it lives a signal that ends this process makes a page that says "running" say "interrupted" first. One in a
+/// process at a time; signals that are handled or ignored already stay so. A signal handler is given a number and can
+/// be given nothing else, so what it finds is static.
+class report_interruption {
+ public:
+  /// Of the page at `path`. Where another is watched, or the path is longer than a system's may be, it does nothing.
+  explicit report_interruption(const std::string& path) noexcept {
+    bool none = false;
+    if (path.size() >= sizeof watched_page_.path || !watched_page_.used.compare_exchange_strong(none, true)) return;
+    watches_ = true;
+    watched_page_.owner = ::getpid();
+    path.copy(watched_page_.path, path.size());
+    watched_page_.path[path.size()] = '\0';
+    struct sigaction ours = {};
+    ours.sa_handler = on_signal;
+    ours.sa_flags = SA_RESETHAND;
+    ::sigemptyset(&ours.sa_mask);
+    for (const int number : ending) {
+      struct sigaction found = {};
+      if (::sigaction(number, nullptr, &found) == 0 && (found.sa_flags & SA_SIGINFO) == 0 &&
+          found.sa_handler == SIG_DFL)
+        ::sigaction(number, &ours, nullptr);
+    }
+  }
+  report_interruption(const report_interruption&) = delete;
+  report_interruption& operator=(const report_interruption&) = delete;
+  ~report_interruption() {
+    if (!watches_) return;
+    for (const int number : ending) {
+      struct sigaction found = {};
+      if (::sigaction(number, nullptr, &found) == 0 && (found.sa_flags & SA_SIGINFO) == 0 &&
+          found.sa_handler == on_signal)
+        ::signal(number, SIG_DFL);
+    }
+    watched_page_.used = false;
+  }
+
+ private:
+  static constexpr std::array ending{SIGINT, SIGTERM, SIGHUP};
+  struct state {
+    std::atomic<bool> used;
+    pid_t owner;  // a forked child has a copy of all this
+    char path[PATH_MAX];
+  };
+  static_assert(std::atomic<bool>::is_always_lock_free);
+
+  static void on_signal(int number) {
+    const int error = errno;
+    if (::getpid() == watched_page_.owner) page_ending::write(watched_page_.path, "interrupted");
+    ::raise(number);  // delivered when this handler returns, to what there is by default
+    errno = error;
+  }
+
+  static inline constinit state watched_page_{{false}, 0, {}};
+
+  bool watches_ = false;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/report/page/expert_map.hpp
 //
 // How busy experts were over a run, as a map of at most 16,384 cells: a row for each expert of each layer, or for
@@ -26022,6 +26141,7 @@ struct report_subject {
   std::size_t shown_rank = 0;              // whose memory samples have, that with most
   std::vector<report_row> memory = {};     // rows of a tier follow each other
   std::vector<report_setting> setup = {};  // settings of the run
+  std::string loss_unit = "nats a token";  //
 };
 
 /// Bytes of the tiers that `report_subject::memory` names, in the order in which it does.
@@ -26059,7 +26179,7 @@ struct report_wait {
 /// A committed step. It points to the caller's memory. What is not known is left as it is.
 struct report_sample {
   std::uint64_t step = 0;                           // from 1
-  double loss = unknown_number;                     // nats a token
+  double loss = unknown_number;                     // in the subject's unit
   double learning_rate = unknown_number;            //
   double tokens_per_s = unknown_number;             //
   double flops_utilization = unknown_number;        // share of the peak, 0 to 1
@@ -26076,6 +26196,8 @@ struct report_sample {
   std::span<const report_action> executed = {};  // of one pipeline
   std::span<const report_action> planned = {};   // the same, as the schedule would be with the stages' mean times
   std::span<const report_moment> moments = {};
+  std::span<const std::uint64_t> moment_live =
+      {};                                   // [moment][row of the subject's memory]: what is leased then, by row
   std::span<const report_wait> waits = {};  // of step `waits_step`; eight of them, of which the first waits most
   std::uint64_t waits_step = 0;
 };
@@ -26177,7 +26299,7 @@ class report_history {
     if (bucket == most_points) return;
     of(curve)[bucket].add({value, value, value, 1});
     last_[static_cast<std::size_t>(curve)] = value;
-    known_[static_cast<std::size_t>(curve)] = true;
+    known_[static_cast<std::size_t>(curve)] = current_[static_cast<std::size_t>(curve)] = true;
   }
 
   void add(report_mark mark, std::uint64_t step, std::uint64_t count) noexcept {
@@ -26186,6 +26308,12 @@ class report_history {
     if (bucket == most_points) return;
     of(mark)[bucket] += static_cast<std::uint32_t>(std::min<std::uint64_t>(count, 1U << 20U));
     totals_[static_cast<std::size_t>(mark)] += count;
+  }
+
+  /// The run goes on from what has been added: what it measures no more is not current.
+  void begin_again() noexcept {
+    std::fill_n(current_, report_curve_count, false);
+    std::fill_n(current_peaks_, most_tiers, std::uint64_t{0});
   }
 
   /// Bytes of tier `number` of the subject, and of its rows from `first` on. A bucket keeps the step with most.
@@ -26199,6 +26327,7 @@ class report_history {
     kept.planned = std::max(kept.planned, bytes.planned);
     planned_[number] = std::max(planned_[number], bytes.planned);
     peaks_[number] = std::max(peaks_[number], bytes.peak);
+    current_peaks_[number] = std::max(current_peaks_[number], bytes.peak);
     if (bytes.live < kept.live) return;
     kept.live = bytes.live;
     for (std::size_t i = 0; i < rows.size() && first + i < most_rows; ++i) {
@@ -26209,6 +26338,8 @@ class report_history {
 
   [[nodiscard]] const step_buckets& buckets() const noexcept { return buckets_; }
   [[nodiscard]] bool has(report_curve curve) const noexcept { return known_[static_cast<std::size_t>(curve)]; }
+  /// Whether `last` is of the run as it goes on now, and of none before it.
+  [[nodiscard]] bool current(report_curve curve) const noexcept { return current_[static_cast<std::size_t>(curve)]; }
   [[nodiscard]] double last(report_curve curve) const noexcept { return last_[static_cast<std::size_t>(curve)]; }
   [[nodiscard]] std::span<const point> points(report_curve curve) const noexcept {
     return of(curve).first(buckets_.used());
@@ -26218,6 +26349,7 @@ class report_history {
     return of(mark).first(buckets_.used());
   }
   [[nodiscard]] std::uint64_t peak(std::size_t number) const noexcept { return peaks_[number]; }
+  [[nodiscard]] std::uint64_t current_peak(std::size_t number) const noexcept { return current_peaks_[number]; }
   [[nodiscard]] std::uint64_t planned(std::size_t number) const noexcept { return planned_[number]; }
   [[nodiscard]] std::span<const report_tier> bytes(std::size_t number) const noexcept {
     return tier(number).first(buckets_.used());
@@ -26280,8 +26412,10 @@ class report_history {
   std::span<std::uint32_t> marks_;  // [mark][bucket]
   double last_[report_curve_count] = {};
   bool known_[report_curve_count] = {};
+  bool current_[report_curve_count] = {};
   std::uint64_t totals_[report_mark_count] = {};
   std::uint64_t peaks_[most_tiers] = {};
+  std::uint64_t current_peaks_[most_tiers] = {};
   std::uint64_t planned_[most_tiers] = {};  // the largest
   std::size_t tier_of_[most_rows] = {};
 };
@@ -26559,13 +26693,19 @@ class page_markup {
       constexpr double units[] = {1e3, 1e6, 1e9, 1e12};
       return general(value / units[kind], digits) << std::string_view("kMGT").substr(static_cast<std::size_t>(kind), 1);
     }
-    if (size >= 1000 && size < 1e15) {
+    if (size >= 1e15) {  // of no use to anybody, and no wider than others
+      general(value, digits < 3 ? digits : 3);
+      return *this;
+    }
+    if (size >= 1000) {
       out_->put_fixed(value, 0);
       return *this;
     }
     return general(value, digits);
   }
-  page_markup& share(double value, int digits = 3) noexcept { return general(100 * value, digits) << " %"; }
+  page_markup& share(double value, int digits = 3) noexcept {
+    return (value > 10 ? number(100 * value, digits) : general(100 * value, digits)) << " %";
+  }
   page_markup& bytes(double value, int digits = 4) noexcept {
     constexpr std::string_view units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"};
     std::size_t unit = 0;
@@ -27199,40 +27339,86 @@ class page_plot {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/report/page/tier_colours.hpp
+//
+// Which purposes of a tier have a colour of their own: the largest of the plan, in its order, and the same in all
+// pictures of the tier.
+
+namespace belay::inline BELAY_ABI {
+
+class tier_colours {
+ public:
+  static constexpr std::size_t most = 8;
+  static constexpr std::size_t rest = 9;  // of what has none
+
+  tier_colours(const report_subject& subject, const report_tier_rows& tier) noexcept
+      : subject_(&subject), tier_(&tier) {}
+
+  /// Of row `row` of the subject's memory, which is the tier's; `most` where it has none.
+  [[nodiscard]] std::size_t of(std::size_t row) const noexcept {
+    if (larger_than(row) >= most) return most;
+    std::size_t out = 0;
+    for (std::size_t before = tier_->first; before < row; ++before) out += larger_than(before) < most ? 1 : 0;
+    return out;
+  }
+
+ private:
+  // Rows with more bytes in the plan.
+  [[nodiscard]] std::size_t larger_than(std::size_t row) const noexcept {
+    const auto planned = [this](std::size_t which) { return subject_->memory[which].planned; };
+    std::size_t out = 0;
+    for (std::size_t other = tier_->first; other < tier_->first + tier_->count; ++other)
+      out += planned(other) > planned(row) || (planned(other) == planned(row) && other < row) ? 1 : 0;
+    return out;
+  }
+
+  const report_subject* subject_;
+  const report_tier_rows* tier_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// A copy of what a page shows of the last step alone.
 class last_step {
  public:
   static constexpr std::size_t most = 2048;
+  static constexpr std::size_t most_bytes = 16384;  // numbers of bytes: moments times rows; of more none is kept
 
   [[nodiscard]] static constexpr std::size_t room_bytes() noexcept {
     return 2 * report_room::bytes<report_action>(most) + report_room::bytes<report_moment>(most) +
-           report_room::bytes<std::uint64_t>(report_history::most_rows);
+           report_room::bytes<std::uint64_t>(most_bytes);
   }
   explicit last_step(report_room& room)
       : executed_(room.take<report_action>(most)),
         planned_(room.take<report_action>(most)),
         moments_(room.take<report_moment>(most)),
-        live_(room.take<std::uint64_t>(report_history::most_rows)) {}
+        live_(room.take<std::uint64_t>(most_bytes)) {}
 
   void keep(const report_sample& sample) noexcept {
     step_ = sample.step;
     executed_count_ = copy(sample.executed, executed_);
     planned_count_ = copy(sample.planned, planned_);
     moment_count_ = copy(sample.moments, moments_);
-    row_count_ = copy(sample.live, live_);
-    bytes_ = sample.tiers.empty() ? report_tier{} : sample.tiers.front();
+    rows_ = moment_count_ == 0 ? 0 : sample.moment_live.size() / moment_count_;
+    if (rows_ * moment_count_ != sample.moment_live.size() || sample.moment_live.size() > most_bytes) rows_ = 0;
+    std::copy_n(sample.moment_live.begin(), rows_ * moment_count_, live_.begin());
+    for (std::size_t number = 0; number < planned_bytes_.size(); ++number)
+      planned_bytes_[number] = number < sample.tiers.size() ? sample.tiers[number].planned : 0;
   }
 
   [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
   [[nodiscard]] std::span<const report_action> executed() const noexcept { return executed_.first(executed_count_); }
   [[nodiscard]] std::span<const report_action> planned() const noexcept { return planned_.first(planned_count_); }
   [[nodiscard]] std::span<const report_moment> moments() const noexcept { return moments_.first(moment_count_); }
-  /// Of the first tier after the step: what lasts, and the plan.
-  [[nodiscard]] const report_tier& bytes() const noexcept { return bytes_; }
-  /// The same by rows of the subject's memory, of which the first are known.
-  [[nodiscard]] std::uint64_t bytes(std::size_t row) const noexcept { return row < row_count_ ? live_[row] : 0; }
+  /// Rows of the subject's memory whose bytes are known at each moment; and those bytes.
+  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+  [[nodiscard]] std::uint64_t live(std::size_t moment, std::size_t row) const noexcept {
+    return row < rows_ ? live_[moment * rows_ + row] : 0;
+  }
+  /// The plan of a tier; 0: as the subject has it.
+  [[nodiscard]] std::uint64_t planned_bytes(std::size_t number) const noexcept { return planned_bytes_[number]; }
 
  private:
   template <class T>
@@ -27245,9 +27431,9 @@ class last_step {
   std::span<report_action> executed_, planned_;
   std::span<report_moment> moments_;
   std::span<std::uint64_t> live_;
-  std::size_t executed_count_ = 0, planned_count_ = 0, moment_count_ = 0, row_count_ = 0;
+  std::size_t executed_count_ = 0, planned_count_ = 0, moment_count_ = 0, rows_ = 0;
   std::uint64_t step_ = 0;
-  report_tier bytes_;
+  std::array<std::uint64_t, report_history::most_tiers> planned_bytes_{};
 };
 
 class step_picture {
@@ -27268,45 +27454,45 @@ class step_picture {
     *out_ << "</div></figure>\n";
   }
 
-  /// Bytes of the first tier after each action: what lasts, by purpose, and on it what the step needs.
-  void memory(const last_step& last, const report_tier_rows& tier, const report_subject& subject) {
-    const auto moments = last.moments();
-    if (moments.size() < 2) return;
-    const std::uint64_t planned = last.bytes().planned > 0 ? last.bytes().planned : tier.planned;
-    std::uint64_t most = planned;
-    for (const report_moment& each : moments) most = std::max(most, each.live);
-    const page_axis axis = page_axis::around(0, static_cast<double>(most), page_unit::bytes);
-    const auto lasting = static_cast<double>(last.bytes().live);
-    plot_.caption(tier.tier, "over the last step's pipeline");
+  /// Bytes of tier `number` after each action, by purpose. Nothing where no purpose has some.
+  void memory(const last_step& last, std::size_t number, const report_tier_rows& tier, const report_subject& subject) {
+    const std::size_t moments = last.moments().size();
+    if (moments < 2 || number >= report_history::most_tiers || last.rows() < tier.first + tier.count) return;
+    const std::uint64_t planned = last.planned_bytes(number) > 0 ? last.planned_bytes(number) : tier.planned;
+    std::uint64_t most = 0;
+    for (std::size_t moment = 0; moment < moments; ++moment) most = std::max(most, all_of(last, moment, tier));
+    if (most == 0) return;
+    const page_axis axis = page_axis::around(0, of(std::max(most, planned)), page_unit::bytes);
     choose(last, tier, subject);
-    double itemised = 0;
+    plot_.caption(tier.tier, "over the last step's pipeline");
+    bool rest = false;
+    for (std::size_t moment = 0; moment < moments; ++moment)
+      rest = rest || stacked(last, moment, chosen_) < all_of(last, moment, tier);
     for (std::size_t i = 0; i < chosen_; ++i) {
-      const double bytes = of(last.bytes(rows_[i]));
-      plot_.key(i, subject.memory[rows_[i]].purpose, "key area").bytes(bytes, 3) << "</span>";
-      itemised += bytes;
+      std::uint64_t here = 0;
+      for (std::size_t moment = 0; moment < moments; ++moment) here = std::max(here, last.live(moment, rows_[i]));
+      plot_.key(colours_[i], subject.memory[rows_[i]].purpose, "key area").bytes(of(here), 3) << "</span>";
     }
-    if (lasting > itemised)
-      plot_.key(9, chosen_ == 0 ? "lasts" : "other", "key area").bytes(lasting - itemised, 3) << "</span>";
-    plot_.key(step_colour, "of the step", "key area") << "</span>";
-    if (planned > 0) plot_.key(8, "planned", "key dashed").bytes(static_cast<double>(planned), 3) << "</span>";
+    if (rest) plot_.key(9, "other", "key area") << "</span>";
+    plot_.key(8, "at most").bytes(of(most), 3) << "</span>";
+    if (planned > 0) plot_.key(8, "planned", "key dashed").bytes(of(planned), 3) << "</span>";
     plot_.end_caption();
     plot_.begin(tier.tier, axis);
-    double below = 0;
-    const auto layer = [&](std::size_t colour, double top) {
+    const auto share_of = [&](std::uint64_t bytes) { return axis.share(of(bytes)); };
+    for (std::size_t i = 0; i < chosen_; ++i)
       stairs(
-          colour, moments, [&](const report_moment& each) { return axis.share(std::min(top, of(each.live))); },
-          [&](const report_moment& each) { return axis.share(std::min(below, of(each.live))); });
-      below = top;
-    };
-    for (std::size_t i = 0; i < chosen_; ++i) layer(i, below + of(last.bytes(rows_[i])));
-    if (lasting > below) layer(9, lasting);
-    layer(step_colour, static_cast<double>(most));
+          colours_[i], moments, [&](std::size_t moment) { return share_of(stacked(last, moment, i + 1)); },
+          [&](std::size_t moment) { return share_of(stacked(last, moment, i)); });
+    if (rest)
+      stairs(
+          9, moments, [&](std::size_t moment) { return share_of(all_of(last, moment, tier)); },
+          [&](std::size_t moment) { return share_of(stacked(last, moment, chosen_)); });
     if (planned > 0) {
       *out_ << "<path class=\"line dashed c8\" d=\"M";
-      plot_.point(0, axis.share(static_cast<double>(planned)));
+      plot_.point(0, share_of(planned));
       *out_ << "H1000\"/>";
     }
-    plot_.end(1, moments.size(), "action ");
+    plot_.end(1, moments, "action ");
   }
 
   void open_obligations(const last_step& last) {
@@ -27320,26 +27506,35 @@ class step_picture {
     plot_.end_caption();
     plot_.begin("Open obligations", axis);
     stairs(
-        3, moments, [&](const report_moment& each) { return axis.share(of(each.open)); },
-        [](const report_moment&) { return 0.0; });
+        3, moments.size(), [&](std::size_t moment) { return axis.share(of(moments[moment].open)); },
+        [](std::size_t) { return 0.0; });
     plot_.end(1, moments.size(), "action ");
   }
 
  private:
-  static constexpr std::size_t step_colour = 7;
-
-  // The largest purposes of the plan, in its order and with the colours that they have over the run.
+  // The largest purposes of the plan that have bytes, in its order and with the colours that they have over the run.
   void choose(const last_step& last, const report_tier_rows& tier, const report_subject& subject) noexcept {
     chosen_ = 0;
-    for (std::size_t row = tier.first; row < tier.first + tier.count && chosen_ < rows_.size(); ++row) {
-      std::size_t larger = 0;
-      for (std::size_t other = tier.first; other < tier.first + tier.count; ++other)
-        larger += subject.memory[other].planned > subject.memory[row].planned ||
-                          (subject.memory[other].planned == subject.memory[row].planned && other < row)
-                      ? 1
-                      : 0;
-      if (larger < rows_.size() && last.bytes(row) > 0) rows_[chosen_++] = row;
+    tier_colours colours(subject, tier);
+    for (std::size_t row = tier.first; row < tier.first + tier.count; ++row) {
+      bool any = false;
+      for (std::size_t moment = 0; moment < last.moments().size(); ++moment) any = any || last.live(moment, row) > 0;
+      if (const std::size_t colour = colours.of(row); any && colour < tier_colours::most) {
+        colours_[chosen_] = colour;
+        rows_[chosen_++] = row;
+      }
     }
+  }
+  [[nodiscard]] std::uint64_t stacked(const last_step& last, std::size_t moment, std::size_t count) const noexcept {
+    std::uint64_t out = 0;
+    for (std::size_t i = 0; i < count; ++i) out += last.live(moment, rows_[i]);
+    return out;
+  }
+  [[nodiscard]] static std::uint64_t all_of(const last_step& last, std::size_t moment,
+                                            const report_tier_rows& tier) noexcept {
+    std::uint64_t out = 0;
+    for (std::size_t row = tier.first; row < tier.first + tier.count; ++row) out += last.live(moment, row);
+    return out;
   }
   [[nodiscard]] static double of(std::uint64_t number) noexcept { return static_cast<double>(number); }
   [[nodiscard]] static double begin_of(std::span<const report_action> actions) noexcept {
@@ -27385,24 +27580,23 @@ class step_picture {
 
   // A value holds until the next action.
   template <class Upper, class Lower>
-  void stairs(std::size_t colour, std::span<const report_moment> moments, Upper&& upper, Lower&& lower) {
-    const auto width = static_cast<double>(moments.size());
-    const auto at = [&](std::size_t i) { return static_cast<double>(i) / width; };
+  void stairs(std::size_t colour, std::size_t moments, Upper&& upper, Lower&& lower) {
+    const auto at = [&](std::size_t i) { return of(i) / of(moments); };
     *out_ << "<path class=\"area c" << colour << "\" d=\"M";
-    for (std::size_t i = 0; i < moments.size(); ++i) {
-      plot_.point(at(i), upper(moments[i]));
-      plot_.point(at(i + 1), upper(moments[i]));
+    for (std::size_t i = 0; i < moments; ++i) {
+      plot_.point(at(i), upper(i));
+      plot_.point(at(i + 1), upper(i));
     }
-    for (std::size_t i = moments.size(); i-- > 0;) {
-      plot_.point(at(i + 1), lower(moments[i]));
-      plot_.point(at(i), lower(moments[i]));
+    for (std::size_t i = moments; i-- > 0;) {
+      plot_.point(at(i + 1), lower(i));
+      plot_.point(at(i), lower(i));
     }
     *out_ << "Z\"/>";
   }
 
   page_markup* out_;
   page_plot plot_;
-  std::array<std::size_t, 7> rows_{};  // of the memory picture
+  std::array<std::size_t, tier_colours::most> rows_{}, colours_{};  // of the memory picture
   std::size_t chosen_ = 0;
 };
 
@@ -27418,10 +27612,10 @@ namespace belay::inline BELAY_ABI {
 class rank_waiting {
  public:
   [[nodiscard]] static constexpr std::size_t room_bytes(std::size_t ranks) noexcept {
-    return 3 * report_room::bytes<double>(ranks);
+    return 2 * report_room::bytes<double>(ranks);
   }
   rank_waiting(std::size_t ranks, report_room& room)
-      : sums_(room.take<double>(ranks)), last_(room.take<double>(ranks)), sorted_(room.take<double>(ranks)) {}
+      : sums_(room.take<double>(ranks)), sorted_(room.take<double>(ranks)) {}
 
   /// Of another number of ranks they are left out.
   void add(std::uint64_t step, std::span<const double> waiting, report_history& history) noexcept {
@@ -27429,7 +27623,7 @@ class rank_waiting {
     for (std::size_t rank = 0; rank < waiting.size(); ++rank) {
       const double here = waiting[rank] - waiting[rank] == 0 ? waiting[rank] : 0;
       sums_[rank] += here;
-      last_[rank] = sorted_[rank] = here;
+      sorted_[rank] = here;
     }
     ++count_;
     std::sort(sorted_.begin(), sorted_.end());
@@ -27438,10 +27632,21 @@ class rank_waiting {
     history.add(report_curve::waiting_most, step, sorted_.back());
   }
 
+  /// The run goes on: the mean is of the steps from here on.
+  void begin_again() noexcept {
+    std::fill(sums_.begin(), sums_.end(), 0.0);
+    count_ = 0;
+  }
+
   [[nodiscard]] bool any() const noexcept { return count_ > 0; }
   [[nodiscard]] std::size_t ranks() const noexcept { return sums_.size(); }
   [[nodiscard]] double mean(std::size_t rank) const noexcept { return sums_[rank] / static_cast<double>(count_); }
-  [[nodiscard]] double last(std::size_t rank) const noexcept { return last_[rank]; }
+  /// The rank whose mean is number `place` of all, from the least on.
+  [[nodiscard]] std::size_t rank_at(std::size_t place) const noexcept {
+    for (std::size_t rank = 0; rank < ranks(); ++rank)
+      if (place_of(rank) == place) return rank;
+    return 0;
+  }
   /// The ranks that have waited least, which the others wait for: how many have waited less than `rank`.
   [[nodiscard]] std::size_t place_of(std::size_t rank) const noexcept {
     std::size_t less = 0;
@@ -27452,7 +27657,6 @@ class rank_waiting {
 
  private:
   std::span<double> sums_;
-  std::span<double> last_;
   std::span<double> sorted_;
   std::uint64_t count_ = 0;
 };
@@ -27470,7 +27674,8 @@ class page_tables {
     *out_ << "<div><b>" << history.buckets().last();
     *out_ << "</b><span>";
     if (subject.steps > 0) *out_ << "of " << subject.steps << " ";
-    *out_ << "steps</span></div>";
+    *out_ << ((subject.steps > 0 ? subject.steps : history.buckets().last()) == 1 ? "step" : "steps")
+          << "</span></div>";
     tile(history, report_curve::loss, "loss");
     tile(history, report_curve::eval_loss, "eval loss");
     tile(history, report_curve::tokens_per_s, "tokens/s");
@@ -27478,29 +27683,27 @@ class page_tables {
     tile(history, report_curve::grad_norm, "gradient norm");
     tile(history, report_curve::bubble, "bubble", page_unit::share);
     for (std::size_t i = 0; i < tiers.size() && i < report_history::most_tiers; ++i) {
-      if (history.peak(i) == 0) continue;
+      if (history.current_peak(i) == 0) continue;
       *out_ << "<div><b>";
-      out_->bytes(static_cast<double>(history.peak(i)), 3) << "</b><span>";
+      out_->bytes(static_cast<double>(history.current_peak(i)), 3) << "</b><span>";
       out_->text(tiers[i].tier, 20) << ", at most</span></div>";
     }
     *out_ << "</div>\n";
   }
 
   /// A bar a rank; of more than 16 the least, median and most, and the four that wait least.
-  void waiting(const rank_waiting& ranks, const report_history& history) {
+  void waiting(const rank_waiting& ranks) {
     if (!ranks.any()) return;
-    *out_ << "<figure><figcaption><b>Waiting by rank</b> <small>mean share of the pipeline phase"
+    *out_ << "<figure><figcaption><b>Waiting by rank</b> <small>share of the pipeline phase, mean over the steps"
           << (ranks.ranks() > most_ranks ? "; the four that wait least are those that others wait for" : "")
           << "</small></figcaption>\n<div class=\"bars\">";
     if (ranks.ranks() <= most_ranks) {
       for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) bar_of(rank, ranks);
     } else {
-      bar("least", history.last(report_curve::waiting_least));
-      bar("median", history.last(report_curve::waiting_median));
-      bar("most", history.last(report_curve::waiting_most));
-      for (std::size_t place = 0; place < 4; ++place)
-        for (std::size_t rank = 0; rank < ranks.ranks(); ++rank)
-          if (ranks.place_of(rank) == place) bar_of(rank, ranks);
+      bar("least", ranks.mean(ranks.rank_at(0)));
+      bar("median", ranks.mean(ranks.rank_at(ranks.ranks() / 2)));
+      bar("most", ranks.mean(ranks.rank_at(ranks.ranks() - 1)));
+      for (std::size_t place = 0; place < 4; ++place) bar_of(ranks.rank_at(place), ranks);
     }
     *out_ << "</div></figure>\n";
   }
@@ -27543,7 +27746,7 @@ class page_tables {
  private:
   void tile(const report_history& history, report_curve curve, std::string_view label,
             page_unit unit = page_unit::number) {
-    if (!history.has(curve)) return;
+    if (!history.current(curve)) return;
     *out_ << "<div><b>";
     out_->value(history.last(curve), unit, 4) << "</b><span>" << label << "</span></div>";
   }
@@ -27556,7 +27759,7 @@ class page_tables {
     bar_itself(ranks.mean(rank));
   }
   void bar(std::string_view label, double share) {
-    *out_ << "<span>" << label << ", last step</span>";
+    *out_ << "<span>" << label << "</span>";
     bar_itself(share);
   }
   void bar_itself(double share) {
@@ -27612,8 +27815,10 @@ class page_curves {
     const page_axis axis = page_axis::around(low, high, unit);
     plot_.caption(title, unit_text);
     for (const page_curve& each : which)
-      if (history_->has(each.curve))
+      if (history_->current(each.curve))
         plot_.key(each.colour, each.label).value(history_->last(each.curve), unit) << "</span>";
+      else if (history_->has(each.curve))
+        plot_.key(each.colour, each.label) << "before the resume</span>";
     plot_.end_caption();
     plot_.begin(title, axis);
     for (const page_curve& each : which) {
@@ -27798,8 +28003,8 @@ namespace belay::inline BELAY_ABI {
 
 class memory_stack {
  public:
-  static constexpr std::size_t most_colours = 7;  // purposes with a colour of their own, the largest; then the rest
-  static constexpr std::size_t rest_colour = 9;
+  static constexpr std::size_t most_colours = tier_colours::most;  // then the rest
+  static constexpr std::size_t rest_colour = tier_colours::rest;
 
   memory_stack(page_markup& out, const report_subject& subject, const report_history& history) noexcept
       : out_(&out), subject_(&subject), history_(&history), plot_(out) {}
@@ -27815,7 +28020,8 @@ class memory_stack {
     plot_.caption(tier.tier, "after each step");
     for (std::size_t i = 0; i < chosen_; ++i) {
       const std::size_t row = tier.first + rows_[i];
-      plot_.key(i, subject_->memory[row].purpose, "key area").bytes(last(history_->row_bytes(row)), 3) << "</span>";
+      plot_.key(colours_[i], subject_->memory[row].purpose, "key area").bytes(last(history_->row_bytes(row)), 3)
+          << "</span>";
     }
     const auto all = history_->bytes(number);
     const bool rest = has_rest(all, tier);
@@ -27828,7 +28034,7 @@ class memory_stack {
     plot_.begin(tier.tier, axis);
     for (std::size_t i = 0; i < chosen_; ++i) {
       const auto row = history_->row_bytes(tier.first + rows_[i]);
-      area(all, i, axis, [&](std::size_t bucket) { return sum_[bucket] + static_cast<double>(row[bucket]); });
+      area(all, colours_[i], axis, [&](std::size_t bucket) { return sum_[bucket] + static_cast<double>(row[bucket]); });
     }
     if (rest)
       area(all, rest_colour, axis,
@@ -27841,14 +28047,15 @@ class memory_stack {
   // The largest purposes of the plan, in its order.
   void choose(const report_tier_rows& tier) {
     chosen_ = 0;
-    const auto planned = [&](std::size_t row) { return subject_->memory[tier.first + row].planned; };
+    const tier_colours colours(*subject_, tier);
     for (std::size_t row = 0; row < tier.count && tier.first + row < report_history::most_rows; ++row) {
-      std::size_t larger = 0;
-      for (std::size_t other = 0; other < tier.count; ++other)
-        larger += planned(other) > planned(row) || (planned(other) == planned(row) && other < row) ? 1 : 0;
       const auto ever = history_->row_bytes(tier.first + row);
-      if (larger < most_colours && std::any_of(ever.begin(), ever.end(), [](std::uint64_t bytes) { return bytes > 0; }))
-        rows_[chosen_++] = row;
+      const std::size_t colour = colours.of(tier.first + row);
+      if (colour == tier_colours::most ||
+          std::none_of(ever.begin(), ever.end(), [](std::uint64_t bytes) { return bytes > 0; }))
+        continue;
+      colours_[chosen_] = colour;
+      rows_[chosen_++] = row;
     }
   }
 
@@ -27924,7 +28131,7 @@ class memory_stack {
   const report_subject* subject_;
   const report_history* history_;
   page_plot plot_;
-  std::array<std::size_t, most_colours> rows_{};
+  std::array<std::size_t, most_colours> rows_{}, colours_{};
   std::size_t chosen_ = 0;
   std::array<double, report_history::most_points> sum_{};
 };
@@ -28027,7 +28234,8 @@ inline constexpr std::string_view page_colours =
 
 namespace belay::inline BELAY_ABI {
 
-enum class report_state : std::uint8_t { running, finished, failed };
+/// `stopped`: as it was asked to, before its last step.
+enum class report_state : std::uint8_t { running, finished, stopped, failed };
 
 /// What a page is written from.
 struct report_content {
@@ -28052,7 +28260,7 @@ class page_writer {
   void write() {
     head();
     training();
-    page_curves(out_, of_->history).draw_marks();
+    if (of_->history.buckets().used() > 0) page_curves(out_, of_->history).draw_marks();
     memory();
     expert_picture(out_).draw(of_->experts, of_->subject);
     pipeline();
@@ -28068,13 +28276,11 @@ class page_writer {
     const report_subject& subject = of_->subject;
     out_ << "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
          << "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">";
-    if (of_->state == report_state::running) out_ << "<meta http-equiv=\"refresh\" content=\"10\">";
+    if (of_->state == report_state::running) out_ << page_ending::refresh;
     (out_ << "<link rel=\"icon\" href=\"data:,\"><title>").text(subject.title, 200)
         << "</title><style>" << page_style << page_colours;
     (out_ << "</style></head>\n<body><main><h1>").text(subject.title, 200) << "</h1>\n<p class=\"soft\">";
-    out_ << (of_->state == report_state::running    ? "running"
-             : of_->state == report_state::finished ? "finished"
-                                                    : "failed");
+    state();
     out_ << "; " << subject.ranks << (subject.ranks == 1 ? " rank" : " ranks") << "; as of ";
     time();
     if (of_->history.buckets().each() > 1)
@@ -28085,11 +28291,24 @@ class page_writer {
     page_tables(out_).tiles(subject, of_->history, of_->tiers);
   }
 
+  void state() {
+    switch (of_->state) {
+      case report_state::running: out_ << page_ending::running; break;
+      case report_state::finished: out_ << "finished"; break;
+      case report_state::stopped: out_ << "stopped at step " << of_->history.buckets().last() << " as asked"; break;
+      case report_state::failed: out_ << "failed"; break;
+    }
+  }
+
   void training() {
     page_curves curves(out_, of_->history);
+    if (of_->history.buckets().used() == 0) {
+      out_ << "<section><h2>Training</h2>\n<p>No step was trained.</p></section>\n";
+      return;
+    }
     out_ << "<section><h2>Training</h2><div class=\"two\">\n";
     const page_curve losses[] = {{report_curve::loss, "training", 0}, {report_curve::eval_loss, "evaluation", 1}};
-    curves.draw("Loss", "nats a token", losses, page_unit::number, page_base::data);
+    curves.draw("Loss", of_->subject.loss_unit, losses, page_unit::number, page_base::data);
     const page_curve speed[] = {{report_curve::tokens_per_s, "tokens/s", 2}};
     curves.draw("Speed", "tokens a second", speed, page_unit::number, page_base::zero);
     const page_curve norm[] = {{report_curve::grad_norm, "norm", 3}};
@@ -28102,13 +28321,15 @@ class page_writer {
   }
 
   void memory() {
-    if (of_->tiers.empty()) return;
+    if (of_->tiers.empty() || of_->history.buckets().used() == 0) return;
     out_ << "<section><h2>Memory of rank " << of_->subject.shown_rank << "</h2>";
     if (of_->subject.ranks > 1) out_ << "<p class=\"note\">The rank whose plan has most.</p>";
     out_ << "<div class=\"two\">\n";
     memory_stack stack(out_, of_->subject, of_->history);
-    for (std::size_t i = 0; i < of_->tiers.size(); ++i) stack.draw(i, of_->tiers[i]);
-    step_picture(out_).memory(of_->last, of_->tiers.front(), of_->subject);
+    for (std::size_t i = 0; i < of_->tiers.size(); ++i) {
+      stack.draw(i, of_->tiers[i]);
+      step_picture(out_).memory(of_->last, i, of_->tiers[i], of_->subject);
+    }
     step_picture(out_).open_obligations(of_->last);
     out_ << "</div></section>\n";
   }
@@ -28124,7 +28345,7 @@ class page_writer {
                                 {report_curve::waiting_median, "median", 3},
                                 {report_curve::waiting_least, "least", 2}};
     if (of_->waiting.ranks() > 1) curves.draw("Waiting", "over ranks", waits, page_unit::share, page_base::zero);
-    page_tables(out_).waiting(of_->waiting, history);
+    page_tables(out_).waiting(of_->waiting);
     out_ << "</div>\n";
     step_picture(out_).schedules(of_->last);
     out_ << "</section>\n";
@@ -28201,14 +28422,22 @@ class report_page {
   /// samples that cannot be read.
   void resume_after(std::uint64_t step, where at = where::current()) {
     sample_reader reader(subject_);
-    folder_->cut_where(
-        [&](std::string_view line, std::uint64_t begin) {
-          const report_line read = reader.read(line, folder_->samples_path(), begin, at);
-          if (read.what != report_line::kind::shape && read.sample.step > step) return false;
-          keep(read);
-          return true;
-        },
-        at);
+    const auto keep_line = [&](std::string_view line, std::uint64_t begin) {
+      const report_line read = reader.read(line, folder_->samples_path(), begin, at);
+      if (read.what != report_line::kind::shape && read.sample.step > step) return false;
+      keep(read);
+      return true;
+    };
+    try {
+      folder_->cut_where(keep_line, at);
+    } catch (const file_error& problem) {
+      throw file_error(
+          problem.path(), problem.offset(),
+          problem.message() + "; the report cannot go on with these samples: name another folder, or remove this file",
+          at);
+    }
+    history_.begin_again();
+    waiting_.begin_again();
     if (step > 0) mark(report_mark::resume, step);
   }
 
@@ -28240,6 +28469,8 @@ class report_page {
     sample_ = sample;
     write(report_state::finished, {});
   }
+  /// The last page of a run that ends before its last step, because it was asked to.
+  void stop() { write(report_state::stopped, {}); }
   /// The last page of a run that ends by an error.
   void fail(std::string_view why) { write(report_state::failed, why); }
 
@@ -28423,6 +28654,12 @@ template <any_table Table>
            two_digits(left) + "\" y=\"" + two_digits(y + 2) + "\" width=\"" + two_digits(chart) + "\" height=\"" +
            two_digits(row - 4) + "\" fill=\"#eee\"/>\n";
   }
+  // The numbers of all micro-batches have one size, by what the narrowest box has room for; or there are none.
+  double narrowest = chart;
+  for (const box& shown : boxes) narrowest = std::min(narrowest, scale * (shown.end - shown.begin));
+  const auto digits = static_cast<double>(std::to_string(table.micro_batches() - 1).size());
+  const double letters = std::min(11.0, (narrowest - 1) / (0.58 * digits));
+  constexpr double legible = 6;
   for (const box& shown : boxes) {
     const double x = left + scale * shown.begin;
     const double w = scale * (shown.end - shown.begin);
@@ -28433,9 +28670,9 @@ template <any_table Table>
            two_digits(y + 2) + "\" width=\"" + two_digits(w) + "\" height=\"" + two_digits(row - 4) +
            "\"><title>stage " + std::to_string(shown.stage) + ", " + kind + " of micro-batch " + number +
            "</title></rect>\n";
-    if (w < 7 * static_cast<double>(number.size())) continue;  // the number would not fit
-    svg += "<text class=\"t\" x=\"" + two_digits(x + w / 2) + "\" y=\"" + two_digits(y + 17) + "\">" + number +
-           "</text>\n";
+    if (letters < legible) continue;
+    svg += "<text class=\"t\" x=\"" + two_digits(x + w / 2) + "\" y=\"" + two_digits(y + 17) + "\" font-size=\"" +
+           two_digits(letters) + "\">" + number + "</text>\n";
   }
   return svg + "</svg>\n";
 }
@@ -28671,7 +28908,7 @@ inline void add_scalars(event_file& events, const step_report& report) {
 // thread and one for each of its streams. Ranks write their own text and send it to rank 0, which alone has the file.
 //
 //   belay::trace_file file("trace.json");                        // on rank 0, before training: refused here
-//   belay::trace_merge merge(control, {.first = 2, .last = 4}, "pp=0 ep=1", room);
+//   belay::trace_merge merge(control, "pp=0 ep=1", room);
 //   ...                                                          // steps 2 to 4 with a span_log
 //   merge.write(control, log, rank == 0 ? &file : nullptr);      // when all that they have started is over
 
@@ -28794,46 +29031,13 @@ struct traced_steps {
   [[nodiscard]] constexpr bool has(std::uint64_t step) const noexcept { return first <= step && step <= last; }
 };
 
-/// The file of a trace. What fails after it was opened is kept for `take_problem`, and nothing more is written.
-class trace_file {
- public:
-  /// Creates the file, or empties it. Throws file_error.
-  explicit trace_file(std::string path, where at = where::current()) : to_(std::move(path), at) {}
-
-  /// A piece of the text.
-  void write(std::string_view text) noexcept {
-    if (problem_ || failed_) return;
-    try {
-      to_.write(text);
-    } catch (const file_error& problem) {
-      problem_ = problem;
-      failed_ = true;
-    }
-  }
-  /// A trace of nothing: of a run that has failed before there was one. After another it is nothing.
-  void fail(std::string_view why) {
-    if (to_.written() > 0) return;
-    char room[4096];
-    json_line line(room);
-    line.open_object("otherData").field("failed", why.substr(0, 1000)).close();
-    line.open_array("traceEvents").close();
-    write(line.finish());
-  }
-  /// Why it is not complete, once.
-  [[nodiscard]] std::optional<file_error> take_problem() noexcept { return std::exchange(problem_, std::nullopt); }
-
- private:
-  output to_;
-  std::optional<file_error> problem_;
-  bool failed_ = false;
-};
-
 /// One rank's spans as events of a trace, in pieces.
 class trace_text {
  public:
   using clock_type = rank_clock<>;
-  /// Whether arrows go from sends to their receives.
-  enum class flows : std::uint8_t { left_out, paired };
+  /// Whether arrows go from sends to their receives. Of a run that has failed there are none, and what was under way
+  /// is a span without an end.
+  enum class flows : std::uint8_t { left_out, paired, of_failed_run };
 
   /// Of rank `rank`, which `label` describes. Times are from `base` of rank 0's clock. All of it outlives the text.
   trace_text(std::span<const traced_span> spans, std::size_t rank, std::string_view label, const clock_type& clock,
@@ -28868,7 +29072,9 @@ class trace_text {
       if (each.kind == span_kind::step) ++attempt_, of_step_ = number;
       const bool transfer = each.kind == span_kind::send || each.kind == span_kind::receive;
       if (!transfer) owner_ = number;
-      if (!spans_[owner_].over() || (transfer && flows_ == flows::left_out)) continue;
+      if (transfer && flows_ != flows::paired) continue;
+      const traced_span& owner = spans_[owner_];
+      if (!owner.over() && !(flows_ == flows::of_failed_run && owner.begun())) continue;
       return transfer ? put_flow(number) : each.kind == span_kind::memory ? put_counter(each) : put_span(each);
     }
     return {};
@@ -28897,12 +29103,14 @@ class trace_text {
 
   [[nodiscard]] std::string_view put_span(const traced_span& each) {
     char text[most_name];
+    const bool over = each.over();
     begin_event(each.kind == span_kind::layer
                     ? printed(text, each.call[0] == '\0' ? "%s%s" : "%s %s", each.name, each.call)
                 : each.kind == span_kind::step ? printed(text, "step %u", each.number)
                                                : printed(text, "%s", each.name),
-                belay::name(each.kind), "X", each.lane, each.begin);
-    line_.field("dur", microseconds(each.end - each.begin)).open_object("args");
+                belay::name(each.kind), over ? "X" : "B", each.lane, each.begin);
+    if (over) line_.field("dur", microseconds(each.end - each.begin));
+    line_.open_object("args");
     if (each.layer != traced_span::none) line_.field("layer", each.layer);
     if (each.micro_batch != traced_span::none) line_.field("micro_batch", each.micro_batch);
     if (each.bytes > 0) line_.field("bytes", each.bytes);
@@ -28973,6 +29181,75 @@ class trace_text {
   json_line line_{room_};
 };
 
+/// The file of a trace. What fails after it was opened is kept for `take_problem`, and nothing more is written.
+class trace_file {
+ public:
+  /// Creates the file, or empties it. Throws file_error.
+  explicit trace_file(std::string path, where at = where::current()) : to_(std::move(path), at) {}
+  trace_file(const trace_file&) = delete;
+  trace_file& operator=(const trace_file&) = delete;
+
+  /// A piece of the text.
+  void write(std::string_view text) noexcept {
+    attempt([&] { to_.write(text); });
+  }
+  /// The last piece: nothing follows it, not even a failure.
+  void finish(std::string_view text) noexcept {
+    write(text);
+    whole_ = true;
+  }
+  /// A trace of a run that has failed before there was one: why, and what a rank has in `events`, which may be null.
+  /// Ranks that share the file add theirs one after another, from any thread; after a whole trace it is nothing.
+  void fail(std::string_view why, trace_text* events = nullptr) noexcept {
+    const std::lock_guard one(failing_);
+    if (whole_) return;
+    attempt([&] {
+      std::array<char, 2 * trace_text::least_room> room;
+      const bool first = !std::exchange(failed_run_, true);
+      if (first) {
+        to_.take_back(to_.written());
+        json_line line(room);
+        line.field("displayTimeUnit", "ms").open_object("otherData").field("failed", why.substr(0, 1000)).close();
+        line.open_array("traceEvents").close();
+        std::string_view head = line.finish();
+        head.remove_suffix(3);  // what ends array, object and line
+        to_.write(head);
+      } else {
+        to_.take_back(end.size());
+      }
+      if (events != nullptr)
+        for (std::string_view piece = events->next(room); !piece.empty(); piece = events->next(room)) {
+          if (!std::exchange(any_event_, true)) piece.remove_prefix(1);  // the comma
+          to_.write(piece);
+        }
+      to_.write(end);
+    });
+  }
+  /// What ends the array of events, and the file.
+  static constexpr std::string_view end = "\n]}\n";
+
+  /// Why it is not complete, once.
+  [[nodiscard]] std::optional<file_error> take_problem() noexcept { return std::exchange(problem_, std::nullopt); }
+
+ private:
+  template <class Action>
+  void attempt(Action&& action) noexcept {
+    if (broken_) return;
+    try {
+      action();
+    } catch (const file_error& problem) {
+      problem_ = problem;
+      broken_ = true;
+    }
+  }
+
+  output to_;
+  std::optional<file_error> problem_;
+  std::mutex failing_;
+  bool whole_ = false, failed_run_ = false, any_event_ = false;
+  bool broken_ = false;  // nothing more is written
+};
+
 /// Made by all ranks, before the first traced step.
 class trace_merge {
  public:
@@ -28982,13 +29259,19 @@ class trace_merge {
   /// `control` has all ranks, and `label` says which of them this is. `room`, of `room_bytes` or more, outlives it.
   /// Collective.
   template <class Group>
-  trace_merge(const Group& control, traced_steps steps, std::string label, std::span<char> room)
-      : steps_(steps),
-        label_(std::move(label)),
+  trace_merge(const Group& control, std::string label, std::span<char> room)
+      : label_(std::move(label)),
         room_(room),
         clock_(control),
         totals_(static_cast<std::size_t>(control.size())),
         uncertainty_(totals_.size()) {}
+
+  /// Of a run that has failed: adds what this rank, number `rank`, has done until then to `file`, which ranks may
+  /// share. Not collective, and waits for nothing.
+  void fail(std::string_view why, std::size_t rank, const span_log& log, trace_file& file) const noexcept {
+    trace_text text(log.spans(), rank, label_, clock_, 0, trace_text::flows::of_failed_run);
+    file.fail(why, &text);
+  }
 
   /// Writes what all ranks have in their logs to `file`, which rank 0 has, and the others do not. All that was started
   /// with a log is over. Collective over `control`, whose calls are not traced meanwhile; allocates nothing.
@@ -29003,7 +29286,7 @@ class trace_merge {
       base = std::min(base, each.begin);
       forgotten += each.forgotten;
     }
-    if (file != nullptr) begin(*file);
+    if (file != nullptr) begin(*file, log);
     const auto which = forgotten > 0 ? trace_text::flows::left_out : trace_text::flows::paired;
     trace_text text(log.spans(), static_cast<std::size_t>(control.rank()), label_, clock_, base, which);
     if (control.rank() == 0) {
@@ -29013,7 +29296,7 @@ class trace_merge {
         if (file != nullptr) file->write(piece);
       }
       for (int rank = 1; rank < control.size(); ++rank) receive(control, rank, file);
-      if (file != nullptr) file->write("\n]}\n");
+      if (file != nullptr) file->finish(trace_file::end);
     } else {
       std::uint64_t bytes = 0;
       do {
@@ -29046,7 +29329,7 @@ class trace_merge {
     }
     return out;
   }
-  void begin(trace_file& file) {
+  void begin(trace_file& file, const span_log& log) {
     std::uint64_t forgotten = 0, unfinished = 0;
     for (std::size_t rank = 0; rank < totals_.size(); ++rank) {
       forgotten += totals_[rank].forgotten;
@@ -29055,13 +29338,27 @@ class trace_merge {
     }
     json_line line(room_);
     line.field("displayTimeUnit", "ms").open_object("otherData");
-    line.field("ranks", totals_.size()).field("first_step", steps_.first).field("last_step", steps_.last);
+    line.field("ranks", totals_.size());
+    put_steps(line, log);
     line.field("forgotten", forgotten).field("unfinished", unfinished);
     line.array("clock_uncertainty_us", std::span<const double>(uncertainty_)).close();
     std::string_view head = line.finish();
     head.remove_suffix(2);  // the brace that ends it, and the newline
     file.write(head);
     file.write(",\"traceEvents\":[");
+  }
+  // Those that rank 0 has begun, which may be fewer than were asked for.
+  void put_steps(json_line& line, const span_log& log) const {
+    std::uint64_t first = 0, last = 0;
+    for (const traced_span& each : log.spans()) {
+      if (each.kind != span_kind::step) continue;
+      first = first == 0 ? each.number : first;
+      last = each.number;
+    }
+    if (first == 0)
+      line.null_field("first_step").null_field("last_step");
+    else
+      line.field("first_step", first).field("last_step", last);
   }
   template <class Group>
   void receive(const Group& control, int rank, trace_file* file) {
@@ -29075,7 +29372,6 @@ class trace_merge {
     }
   }
 
-  traced_steps steps_;
   std::string label_;
   std::span<char> room_;
   rank_clock<> clock_;
@@ -34400,6 +34696,7 @@ struct run_parts {
 struct no_symmetric_heap {
   explicit no_symmetric_heap(const auto&...) noexcept {}
   void follow(const auto&) noexcept {}
+  [[nodiscard]] static std::size_t live_bytes() noexcept { return 0; }
   [[nodiscard]] static std::size_t peak_bytes() noexcept { return 0; }
   [[nodiscard]] static std::size_t extent_bytes() noexcept { return 0; }
 };
@@ -34410,18 +34707,6 @@ struct heap_of {
 template <has_symmetric_memory Group>
 struct heap_of<Group> {
   using type = symmetric_heap<Group>;
-};
-
-/// A lease for as long as the run.
-struct lasting_lease {
-  std::span<std::byte> memory;
-  std::size_t item;  // its number in the plan
-};
-/// A lease of which ranks have shares.
-struct rank_shares {
-  std::size_t item;                // its number in the plan
-  std::vector<std::size_t> bytes;  // of each rank of the world
-  std::size_t reached;             // address space in symmetric memory; 0: it is not there
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -34647,6 +34932,87 @@ requires can_all_gather<Group, std::uint64_t>
 //     }
 //   };
 
+// ---- belay/train/lasting_leases.hpp
+//
+// What a run has leased for as long as it lasts: rows of its plan, the memory of each, what other ranks have of it, and
+// what is given back meanwhile.
+
+namespace belay::inline BELAY_ABI {
+
+/// A lease for as long as the run.
+struct lasting_lease {
+  std::span<std::byte> memory;
+  std::size_t item;  // its number in the plan
+};
+/// A lease of which ranks have shares.
+struct rank_shares {
+  std::size_t item;                // its number in the plan
+  std::vector<std::size_t> bytes;  // of each rank of the world
+  std::size_t reached;             // address space in symmetric memory; 0: it is not there
+};
+
+class lasting_leases {
+ public:
+  /// A row of the plan, and the memory that is it, where it is not a file's or in symmetric memory.
+  void add(plan_item item, std::span<std::byte> memory = {}) {
+    if (!memory.empty()) leases_.push_back({memory, rows_.items().size()});
+    rows_.add(std::move(item));
+    vacated_.push_back(0);
+  }
+  /// The next row is of a lease of which ranks have shares: `bytes_of(rank)` each.
+  template <class BytesOf>
+  void add_shares(int ranks, const BytesOf& bytes_of) {
+    rank_shares all{rows_.items().size(), {}, 0};
+    for (int rank = 0; rank < ranks; ++rank) all.bytes.push_back(leased_size(bytes_of(rank)));
+    shares_.push_back(std::move(all));
+  }
+  /// The last such row is in symmetric memory, of so many bytes on each rank.
+  void note_reach(std::size_t bytes) noexcept { shares_.back().reached = bytes; }
+
+  [[nodiscard]] const rank_plan& rows() const noexcept { return rows_; }
+  /// Of row `item` what ranks have; null where they have no shares.
+  [[nodiscard]] const rank_shares* shares_of(std::size_t item) const noexcept {
+    const rank_shares* out = nullptr;
+    for (const rank_shares& each : shares_)
+      if (each.item == item) out = &each;
+    return out;
+  }
+  /// Leases of a tier for a purpose.
+  [[nodiscard]] std::vector<lasting_lease> of(tier where_it_is, std::string_view purpose) const {
+    std::vector<lasting_lease> out;
+    for (const lasting_lease& each : leases_)
+      if (const plan_item& item = rows_.items()[each.item];
+          item.where_it_is == where_it_is && item.purpose == purpose && !each.memory.empty())
+        out.push_back(each);
+    return out;
+  }
+
+  /// A part of a lease is given back for some time, and used again; leased bytes of the row are those that are not.
+  void vacate(const std::span<std::byte> part) noexcept { row_of(part) += leased_size(part.size()); }
+  void occupy(const std::span<std::byte> part) noexcept { row_of(part) -= leased_size(part.size()); }
+  [[nodiscard]] std::size_t live_bytes(std::size_t row) const noexcept {
+    return rows_.items()[row].bytes - vacated_[row];
+  }
+
+ private:
+  // What is no lease's, as a part of a file, is counted where nobody reads it.
+  [[nodiscard]] std::size_t& row_of(const std::span<std::byte> part) noexcept {
+    for (const lasting_lease& each : leases_)
+      if (!std::less<>()(part.data(), each.memory.data()) &&
+          std::less<>()(part.data(), each.memory.data() + each.memory.size()))
+        return vacated_[each.item];
+    return elsewhere_;
+  }
+
+  rank_plan rows_;
+  std::vector<rank_shares> shares_;
+  std::vector<lasting_lease> leases_;
+  std::vector<std::size_t> vacated_;  // by row
+  std::size_t elsewhere_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/train/step_numbers.hpp
 //
 // What a loop over `run.steps(n)` runs over: the numbers of steps, each until its step is committed.
@@ -34713,7 +35079,7 @@ class run {
         again_(again),
         parts_(std::move(parts)) {
     parts_.make(engine_, planned_.activations, meters_[tier::device], streams, number);
-    used_.add(tier::device, "findings", Engine::findings_bytes);
+    leased_.add({tier::device, "findings", Engine::findings_bytes, Engine::findings_bytes});
     meters_[tier::device].add(Engine::findings_bytes);
     if (rehearsing() || planned_.workspace == 0) return;
     [[maybe_unused]] const auto workspace = lease<std::byte>(tier::device, planned_.workspace, workspace_row);
@@ -34733,7 +35099,21 @@ class run {
   /// The plan of this rank: what the rehearsal leased. Empty in a rehearsal.
   [[nodiscard]] const rank_plan& planned() const noexcept { return plan_; }
   /// What has been leased for as long as the run.
-  [[nodiscard]] const rank_plan& lasting() const noexcept { return used_; }
+  [[nodiscard]] const rank_plan& lasting() const noexcept { return leased_.rows(); }
+  /// Calls `see(tier, purpose, bytes)` with what is leased now, row after row of the plan, always in the same order.
+  /// The bytes of a tier add up to its meter's.
+  template <std::invocable<tier, std::string_view, std::size_t> See>
+  void each_live(See&& see) const {
+    const std::vector<plan_item>& rows = lasting().items();
+    for (std::size_t row = 0; row < rows.size(); ++row)
+      see(rows[row].where_it_is, std::string_view(rows[row].purpose), leased_.live_bytes(row));
+    for (const auto& one : of_steps_)
+      see(one->leases.where_it_is(), std::string_view(one->purpose), one->leases.offsets().live_bytes());
+    see(tier::device, std::string_view("activations"), engine_->activations().offsets().live_bytes());
+    std::size_t windows = 0;
+    for (const auto& one : windows_) windows += one->heap->live_bytes();
+    see(tier::device, std::string_view("expert windows"), windows);
+  }
 
   /// Memory for as long as the run: `purpose` is its row in the plan. Zeroed; in a rehearsal, addresses.
   template <class T>
@@ -34744,8 +35124,8 @@ class run {
     if (!region)
       region.emplace(where_it_is, parts_.zeroed_region(*engine_, where_it_is, most), 4096, meters_[where_it_is]);
     const auto memory = region->template lease<T>(extents<1>{elements}, leases_, at);
-    lasting_.push_back({std::as_writable_bytes(memory.flat()), used_.items().size()});
-    used_.add(where_it_is, purpose, leased_size(elements * sizeof(T)));
+    const std::size_t bytes = leased_size(elements * sizeof(T));
+    leased_.add({where_it_is, purpose, bytes, bytes}, std::as_writable_bytes(memory.flat()));
     return {memory.data(), elements};
   }
 
@@ -34754,7 +35134,7 @@ class run {
   template <class T, std::invocable<int> ElementsOf>
   [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
                                          where at = where::current()) {
-    note_share([&](int rank) { return elements_of(rank) * sizeof(T); });
+    if constexpr (rehearsing()) leased_.add_shares(ranks_, [&](int rank) { return elements_of(rank) * sizeof(T); });
     return lease<T>(where_it_is, elements_of(number_), purpose, at);
   }
 
@@ -34775,10 +35155,10 @@ class run {
     const std::size_t elements = elements_of(number_);
     if constexpr (rehearsing()) {
       const std::span<T> own = lease_share<T>(where_it_is, elements_of, purpose, at);
-      shares_.back().reached = most;
+      leased_.note_reach(most);
       return {own, {}};
     } else if constexpr (directly_addressable<group_type>) {
-      used_.add(where_it_is, purpose, leased_size(elements * sizeof(T)), most);
+      leased_.add({where_it_is, purpose, leased_size(elements * sizeof(T)), most});
       const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
       reached_.push_back(std::make_unique<heap_type>(group, options, at));
       const auto slot = reached_.back()->lease(elements * sizeof(T), purpose, at);
@@ -34787,10 +35167,9 @@ class run {
       return out;
     } else {
       const std::size_t bytes = leased_size(elements * sizeof(T));
-      used_.add(where_it_is, purpose, bytes, most);
-      unreached_.push_back(
-          std::make_unique<arena<memory_type>>(where_it_is, parts_.zeroed_region(*engine_, where_it_is, bytes), 1,
-                                               meters_[where_it_is]));
+      leased_.add({where_it_is, purpose, bytes, most});
+      unreached_.push_back(std::make_unique<arena<memory_type>>(
+          where_it_is, parts_.zeroed_region(*engine_, where_it_is, bytes), 1, meters_[where_it_is]));
       const auto memory = unreached_.back()->template lease<T>(extents<1>{elements}, leases_, at);
       return {{memory.data(), elements}, {}};
     }
@@ -34798,27 +35177,23 @@ class run {
 
   /// What has been leased so of a tier for a purpose.
   [[nodiscard]] std::vector<lasting_lease> leases_of(tier where_it_is, std::string_view purpose) const {
-    std::vector<lasting_lease> out;
-    for (const lasting_lease& each : lasting_)
-      if (const plan_item& item = used_.items()[each.item];
-          item.where_it_is == where_it_is && item.purpose == purpose && !each.memory.empty())
-        out.push_back(each);
-    return out;
+    return leased_.of(where_it_is, purpose);
   }
   /// What such a lease has on rank `rank` of the world, in bytes; in a run, for its own rank alone.
   [[nodiscard]] std::size_t bytes_on(const lasting_lease& leased, int rank) const {
-    for (const rank_shares& each : shares_)
-      if (each.item == leased.item) return each.bytes[static_cast<std::size_t>(rank)];
-    return leased.memory.size();
+    const rank_shares* const shares = leased_.shares_of(leased.item);
+    return shares == nullptr ? leased.memory.size() : shares->bytes[static_cast<std::size_t>(rank)];
   }
   /// A part of such a lease, whole cache lines, is taken off the tier's meter, and its pages are given back.
   void vacate(tier where_it_is, std::span<std::byte> part) noexcept {
     meters_[where_it_is].remove(leased_size(part.size()));
+    leased_.vacate(part);
     if constexpr (!rehearsing() && !device_region<memory_type>) discard_pages(part.data(), part.size());
   }
   /// It is written from here on, and counts again.
   void occupy(tier where_it_is, std::span<std::byte> part) noexcept {
     meters_[where_it_is].add(leased_size(part.size()));
+    leased_.occupy(part);
   }
 
   /// Bytes that something else has taken in a tier for as long as the run, such as those of a file: `bytes_of(rank)`
@@ -34826,9 +35201,9 @@ class run {
   template <std::invocable<int> BytesOf>
   void charge_share(tier where_it_is, BytesOf&& bytes_of, const char* purpose,
                     file_bytes of_file = file_bytes::on_disk) {
-    note_share(bytes_of);
+    if constexpr (rehearsing()) leased_.add_shares(ranks_, bytes_of);
     const std::size_t bytes = leased_size(bytes_of(number_));
-    used_.add({where_it_is, purpose, bytes, bytes, of_file});
+    leased_.add({where_it_is, purpose, bytes, bytes, of_file});
     meters_[where_it_is].add(bytes);
     meters_[where_it_is].count_allocation();
   }
@@ -34883,8 +35258,8 @@ class run {
   /// Calls `print(mean_loss)`, or `print(step_summary)`, on rank 0 alone, and never in a rehearsal. `result` is the
   /// token of a committed step, or an evaluation, which has the mean alone.
   template <class Result, class Print>
-  requires(std::invocable<Print&, double> ||
-           std::invocable<Print&, const step_summary&>) void report(const Result& result, Print&& print) {
+    requires(std::invocable<Print&, double> || std::invocable<Print&, const step_summary&>)
+  void report(const Result& result, Print&& print) {
     if constexpr (!rehearsing()) {
       if (number_ != 0) return;
       if constexpr (std::invocable<Print&, const step_summary&>)
@@ -34932,14 +35307,11 @@ class run {
     planned_run out;
     out.memory.computes = planned_.computes;
     if constexpr (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
-    for (std::size_t i = 0; i < used_.items().size(); ++i) {
-      plan_item item = used_.items()[i];
-      std::size_t reached = 0;
-      for (const rank_shares& each : shares_) {
-        if (each.item != i) continue;
-        item.bytes = each.bytes[static_cast<std::size_t>(rank)];
-        reached = each.reached;
-      }
+    for (std::size_t i = 0; i < lasting().items().size(); ++i) {
+      plan_item item = lasting().items()[i];
+      const rank_shares* const shares = leased_.shares_of(i);
+      if (shares != nullptr) item.bytes = shares->bytes[static_cast<std::size_t>(rank)];
+      const std::size_t reached = shares == nullptr ? 0 : shares->reached;
       item.capacity = std::max(item.bytes, reached);
       out.plan.add(item);
       if (reached == 0) out.memory.persistent[static_cast<std::size_t>(item.where_it_is)] += item.bytes;
@@ -34955,7 +35327,7 @@ class run {
     std::array<std::size_t, tier_count> left{};
     for (std::size_t t = 0; t < tier_count; ++t) {
       const std::size_t peak = meters_[static_cast<tier>(t)].peak_bytes();
-      left[t] = peak - std::min(peak, used_.peak_bytes(static_cast<tier>(t)));  // less, where a part was vacated
+      left[t] = peak - std::min(peak, lasting().peak_bytes(static_cast<tier>(t)));  // less, where a part was vacated
     }
     std::size_t& rest = left[static_cast<std::size_t>(tier::device)];
     rest -= window_peak;
@@ -34987,15 +35359,6 @@ class run {
     file_bytes of_file;
   };
   static constexpr std::size_t most_leases = 16384;  // of a step, beside the engine's
-
-  template <class BytesOf>
-  void note_share([[maybe_unused]] const BytesOf& bytes_of) {
-    if constexpr (rehearsing()) {
-      rank_shares all{used_.items().size(), {}, 0};
-      for (int rank = 0; rank < ranks_; ++rank) all.bytes.push_back(leased_size(bytes_of(rank)));
-      shares_.push_back(std::move(all));
-    }
-  }
 
   void open_window(std::size_t index, std::size_t bytes, where at) {
     window& one = *windows_[index];
@@ -35031,9 +35394,7 @@ class run {
   tier_meters meters_;
   std::array<std::optional<arena<memory_type>>, tier_count> persistent_;
   lease_chain leases_;
-  rank_plan used_;
-  std::vector<rank_shares> shares_;
-  std::vector<lasting_lease> lasting_;
+  lasting_leases leased_;
   // These outlive the streams, whose work may point to them.
   std::vector<std::shared_ptr<const void>> kept_;
   std::vector<std::unique_ptr<within_steps>> of_steps_;
@@ -39809,8 +40170,6 @@ class abort_flag {
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
-
-#include <climits>
 
 namespace belay::inline BELAY_ABI {
 

@@ -130,7 +130,7 @@ class rank_session {
       if (first_) {
         const belay::step_report printed =
             prepared_->printer.print(step, *result, seconds, trainer_.shared(), trainer_.memory());
-        report_.add(printed, *result, trainer_.shared(), run_->lasting());
+        report_.add(printed, *result, trainer_.shared());
         recent[step % 10] = result->loss;
         // The first step warms up; where it is the only one, it is all there is to time.
         if (step > done_ + 1 || run.steps == done_ + 1) timed_seconds += seconds;

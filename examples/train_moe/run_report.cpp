@@ -19,7 +19,8 @@ void run_report::begin(prepared_run& prepared, std::span<std::byte> room) {
   flops_per_token_ = model_flops_per_token(run);
   rows_ = subject.memory;
   tiers_ = belay::tiers_of(rows_);
-  lasts_.resize(rows_.size()), live_.resize(rows_.size());
+  // Without a record the tiers' bytes alone are known.
+  if (record_.any() && rows_.size() <= step_record::most_rows) live_.resize(rows_.size());
   bytes_.resize(tiers_.size());
   waiting_.resize(subject.ranks);
   schedule_ = std::make_unique<const belay::schedule::dynamic_table>(schedule_of(run));
@@ -27,23 +28,13 @@ void run_report::begin(prepared_run& prepared, std::span<std::byte> room) {
   forward_.resize(schedule_->stages()), backward_.resize(schedule_->stages());
   std::size_t computes = 0;
   for (std::size_t stage = 0; stage < schedule_->stages(); ++stage) computes += schedule_->actions(stage).size();
-  executed_.reserve(computes), planned_.reserve(computes), moments_.reserve(computes);
+  executed_.reserve(computes), planned_.reserve(computes);
+  moments_.reserve(step_record::most_moments), moment_live_.reserve(step_record::most_moments * live_.size());
   page_.emplace(*prepared.report, std::move(subject), room);
 }
 
 void run_report::resume_after(std::size_t step) {
   if (page_) page_->resume_after(step, belay::where{});
-}
-
-// The shown rank's purposes last where this rank's do. What is moved away while others train is not there.
-void run_report::find_lasting(const belay::rank_plan& lasting) {
-  if (std::exchange(found_, true)) return;
-  for (std::size_t row = 0; row < rows_.size(); ++row) {
-    const bool lasts = std::ranges::any_of(lasting.items(), [&](const belay::plan_item& item) {
-      return item.bytes > 0 && belay::name(item.where_it_is) == rows_[row].tier && item.purpose == rows_[row].purpose;
-    });
-    lasts_[row] = lasts && rows_[row].purpose != "out of phase" ? rows_[row].planned : 0;
-  }
 }
 
 void run_report::read_bytes(const belay::step_report& printed) {
@@ -55,17 +46,15 @@ void run_report::read_bytes(const belay::step_report& printed) {
                                                                                      : printed.file;
     bytes_[i] = {};
     if (from.used()) bytes_[i] = {from.live[shown_rank_], from.peak[shown_rank_], from.planned[shown_rank_]};
-    std::uint64_t itemised = 0;
-    for (std::size_t row = tier.first; row < tier.first + tier.count; ++row) itemised += lasts_[row];
-    for (std::size_t row = tier.first; row < tier.first + tier.count; ++row)
-      live_[row] = itemised <= bytes_[i].live ? lasts_[row] : 0;  // else it has moved: the tier's bytes alone are known
   }
+  if (record_.any())
+    for (std::size_t row = 0; row < live_.size(); ++row) live_[row] = record_.live(record_.moments(), row);
 }
 
 // The first pipeline's actions, and the schedule played with each stage's mean times, as that which predicts the
 // bubble.
 void run_report::read_schedules(std::span<const double> shared) {
-  executed_.clear(), planned_.clear(), moments_.clear();
+  executed_.clear(), planned_.clear(), moments_.clear(), moment_live_.clear();
   if (!record_.any()) return;
   using kind = belay::report_action::kind;
   const auto kind_of = [](const belay::schedule::action& each) {
@@ -90,15 +79,19 @@ void run_report::read_schedules(std::span<const double> shared) {
     planned_.push_back({stage, next.micro_batch, kind_of(next), begin, end});
   };
   player_->play_watched(forward_, backward_, watch);
-  for (std::size_t number = 0; number < schedule_->actions(shown_rank_ / each).size(); ++number)
-    moments_.push_back(
-        {static_cast<std::uint64_t>(record_.live(number)), static_cast<std::uint64_t>(record_.open(number))});
+  const std::size_t moments = record_.moments_of(schedule_->actions(shown_rank_ / each).size());
+  for (std::size_t moment = 0; moment < moments; ++moment) {
+    std::uint64_t of_first_tier = 0;
+    for (std::size_t row = 0; row < live_.size(); ++row) {
+      moment_live_.push_back(record_.live(moment, row));
+      of_first_tier += row < tiers_.front().count ? moment_live_.back() : 0;
+    }
+    moments_.push_back({of_first_tier, record_.open(moment)});
+  }
 }
 
-void run_report::add(const belay::step_report& printed, const step_result& result, std::span<const double> shared,
-                     const belay::rank_plan& lasting) {
+void run_report::add(const belay::step_report& printed, const step_result& result, std::span<const double> shared) {
   if (!page_) return;
-  find_lasting(lasting);
   read_bytes(printed);
   read_schedules(shared);
   const bool pipelined = schedule_->stages() > 1;  // else nobody waits for a neighbour
@@ -117,6 +110,7 @@ void run_report::add(const belay::step_report& printed, const step_result& resul
   }
   sample.replays = result.replays, sample.plan_misses = printed.plan_misses;
   sample.tiers = bytes_, sample.live = live_, sample.moments = moments_;
+  sample.moment_live = moment_live_;
   sample.expert_tokens = printed.expert_tokens;
   sample.waits = waits_.waits(), sample.waits_step = std::exchange(before_, printed.step);
   page_->add(sample);

@@ -39,6 +39,7 @@ class run_report {
     record_ = step_record(prepared.line.run, run);
     if (run.rehearsing()) return;
     shown_rank_ = belay::fullest_rank(prepared.plan.plan);
+    plan_ = &prepared.plan.plan;
     if (!room.empty()) begin(prepared, room);
   }
   run_report(const run_report&) = delete;  // the trainer's pipeline points into it
@@ -49,7 +50,9 @@ class run_report {
   template <class Trainer>
   void watch(Trainer& trainer) {
     if (!wanted_) return;
-    record_.watch(trainer);
+    if constexpr (!Trainer::rehearsing())
+      if (static_cast<std::size_t>(trainer.mesh().control().rank()) == shown_rank_)
+        record_.watch(trainer, belay::report_rows(*plan_, shown_rank_));
     waits_.open(trainer);
   }
   /// Around each step.
@@ -63,17 +66,15 @@ class run_report {
   }
   /// After each committed step, before add(). Collective over the world.
   template <class Trainer>
-  void gather(const Trainer& trainer) {
-    record_.gather(trainer, shown_rank_);
+  void gather(Trainer& trainer) {
+    record_.gather(trainer);
     waits_.gather(trainer);
   }
 
   /// The run goes on after `step`. Throws belay::file_error for samples that cannot be read.
   void resume_after(std::size_t step);
-  /// A committed step as it was printed; `shared` is the table of all ranks, `lasting` what this rank has leased for
-  /// the run.
-  void add(const belay::step_report& printed, const step_result& result, std::span<const double> shared,
-           const belay::rank_plan& lasting);
+  /// A committed step as it was printed; `shared` is the table of all ranks.
+  void add(const belay::step_report& printed, const step_result& result, std::span<const double> shared);
   void add_eval_loss(std::size_t step, double loss);
   void mark(belay::report_mark which, std::size_t step);
   /// The last page, of a run that is over, was asked to stop, or fails.
@@ -83,7 +84,6 @@ class run_report {
 
  private:
   void begin(prepared_run& prepared, std::span<std::byte> room);
-  void find_lasting(const belay::rank_plan& lasting);
   void read_bytes(const belay::step_report& printed);
   void read_schedules(std::span<const double> shared);
   void say_problem();
@@ -93,12 +93,13 @@ class run_report {
   double peak_flops_ = 0;       // of all ranks; 0: not known
   double flops_per_token_ = 0;  // of the model
   bool wanted_ = false;
+  const belay::plan* plan_ = nullptr;  // in a run
   std::size_t shown_rank_ = 0;
   std::vector<belay::report_row> rows_;
   std::vector<belay::report_tier_rows> tiers_;
-  std::vector<std::uint64_t> lasts_, live_;  // by row: bytes for as long as the run; now
-  std::vector<belay::report_tier> bytes_;    // by tier
-  std::vector<double> waiting_;              // by rank
+  std::vector<std::uint64_t> live_;        // by row: after the step
+  std::vector<belay::report_tier> bytes_;  // by tier
+  std::vector<double> waiting_;            // by rank
   step_record record_;
   wait_record waits_;
   std::uint64_t before_ = 0;                                        // the step before this one, of this run
@@ -107,7 +108,7 @@ class run_report {
   std::vector<double> forward_, backward_;  // by stage: seconds of a micro-batch
   std::vector<belay::report_action> executed_, planned_;
   std::vector<belay::report_moment> moments_;
-  bool found_ = false;
+  std::vector<std::uint64_t> moment_live_;  // [moment][row]
   std::optional<belay::report_page> page_;
 };
 

@@ -5,9 +5,9 @@
 # there is no Clang, g++ keeps every inline function and the symbol table is read.
 #
 # But for this: a signal handler is given a number and an address, and can be given nothing else. Which rehearsals the
-# faulting thread has open, which folder is to be removed, who asks whether the run is to stop, and what handled the
-# signal before, it can find in static storage only.
-set(of_signal_handlers "rehearsing_thread_|fault_handler_|guarded_folder_|requested_stop_")
+# faulting thread has open, which folder is to be removed, which page says that its run goes on, who asks whether
+# the run is to stop, and what handled the signal before, it can find in static storage only.
+set(of_signal_handlers "rehearsing_thread_|fault_handler_|guarded_folder_|requested_stop_|watched_page_")
 include(${CMAKE_CURRENT_LIST_DIR}/all_headers.cmake)
 
 # Of Clang's dump: variables that a namespace holds, and those that are called static, inline or thread-local.

@@ -38,6 +38,7 @@
 #include "belay/step/call_order.hpp"
 #include "belay/step/engine.hpp"
 #include "belay/step/phase.hpp"
+#include "belay/train/lasting_leases.hpp"  // IWYU pragma: export
 #include "belay/train/plan.hpp"
 #include "belay/train/run_memory.hpp"  // IWYU pragma: export
 #include "belay/train/step_numbers.hpp"
@@ -65,7 +66,7 @@ class run {
         again_(again),
         parts_(std::move(parts)) {
     parts_.make(engine_, planned_.activations, meters_[tier::device], streams, number);
-    used_.add(tier::device, "findings", Engine::findings_bytes);
+    leased_.add({tier::device, "findings", Engine::findings_bytes, Engine::findings_bytes});
     meters_[tier::device].add(Engine::findings_bytes);
     if (rehearsing() || planned_.workspace == 0) return;
     [[maybe_unused]] const auto workspace = lease<std::byte>(tier::device, planned_.workspace, workspace_row);
@@ -85,7 +86,21 @@ class run {
   /// The plan of this rank: what the rehearsal leased. Empty in a rehearsal.
   [[nodiscard]] const rank_plan& planned() const noexcept { return plan_; }
   /// What has been leased for as long as the run.
-  [[nodiscard]] const rank_plan& lasting() const noexcept { return used_; }
+  [[nodiscard]] const rank_plan& lasting() const noexcept { return leased_.rows(); }
+  /// Calls `see(tier, purpose, bytes)` with what is leased now, row after row of the plan, always in the same order.
+  /// The bytes of a tier add up to its meter's.
+  template <std::invocable<tier, std::string_view, std::size_t> See>
+  void each_live(See&& see) const {
+    const std::vector<plan_item>& rows = lasting().items();
+    for (std::size_t row = 0; row < rows.size(); ++row)
+      see(rows[row].where_it_is, std::string_view(rows[row].purpose), leased_.live_bytes(row));
+    for (const auto& one : of_steps_)
+      see(one->leases.where_it_is(), std::string_view(one->purpose), one->leases.offsets().live_bytes());
+    see(tier::device, std::string_view("activations"), engine_->activations().offsets().live_bytes());
+    std::size_t windows = 0;
+    for (const auto& one : windows_) windows += one->heap->live_bytes();
+    see(tier::device, std::string_view("expert windows"), windows);
+  }
 
   /// Memory for as long as the run: `purpose` is its row in the plan. Zeroed; in a rehearsal, addresses.
   template <class T>
@@ -96,8 +111,8 @@ class run {
     if (!region)
       region.emplace(where_it_is, parts_.zeroed_region(*engine_, where_it_is, most), 4096, meters_[where_it_is]);
     const auto memory = region->template lease<T>(extents<1>{elements}, leases_, at);
-    lasting_.push_back({std::as_writable_bytes(memory.flat()), used_.items().size()});
-    used_.add(where_it_is, purpose, leased_size(elements * sizeof(T)));
+    const std::size_t bytes = leased_size(elements * sizeof(T));
+    leased_.add({where_it_is, purpose, bytes, bytes}, std::as_writable_bytes(memory.flat()));
     return {memory.data(), elements};
   }
 
@@ -106,7 +121,7 @@ class run {
   template <class T, std::invocable<int> ElementsOf>
   [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
                                          where at = where::current()) {
-    note_share([&](int rank) { return elements_of(rank) * sizeof(T); });
+    if constexpr (rehearsing()) leased_.add_shares(ranks_, [&](int rank) { return elements_of(rank) * sizeof(T); });
     return lease<T>(where_it_is, elements_of(number_), purpose, at);
   }
 
@@ -127,10 +142,10 @@ class run {
     const std::size_t elements = elements_of(number_);
     if constexpr (rehearsing()) {
       const std::span<T> own = lease_share<T>(where_it_is, elements_of, purpose, at);
-      shares_.back().reached = most;
+      leased_.note_reach(most);
       return {own, {}};
     } else if constexpr (directly_addressable<group_type>) {
-      used_.add(where_it_is, purpose, leased_size(elements * sizeof(T)), most);
+      leased_.add({where_it_is, purpose, leased_size(elements * sizeof(T)), most});
       const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
       reached_.push_back(std::make_unique<heap_type>(group, options, at));
       const auto slot = reached_.back()->lease(elements * sizeof(T), purpose, at);
@@ -139,10 +154,9 @@ class run {
       return out;
     } else {
       const std::size_t bytes = leased_size(elements * sizeof(T));
-      used_.add(where_it_is, purpose, bytes, most);
-      unreached_.push_back(
-          std::make_unique<arena<memory_type>>(where_it_is, parts_.zeroed_region(*engine_, where_it_is, bytes), 1,
-                                               meters_[where_it_is]));
+      leased_.add({where_it_is, purpose, bytes, most});
+      unreached_.push_back(std::make_unique<arena<memory_type>>(
+          where_it_is, parts_.zeroed_region(*engine_, where_it_is, bytes), 1, meters_[where_it_is]));
       const auto memory = unreached_.back()->template lease<T>(extents<1>{elements}, leases_, at);
       return {{memory.data(), elements}, {}};
     }
@@ -150,27 +164,23 @@ class run {
 
   /// What has been leased so of a tier for a purpose.
   [[nodiscard]] std::vector<lasting_lease> leases_of(tier where_it_is, std::string_view purpose) const {
-    std::vector<lasting_lease> out;
-    for (const lasting_lease& each : lasting_)
-      if (const plan_item& item = used_.items()[each.item];
-          item.where_it_is == where_it_is && item.purpose == purpose && !each.memory.empty())
-        out.push_back(each);
-    return out;
+    return leased_.of(where_it_is, purpose);
   }
   /// What such a lease has on rank `rank` of the world, in bytes; in a run, for its own rank alone.
   [[nodiscard]] std::size_t bytes_on(const lasting_lease& leased, int rank) const {
-    for (const rank_shares& each : shares_)
-      if (each.item == leased.item) return each.bytes[static_cast<std::size_t>(rank)];
-    return leased.memory.size();
+    const rank_shares* const shares = leased_.shares_of(leased.item);
+    return shares == nullptr ? leased.memory.size() : shares->bytes[static_cast<std::size_t>(rank)];
   }
   /// A part of such a lease, whole cache lines, is taken off the tier's meter, and its pages are given back.
   void vacate(tier where_it_is, std::span<std::byte> part) noexcept {
     meters_[where_it_is].remove(leased_size(part.size()));
+    leased_.vacate(part);
     if constexpr (!rehearsing() && !device_region<memory_type>) discard_pages(part.data(), part.size());
   }
   /// It is written from here on, and counts again.
   void occupy(tier where_it_is, std::span<std::byte> part) noexcept {
     meters_[where_it_is].add(leased_size(part.size()));
+    leased_.occupy(part);
   }
 
   /// Bytes that something else has taken in a tier for as long as the run, such as those of a file: `bytes_of(rank)`
@@ -178,9 +188,9 @@ class run {
   template <std::invocable<int> BytesOf>
   void charge_share(tier where_it_is, BytesOf&& bytes_of, const char* purpose,
                     file_bytes of_file = file_bytes::on_disk) {
-    note_share(bytes_of);
+    if constexpr (rehearsing()) leased_.add_shares(ranks_, bytes_of);
     const std::size_t bytes = leased_size(bytes_of(number_));
-    used_.add({where_it_is, purpose, bytes, bytes, of_file});
+    leased_.add({where_it_is, purpose, bytes, bytes, of_file});
     meters_[where_it_is].add(bytes);
     meters_[where_it_is].count_allocation();
   }
@@ -235,8 +245,8 @@ class run {
   /// Calls `print(mean_loss)`, or `print(step_summary)`, on rank 0 alone, and never in a rehearsal. `result` is the
   /// token of a committed step, or an evaluation, which has the mean alone.
   template <class Result, class Print>
-  requires(std::invocable<Print&, double> ||
-           std::invocable<Print&, const step_summary&>) void report(const Result& result, Print&& print) {
+    requires(std::invocable<Print&, double> || std::invocable<Print&, const step_summary&>)
+  void report(const Result& result, Print&& print) {
     if constexpr (!rehearsing()) {
       if (number_ != 0) return;
       if constexpr (std::invocable<Print&, const step_summary&>)
@@ -284,14 +294,11 @@ class run {
     planned_run out;
     out.memory.computes = planned_.computes;
     if constexpr (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
-    for (std::size_t i = 0; i < used_.items().size(); ++i) {
-      plan_item item = used_.items()[i];
-      std::size_t reached = 0;
-      for (const rank_shares& each : shares_) {
-        if (each.item != i) continue;
-        item.bytes = each.bytes[static_cast<std::size_t>(rank)];
-        reached = each.reached;
-      }
+    for (std::size_t i = 0; i < lasting().items().size(); ++i) {
+      plan_item item = lasting().items()[i];
+      const rank_shares* const shares = leased_.shares_of(i);
+      if (shares != nullptr) item.bytes = shares->bytes[static_cast<std::size_t>(rank)];
+      const std::size_t reached = shares == nullptr ? 0 : shares->reached;
       item.capacity = std::max(item.bytes, reached);
       out.plan.add(item);
       if (reached == 0) out.memory.persistent[static_cast<std::size_t>(item.where_it_is)] += item.bytes;
@@ -307,7 +314,7 @@ class run {
     std::array<std::size_t, tier_count> left{};
     for (std::size_t t = 0; t < tier_count; ++t) {
       const std::size_t peak = meters_[static_cast<tier>(t)].peak_bytes();
-      left[t] = peak - std::min(peak, used_.peak_bytes(static_cast<tier>(t)));  // less, where a part was vacated
+      left[t] = peak - std::min(peak, lasting().peak_bytes(static_cast<tier>(t)));  // less, where a part was vacated
     }
     std::size_t& rest = left[static_cast<std::size_t>(tier::device)];
     rest -= window_peak;
@@ -339,15 +346,6 @@ class run {
     file_bytes of_file;
   };
   static constexpr std::size_t most_leases = 16384;  // of a step, beside the engine's
-
-  template <class BytesOf>
-  void note_share([[maybe_unused]] const BytesOf& bytes_of) {
-    if constexpr (rehearsing()) {
-      rank_shares all{used_.items().size(), {}, 0};
-      for (int rank = 0; rank < ranks_; ++rank) all.bytes.push_back(leased_size(bytes_of(rank)));
-      shares_.push_back(std::move(all));
-    }
-  }
 
   void open_window(std::size_t index, std::size_t bytes, where at) {
     window& one = *windows_[index];
@@ -383,9 +381,7 @@ class run {
   tier_meters meters_;
   std::array<std::optional<arena<memory_type>>, tier_count> persistent_;
   lease_chain leases_;
-  rank_plan used_;
-  std::vector<rank_shares> shares_;
-  std::vector<lasting_lease> lasting_;
+  lasting_leases leased_;
   // These outlive the streams, whose work may point to them.
   std::vector<std::shared_ptr<const void>> kept_;
   std::vector<std::unique_ptr<within_steps>> of_steps_;

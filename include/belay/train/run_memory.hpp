@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -121,6 +120,7 @@ struct run_parts {
 struct no_symmetric_heap {
   explicit no_symmetric_heap(const auto&...) noexcept {}
   void follow(const auto&) noexcept {}
+  [[nodiscard]] static std::size_t live_bytes() noexcept { return 0; }
   [[nodiscard]] static std::size_t peak_bytes() noexcept { return 0; }
   [[nodiscard]] static std::size_t extent_bytes() noexcept { return 0; }
 };
@@ -131,18 +131,6 @@ struct heap_of {
 template <has_symmetric_memory Group>
 struct heap_of<Group> {
   using type = symmetric_heap<Group>;
-};
-
-/// A lease for as long as the run.
-struct lasting_lease {
-  std::span<std::byte> memory;
-  std::size_t item;  // its number in the plan
-};
-/// A lease of which ranks have shares.
-struct rank_shares {
-  std::size_t item;                // its number in the plan
-  std::vector<std::size_t> bytes;  // of each rank of the world
-  std::size_t reached;             // address space in symmetric memory; 0: it is not there
 };
 
 }  // namespace belay::inline BELAY_ABI

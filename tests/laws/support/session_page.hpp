@@ -37,12 +37,13 @@ inline void check_page(const folder& in, const outcome& got) {
       CHECK(sample[field] == step[field]);
     CHECK(sample["learning_rate"] == 1e-3);
     CHECK(sample["waiting"].size() == 4);
-    // All that is leased after a step lasts as long as the run: purposes add up to the bytes of their tier.
-    std::size_t device = 0;
+    // Purposes add up to the bytes of their tier.
+    std::size_t device = 0, host = 0;
     for (std::size_t row = 0; row < shape["memory"].size(); ++row)
-      if (std::string(shape["memory"][row]).starts_with("device/"))
-        device += std::size_t(sample["live_bytes_by_purpose"][row]);
+      (std::string(shape["memory"][row]).starts_with("device/") ? device : host) +=
+          std::size_t(sample["live_bytes_by_purpose"][row]);
     CHECK(device == sample["live_bytes"][0]);
+    CHECK(host == sample["live_bytes"][1]);
     CHECK(device == step["live_bytes"]["device"][std::size_t(shape["shown_rank"])]);
   }
   CHECK_THROWS_AS(run(in, {"--model", in.file("model.json"), "--steps", "2", "--report", in.file("page")}),

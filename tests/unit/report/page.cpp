@@ -148,11 +148,13 @@ TEST_CASE("a run of one step has a page with its dots") {
   CHECK(count(text, "M0 0.8H69.4v8.4H0Z") == 2);
   CHECK(text.find("<span class=\"key c3\">at most 33</span>") != std::string::npos);
   CHECK(count(text, "step 1<") >= 6);
-  // What lasts is stacked by purpose, what the step needs on it: 512 and 256 MiB of 896, then to the most.
+  // What is leased is stacked by purpose, of each tier: 512, 256 and up to 128 + 550 MiB of 1,446.
   const std::string over = text.substr(text.find("over the last step's pipeline"));
-  for (const char* part : {">parameters 512 MiB<", ">optimizer 256 MiB<", ">other 128 MiB<", ">of the step <"})
+  for (const char* part : {">parameters 512 MiB<", ">optimizer 256 MiB<", ">activations 678 MiB<", ">at most 1.41 GiB<",
+                           ">planned 1.5 GiB<"})
     CHECK(over.substr(0, over.find("</figcaption>")).find(part) != std::string::npos);
-  CHECK(count(over.substr(0, over.find("</figure>")), "<path class=\"area c") == 4);
+  CHECK(count(over.substr(0, over.find("</figure>")), "<path class=\"area c") == 3);
+  CHECK(count(text, "over the last step's pipeline") == 3);  // of tier device and host, and obligations
   // Who waits for the last rank, at one scale.
   CHECK(text.find("<h2>Waiting for the last rank, step 0</h2>") != std::string::npos);
   CHECK(text.find("24 calls; rank 1 came last in 17, and the others waited 1.25 s</small>") != std::string::npos);

@@ -17,13 +17,14 @@
 #include "belay/report/page/markup.hpp"
 #include "belay/report/page/plot.hpp"
 #include "belay/report/page/sample.hpp"
+#include "belay/report/page/tier_colours.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 class memory_stack {
  public:
-  static constexpr std::size_t most_colours = 7;  // purposes with a colour of their own, the largest; then the rest
-  static constexpr std::size_t rest_colour = 9;
+  static constexpr std::size_t most_colours = tier_colours::most;  // then the rest
+  static constexpr std::size_t rest_colour = tier_colours::rest;
 
   memory_stack(page_markup& out, const report_subject& subject, const report_history& history) noexcept
       : out_(&out), subject_(&subject), history_(&history), plot_(out) {}
@@ -39,7 +40,8 @@ class memory_stack {
     plot_.caption(tier.tier, "after each step");
     for (std::size_t i = 0; i < chosen_; ++i) {
       const std::size_t row = tier.first + rows_[i];
-      plot_.key(i, subject_->memory[row].purpose, "key area").bytes(last(history_->row_bytes(row)), 3) << "</span>";
+      plot_.key(colours_[i], subject_->memory[row].purpose, "key area").bytes(last(history_->row_bytes(row)), 3)
+          << "</span>";
     }
     const auto all = history_->bytes(number);
     const bool rest = has_rest(all, tier);
@@ -52,7 +54,7 @@ class memory_stack {
     plot_.begin(tier.tier, axis);
     for (std::size_t i = 0; i < chosen_; ++i) {
       const auto row = history_->row_bytes(tier.first + rows_[i]);
-      area(all, i, axis, [&](std::size_t bucket) { return sum_[bucket] + static_cast<double>(row[bucket]); });
+      area(all, colours_[i], axis, [&](std::size_t bucket) { return sum_[bucket] + static_cast<double>(row[bucket]); });
     }
     if (rest)
       area(all, rest_colour, axis,
@@ -65,14 +67,15 @@ class memory_stack {
   // The largest purposes of the plan, in its order.
   void choose(const report_tier_rows& tier) {
     chosen_ = 0;
-    const auto planned = [&](std::size_t row) { return subject_->memory[tier.first + row].planned; };
+    const tier_colours colours(*subject_, tier);
     for (std::size_t row = 0; row < tier.count && tier.first + row < report_history::most_rows; ++row) {
-      std::size_t larger = 0;
-      for (std::size_t other = 0; other < tier.count; ++other)
-        larger += planned(other) > planned(row) || (planned(other) == planned(row) && other < row) ? 1 : 0;
       const auto ever = history_->row_bytes(tier.first + row);
-      if (larger < most_colours && std::any_of(ever.begin(), ever.end(), [](std::uint64_t bytes) { return bytes > 0; }))
-        rows_[chosen_++] = row;
+      const std::size_t colour = colours.of(tier.first + row);
+      if (colour == tier_colours::most ||
+          std::none_of(ever.begin(), ever.end(), [](std::uint64_t bytes) { return bytes > 0; }))
+        continue;
+      colours_[chosen_] = colour;
+      rows_[chosen_++] = row;
     }
   }
 
@@ -148,7 +151,7 @@ class memory_stack {
   const report_subject* subject_;
   const report_history* history_;
   page_plot plot_;
-  std::array<std::size_t, most_colours> rows_{};
+  std::array<std::size_t, most_colours> rows_{}, colours_{};
   std::size_t chosen_ = 0;
   std::array<double, report_history::most_points> sum_{};
 };

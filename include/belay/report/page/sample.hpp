@@ -118,6 +118,8 @@ struct report_sample {
   std::span<const report_action> executed = {};  // of one pipeline
   std::span<const report_action> planned = {};   // the same, as the schedule would be with the stages' mean times
   std::span<const report_moment> moments = {};
+  std::span<const std::uint64_t> moment_live =
+      {};                                   // [moment][row of the subject's memory]: what is leased then, by row
   std::span<const report_wait> waits = {};  // of step `waits_step`; eight of them, of which the first waits most
   std::uint64_t waits_step = 0;
 };

@@ -17,6 +17,7 @@
 #include "belay/report/page/plot.hpp"
 #include "belay/report/page/room.hpp"
 #include "belay/report/page/sample.hpp"
+#include "belay/report/page/tier_colours.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -24,34 +25,41 @@ namespace belay::inline BELAY_ABI {
 class last_step {
  public:
   static constexpr std::size_t most = 2048;
+  static constexpr std::size_t most_bytes = 16384;  // numbers of bytes: moments times rows; of more none is kept
 
   [[nodiscard]] static constexpr std::size_t room_bytes() noexcept {
     return 2 * report_room::bytes<report_action>(most) + report_room::bytes<report_moment>(most) +
-           report_room::bytes<std::uint64_t>(report_history::most_rows);
+           report_room::bytes<std::uint64_t>(most_bytes);
   }
   explicit last_step(report_room& room)
       : executed_(room.take<report_action>(most)),
         planned_(room.take<report_action>(most)),
         moments_(room.take<report_moment>(most)),
-        live_(room.take<std::uint64_t>(report_history::most_rows)) {}
+        live_(room.take<std::uint64_t>(most_bytes)) {}
 
   void keep(const report_sample& sample) noexcept {
     step_ = sample.step;
     executed_count_ = copy(sample.executed, executed_);
     planned_count_ = copy(sample.planned, planned_);
     moment_count_ = copy(sample.moments, moments_);
-    row_count_ = copy(sample.live, live_);
-    bytes_ = sample.tiers.empty() ? report_tier{} : sample.tiers.front();
+    rows_ = moment_count_ == 0 ? 0 : sample.moment_live.size() / moment_count_;
+    if (rows_ * moment_count_ != sample.moment_live.size() || sample.moment_live.size() > most_bytes) rows_ = 0;
+    std::copy_n(sample.moment_live.begin(), rows_ * moment_count_, live_.begin());
+    for (std::size_t number = 0; number < planned_bytes_.size(); ++number)
+      planned_bytes_[number] = number < sample.tiers.size() ? sample.tiers[number].planned : 0;
   }
 
   [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
   [[nodiscard]] std::span<const report_action> executed() const noexcept { return executed_.first(executed_count_); }
   [[nodiscard]] std::span<const report_action> planned() const noexcept { return planned_.first(planned_count_); }
   [[nodiscard]] std::span<const report_moment> moments() const noexcept { return moments_.first(moment_count_); }
-  /// Of the first tier after the step: what lasts, and the plan.
-  [[nodiscard]] const report_tier& bytes() const noexcept { return bytes_; }
-  /// The same by rows of the subject's memory, of which the first are known.
-  [[nodiscard]] std::uint64_t bytes(std::size_t row) const noexcept { return row < row_count_ ? live_[row] : 0; }
+  /// Rows of the subject's memory whose bytes are known at each moment; and those bytes.
+  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+  [[nodiscard]] std::uint64_t live(std::size_t moment, std::size_t row) const noexcept {
+    return row < rows_ ? live_[moment * rows_ + row] : 0;
+  }
+  /// The plan of a tier; 0: as the subject has it.
+  [[nodiscard]] std::uint64_t planned_bytes(std::size_t number) const noexcept { return planned_bytes_[number]; }
 
  private:
   template <class T>
@@ -64,9 +72,9 @@ class last_step {
   std::span<report_action> executed_, planned_;
   std::span<report_moment> moments_;
   std::span<std::uint64_t> live_;
-  std::size_t executed_count_ = 0, planned_count_ = 0, moment_count_ = 0, row_count_ = 0;
+  std::size_t executed_count_ = 0, planned_count_ = 0, moment_count_ = 0, rows_ = 0;
   std::uint64_t step_ = 0;
-  report_tier bytes_;
+  std::array<std::uint64_t, report_history::most_tiers> planned_bytes_{};
 };
 
 class step_picture {
@@ -87,45 +95,45 @@ class step_picture {
     *out_ << "</div></figure>\n";
   }
 
-  /// Bytes of the first tier after each action: what lasts, by purpose, and on it what the step needs.
-  void memory(const last_step& last, const report_tier_rows& tier, const report_subject& subject) {
-    const auto moments = last.moments();
-    if (moments.size() < 2) return;
-    const std::uint64_t planned = last.bytes().planned > 0 ? last.bytes().planned : tier.planned;
-    std::uint64_t most = planned;
-    for (const report_moment& each : moments) most = std::max(most, each.live);
-    const page_axis axis = page_axis::around(0, static_cast<double>(most), page_unit::bytes);
-    const auto lasting = static_cast<double>(last.bytes().live);
-    plot_.caption(tier.tier, "over the last step's pipeline");
+  /// Bytes of tier `number` after each action, by purpose. Nothing where no purpose has some.
+  void memory(const last_step& last, std::size_t number, const report_tier_rows& tier, const report_subject& subject) {
+    const std::size_t moments = last.moments().size();
+    if (moments < 2 || number >= report_history::most_tiers || last.rows() < tier.first + tier.count) return;
+    const std::uint64_t planned = last.planned_bytes(number) > 0 ? last.planned_bytes(number) : tier.planned;
+    std::uint64_t most = 0;
+    for (std::size_t moment = 0; moment < moments; ++moment) most = std::max(most, all_of(last, moment, tier));
+    if (most == 0) return;
+    const page_axis axis = page_axis::around(0, of(std::max(most, planned)), page_unit::bytes);
     choose(last, tier, subject);
-    double itemised = 0;
+    plot_.caption(tier.tier, "over the last step's pipeline");
+    bool rest = false;
+    for (std::size_t moment = 0; moment < moments; ++moment)
+      rest = rest || stacked(last, moment, chosen_) < all_of(last, moment, tier);
     for (std::size_t i = 0; i < chosen_; ++i) {
-      const double bytes = of(last.bytes(rows_[i]));
-      plot_.key(i, subject.memory[rows_[i]].purpose, "key area").bytes(bytes, 3) << "</span>";
-      itemised += bytes;
+      std::uint64_t here = 0;
+      for (std::size_t moment = 0; moment < moments; ++moment) here = std::max(here, last.live(moment, rows_[i]));
+      plot_.key(colours_[i], subject.memory[rows_[i]].purpose, "key area").bytes(of(here), 3) << "</span>";
     }
-    if (lasting > itemised)
-      plot_.key(9, chosen_ == 0 ? "lasts" : "other", "key area").bytes(lasting - itemised, 3) << "</span>";
-    plot_.key(step_colour, "of the step", "key area") << "</span>";
-    if (planned > 0) plot_.key(8, "planned", "key dashed").bytes(static_cast<double>(planned), 3) << "</span>";
+    if (rest) plot_.key(9, "other", "key area") << "</span>";
+    plot_.key(8, "at most").bytes(of(most), 3) << "</span>";
+    if (planned > 0) plot_.key(8, "planned", "key dashed").bytes(of(planned), 3) << "</span>";
     plot_.end_caption();
     plot_.begin(tier.tier, axis);
-    double below = 0;
-    const auto layer = [&](std::size_t colour, double top) {
+    const auto share_of = [&](std::uint64_t bytes) { return axis.share(of(bytes)); };
+    for (std::size_t i = 0; i < chosen_; ++i)
       stairs(
-          colour, moments, [&](const report_moment& each) { return axis.share(std::min(top, of(each.live))); },
-          [&](const report_moment& each) { return axis.share(std::min(below, of(each.live))); });
-      below = top;
-    };
-    for (std::size_t i = 0; i < chosen_; ++i) layer(i, below + of(last.bytes(rows_[i])));
-    if (lasting > below) layer(9, lasting);
-    layer(step_colour, static_cast<double>(most));
+          colours_[i], moments, [&](std::size_t moment) { return share_of(stacked(last, moment, i + 1)); },
+          [&](std::size_t moment) { return share_of(stacked(last, moment, i)); });
+    if (rest)
+      stairs(
+          9, moments, [&](std::size_t moment) { return share_of(all_of(last, moment, tier)); },
+          [&](std::size_t moment) { return share_of(stacked(last, moment, chosen_)); });
     if (planned > 0) {
       *out_ << "<path class=\"line dashed c8\" d=\"M";
-      plot_.point(0, axis.share(static_cast<double>(planned)));
+      plot_.point(0, share_of(planned));
       *out_ << "H1000\"/>";
     }
-    plot_.end(1, moments.size(), "action ");
+    plot_.end(1, moments, "action ");
   }
 
   void open_obligations(const last_step& last) {
@@ -139,26 +147,35 @@ class step_picture {
     plot_.end_caption();
     plot_.begin("Open obligations", axis);
     stairs(
-        3, moments, [&](const report_moment& each) { return axis.share(of(each.open)); },
-        [](const report_moment&) { return 0.0; });
+        3, moments.size(), [&](std::size_t moment) { return axis.share(of(moments[moment].open)); },
+        [](std::size_t) { return 0.0; });
     plot_.end(1, moments.size(), "action ");
   }
 
  private:
-  static constexpr std::size_t step_colour = 7;
-
-  // The largest purposes of the plan, in its order and with the colours that they have over the run.
+  // The largest purposes of the plan that have bytes, in its order and with the colours that they have over the run.
   void choose(const last_step& last, const report_tier_rows& tier, const report_subject& subject) noexcept {
     chosen_ = 0;
-    for (std::size_t row = tier.first; row < tier.first + tier.count && chosen_ < rows_.size(); ++row) {
-      std::size_t larger = 0;
-      for (std::size_t other = tier.first; other < tier.first + tier.count; ++other)
-        larger += subject.memory[other].planned > subject.memory[row].planned ||
-                          (subject.memory[other].planned == subject.memory[row].planned && other < row)
-                      ? 1
-                      : 0;
-      if (larger < rows_.size() && last.bytes(row) > 0) rows_[chosen_++] = row;
+    tier_colours colours(subject, tier);
+    for (std::size_t row = tier.first; row < tier.first + tier.count; ++row) {
+      bool any = false;
+      for (std::size_t moment = 0; moment < last.moments().size(); ++moment) any = any || last.live(moment, row) > 0;
+      if (const std::size_t colour = colours.of(row); any && colour < tier_colours::most) {
+        colours_[chosen_] = colour;
+        rows_[chosen_++] = row;
+      }
     }
+  }
+  [[nodiscard]] std::uint64_t stacked(const last_step& last, std::size_t moment, std::size_t count) const noexcept {
+    std::uint64_t out = 0;
+    for (std::size_t i = 0; i < count; ++i) out += last.live(moment, rows_[i]);
+    return out;
+  }
+  [[nodiscard]] static std::uint64_t all_of(const last_step& last, std::size_t moment,
+                                            const report_tier_rows& tier) noexcept {
+    std::uint64_t out = 0;
+    for (std::size_t row = tier.first; row < tier.first + tier.count; ++row) out += last.live(moment, row);
+    return out;
   }
   [[nodiscard]] static double of(std::uint64_t number) noexcept { return static_cast<double>(number); }
   [[nodiscard]] static double begin_of(std::span<const report_action> actions) noexcept {
@@ -204,24 +221,23 @@ class step_picture {
 
   // A value holds until the next action.
   template <class Upper, class Lower>
-  void stairs(std::size_t colour, std::span<const report_moment> moments, Upper&& upper, Lower&& lower) {
-    const auto width = static_cast<double>(moments.size());
-    const auto at = [&](std::size_t i) { return static_cast<double>(i) / width; };
+  void stairs(std::size_t colour, std::size_t moments, Upper&& upper, Lower&& lower) {
+    const auto at = [&](std::size_t i) { return of(i) / of(moments); };
     *out_ << "<path class=\"area c" << colour << "\" d=\"M";
-    for (std::size_t i = 0; i < moments.size(); ++i) {
-      plot_.point(at(i), upper(moments[i]));
-      plot_.point(at(i + 1), upper(moments[i]));
+    for (std::size_t i = 0; i < moments; ++i) {
+      plot_.point(at(i), upper(i));
+      plot_.point(at(i + 1), upper(i));
     }
-    for (std::size_t i = moments.size(); i-- > 0;) {
-      plot_.point(at(i + 1), lower(moments[i]));
-      plot_.point(at(i), lower(moments[i]));
+    for (std::size_t i = moments; i-- > 0;) {
+      plot_.point(at(i + 1), lower(i));
+      plot_.point(at(i), lower(i));
     }
     *out_ << "Z\"/>";
   }
 
   page_markup* out_;
   page_plot plot_;
-  std::array<std::size_t, 7> rows_{};  // of the memory picture
+  std::array<std::size_t, tier_colours::most> rows_{}, colours_{};  // of the memory picture
   std::size_t chosen_ = 0;
 };
 

@@ -119,8 +119,10 @@ class page_writer {
     if (of_->subject.ranks > 1) out_ << "<p class=\"note\">The rank whose plan has most.</p>";
     out_ << "<div class=\"two\">\n";
     memory_stack stack(out_, of_->subject, of_->history);
-    for (std::size_t i = 0; i < of_->tiers.size(); ++i) stack.draw(i, of_->tiers[i]);
-    step_picture(out_).memory(of_->last, of_->tiers.front(), of_->subject);
+    for (std::size_t i = 0; i < of_->tiers.size(); ++i) {
+      stack.draw(i, of_->tiers[i]);
+      step_picture(out_).memory(of_->last, i, of_->tiers[i], of_->subject);
+    }
     step_picture(out_).open_obligations(of_->last);
     out_ << "</div></section>\n";
   }

@@ -42,8 +42,12 @@ struct made_run {
         executed.push_back({stage, m, kind::backward, 100.5 + back, 102.4 + back});
       }
     }
-    for (std::uint64_t i = 0; i < 24; ++i)
-      moments.push_back({(896 + 50 * (i < 12 ? i : 23 - i)) * mebibyte, i < 12 ? 3 * i : 3 * (23 - i)});
+    for (std::uint64_t i = 0; i < 24; ++i) {
+      const std::uint64_t more = 50 * (i < 12 ? i : 23 - i);
+      moments.push_back({(896 + more) * mebibyte, i < 12 ? 3 * i : 3 * (23 - i)});
+      for (const std::uint64_t here : {std::uint64_t{512}, std::uint64_t{256}, 128 + more, std::uint64_t{64}})
+        moment_live.push_back(here * mebibyte);
+    }
     subject.setup = {{"mesh", "pp=2,ep=2"}, {"lr", "0.001"}};
   }
 
@@ -68,6 +72,7 @@ struct made_run {
     out.expert_tokens = {tokens.data(), {subject.layers, subject.experts}};
     if (subject.ranks == 1) return out;
     out.executed = executed, out.planned = planned, out.moments = moments;
+    out.moment_live = moment_live;
     out.flops_utilization = 0.4 + 0.02 * std::sin(t);
     waits[0] = {"all_reduce", 24, waiting.size() - 1, 17, 1.25, waiting};
     waits[1] = {"all_gather_v", 1, 0, 1, 0.002, short_waits};
@@ -75,7 +80,7 @@ struct made_run {
     return out;
   }
 
-  std::vector<std::uint64_t> live, tokens;
+  std::vector<std::uint64_t> live, tokens, moment_live;
   std::vector<double> waiting;
   std::vector<double> short_waits = std::vector<double>(waiting.size(), 0.0012);
   belay::report_wait waits[2];

@@ -4,6 +4,7 @@
 // library's `phase_residency` or in one of the ways in which trainers have done it wrong; and what was seen of them.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -106,6 +108,16 @@ inline std::vector<float> state_of(const auto& optimizer) {
   return all;
 }
 
+// What is leased, row by row of the plan, is what the meters say.
+template <class Run>
+void check_rows(const Run& run) {
+  std::array<std::size_t, belay::tier_count> sums{};
+  run.each_live(
+      [&](belay::tier in, std::string_view, std::size_t bytes) { sums[static_cast<std::size_t>(in)] += bytes; });
+  for (std::size_t t = 0; t < sums.size(); ++t)
+    CHECK(sums[t] == run.meters()[static_cast<belay::tier>(t)].live_bytes());
+}
+
 template <class Mesh, class Run>
 double step_once(const Mesh& mesh, Run& run, auto& net, auto& store, auto& optimizer, std::size_t number) {
   const data batch{number, 0};
@@ -113,6 +125,7 @@ double step_once(const Mesh& mesh, Run& run, auto& net, auto& store, auto& optim
   auto h = belay::forward(step, net.first, belay::constant(batch.inputs()));
   auto y = belay::forward(step, net.second, h.out());
   auto [loss, grad] = belay::squared_error(step, y.out(), batch.targets());
+  check_rows(run);
   grad = std::move(y).backward(grad);
   std::move(h).backward(grad);
   auto outcome = std::move(step).commit(mesh, belay::samples{rows});
@@ -153,6 +166,7 @@ inline found run_phases(policy how, tier lower, std::size_t hidden, std::size_t 
         const std::size_t device = live(tier::device), below = live(lower);
         const std::vector<float> state = i == 0 && looks ? state_of(optimizer) : std::vector<float>{};
         auto evaluating = phases.to_eval(std::move(training));
+        check_rows(run);
         if (looks) {
           const belay::transition& left = phases.last();
           out.leaves = out.leaves && device - live(tier::device) == moved && live(lower) - below == taken;
