@@ -51,13 +51,7 @@ class step_record {
   void watch(Trainer& trainer, const std::vector<belay::report_row>& rows) {
     if (!any()) return;
     shown_ = true;
-    trainer.run().each_live([&](belay::tier in, std::string_view purpose, std::size_t) {
-      const auto is = [&](const belay::report_row& row) {
-        return row.tier == belay::name(in) && row.purpose == purpose;
-      };
-      const auto at = static_cast<std::size_t>(std::ranges::find_if(rows, is) - rows.begin());
-      place_of_.push_back(rows.size() <= most_rows ? at : most_rows);
-    });
+    rows_ = rows;
     own_ = trainer.pipeline().executed().size();
     trainer.pipeline().watch_actions([this, &run = trainer.run()](std::size_t number) {
       if (number < own_) note(run, number * moments_of(own_) / own_);
@@ -104,9 +98,24 @@ class step_record {
   [[nodiscard]] std::size_t at(std::size_t stage, std::size_t action) const noexcept {
     return 2 * (actions_ * stage + action);
   }
+  // The row of each lease; leases for as long as the run are made before its first step.
+  template <class Run>
+  void find_places(const Run& run) {
+    if (leases_ == run.lasting().items().size()) return;
+    leases_ = run.lasting().items().size();
+    place_of_.clear();
+    run.each_live([this](belay::tier in, std::string_view purpose, std::size_t) {
+      const auto is = [&](const belay::report_row& row) {
+        return row.tier == belay::name(in) && row.purpose == purpose;
+      };
+      const auto at = static_cast<std::size_t>(std::ranges::find_if(rows_, is) - rows_.begin());
+      place_of_.push_back(rows_.size() <= most_rows && at < rows_.size() ? at : most_rows);
+    });
+  }
   // Of several in one place that with most bytes.
   template <class Run>
   void note(const Run& run, std::size_t moment) {
+    find_places(run);
     std::fill(std::begin(now_), std::end(now_), 0.0);
     std::size_t number = 0;
     run.each_live([&](belay::tier, std::string_view, std::size_t bytes) {
@@ -124,9 +133,11 @@ class step_record {
   std::size_t own_ = 0;      // of this rank's stage
   bool shown_ = false;
   std::span<double> all_;
-  std::span<double> times_;            // [stage][action][2]
-  std::span<double> moments_;          // [moment][row, then open obligations], of the shown rank
-  std::vector<double> kept_;           // the same while the step runs, on that rank
+  std::span<double> times_;    // [stage][action][2]
+  std::span<double> moments_;  // [moment][row, then open obligations], of the shown rank
+  std::vector<double> kept_;   // the same while the step runs, on that rank
+  std::vector<belay::report_row> rows_;
+  std::size_t leases_ = 0;
   std::vector<std::size_t> place_of_;  // the row of each lease of the run; most_rows: none
   double now_[width] = {};
 };
