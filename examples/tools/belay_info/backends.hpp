@@ -160,9 +160,12 @@ class loaded_library {
   return out;
 }
 
-/// The driver alone. Belay has no backend for it yet.
+/// Compiled where this build has the target belay::cuda; usable where the driver sees a device.
 [[nodiscard]] inline usability cuda() {
-  usability out{"cuda", false};
+  usability out{"cuda"};
+#if !defined(BELAY_INFO_CUDA)
+  out.compiled = false;
+#endif
   const loaded_library driver({"libcuda.so.1"});
   out.why_not = driver.why_not();
   if (!out.why_not.empty()) return out;
@@ -183,7 +186,10 @@ class loaded_library {
 }
 
 [[nodiscard]] inline usability nccl() {
-  usability out{"nccl", false};
+  usability out{"nccl"};
+#if !defined(BELAY_INFO_NCCL)
+  out.compiled = false;
+#endif
   const loaded_library library({"libnccl.so.2"});
   out.why_not = library.why_not();
   auto* const version = library.function<int(int*)>("ncclGetVersion");
