@@ -29,8 +29,8 @@
 #include "belay/device/streamed_file.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/device/tier_file.hpp"
+#include "belay/train/lasting_leases.hpp"
 #include "belay/train/residency_hold.hpp"
-#include "belay/train/run_memory.hpp"
 
 namespace belay::inline BELAY_ABI {
 
