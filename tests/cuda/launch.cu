@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A trainer over ranks that share a device of the real runtime. It has the losses and norms of the host, but for what
-// the device's arithmetic fuses. Without a device the launch is refused in one clear backend_error.
+// the device's arithmetic fuses, and its own weights to the bit where all lies in lower tiers and where it goes on from
+// a checkpoint. Without a device the launch is refused in one clear backend_error.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -14,6 +15,7 @@
 #include "belay/backend/host.hpp"
 #include "belay/train/launch.hpp"
 #include "unit/train/support/device_trainer.hpp"
+#include "unit/train/support/directory.hpp"
 
 namespace {
 
@@ -38,6 +40,31 @@ bool trains(belay::cuda::runtime_api& api, int ranks) {
   return ok;
 }
 
+// Whether what it keeps in lower tiers, and a run that stops and goes on, change nothing.
+bool streams(belay::cuda::runtime_api& api, belay::tier in) {
+  const auto run = [&](const device_trainer::settings& how) {
+    result out;
+    belay::launch(belay::cuda::world(api, belay::host::world(2), {.slot_bytes = 1 << 16}),
+                  device_trainer::trained<float>(out, how));
+    return out;
+  };
+  device_trainer::settings how{.stage = belay::zero_stage::parameters, .hidden = 20'000};
+  const result expected = run(how);
+  how.optimizer = {.state = in, .folder = "/tmp", .chunk = belay::parameter_chunk};
+  how.activations = how.between_steps = how.store.parameters = how.store.gradients = in;
+  how.store.files.folder = "/tmp";
+  bool ok = run(how).weights == expected.weights;
+  const train_bench::directory saved;
+  how.checkpoints = saved.path;
+  how.steps = 2;
+  ok = ok && run(how).losses.size() == 2;
+  how.steps = device_trainer::steps;
+  const result rest = run(how);
+  ok = ok && rest.from == 2 && rest.weights == expected.weights;
+  std::printf("all in tier %s: %s\n", name(in), ok ? "the device's weights" : "not the device's weights");
+  return ok;
+}
+
 }  // namespace
 
 int main() {
@@ -50,6 +77,8 @@ int main() {
       ok = trains<0, float>(api, ranks) && ok;
       ok = trains<3, float>(api, ranks) && ok;
     }
+    for (const belay::tier in : {belay::tier::pinned, belay::tier::host, belay::tier::file})
+      ok = streams(api, in) && ok;
     return ok && has_device ? 0 : 1;
   } catch (const belay::backend_error& problem) {
     std::printf("%s\n", problem.what());
