@@ -6549,6 +6549,66 @@ class arena {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/device/captured_part.hpp
+//
+// A part of a step that is the same in every step: it is queued as it is the first time, captured the second, and
+// launched from then on.
+//
+//   belay::captured_part<Stream> part;
+//   part.run(stream, engine.memory_version(), [&] { kit.each(n, first), kit.each(n, second); });
+
+namespace belay::inline BELAY_ABI {
+
+/// A stream that has graphs. `capture(work)` calls `work()`, whose kernels, copies and events on the stream are
+/// recorded and not run; `launch(graph)` queues all of them, as often as one likes, with the pointers and scalars of
+/// then. Work that is captured does not wait, and allocates nothing.
+template <class S>
+concept capturing_stream = stream<S> && requires(S& s, void (*work)(), typename S::graph_type& made, where at) {
+  { s.capture(work, at) } -> std::same_as<typename S::graph_type>;
+  s.launch(made, at);
+};
+
+template <capturing_stream Stream>
+class captured_part {
+ public:
+  /// How the next run is done.
+  enum class turn : std::uint8_t { queued, captured, launched };
+
+  /// Of what belongs to `version`: a graph of another is dropped, and the first run is queued again. A first run makes
+  /// what a capture may not: handles, connections.
+  [[nodiscard]] turn next(std::uint64_t version) {
+    if (std::exchange(version_, version) != version) drop();
+    return graph_ ? turn::launched : queued_ ? turn::captured : turn::queued;
+  }
+  /// One was queued and has not thrown: the next is captured.
+  void note_queued() noexcept { queued_ = true; }
+  /// What `queue()` gives the stream, to be launched; nothing has run. Throws what that does.
+  void capture(Stream& stream, function_ref<void()> queue, where at) { graph_.emplace(stream.capture(queue, at)); }
+  void launch(Stream& stream, where at) { stream.launch(*graph_, at); }
+  void drop() noexcept {
+    graph_.reset();
+    queued_ = false;
+  }
+
+  /// Does what `queue()` does, in the order of the stream.
+  void run(Stream& stream, std::uint64_t version, function_ref<void()> queue, where at = where::current()) {
+    const turn now = next(version);
+    if (now == turn::queued) {
+      queue();
+      return note_queued();
+    }
+    if (now == turn::captured) capture(stream, queue, at);
+    launch(stream, at);
+  }
+
+ private:
+  std::optional<typename Stream::graph_type> graph_;
+  std::uint64_t version_ = 0;
+  bool queued_ = false;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/device/copy_stream.hpp
 //
 // The stream on which bytes go from one tier to another, beside the one that computes. An engine makes it when
@@ -13412,6 +13472,11 @@ class bound_buckets {
                           memory_.value_file, kept_layout(), parameter_at);
   }
 
+  /// `divide(owned, scale, at)` multiplies the gradients from now on, in place of kernels between operations; an empty
+  /// one ends that.
+  using divider = std::function<void(std::span<const owned_range<T>>, gradient_type, where)>;
+  void divide_by(divider divide) { divide_by_ = std::move(divide); }
+
   /// Starts the all_gather of a bucket's updated values over its family. Every rank of the family calls it for the same
   /// buckets in ascending order, then `finish_gathers`.
   void start_gather(std::size_t bucket, const start_order& how = where::current()) {
@@ -13468,6 +13533,10 @@ class bound_buckets {
   [[nodiscard]] std::span<gradient_type> gradient_of(std::size_t p) const noexcept {
     return {members_[p].parameter().gradient(), layout_.size(p)};
   }
+  void scale_owned(gradient_type scale, where at) const {
+    if (divide_by_) return divide_by_(owned_, scale, at);
+    for (const owned_range<T>& range : owned_) scale_gradients(range, memory_, scale, any_group(), at);
+  }
   void zero_in_memory(std::span<gradient_type> gradients, where at) const {
     each_in_memory_of(any_group(), gradients.size(), kernel::fill<gradient_type>{gradients.data(), 0}, at);
   }
@@ -13493,6 +13562,7 @@ class bound_buckets {
       if (reaching_) reaching_->start_barrier(how).in_start_order(how.at);
   }
 
+  divider divide_by_;
   std::vector<pending> gathers_;
   std::optional<Group> reaching_;
 };
@@ -13574,6 +13644,8 @@ class contribution_map {
   [[nodiscard]] std::size_t max_micro_batches() const noexcept { return max_micro_batches_; }
   /// Whether anything was contributed since `begin`.
   [[nodiscard]] bool any() const noexcept { return wrong_ != 0 || missing_ != first_row_.back() * micro_batches_; }
+  /// The same to one parameter.
+  [[nodiscard]] bool any(std::size_t parameter) const noexcept { return counts_[parameter] != 0; }
   [[nodiscard]] std::size_t wrong() const noexcept { return wrong_; }
   /// Of the first of them, where there is one.
   [[nodiscard]] std::size_t first_wrong() const noexcept { return first_wrong_; }
@@ -13930,6 +14002,23 @@ template <class Group>
       if (found.empty()) found = one;
     });
   return found;
+}
+
+/// Throws usage_error where the ranks of a family have different numbers of micro-batches: divided gradients are
+/// reduced as often. Collective over all families.
+template <class Group>
+void expect_one_number(rank_comparison& compared, const std::vector<bucket_family<Group>>& families,
+                       std::size_t micro_batches, where at) {
+  std::string found;
+  for (const bucket_family<Group>& family : families)
+    family.each_group([&](const Group& group) {
+      const std::uint64_t own[1] = {micro_batches};
+      if (compared.differ(group, own, at) && found.empty())
+        found = "ranks have different numbers of micro-batches (" + compared.text(group) +
+                "), and reduce divided gradients in each: give all as many, or reduce once a step with "
+                "store_options{.reduce = belay::reduce_when::last}";
+    });
+  if (!found.empty()) throw usage_error(found, at);
 }
 
 /// The targets of all ranks that divide a batch: more than 64 bits hold, and it does not wrap round. Collective.
@@ -14489,6 +14578,19 @@ class gradient_buckets : public bound_buckets<T, Group> {
     launch_ready(at);
   }
 
+  /// For graphs: later work of `stream` comes after all reductions; what was contributed in the step so far; and a
+  /// launch has contributed the same, and has done the reductions. Throws usage_error outside of a step.
+  void join(auto& stream, where at) { all_then(pending_, stream, at); }
+  [[nodiscard]] const contribution_map& contributions() const noexcept { return contributions_; }
+  void recall(const contribution_map& recorded, where at) {
+    if (stage_ != phase::reducing) throw usage_error("a graph is launched outside of a step", at);
+    contributions_ = recorded;
+    for (std::size_t p = 0; p < members_.size(); ++p)
+      if (recorded.any(p)) contributors_[p].note_written();
+    std::ranges::fill(open_, std::size_t{0});
+    launched_ = open_.size();
+  }
+
   /// Whether every use of a parameter has contributed every micro-batch exactly once.
   [[nodiscard]] bool complete() const noexcept { return contributions_.complete(); }
 
@@ -14572,7 +14674,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
         open_[b] += micro_batches * contributions_.uses(parameter);
     }
     if constexpr (across_ranks)
-      if (shares_.any()) expect_one_number(micro_batches, at);
+      if (shares_.any()) expect_one_number(compared_, families_, micro_batches, at);
     shares_.begin(micro_batches, contributions_, at);
     copies_.begin();
     launched_ = 0;
@@ -14584,20 +14686,6 @@ class gradient_buckets : public bound_buckets<T, Group> {
         if (!shares_.divides(bucket_of_[p])) note_complete(p, gradient_checksums::no_micro_batch, at);
     }
     launch_ready(at);
-  }
-
-  // Divided gradients are reduced as often as there are micro-batches.
-  void expect_one_number(std::size_t micro_batches, where at) {
-    std::string found;
-    for (const bucket_family<Group>& family : families_)
-      family.each_group([&](const Group& group) {
-        const std::uint64_t own[1] = {micro_batches};
-        if (compared_.differ(group, own, at) && found.empty())
-          found = "ranks have different numbers of micro-batches (" + compared_.text(group) +
-                  "), and reduce divided gradients in each: give all as many, or reduce once a step with "
-                  "store_options{.reduce = belay::reduce_when::last}";
-      });
-    if (!found.empty()) throw usage_error(found, at);
   }
 
   void launch_ready(where at) {
@@ -14661,7 +14749,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (!different.empty()) throw usage_error(different, at);
     if constexpr (!moves_nothing<Group>) {
       const auto scale = static_cast<gradient_type>(1.0 / static_cast<double>(divisor.count()));
-      for (const owned_range<T>& range : owned_) scale_gradients(range, memory_, scale, this->any_group(), at);
+      this->scale_owned(scale, at);
     }
     latest_ = ++divisions_;
     return reduced_gradients<T>(owned_, latest_, divisor.count(), latest_);
@@ -15759,7 +15847,10 @@ class engine {
     arena_ = arena<Memory>(tier::device, std::move(activations), max_leases_, *meter_);
     adopt(arena_);
     ++epoch_;
+    ++memory_version_;
   }
+  /// Changes when steps get other memory, or room for more: what was captured as a graph is of another then.
+  [[nodiscard]] std::uint64_t memory_version() const noexcept { return memory_version_; }
 
   /// For `step` only. Throws usage_error while another step of this engine is open, in a phase that does not train, and
   /// where a forward-only pass has overflowed and was not repeated.
@@ -15851,7 +15942,7 @@ class engine {
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return stream_type::runs_nothing; }
 
   /// Steps have room for so many rows a dispatch from now on; 0: for what their participants were made for.
-  void make_room(std::uint64_t rows) noexcept { room_ = rows; }
+  void make_room(std::uint64_t rows) noexcept { room_ = rows, ++memory_version_; }
   [[nodiscard]] std::uint64_t room() const noexcept { return room_; }
 
   /// How the last step ended, for the loop that runs the next.
@@ -15865,7 +15956,7 @@ class engine {
   [[nodiscard]] const where& step_site() const noexcept { return begun_at_; }
   /// For `step` only.
   void note_end(end_of_step how) noexcept { last_end_ = how; }
-  void note_rows(std::uint64_t needed) noexcept { needed_rows_ = needed; }
+  void note_rows(std::uint64_t needed) noexcept { needed_rows_ = needed, ++memory_version_; }
   [[nodiscard]] bool& note_refusal(std::string why, where at) {
     refusal_ = std::move(why);
     refused_at_ = at;
@@ -15897,6 +15988,7 @@ class engine {
   std::uint64_t step_number_ = 0;
   std::uint64_t epoch_ = 0;
   std::uint64_t needed_rows_ = 0;
+  std::uint64_t memory_version_ = 1;
   std::uint64_t room_ = 0;
   pass_findings passes_;
   std::string refusal_;
@@ -34285,6 +34377,11 @@ class gradient_norm {
     return fold_along(mesh.pipeline(at), at);
   }
 
+  /// `squares(at)` gives the sums of squares of the chunks of all ranges of gradients on a device, in order, from now
+  /// on, in place of kernels between operations; an empty one ends that.
+  using teller = std::function<std::span<const double>(where)>;
+  void squares_by(teller squares) { told_by_ = std::move(squares); }
+
   /// The norm of one parameter of the table over all its parts, at the last call.
   [[nodiscard]] double of_parameter(std::size_t number) const noexcept {
     return kernel::square_root(table_.fold(number, memory_));
@@ -34315,19 +34412,28 @@ class gradient_norm {
       if (!found.empty()) throw usage_error(found, at);
     }
     for (double& entry : memory_) entry = 0;
+    std::span<const double> told;
+    if (told_by_) told = told_by_(at);
     for (const owned_range<T>& range : gradients.owned()) {
       check_place(range, at);
+      const std::span<const double> own = told_by_ ? told.first(chunks_of(range)) : told;
+      told = told.subspan(own.size());
       if (range.share == norm_share::counted_elsewhere) continue;
       const norm_place place = places_[range.parameter];
       if (place.share == norm_share::counted_elsewhere) continue;
       const std::size_t unit = table_.unit().elements();
       double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
+      for (std::size_t c = 0; c < own.size(); ++c) entries[c * parameter_chunk / unit] += own[c];
+      if (told_by_) continue;
       if constexpr (works_on_device<std::remove_cvref_t<Group>>)
         range.gradient_file == nullptr ? add_on_device(world, range, entries, at) : add_on_host(range, entries, at);
       else
         add_on_host(range, entries, at);
     }
     if (world.size() > 1) control_of(world).all_reduce(memory_, sum, at);
+  }
+  [[nodiscard]] static std::size_t chunks_of(const owned_range<T>& range) noexcept {
+    return (range.count + parameter_chunk - 1) / parameter_chunk;
   }
   void add_on_host(const owned_range<T>& range, double* entries, where at) {
     const std::size_t unit = table_.unit().elements();
@@ -34407,6 +34513,7 @@ class gradient_norm {
   rank_comparison compared_;
   std::vector<compute_type_t<T>> chunk_;  // of gradients in a file
   std::vector<double> squares_;           // of chunks of gradients on a device
+  teller told_by_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -38341,6 +38448,245 @@ phase_switch(Run&, const Mesh&, Stores&...) -> phase_switch<Run, Mesh, Stores...
 //   out.write("wte", first_element, std::span<const float>(part));
 //   out.commit();
 
+// ---- belay/train/step_graphs.hpp
+//
+// Steps that are captured as graphs: the micro-batches up to the last reduction, the division with the norm's squares,
+// and the update. The first step runs as it is, the second is captured, and later ones are launches: the host runs
+// neither layers nor optimizer again. Between the graphs a commit does what it always does: it reads the findings, and
+// votes. What changes from step to step lies in memory of the device, and is copied there before a launch: the learning
+// rate, bias corrections, divisor and clip factor by Belay, the batch by the trainer.
+//
+//   belay::step_graphs graphs{mesh, store, optimizer, belay::graph_use::captured};
+//   for (auto number : run.steps(steps)) {
+//     belay::queue_copy(run.engine().compute(), batch, pinned_batch(number), bytes);
+//     belay::step step{run.engine(), store};
+//     graphs.run([&] {
+//       auto y = belay::forward(step, net, belay::constant(x));
+//       auto [loss, grad] = belay::squared_error(step, y.out(), targets);
+//       std::move(y).backward(grad);
+//     });
+//     auto outcome = std::move(step).commit(mesh, belay::samples{rows});
+//     if (auto* ok = belay::committed(outcome)) optimizer.apply(std::move(*ok), {.learning_rate = rate(number)});
+//   }
+
+namespace belay::inline BELAY_ABI {
+
+/// Whether steps are captured, or run as they are.
+enum class graph_use : std::uint8_t { none, captured };
+
+/// Host threads of the ranks of such a group meet in each operation.
+template <class Group>
+inline constexpr bool meets_on_host = requires {
+  requires std::remove_cvref_t<Group>::meets_on_host;
+};
+
+/// A part of a step where streams have graphs; elsewhere none.
+template <class Stream>
+struct part_of {
+  struct type {};
+};
+template <capturing_stream Stream>
+struct part_of<Stream> {
+  using type = captured_part<Stream>;
+};
+
+/// The graphs of one store and its optimizer. `Store` is a `parameter_store`.
+template <class Store>
+class step_graphs {
+  using run_type = typename Store::run_type;
+  using engine_type = typename run_type::engine_type;
+  using memory_type = typename run_type::memory_type;
+  using stream_type = typename engine_type::stream_type;
+  using value_type = typename Store::value_type;
+  using gradient_type = typename Store::gradient_type;
+  static constexpr bool can_capture = capturing_stream<stream_type> && device_region<memory_type>;
+
+ public:
+  /// In a body, before its first step; all outlive it. With `graph_use::none` it does nothing, and `run` calls its
+  /// body. Throws usage_error where steps cannot be captured: streams have no graphs, ranks share a device, experts are
+  /// divided among ranks, or parameters, gradients or state are divided or lie in a lower tier.
+  template <class Mesh, class Optimizer>
+  step_graphs(const Mesh& mesh, Store& store, Optimizer& optimizer, graph_use use, where at = where::current())
+      : store_(&store), use_(use) {
+    if (use == graph_use::none) return;
+    if constexpr (!run_type::rehearsing()) expect_possible(mesh, optimizer, at);
+    lease(at);
+    if constexpr (can_capture) {
+      auto scale = std::make_shared<device_numbers<gradient_type, memory_type>>(engine().activations().memory(), at);
+      store.run().keep(scale);
+      scale_ = scale->get();
+      write_scale_ = [this, to = scale.get()](gradient_type by, where now) { to->write(engine().compute(), by, now); };
+      store.finish_by(
+          [this](std::span<const range_type> owned, gradient_type by, where now) { divide(owned, by, now); },
+          [this](where now) { return told_squares(now); });
+      optimizer.queued_by(
+          [this](function_ref<void()> queue, where now) { update_.run(engine().compute(), version(), queue, now); });
+      undo_ = [&store, &optimizer] {
+        store.finish_by({}, {});
+        optimizer.queued_by({});
+      };
+    }
+  }
+  step_graphs(const step_graphs&) = delete;  // store and optimizer point to it
+  step_graphs& operator=(const step_graphs&) = delete;
+  ~step_graphs() {
+    if (undo_) undo_();
+  }
+
+  /// Does what `body()` does: all forwards and backwards of a step, once it has begun. The body discharges all handles
+  /// that it opens, keeps no memory of the step, does not wait, and asks nothing of the host that changes from step to
+  /// step: it is called in the first step, to be captured, and after `drop`, a replay, or other memory or another
+  /// number of micro-batches. A handle that it leaves open is named as by a commit. Throws what the body throws.
+  template <std::invocable Body>
+  void run(Body&& body, where at = where::current()) {
+    if constexpr (can_capture) {
+      if (use_ == graph_use::captured) return run_in_turn(body, at);
+    }
+    std::forward<Body>(body)();
+  }
+
+  /// The next step runs as it is, and the one after is captured: of shapes, layers or memory that have changed.
+  void drop() noexcept { ++dropped_; }
+  /// How often the micro-batches were launched.
+  [[nodiscard]] std::uint64_t launches() const noexcept { return launches_; }
+
+ private:
+  using range_type = owned_range<value_type>;
+  using part_type = typename part_of<stream_type>::type;
+
+  [[nodiscard]] engine_type& engine() const noexcept { return store_->run().engine(); }
+  [[nodiscard]] std::uint64_t version() const noexcept {
+    const std::size_t micro_batches = store_->buckets().contributions().micro_batches();
+    return fnv1a().add(engine().memory_version()).add(dropped_).add(micro_batches).value();
+  }
+
+  template <class Mesh, class Optimizer>
+  void expect_possible(const Mesh& mesh, const Optimizer& optimizer, where at) const {
+    const auto refuse = [&](const std::string& why) { throw usage_error(why + ": take belay::graph_use::none", at); };
+    if (!can_capture)
+      refuse(
+          "steps are captured as graphs by streams that have them, and these have none: those of belay::cuda do, over "
+          "an Api with begin_capture");
+    if (const int ranks = mesh.shape().expert; ranks > 1)
+      refuse("experts are divided among " + std::to_string(ranks) +
+             " ranks, whose exchange waits for counts on the host, which no graph does");
+    if (const int ranks = mesh.world().size(); ranks > 1 && meets_on_host<typename Store::group_type>)
+      refuse(std::to_string(ranks) +
+             " ranks share a device, and meet on the host in each operation, which no graph has");
+    if (store_->buckets().places().divided())
+      refuse(
+          "the store divides parameters or gradients among ranks, or keeps them in a lower tier, which is not "
+          "captured");
+    if (optimizer.state_tier() != tier::device)
+      refuse(std::string("the optimizer's state is in tier ") + name(optimizer.state_tier()) +
+             ", from where it comes in an order that is not captured");
+    if (mesh.shape().replicates_shards()) refuse("shard groups sum their shares in an order that is not captured");
+  }
+
+  // A sum for each chunk of what a rank owns: ranges end within chunks.
+  void lease(where at) {
+    const auto elements_of = [this](int rank) {
+      return store_->owned_elements(rank) / parameter_chunk + store_->buckets().parameters();
+    };
+    constexpr const char* purpose = "squares of gradients";
+    squares_ = store_->run().template lease_share<double>(tier::device, elements_of, purpose, at);
+    told_ = store_->run().template lease_share<double>(tier::pinned, elements_of, purpose, at);
+  }
+
+  void run_in_turn(function_ref<void()> body, where at) {
+    using turn = typename part_type::turn;
+    stream_type& compute = engine().compute();
+    auto& buckets = store_->buckets();
+    expect_begin(at);
+    const turn now = body_.next(version());
+    if (now == turn::queued) {
+      body();
+      if (ended(at)) body_.note_queued();
+      return;
+    }
+    if (now == turn::launched) {
+      buckets.recall(*recorded_, at);
+    } else {
+      if (engine().has_copies())
+        throw usage_error("a step that copies between tiers is not captured: take belay::graph_use::none", at);
+      bool whole = false;
+      const auto all = [&] {
+        body();
+        buckets.join(compute, at);
+        whole = ended(at);
+      };
+      body_.capture(compute, all, at);
+      if (!whole) return body_.drop();
+      recorded_ = buckets.contributions();
+    }
+    ++launches_;
+    body_.launch(compute, at);
+  }
+  // What a launch finds must be what the capture found.
+  void expect_begin(where at) const {
+    const ledger& obligations = engine().obligations();
+    if (obligations.open_count() == 0 && engine().activations().offsets().live_bytes() == 0 &&
+        !store_->buckets().contributions().any())
+      return;
+    throw usage_error(
+        "what is captured is a whole step: it is run once in each, after the step has begun, and before it no forward "
+        "and no backward of the step",
+        at);
+  }
+  // Whether the body has ended what it began. Open obligations a release build leaves to the commit, which refuses.
+  [[nodiscard]] bool ended(where at) const {
+    const ledger& obligations = engine().obligations();
+    if (const std::size_t open = obligations.open_count(); open > 0) {
+      if constexpr (checked(check_level::local)) throw open_obligations(obligations.text(), open, at);
+      return false;
+    }
+    if (const std::size_t bytes = engine().activations().offsets().live_bytes(); bytes > 0)
+      throw usage_error("what is captured keeps " + std::to_string(bytes) +
+                            " bytes of the step, such as a gradient, which no launch would keep",
+                        at);
+    return true;
+  }
+
+  void divide(std::span<const range_type> owned, gradient_type by, where at) {
+    write_scale_(by, at);
+    finish_.run(
+        engine().compute(), version(), [&] { queue_finish(owned); }, at);
+    finished_ = engine().compute().record(at);
+  }
+  void queue_finish(std::span<const range_type> owned) {
+    auto& kit = engine().kit();
+    std::size_t chunks = 0;
+    for (const range_type& range : owned) {
+      kit.each(range.count, kernel::scale_from<gradient_type>{scale_, range.gradient});
+      const std::size_t count = (range.count + parameter_chunk - 1) / parameter_chunk;
+      kit.teams(count, kernel::chunk_sums_of_squares<gradient_type>{range.gradient, range.count, &squares_[chunks]});
+      chunks += count;
+    }
+    queue_copy(kit.stream(), told_.data(), squares_.data(), chunks * sizeof(double));
+  }
+  [[nodiscard]] std::span<const double> told_squares(where at) const {
+    finished_.synchronize(at);
+    return told_;
+  }
+
+  Store* store_;
+  graph_use use_;
+  part_type body_, finish_, update_;
+  std::optional<contribution_map> recorded_;  // of the body that was captured
+  std::span<double> squares_, told_;          // of chunks of gradients, on the device and for the host
+  const gradient_type* scale_ = nullptr;      // 1 / divisor, on the device
+  std::function<void(gradient_type, where)> write_scale_;
+  stream_event finished_;
+  std::function<void()> undo_;
+  std::uint64_t dropped_ = 0;
+  std::uint64_t launches_ = 0;
+};
+
+template <class Mesh, class Store, class Optimizer>
+step_graphs(const Mesh&, Store&, Optimizer&, graph_use) -> step_graphs<Store>;
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/train/store.hpp
 //
 // A parameter store gives a model's parameters their memory, and takes part in every step: backwards add to its
@@ -38677,6 +39023,12 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   [[nodiscard]] ballot findings() const noexcept { return {}; }
   [[nodiscard]] std::uint64_t fingerprint() const noexcept {
     return fnv1a().add_text("parameter_store").add(update_).value();
+  }
+  /// Gradients are divided, and the squares of their chunks summed, by these from now on (`bound_buckets`,
+  /// `gradient_norm`); empty ones end that.
+  void finish_by(typename buckets_type::divider divide, typename gradient_norm<value_type>::teller squares) {
+    buckets_.divide_by(std::move(divide));
+    norm_.squares_by(std::move(squares));
   }
   /// `hook()` is called before an optimizer changes the parameters or its state; an empty one ends that.
   void before_update(std::function<void()> hook) { before_update_ = std::move(hook); }

@@ -188,6 +188,19 @@ class gradient_buckets : public bound_buckets<T, Group> {
     launch_ready(at);
   }
 
+  /// For graphs: later work of `stream` comes after all reductions; what was contributed in the step so far; and a
+  /// launch has contributed the same, and has done the reductions. Throws usage_error outside of a step.
+  void join(auto& stream, where at) { all_then(pending_, stream, at); }
+  [[nodiscard]] const contribution_map& contributions() const noexcept { return contributions_; }
+  void recall(const contribution_map& recorded, where at) {
+    if (stage_ != phase::reducing) throw usage_error("a graph is launched outside of a step", at);
+    contributions_ = recorded;
+    for (std::size_t p = 0; p < members_.size(); ++p)
+      if (recorded.any(p)) contributors_[p].note_written();
+    std::ranges::fill(open_, std::size_t{0});
+    launched_ = open_.size();
+  }
+
   /// Whether every use of a parameter has contributed every micro-batch exactly once.
   [[nodiscard]] bool complete() const noexcept { return contributions_.complete(); }
 
@@ -271,7 +284,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
         open_[b] += micro_batches * contributions_.uses(parameter);
     }
     if constexpr (across_ranks)
-      if (shares_.any()) expect_one_number(micro_batches, at);
+      if (shares_.any()) expect_one_number(compared_, families_, micro_batches, at);
     shares_.begin(micro_batches, contributions_, at);
     copies_.begin();
     launched_ = 0;
@@ -283,20 +296,6 @@ class gradient_buckets : public bound_buckets<T, Group> {
         if (!shares_.divides(bucket_of_[p])) note_complete(p, gradient_checksums::no_micro_batch, at);
     }
     launch_ready(at);
-  }
-
-  // Divided gradients are reduced as often as there are micro-batches.
-  void expect_one_number(std::size_t micro_batches, where at) {
-    std::string found;
-    for (const bucket_family<Group>& family : families_)
-      family.each_group([&](const Group& group) {
-        const std::uint64_t own[1] = {micro_batches};
-        if (compared_.differ(group, own, at) && found.empty())
-          found = "ranks have different numbers of micro-batches (" + compared_.text(group) +
-                  "), and reduce divided gradients in each: give all as many, or reduce once a step with "
-                  "store_options{.reduce = belay::reduce_when::last}";
-      });
-    if (!found.empty()) throw usage_error(found, at);
   }
 
   void launch_ready(where at) {
@@ -360,7 +359,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (!different.empty()) throw usage_error(different, at);
     if constexpr (!moves_nothing<Group>) {
       const auto scale = static_cast<gradient_type>(1.0 / static_cast<double>(divisor.count()));
-      for (const owned_range<T>& range : owned_) scale_gradients(range, memory_, scale, this->any_group(), at);
+      this->scale_owned(scale, at);
     }
     latest_ = ++divisions_;
     return reduced_gradients<T>(owned_, latest_, divisor.count(), latest_);

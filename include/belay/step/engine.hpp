@@ -238,7 +238,10 @@ class engine {
     arena_ = arena<Memory>(tier::device, std::move(activations), max_leases_, *meter_);
     adopt(arena_);
     ++epoch_;
+    ++memory_version_;
   }
+  /// Changes when steps get other memory, or room for more: what was captured as a graph is of another then.
+  [[nodiscard]] std::uint64_t memory_version() const noexcept { return memory_version_; }
 
   /// For `step` only. Throws usage_error while another step of this engine is open, in a phase that does not train, and
   /// where a forward-only pass has overflowed and was not repeated.
@@ -330,7 +333,7 @@ class engine {
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return stream_type::runs_nothing; }
 
   /// Steps have room for so many rows a dispatch from now on; 0: for what their participants were made for.
-  void make_room(std::uint64_t rows) noexcept { room_ = rows; }
+  void make_room(std::uint64_t rows) noexcept { room_ = rows, ++memory_version_; }
   [[nodiscard]] std::uint64_t room() const noexcept { return room_; }
 
   /// How the last step ended, for the loop that runs the next.
@@ -344,7 +347,7 @@ class engine {
   [[nodiscard]] const where& step_site() const noexcept { return begun_at_; }
   /// For `step` only.
   void note_end(end_of_step how) noexcept { last_end_ = how; }
-  void note_rows(std::uint64_t needed) noexcept { needed_rows_ = needed; }
+  void note_rows(std::uint64_t needed) noexcept { needed_rows_ = needed, ++memory_version_; }
   [[nodiscard]] bool& note_refusal(std::string why, where at) {
     refusal_ = std::move(why);
     refused_at_ = at;
@@ -376,6 +379,7 @@ class engine {
   std::uint64_t step_number_ = 0;
   std::uint64_t epoch_ = 0;
   std::uint64_t needed_rows_ = 0;
+  std::uint64_t memory_version_ = 1;
   std::uint64_t room_ = 0;
   pass_findings passes_;
   std::string refusal_;

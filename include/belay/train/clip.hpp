@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -125,6 +126,11 @@ class gradient_norm {
     return fold_along(mesh.pipeline(at), at);
   }
 
+  /// `squares(at)` gives the sums of squares of the chunks of all ranges of gradients on a device, in order, from now
+  /// on, in place of kernels between operations; an empty one ends that.
+  using teller = std::function<std::span<const double>(where)>;
+  void squares_by(teller squares) { told_by_ = std::move(squares); }
+
   /// The norm of one parameter of the table over all its parts, at the last call.
   [[nodiscard]] double of_parameter(std::size_t number) const noexcept {
     return kernel::square_root(table_.fold(number, memory_));
@@ -155,19 +161,28 @@ class gradient_norm {
       if (!found.empty()) throw usage_error(found, at);
     }
     for (double& entry : memory_) entry = 0;
+    std::span<const double> told;
+    if (told_by_) told = told_by_(at);
     for (const owned_range<T>& range : gradients.owned()) {
       check_place(range, at);
+      const std::span<const double> own = told_by_ ? told.first(chunks_of(range)) : told;
+      told = told.subspan(own.size());
       if (range.share == norm_share::counted_elsewhere) continue;
       const norm_place place = places_[range.parameter];
       if (place.share == norm_share::counted_elsewhere) continue;
       const std::size_t unit = table_.unit().elements();
       double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
+      for (std::size_t c = 0; c < own.size(); ++c) entries[c * parameter_chunk / unit] += own[c];
+      if (told_by_) continue;
       if constexpr (works_on_device<std::remove_cvref_t<Group>>)
         range.gradient_file == nullptr ? add_on_device(world, range, entries, at) : add_on_host(range, entries, at);
       else
         add_on_host(range, entries, at);
     }
     if (world.size() > 1) control_of(world).all_reduce(memory_, sum, at);
+  }
+  [[nodiscard]] static std::size_t chunks_of(const owned_range<T>& range) noexcept {
+    return (range.count + parameter_chunk - 1) / parameter_chunk;
   }
   void add_on_host(const owned_range<T>& range, double* entries, where at) {
     const std::size_t unit = table_.unit().elements();
@@ -247,6 +262,7 @@ class gradient_norm {
   rank_comparison compared_;
   std::vector<compute_type_t<T>> chunk_;  // of gradients in a file
   std::vector<double> squares_;           // of chunks of gradients on a device
+  teller told_by_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -154,6 +154,12 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   [[nodiscard]] std::uint64_t fingerprint() const noexcept {
     return fnv1a().add_text("parameter_store").add(update_).value();
   }
+  /// Gradients are divided, and the squares of their chunks summed, by these from now on (`bound_buckets`,
+  /// `gradient_norm`); empty ones end that.
+  void finish_by(typename buckets_type::divider divide, typename gradient_norm<value_type>::teller squares) {
+    buckets_.divide_by(std::move(divide));
+    norm_.squares_by(std::move(squares));
+  }
   /// `hook()` is called before an optimizer changes the parameters or its state; an empty one ends that.
   void before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
   /// Throws usage_error where a part of that is away.

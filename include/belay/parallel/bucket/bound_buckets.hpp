@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -77,6 +78,11 @@ class bound_buckets {
                           memory_.value_file, kept_layout(), parameter_at);
   }
 
+  /// `divide(owned, scale, at)` multiplies the gradients from now on, in place of kernels between operations; an empty
+  /// one ends that.
+  using divider = std::function<void(std::span<const owned_range<T>>, gradient_type, where)>;
+  void divide_by(divider divide) { divide_by_ = std::move(divide); }
+
   /// Starts the all_gather of a bucket's updated values over its family. Every rank of the family calls it for the same
   /// buckets in ascending order, then `finish_gathers`.
   void start_gather(std::size_t bucket, const start_order& how = where::current()) {
@@ -133,6 +139,10 @@ class bound_buckets {
   [[nodiscard]] std::span<gradient_type> gradient_of(std::size_t p) const noexcept {
     return {members_[p].parameter().gradient(), layout_.size(p)};
   }
+  void scale_owned(gradient_type scale, where at) const {
+    if (divide_by_) return divide_by_(owned_, scale, at);
+    for (const owned_range<T>& range : owned_) scale_gradients(range, memory_, scale, any_group(), at);
+  }
   void zero_in_memory(std::span<gradient_type> gradients, where at) const {
     each_in_memory_of(any_group(), gradients.size(), kernel::fill<gradient_type>{gradients.data(), 0}, at);
   }
@@ -158,6 +168,7 @@ class bound_buckets {
       if (reaching_) reaching_->start_barrier(how).in_start_order(how.at);
   }
 
+  divider divide_by_;
   std::vector<pending> gathers_;
   std::optional<Group> reaching_;
 };

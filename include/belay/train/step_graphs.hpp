@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Steps that are captured as graphs: the micro-batches up to the last reduction, the division with the norm's squares,
+// and the update. The first step runs as it is, the second is captured, and later ones are launches: the host runs
+// neither layers nor optimizer again. Between the graphs a commit does what it always does: it reads the findings, and
+// votes. What changes from step to step lies in memory of the device, and is copied there before a launch: the learning
+// rate, bias corrections, divisor and clip factor by Belay, the batch by the trainer.
+//
+//   belay::step_graphs graphs{mesh, store, optimizer, belay::graph_use::captured};
+//   for (auto number : run.steps(steps)) {
+//     belay::queue_copy(run.engine().compute(), batch, pinned_batch(number), bytes);
+//     belay::step step{run.engine(), store};
+//     graphs.run([&] {
+//       auto y = belay::forward(step, net, belay::constant(x));
+//       auto [loss, grad] = belay::squared_error(step, y.out(), targets);
+//       std::move(y).backward(grad);
+//     });
+//     auto outcome = std::move(step).commit(mesh, belay::samples{rows});
+//     if (auto* ok = belay::committed(outcome)) optimizer.apply(std::move(*ok), {.learning_rate = rate(number)});
+//   }
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "belay/comm/communicator.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/function_ref.hpp"
+#include "belay/core/hash.hpp"
+#include "belay/core/ledger.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/captured_part.hpp"
+#include "belay/device/device_numbers.hpp"
+#include "belay/device/memory.hpp"
+#include "belay/device/stream.hpp"
+#include "belay/device/stream_event.hpp"
+#include "belay/device/tier.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/reduce.hpp"
+#include "belay/parallel/bucket/contributions.hpp"
+#include "belay/parallel/bucket/ownership_unit.hpp"
+#include "belay/parallel/bucket/reduced.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// Whether steps are captured, or run as they are.
+enum class graph_use : std::uint8_t { none, captured };
+
+/// Host threads of the ranks of such a group meet in each operation.
+template <class Group>
+inline constexpr bool meets_on_host = requires {
+  requires std::remove_cvref_t<Group>::meets_on_host;
+};
+
+/// A part of a step where streams have graphs; elsewhere none.
+template <class Stream>
+struct part_of {
+  struct type {};
+};
+template <capturing_stream Stream>
+struct part_of<Stream> {
+  using type = captured_part<Stream>;
+};
+
+/// The graphs of one store and its optimizer. `Store` is a `parameter_store`.
+template <class Store>
+class step_graphs {
+  using run_type = typename Store::run_type;
+  using engine_type = typename run_type::engine_type;
+  using memory_type = typename run_type::memory_type;
+  using stream_type = typename engine_type::stream_type;
+  using value_type = typename Store::value_type;
+  using gradient_type = typename Store::gradient_type;
+  static constexpr bool can_capture = capturing_stream<stream_type> && device_region<memory_type>;
+
+ public:
+  /// In a body, before its first step; all outlive it. With `graph_use::none` it does nothing, and `run` calls its
+  /// body. Throws usage_error where steps cannot be captured: streams have no graphs, ranks share a device, experts are
+  /// divided among ranks, or parameters, gradients or state are divided or lie in a lower tier.
+  template <class Mesh, class Optimizer>
+  step_graphs(const Mesh& mesh, Store& store, Optimizer& optimizer, graph_use use, where at = where::current())
+      : store_(&store), use_(use) {
+    if (use == graph_use::none) return;
+    if constexpr (!run_type::rehearsing()) expect_possible(mesh, optimizer, at);
+    lease(at);
+    if constexpr (can_capture) {
+      auto scale = std::make_shared<device_numbers<gradient_type, memory_type>>(engine().activations().memory(), at);
+      store.run().keep(scale);
+      scale_ = scale->get();
+      write_scale_ = [this, to = scale.get()](gradient_type by, where now) { to->write(engine().compute(), by, now); };
+      store.finish_by(
+          [this](std::span<const range_type> owned, gradient_type by, where now) { divide(owned, by, now); },
+          [this](where now) { return told_squares(now); });
+      optimizer.queued_by(
+          [this](function_ref<void()> queue, where now) { update_.run(engine().compute(), version(), queue, now); });
+      undo_ = [&store, &optimizer] {
+        store.finish_by({}, {});
+        optimizer.queued_by({});
+      };
+    }
+  }
+  step_graphs(const step_graphs&) = delete;  // store and optimizer point to it
+  step_graphs& operator=(const step_graphs&) = delete;
+  ~step_graphs() {
+    if (undo_) undo_();
+  }
+
+  /// Does what `body()` does: all forwards and backwards of a step, once it has begun. The body discharges all handles
+  /// that it opens, keeps no memory of the step, does not wait, and asks nothing of the host that changes from step to
+  /// step: it is called in the first step, to be captured, and after `drop`, a replay, or other memory or another
+  /// number of micro-batches. A handle that it leaves open is named as by a commit. Throws what the body throws.
+  template <std::invocable Body>
+  void run(Body&& body, where at = where::current()) {
+    if constexpr (can_capture) {
+      if (use_ == graph_use::captured) return run_in_turn(body, at);
+    }
+    std::forward<Body>(body)();
+  }
+
+  /// The next step runs as it is, and the one after is captured: of shapes, layers or memory that have changed.
+  void drop() noexcept { ++dropped_; }
+  /// How often the micro-batches were launched.
+  [[nodiscard]] std::uint64_t launches() const noexcept { return launches_; }
+
+ private:
+  using range_type = owned_range<value_type>;
+  using part_type = typename part_of<stream_type>::type;
+
+  [[nodiscard]] engine_type& engine() const noexcept { return store_->run().engine(); }
+  [[nodiscard]] std::uint64_t version() const noexcept {
+    const std::size_t micro_batches = store_->buckets().contributions().micro_batches();
+    return fnv1a().add(engine().memory_version()).add(dropped_).add(micro_batches).value();
+  }
+
+  template <class Mesh, class Optimizer>
+  void expect_possible(const Mesh& mesh, const Optimizer& optimizer, where at) const {
+    const auto refuse = [&](const std::string& why) { throw usage_error(why + ": take belay::graph_use::none", at); };
+    if (!can_capture)
+      refuse(
+          "steps are captured as graphs by streams that have them, and these have none: those of belay::cuda do, over "
+          "an Api with begin_capture");
+    if (const int ranks = mesh.shape().expert; ranks > 1)
+      refuse("experts are divided among " + std::to_string(ranks) +
+             " ranks, whose exchange waits for counts on the host, which no graph does");
+    if (const int ranks = mesh.world().size(); ranks > 1 && meets_on_host<typename Store::group_type>)
+      refuse(std::to_string(ranks) +
+             " ranks share a device, and meet on the host in each operation, which no graph has");
+    if (store_->buckets().places().divided())
+      refuse(
+          "the store divides parameters or gradients among ranks, or keeps them in a lower tier, which is not "
+          "captured");
+    if (optimizer.state_tier() != tier::device)
+      refuse(std::string("the optimizer's state is in tier ") + name(optimizer.state_tier()) +
+             ", from where it comes in an order that is not captured");
+    if (mesh.shape().replicates_shards()) refuse("shard groups sum their shares in an order that is not captured");
+  }
+
+  // A sum for each chunk of what a rank owns: ranges end within chunks.
+  void lease(where at) {
+    const auto elements_of = [this](int rank) {
+      return store_->owned_elements(rank) / parameter_chunk + store_->buckets().parameters();
+    };
+    constexpr const char* purpose = "squares of gradients";
+    squares_ = store_->run().template lease_share<double>(tier::device, elements_of, purpose, at);
+    told_ = store_->run().template lease_share<double>(tier::pinned, elements_of, purpose, at);
+  }
+
+  void run_in_turn(function_ref<void()> body, where at) {
+    using turn = typename part_type::turn;
+    stream_type& compute = engine().compute();
+    auto& buckets = store_->buckets();
+    expect_begin(at);
+    const turn now = body_.next(version());
+    if (now == turn::queued) {
+      body();
+      if (ended(at)) body_.note_queued();
+      return;
+    }
+    if (now == turn::launched) {
+      buckets.recall(*recorded_, at);
+    } else {
+      if (engine().has_copies())
+        throw usage_error("a step that copies between tiers is not captured: take belay::graph_use::none", at);
+      bool whole = false;
+      const auto all = [&] {
+        body();
+        buckets.join(compute, at);
+        whole = ended(at);
+      };
+      body_.capture(compute, all, at);
+      if (!whole) return body_.drop();
+      recorded_ = buckets.contributions();
+    }
+    ++launches_;
+    body_.launch(compute, at);
+  }
+  // What a launch finds must be what the capture found.
+  void expect_begin(where at) const {
+    const ledger& obligations = engine().obligations();
+    if (obligations.open_count() == 0 && engine().activations().offsets().live_bytes() == 0 &&
+        !store_->buckets().contributions().any())
+      return;
+    throw usage_error(
+        "what is captured is a whole step: it is run once in each, after the step has begun, and before it no forward "
+        "and no backward of the step",
+        at);
+  }
+  // Whether the body has ended what it began. Open obligations a release build leaves to the commit, which refuses.
+  [[nodiscard]] bool ended(where at) const {
+    const ledger& obligations = engine().obligations();
+    if (const std::size_t open = obligations.open_count(); open > 0) {
+      if constexpr (checked(check_level::local)) throw open_obligations(obligations.text(), open, at);
+      return false;
+    }
+    if (const std::size_t bytes = engine().activations().offsets().live_bytes(); bytes > 0)
+      throw usage_error("what is captured keeps " + std::to_string(bytes) +
+                            " bytes of the step, such as a gradient, which no launch would keep",
+                        at);
+    return true;
+  }
+
+  void divide(std::span<const range_type> owned, gradient_type by, where at) {
+    write_scale_(by, at);
+    finish_.run(
+        engine().compute(), version(), [&] { queue_finish(owned); }, at);
+    finished_ = engine().compute().record(at);
+  }
+  void queue_finish(std::span<const range_type> owned) {
+    auto& kit = engine().kit();
+    std::size_t chunks = 0;
+    for (const range_type& range : owned) {
+      kit.each(range.count, kernel::scale_from<gradient_type>{scale_, range.gradient});
+      const std::size_t count = (range.count + parameter_chunk - 1) / parameter_chunk;
+      kit.teams(count, kernel::chunk_sums_of_squares<gradient_type>{range.gradient, range.count, &squares_[chunks]});
+      chunks += count;
+    }
+    queue_copy(kit.stream(), told_.data(), squares_.data(), chunks * sizeof(double));
+  }
+  [[nodiscard]] std::span<const double> told_squares(where at) const {
+    finished_.synchronize(at);
+    return told_;
+  }
+
+  Store* store_;
+  graph_use use_;
+  part_type body_, finish_, update_;
+  std::optional<contribution_map> recorded_;  // of the body that was captured
+  std::span<double> squares_, told_;          // of chunks of gradients, on the device and for the host
+  const gradient_type* scale_ = nullptr;      // 1 / divisor, on the device
+  std::function<void(gradient_type, where)> write_scale_;
+  stream_event finished_;
+  std::function<void()> undo_;
+  std::uint64_t dropped_ = 0;
+  std::uint64_t launches_ = 0;
+};
+
+template <class Mesh, class Store, class Optimizer>
+step_graphs(const Mesh&, Store&, Optimizer&, graph_use) -> step_graphs<Store>;
+
+}  // namespace belay::inline BELAY_ABI
