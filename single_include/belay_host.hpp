@@ -38481,6 +38481,11 @@ template <class Group>
 inline constexpr bool meets_on_host = requires {
   requires std::remove_cvref_t<Group>::meets_on_host;
 };
+/// What such a group starts while a stream is captured is in the graph.
+template <class Group>
+inline constexpr bool is_captured = requires {
+  requires std::remove_cvref_t<Group>::is_captured;
+};
 
 /// A part of a step where streams have graphs; elsewhere none.
 template <class Stream>
@@ -38572,9 +38577,12 @@ class step_graphs {
     if (const int ranks = mesh.shape().expert; ranks > 1)
       refuse("experts are divided among " + std::to_string(ranks) +
              " ranks, whose exchange waits for counts on the host, which no graph does");
-    if (const int ranks = mesh.world().size(); ranks > 1 && meets_on_host<typename Store::group_type>)
+    using group_type = typename Store::group_type;
+    if (const int ranks = mesh.world().size(); ranks > 1 && meets_on_host<group_type>)
       refuse(std::to_string(ranks) +
              " ranks share a device, and meet on the host in each operation, which no graph has");
+    else if (ranks > 1 && !is_captured<group_type>)
+      refuse("what the " + std::to_string(ranks) + " ranks of this world communicate is not captured");
     if (store_->buckets().places().divided())
       refuse(
           "the store divides parameters or gradients among ranks, or keeps them in a lower tier, which is not "

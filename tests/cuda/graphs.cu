@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Graphs of the real runtime: what a stream captures runs when it is launched, what CUDA forbids in a capture is an
+// error and the stream goes on, and steps that are launched have the losses of steps that are not. Without a GPU it
+// says so.
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <span>
+#include <string>
+
+#include "belay/backend/cuda.hpp"
+#include "belay/backend/cuda/runtime_api.cuh"
+#include "belay/backend/host.hpp"
+#include "belay/train/launch.hpp"
+#include "unit/train/support/graph_trainer.hpp"
+
+namespace {
+
+using api_type = belay::cuda::runtime_api;
+using stream_type = belay::cuda::stream<api_type>;
+using belay::graph_use;
+
+struct doubled {
+  float* x;
+  BELAY_HD void operator()(std::size_t i) const { x[i] *= 2; }
+};
+struct plus_one {
+  float* x;
+  BELAY_HD void operator()(std::size_t i) const { x[i] += 1; }
+};
+
+int failures = 0;
+void check(bool holds, const char* what) {
+  if (holds) return;
+  std::printf("graphs: %s\n", what);
+  ++failures;
+}
+
+struct setting {
+  explicit setting(api_type& api) : gpu(api), memory(gpu, 4096), staged(gpu, 4096) {}
+  [[nodiscard]] float* x() const { return reinterpret_cast<float*>(memory.data()); }
+  [[nodiscard]] float* host() const { return reinterpret_cast<float*>(staged.data()); }
+  // One, as the stream finds it.
+  void begin(stream_type& compute) const {
+    host()[0] = 1;
+    compute.copy(x(), host(), sizeof(float));
+  }
+  [[nodiscard]] float value(stream_type& compute) const {
+    compute.copy(host() + 1, x(), sizeof(float));
+    compute.synchronize();
+    return host()[1];
+  }
+
+  belay::cuda::device<api_type> gpu;
+  belay::cuda::device_memory<api_type> memory;
+  belay::cuda::pinned_memory<api_type> staged;
+};
+
+void launches(api_type& api) {
+  const setting here(api);
+  stream_type compute(here.gpu), copies(here.gpu, belay::stream_kind::copy);
+  here.begin(compute);
+  belay::stream_event within;
+  belay::cuda::graph<api_type> graph = compute.capture([&] {
+    compute.each(1, doubled{here.x()});
+    copies.wait(compute.record());
+    copies.each(1, plus_one{here.x()});
+    compute.wait(copies.record());
+    compute.each(1, doubled{here.x()});
+    within = compute.record();
+    compute.each(1, plus_one{here.x()});
+  });
+  check(here.value(compute) == 1, "a capture has run something");
+  compute.launch(graph);
+  within.synchronize();
+  compute.launch(graph);
+  check(here.value(compute) == 31, "two launches do not give 1 -> 7 -> 31");
+}
+
+template <class Body>
+void refused(api_type& api, const char* what, const Body& body) {
+  const setting here(api);
+  stream_type compute(here.gpu), copies(here.gpu, belay::stream_kind::copy);
+  bool threw = false;
+  try {
+    static_cast<void>(compute.capture([&] { body(here, compute, copies); }));
+  } catch (const belay::backend_error&) {
+    threw = true;
+  }
+  check(threw, what);
+  here.begin(compute);
+  compute.each(1, doubled{here.x()});
+  check(here.value(compute) == 2, "the stream does not go on after a capture that has failed");
+}
+
+template <class T>
+void trains(api_type& api) {
+  graph_trainer::record eager, launched;
+  const graph_trainer::trial plain{.use = graph_use::none}, captured{.overflows_in = 7};
+  belay::launch(belay::cuda::world(api, belay::host::world(1)), graph_trainer::body<T>(plain, eager));
+  belay::launch(belay::cuda::world(api, belay::host::world(1)), graph_trainer::body<T>(captured, launched));
+  check(eager.losses.size() == plain.steps, "steps are missing");
+  check(launched.same_numbers(eager), "steps that are launched have other losses or norms");
+  check(launched.launches == 19 && launched.bodies == 4, "steps were not launched");
+}
+
+}  // namespace
+
+int main() {
+  api_type api;
+  try {
+    const belay::cuda::device<api_type> gpu(api);
+  } catch (const belay::backend_error& none) {
+    std::printf("no GPU, compiled only: %s\n", none.what());
+    return 0;
+  }
+  launches(api);
+  refused(api, "memory is allocated in a capture", [](const setting& here, stream_type&, stream_type&) {
+    static_cast<void>(belay::cuda::device_memory<api_type>(here.gpu, 64));
+  });
+  refused(api, "an event from outside is waited for in a capture",
+          [](const setting& here, stream_type& compute, stream_type& copies) {
+            copies.copy(here.x(), here.host(), sizeof(float));
+            compute.wait(copies.record());
+          });
+  refused(api, "a stream is not joined in a capture",
+          [](const setting& here, stream_type& compute, stream_type& copies) {
+            copies.wait(compute.record());
+            copies.each(1, doubled{here.x()});
+          });
+  trains<float>(api);
+  trains<belay::bf16>(api);
+  if (failures == 0) std::printf("graphs are launched, and steps of graphs train\n");
+  return failures == 0 ? 0 : 1;
+}
