@@ -38607,28 +38607,30 @@ class step_graphs {
     auto& buckets = store_->buckets();
     expect_begin(at);
     const turn now = body_.next(version());
-    if (now == turn::queued) {
-      body();
-      if (ended(at)) body_.note_queued();
-      return;
-    }
     if (now == turn::launched) {
       buckets.recall(*recorded_, at);
     } else {
-      if (engine().has_copies())
-        throw usage_error("a step that copies between tiers is not captured: take belay::graph_use::none", at);
       bool whole = false;
-      const auto all = [&] {
+      const auto all = [&, copied = copies_so_far()] {
         body();
         buckets.join(compute, at);
-        whole = ended(at);
+        whole = ended(copied, at);
       };
+      if (now == turn::queued) {
+        all();
+        if (whole) body_.note_queued();
+        return;
+      }
       body_.capture(compute, all, at);
       if (!whole) return body_.drop();
       recorded_ = buckets.contributions();
     }
     ++launches_;
     body_.launch(compute, at);
+  }
+  // Places of the stream of copies.
+  [[nodiscard]] std::uint64_t copies_so_far() const {
+    return engine().has_copies() ? engine().copies().stream().clock()->place(stream_kind::copy) : 0;
   }
   // What a launch finds must be what the capture found.
   void expect_begin(where at) const {
@@ -38641,8 +38643,9 @@ class step_graphs {
         "and no backward of the step",
         at);
   }
-  // Whether the body has ended what it began. Open obligations a release build leaves to the commit, which refuses.
-  [[nodiscard]] bool ended(where at) const {
+  // Whether the body has ended what it began, and has copied nothing between tiers. Open obligations a release build
+  // leaves to the commit, which refuses.
+  [[nodiscard]] bool ended(std::uint64_t copied, where at) const {
     const ledger& obligations = engine().obligations();
     if (const std::size_t open = obligations.open_count(); open > 0) {
       if constexpr (checked(check_level::local)) throw open_obligations(obligations.text(), open, at);
@@ -38652,6 +38655,8 @@ class step_graphs {
       throw usage_error("what is captured keeps " + std::to_string(bytes) +
                             " bytes of the step, such as a gradient, which no launch would keep",
                         at);
+    if (copies_so_far() != copied)
+      throw usage_error("a step that copies between tiers is not captured: take belay::graph_use::none", at);
     return true;
   }
 

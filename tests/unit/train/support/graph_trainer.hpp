@@ -70,7 +70,7 @@ auto body(const trial& what, record& out, const std::function<std::size_t()>& ca
     belay::axes axes = what.axes;
     axes.data = rank.size() / axes.expert;
     belay::mesh mesh{rank, axes};
-    network<T> net;
+    network<T> net(9);
     using run_type = std::remove_reference_t<decltype(run)>;
     belay::parameter_store<run_type, decltype(mesh), belay::precision<T>> store{
         run, mesh, net, what.stage, {.seed = 3, .bucket_bytes = 128}};
