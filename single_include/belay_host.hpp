@@ -5126,7 +5126,7 @@ class symmetric_heap {
     if constexpr (checked(check_level::across_ranks)) {
       std::vector<std::uint64_t> all(static_cast<std::size_t>(group_.size()));
       const std::uint64_t mine[] = {digest()};
-      all_gather(group_, mine, all, at);
+      all_gather(control_of(group_), mine, all, at);
       comm_error::details what;
       for (int q = 1; q < group_.size(); ++q) {
         if (all[static_cast<std::size_t>(q)] != all[0])
@@ -12291,6 +12291,13 @@ struct bucket_pull {
     T* next = whole;
     for (std::size_t r = 0; r < shares.size(); next += counts[r++]) std::copy_n(shares[r], counts[r], next);
   }
+  /// The same by kernels of a device, which `calls` queues.
+  template <class Calls>
+  void operator()(Calls& calls) const {
+    T* next = whole;
+    for (std::size_t r = 0; r < shares.size(); next += counts[r++])
+      calls.each(counts[r], kernel::copy<T>{shares[r], next});
+  }
 };
 
 /// The memory of values of all ranks that divide them, in any of a layout's families.
@@ -14824,6 +14831,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
 // its owner wrote it before the barrier of the combine. Row gradients are first written after the barrier of the
 // backward. These are five synchronisations a layer; on one rank there are none.
 //
+// On a device that ranks share, the gather is the host's, after what each rank has queued before it, and barriers hand
+// over events.
+//
 // Where ranks cannot address each other's memory, the same kernels work on mirrors of the peers' slots: pushed rows are
 // put into the owners' slots, owners send rows to the mirrors of who pulls them, and `heap.synchronize_in` carries
 // them.
@@ -16881,20 +16891,39 @@ struct row_range {
   return {source == 0 ? offsets[i] : cuts(i, source - 1), source == last ? offsets[i + 1] : cuts(i, source)};
 }
 
+/// Writes `starts` [experts]: the row of the owner's slot from which on this rank's rows for an expert lie, as if there
+/// were room for all.
+inline void expert_starts(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                          view<std::int64_t, 1> starts) noexcept {
+  for (std::size_t owner = 0; owner < shape.ranks; ++owner) {
+    std::int64_t row = 0;
+    for (std::size_t e = owner * shape.local(); e < (owner + 1) * shape.local(); ++e) {
+      for (std::size_t source = 0; source < shape.ranks; ++source) {
+        if (source == shape.rank) starts[e] = row;
+        row += selections(source, e);
+      }
+    }
+  }
+}
+/// Writes `shifts` [experts]: from a row's place among this rank's, in the order of experts, to that in the owner's
+/// slot. One beyond the capacity stays beyond it.
+inline void expert_shifts(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                          view<const std::int64_t, 1> starts, view<std::int32_t, 1> shifts) noexcept {
+  const auto capacity = static_cast<std::int64_t>(shape.capacity);
+  std::int64_t before = 0;
+  for (std::size_t e = 0; e < shape.experts; ++e) {
+    const std::int64_t start = starts[e] < capacity ? starts[e] : capacity;
+    shifts[e] = static_cast<std::int32_t>(start - before);
+    before += selections(shape.rank, e);
+  }
+}
+
 /// Writes `places` [rows, k]: the row of the owner's slot for (token, j) of this rank, or `no_place`. `cursor`
 /// [experts] is scratch.
 inline void expert_places(const expert_shape& shape, view<const std::int64_t, 2> selections,
                           view<const std::int32_t, 2> choices, view<std::int64_t, 1> cursor,
                           view<std::int32_t, 2> places) noexcept {
-  for (std::size_t owner = 0; owner < shape.ranks; ++owner) {
-    std::int64_t row = 0;
-    for (std::size_t e = owner * shape.local(); e < (owner + 1) * shape.local(); ++e) {
-      for (std::size_t source = 0; source < shape.ranks; ++source) {
-        if (source == shape.rank) cursor[e] = row;
-        row += selections(source, e);
-      }
-    }
-  }
+  expert_starts(shape, selections, cursor);
   const auto capacity = static_cast<std::int64_t>(shape.capacity);
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const std::int64_t place = cursor[static_cast<std::size_t>(choices.data()[i])]++;
@@ -16904,15 +16933,12 @@ inline void expert_places(const expert_shape& shape, view<const std::int64_t, 2>
 
 /// Throws usage_error where the counts of a routing, plain data of the caller from which positions in slots are
 /// computed, do not add up to its choices.
-template <class T>
-void expect_counts(const routing<T>& routed, where at) {
+inline void expect_counts(view<const std::int64_t, 1> counts, std::size_t choices, where at) {
   checked_size selections;
-  for (std::int64_t count : routed.counts.flat())
-    selections += count < 0 ? largest_size : static_cast<std::size_t>(count);
-  if (selections.saturated() == routed.choices.size()) return;
-  throw usage_error(
-      "dispatch: the counts of the routing do not add up to its " + std::to_string(routed.choices.size()) + " choices",
-      at);
+  for (std::int64_t count : counts.flat()) selections += count < 0 ? largest_size : static_cast<std::size_t>(count);
+  if (selections.saturated() == choices) return;
+  throw usage_error("dispatch: the counts of the routing do not add up to its " + std::to_string(choices) + " choices",
+                    at);
 }
 
 /// Throws usage_error where `what`, [count, hidden], has another shape.
@@ -16923,6 +16949,163 @@ void expect_rows(view<U, 2> rows, std::size_t count, std::size_t hidden, const c
                         std::to_string(rows.extent(0)) + ", " + std::to_string(rows.extent(1)) + "]",
                     at);
 }
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/experts/row_kernels.hpp
+//
+// The kernels of a device that move rows between a rank's tokens and the slots of their experts, here or on ranks whose
+// memory the device addresses: a row a team. What they compute has the bits of the host's loops (rows.hpp).
+
+namespace belay::inline BELAY_ABI {
+
+/// A slot, and where the rows of this rank's choices lie in it, on each rank.
+template <class T>
+struct placed_rows {
+  /// The first row of the first rank's slot, the bytes from there to the next rank's (0: all experts are here), the
+  /// choices and their places [rows, k], the experts of a rank, and the elements of a row.
+  T* slot;
+  std::size_t apart;
+  const std::int32_t* choices;
+  const std::int32_t* places;
+  std::size_t local;
+  std::size_t k;
+  std::size_t hidden;
+
+  /// The row of choice i, or null where there was no room.
+  [[nodiscard]] BELAY_HD T* row(std::size_t i) const noexcept {
+    const std::int32_t place = places[i];
+    if (place == no_place) return nullptr;
+    T* first = slot;
+    if (apart > 0) {
+      const std::uint32_t owner = static_cast<std::uint32_t>(choices[i]) / static_cast<std::uint32_t>(local);
+      first = reinterpret_cast<T*>(reinterpret_cast<std::byte*>(slot) + owner * apart);
+    }
+    return first + static_cast<std::size_t>(place) * hidden;
+  }
+};
+
+/// Notes, once, how many rows would have been needed.
+struct noted_rows {
+  /// Where, and how many.
+  kernel::findings_note found;
+  std::uint64_t rows;
+  /// One index.
+  BELAY_HD void operator()(std::size_t) const noexcept { found.need_rows(rows); }
+};
+
+/// A choice's row of the slot = the row of its token. A team does a choice.
+template <class T>
+struct pushed_rows {
+  /// Where to, and the tokens' rows.
+  placed_rows<T> rows;
+  const T* x;
+  /// Choice i.
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
+    if (T* const to = rows.row(i); to != nullptr)
+      kernel::for_each_index(team, rows.hidden, kernel::copy<T>{x + i / rows.k * rows.hidden, to});
+  }
+};
+
+/// A token's row = the sum of those of its choices, each times its weight where weights are not null. Summed in passes
+/// of four rows, then two, then one, with the sum rounded to `Target` after each, as the host does. A team does a
+/// token.
+template <class T, class Target>
+struct pulled_rows {
+  /// What is computed with.
+  using number = compute_type_t<T>;
+
+  /// Where from, the weights, and the tokens' rows.
+  placed_rows<T> rows;
+  const number* weights;
+  Target* y;
+
+  /// One element of a token's row.
+  struct element {
+    /// Of which token.
+    const pulled_rows* of;
+    std::size_t token;
+    /// Element i.
+    BELAY_HD void operator()(std::size_t i) const noexcept {
+      const std::size_t k = of->rows.k;
+      std::size_t left = 0;
+      for (std::size_t j = 0; j < k; ++j) left += of->rows.row(token * k + j) != nullptr ? 1U : 0U;
+      number total = 0;
+      Target rounded = static_cast<Target>(total);
+      for (std::size_t j = 0, done = 0, pass = 0; j < k; ++j) {
+        const T* const row = of->rows.row(token * k + j);
+        if (row == nullptr) continue;
+        const number own = kernel::widened(row[i]);
+        const number more = of->weights == nullptr ? own : of->weights[token * k + j] * own;
+        total = done == 0 ? more : total + more;
+        if (done++ == pass) pass += left - pass >= 4 ? 4 : left - pass >= 2 ? 2 : 1;
+        if (done != pass) continue;
+        rounded = static_cast<Target>(total);
+        total = kernel::widened(rounded);
+      }
+      of->y[token * of->rows.hidden + i] = rounded;
+    }
+  };
+
+  /// Token `token`.
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t token) const noexcept {
+    kernel::for_each_index(team, rows.hidden, element{this, token});
+  }
+};
+
+/// The gradient of a choice's weight, the inner product of its row and its token's gradient; then the row = that
+/// gradient times the weight. A team does a choice; sums have the order of the host's. Gradients may be wider.
+template <class T, class Dy = T>
+struct returned_rows {
+  /// What is computed with.
+  using number = compute_type_t<T>;
+
+  /// Rows and weights, the tokens' gradients, and the weights'.
+  placed_rows<T> rows;
+  const number* weights;
+  const Dy* dy;
+  number* dweights;
+
+  /// row[i] = weight * dy[i].
+  struct element {
+    /// The weight, the token's gradient, and the row.
+    number weight;
+    const Dy* gradient;
+    T* row;
+    /// Element i.
+    BELAY_HD void operator()(std::size_t i) const noexcept {
+      row[i] = static_cast<T>(weight * kernel::widened(gradient[i]));
+    }
+  };
+
+  /// Choice i.
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
+    T* const row = rows.row(i);
+    const Dy* const gradient = dy + i / rows.k * rows.hidden;
+    number total = 0;
+    if (row != nullptr) {
+      const std::size_t whole = rows.hidden / kernel::sum_lanes * kernel::sum_lanes;
+      for (std::size_t c = whole; c < rows.hidden; ++c) total += kernel::widened(gradient[c]) * kernel::widened(row[c]);
+      if constexpr (Team::lanes == 1) {
+        number partial[kernel::sum_lanes] = {};
+        for (std::size_t c = 0; c < whole; ++c)
+          partial[c % kernel::sum_lanes] += kernel::widened(gradient[c]) * kernel::widened(row[c]);
+        for (const number part : partial) total += part;
+      } else {
+        number partial = 0;
+        for (std::size_t c = team.lane % kernel::sum_lanes; c < whole; c += kernel::sum_lanes)
+          partial += kernel::widened(gradient[c]) * kernel::widened(row[c]);
+        for (unsigned lane = 0; lane < kernel::sum_lanes; ++lane) total += team.from(lane, partial);
+      }
+      team.synchronize();  // the row is overwritten from here on
+      kernel::for_each_index(team, rows.hidden, element{weights[i], gradient, row});
+    }
+    if (team.lane == 0) dweights[i] = total;
+  }
+};
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -17122,6 +17305,170 @@ inline void for_each_token(const auto& kernel, std::size_t tokens) {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/parallel/experts/rows_across.hpp
+//
+// Rows that travel between ranks which share a device, as communications queue them: kernels that address all ranks'
+// slots, before or after a barrier of the group, which hands over events. Counts alone go by the host: a rank's are
+// there when all that it has queued before is over, and its peers wait for them. So no row is written where a peer
+// still reads. On one rank the same kernels join the compute stream.
+
+// ---- belay/parallel/experts/rows_here.hpp
+//
+// A dispatch whose experts are all on this rank, as kernels of its device: counts, offsets and places by the kit, rows
+// by row_kernels.hpp.
+
+namespace belay::inline BELAY_ABI {
+
+/// Whether the frame's kit moves rows of experts that are here by kernels.
+template <class Frame>
+concept moves_rows_by_kernels = sorting_kit<std::remove_cvref_t<decltype(std::declval<Frame&>().kit())>>;
+
+/// Queues the sort of a rank's choices: `places` is where each comes in the order of experts.
+template <class Frame>
+void sort_choices(Frame& frame, view<const std::int32_t, 2> choices, std::size_t experts,
+                  view<std::int32_t, 2> places) {
+  frame.kit().sort({choices.data(), {choices.size()}}, experts, {places.data(), {places.size()}});
+}
+
+/// Offsets of experts from the sums of counts, up to the capacity. The last is that of all `selections`.
+struct offsets_within {
+  /// What is cut, their number but one, all selections, and the capacity.
+  std::size_t* offsets;
+  std::size_t experts;
+  std::size_t selections;
+  std::size_t capacity;
+  /// Offset i.
+  BELAY_HD void operator()(std::size_t i) const noexcept {
+    const std::size_t first = i == experts ? selections : offsets[i];
+    offsets[i] = first < capacity ? first : capacity;
+  }
+};
+/// Places beyond the capacity are none.
+struct places_within {
+  /// The places, and the capacity.
+  std::int32_t* places;
+  std::size_t capacity;
+  /// Place i.
+  BELAY_HD void operator()(std::size_t i) const noexcept {
+    if (static_cast<std::size_t>(places[i]) >= capacity) places[i] = no_place;
+  }
+};
+
+/// Queues the rest of a dispatch: global counts, offsets, places that there is room for, and the tokens' rows to their
+/// experts. What there was no room for is noted.
+template <class Frame, class Dispatch>
+void dispatch_here(Frame& frame, const Dispatch& of) {
+  const auto& [places, offsets, shifts, capacity, found] = of.counted;
+  const std::size_t experts = of.counts.size();
+  frame.each(experts, kernel::copy<std::int64_t>{of.counts.data(), of.global_counts});
+  // Sums of counts are not negative, so they are the same numbers without a sign.
+  frame.kit().scan(of.counts, {reinterpret_cast<std::int64_t*>(offsets), {experts}});
+  frame.each(experts + 1, offsets_within{offsets, experts, of.choices, capacity});
+  frame.each(of.choices, places_within{places, capacity});
+  if (of.choices > capacity) frame.each(1, noted_rows{{found, {}}, of.choices});
+  frame.teams(of.choices, of.kernel);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The place of a choice among its rank's becomes that in the slot of its expert: `shifts` [experts] further on. Places
+/// beyond the capacity are none.
+struct shifted_places {
+  /// The places, the choices, how far those of each expert go, and the capacity.
+  std::int32_t* places;
+  const std::int32_t* choices;
+  const std::int32_t* shifts;
+  std::size_t capacity;
+  /// Place i.
+  BELAY_HD void operator()(std::size_t i) const noexcept {
+    const std::int64_t place = std::int64_t{places[i]} + shifts[choices[i]];
+    places[i] = place < static_cast<std::int64_t>(capacity) ? static_cast<std::int32_t>(place) : no_place;
+  }
+};
+
+/// What a device has of a dispatch beside its routing.
+struct dispatch_counts {
+  /// Places among this rank's choices [rows, k], in the order of experts, which become those in slots; offsets [local +
+  /// 1] and shifts [experts], to write; rows that there is room for; the step's findings, or null.
+  std::int32_t* places;
+  std::size_t* offsets;
+  std::int32_t* shifts;
+  std::size_t capacity;
+  kernel::findings_record* found;
+};
+
+/// A dispatch: the ranks agree on counts, then this rank's rows go to the slots of their experts. `moves` has what the
+/// host needs for it.
+template <class T, class Moves>
+struct dispatched_across {
+  /// What is counted, and the kernel of the rows.
+  Moves* moves;
+  dispatch_counts counted;
+  view<const std::int64_t, 1> counts;
+  std::int64_t* global_counts;
+  std::size_t choices;
+  pushed_rows<T> kernel;
+  where at;
+
+  /// In a communication.
+  template <class Calls>
+  void operator()(const Calls& calls) const {
+    moves->count_on_device(calls, *this);
+    calls.each(choices, shifted_places{counted.places, kernel.rows.choices, counted.shifts, counted.capacity});
+    calls.teams(choices, kernel);
+    calls.barrier(at);
+  }
+  /// Where all experts are on this rank.
+  template <class Frame>
+  void here(Frame& frame) const {
+    moves->note_needed(choices);
+    dispatch_here(frame, *this);
+  }
+};
+
+/// `kernel` for so many rows, then what all ranks have done so is there.
+template <class Kernel>
+struct before_peers {
+  /// The kernel, and how often.
+  Kernel kernel;
+  std::size_t count;
+  where at;
+
+  /// In a communication, and where all experts are on this rank.
+  template <class Calls>
+  void operator()(const Calls& calls) const {
+    calls.teams(count, kernel);
+    calls.barrier(at);
+  }
+  template <class Frame>
+  void here(Frame& frame) const {
+    frame.teams(count, kernel);
+  }
+};
+/// What all ranks have done before is there, then `kernel` for so many rows.
+template <class Kernel>
+struct after_peers {
+  /// The kernel, and how often.
+  Kernel kernel;
+  std::size_t count;
+  where at;
+
+  /// In a communication, and where all experts are on this rank.
+  template <class Calls>
+  void operator()(const Calls& calls) const {
+    calls.barrier(at);
+    calls.teams(count, kernel);
+  }
+  template <class Frame>
+  void here(Frame& frame) const {
+    frame.teams(count, kernel);
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/parallel/experts/statistics.hpp
 //
 // What the experts of one stage did in one step, per layer and micro-batch: the selections of every expert by all
@@ -17262,16 +17609,19 @@ class row_moves {
       : shape_(shape),
         selections_(shape.ranks * shape.experts),
         cursor_(shape.experts),
+        ends_(works_on_device<Group> ? shape.local() + 1 : 0),
+        shifts_(works_on_device<Group> ? shape.experts : 0),
         gather_counts_(shape.ranks, shape.experts),
         bases_(shape.ranks) {}
 
   expert_statistics statistics;
   std::size_t needed = 0;  // rows that a rank was to receive in one dispatch
+  void note_needed(std::size_t rows) noexcept { needed = rows > needed ? rows : needed; }
 
   /// Every rank learns what every rank has selected, so that all come to the same decisions.
   template <class Ranks>
   void count(const Ranks& group, const rows_type& rows, where at) {
-    if constexpr (checked(check_level::local)) expect_counts(rows.routed, at);
+    if constexpr (checked(check_level::local)) expect_counts(rows.routed.counts, rows.routed.choices.size(), at);
     shape_.capacity = rows.capacity;
     const std::size_t first = shape_.rank * shape_.experts;
     for (std::size_t e = 0; e < shape_.experts; ++e) selections_[first + e] = rows.routed.counts[e];
@@ -17284,11 +17634,37 @@ class row_moves {
     }
     const view<const std::int64_t, 2> all{selections_.data(), {shape_.ranks, shape_.experts}};
     const std::size_t most = rows_needed(shape_, all);
-    needed = most > needed ? most : needed;
+    note_needed(most);
     if (most > shape_.capacity) kernel::findings_note{rows.found, {}}.need_rows(most);
     expert_offsets(shape_, all, rows.offsets);
     if constexpr (mirrored) expert_cuts(shape_, all, rows.cuts);
     expert_places(shape_, all, rows.routed.choices, {cursor_.data(), {cursor_.size()}}, rows.places);
+  }
+
+  /// The same where the counts are in memory of a device: the host waits for them, and puts back what kernels need.
+  template <class Calls>
+  void count_on_device(const Calls& calls, const dispatched_across<T, row_moves>& sent) {
+    const auto& [places, offsets, shifts, capacity, found] = sent.counted;
+    shape_.capacity = capacity;
+    const std::size_t experts = shape_.experts, first = shape_.rank * experts;
+    calls.fetch(selections_.data() + first, sent.counts.data(), experts * sizeof(std::int64_t), sent.at);
+    if constexpr (checked(check_level::local))
+      expect_counts(view<const std::int64_t, 1>{selections_.data() + first, {experts}}, sent.choices, sent.at);
+    calls.control().all_gather_v(std::span<std::int64_t>(selections_), gather_counts_, sent.at);
+    const view<const std::int64_t, 2> all{selections_.data(), {shape_.ranks, experts}};
+    const std::size_t most = rows_needed(shape_, all);
+    note_needed(most);
+    if (most > capacity) calls.each(1, noted_rows{{found, {}}, most});
+    expert_offsets(shape_, all, {ends_.data(), {ends_.size()}});
+    calls.place(offsets, ends_.data(), ends_.size() * sizeof(std::size_t), sent.at);
+    expert_starts(shape_, all, {cursor_.data(), {experts}});
+    expert_shifts(shape_, all, {cursor_.data(), {experts}}, {shifts_.data(), {experts}});
+    calls.place(shifts, shifts_.data(), experts * sizeof(std::int32_t), sent.at);
+    for (std::size_t e = 0; e < experts; ++e) {
+      cursor_[e] = 0;
+      for (std::size_t source = 0; source < shape_.ranks; ++source) cursor_[e] += all(source, e);
+    }
+    calls.place(sent.global_counts, cursor_.data(), experts * sizeof(std::int64_t), sent.at);
   }
 
   /// What all ranks have moved before is there.
@@ -17341,217 +17717,11 @@ class row_moves {
   expert_shape shape_;
   std::vector<std::int64_t> selections_;  // [ranks, experts], of the current dispatch
   std::vector<std::int64_t> cursor_;
+  std::vector<std::size_t> ends_;     // for a device, as are these:
+  std::vector<std::int32_t> shifts_;  // [experts]
   std::vector<std::size_t> gather_counts_;
   std::vector<T*> bases_;  // of the slot on each rank that a kernel moves rows to or from
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/experts/rows_here.hpp
-//
-// A dispatch whose experts are all on this rank, as kernels of its device: counts, offsets and places by the kit, a row
-// of tokens a team. What they compute has the bits of the host's loops.
-
-namespace belay::inline BELAY_ABI {
-
-/// Whether the frame's kit moves rows of experts that are here by kernels.
-template <class Frame>
-concept moves_rows_by_kernels = sorting_kit<std::remove_cvref_t<decltype(std::declval<Frame&>().kit())>>;
-
-/// One dispatch and one of its slots, whose first row `slot` is.
-template <class T>
-struct rows_here {
-  /// The routing; where each choice's row lies, and the experts' first rows; the rows that there is room for; a row's
-  /// elements; the slot.
-  routing<compute_type_t<T>> routed;
-  view<std::int32_t, 2> places;
-  view<std::size_t, 1> offsets;
-  std::size_t capacity;
-  std::size_t hidden;
-  T* slot;
-
-  /// The row of choice i, or null where there was no room.
-  [[nodiscard]] BELAY_HD T* row(std::size_t i) const noexcept {
-    const std::int32_t place = places.data()[i];
-    return place == no_place ? nullptr : slot + static_cast<std::size_t>(place) * hidden;
-  }
-};
-
-/// Offsets of experts from the sums of counts, up to the capacity. The last is that of all `selections`.
-struct offsets_within {
-  /// What is cut, their number but one, all selections, and the capacity.
-  std::size_t* offsets;
-  std::size_t experts;
-  std::size_t selections;
-  std::size_t capacity;
-  /// Offset i.
-  BELAY_HD void operator()(std::size_t i) const noexcept {
-    const std::size_t first = i == experts ? selections : offsets[i];
-    offsets[i] = first < capacity ? first : capacity;
-  }
-};
-/// Places beyond the capacity are none.
-struct places_within {
-  /// The places, and the capacity.
-  std::int32_t* places;
-  std::size_t capacity;
-  /// Place i.
-  BELAY_HD void operator()(std::size_t i) const noexcept {
-    if (static_cast<std::size_t>(places[i]) >= capacity) places[i] = no_place;
-  }
-};
-/// Notes, once, how many rows would have been needed.
-struct noted_rows {
-  /// Where, and how many.
-  kernel::findings_note found;
-  std::uint64_t rows;
-  /// One index.
-  BELAY_HD void operator()(std::size_t) const noexcept { found.need_rows(rows); }
-};
-
-/// A choice's row of the slot = the row of its token. A team does a choice.
-template <class T>
-struct pushed_rows {
-  /// Where to, and the tokens' rows.
-  rows_here<T> rows;
-  const T* x;
-  /// Choice i.
-  template <kernel::team Team>
-  BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
-    if (T* const to = rows.row(i); to != nullptr)
-      kernel::for_each_index(team, rows.hidden, kernel::copy<T>{x + i / rows.routed.k * rows.hidden, to});
-  }
-};
-
-/// A token's row = the sum of those of its choices, each times its weight where weights are not null. Summed in passes
-/// of four rows, then two, then one, with the sum rounded to `Target` after each, as the host does. A team does a
-/// token.
-template <class T, class Target>
-struct pulled_rows {
-  /// What is computed with.
-  using number = compute_type_t<T>;
-
-  /// Where from, the weights, and the tokens' rows.
-  rows_here<T> rows;
-  const number* weights;
-  Target* y;
-
-  /// One element of a token's row.
-  struct element {
-    /// Of which token.
-    const pulled_rows* of;
-    std::size_t token;
-    /// Element i.
-    BELAY_HD void operator()(std::size_t i) const noexcept {
-      const std::size_t k = of->rows.routed.k;
-      std::size_t left = 0;
-      for (std::size_t j = 0; j < k; ++j) left += of->rows.row(token * k + j) != nullptr ? 1U : 0U;
-      number total = 0;
-      Target rounded = static_cast<Target>(total);
-      for (std::size_t j = 0, done = 0, pass = 0; j < k; ++j) {
-        const T* const row = of->rows.row(token * k + j);
-        if (row == nullptr) continue;
-        const number own = kernel::widened(row[i]);
-        const number more = of->weights == nullptr ? own : of->weights[token * k + j] * own;
-        total = done == 0 ? more : total + more;
-        if (done++ == pass) pass += left - pass >= 4 ? 4 : left - pass >= 2 ? 2 : 1;
-        if (done != pass) continue;
-        rounded = static_cast<Target>(total);
-        total = kernel::widened(rounded);
-      }
-      of->y[token * of->rows.hidden + i] = rounded;
-    }
-  };
-
-  /// Token `token`.
-  template <kernel::team Team>
-  BELAY_HD void operator()(const Team& team, std::size_t token) const noexcept {
-    kernel::for_each_index(team, rows.hidden, element{this, token});
-  }
-};
-
-/// The gradient of a choice's weight, the inner product of its row and its token's gradient; then the row = that
-/// gradient times the weight. A team does a choice; sums have the order of the host's. Gradients may be wider.
-template <class T, class Dy = T>
-struct returned_rows {
-  /// What is computed with.
-  using number = compute_type_t<T>;
-
-  /// Rows and weights, the tokens' gradients, and the weights'.
-  rows_here<T> rows;
-  const number* weights;
-  const Dy* dy;
-  number* dweights;
-
-  /// row[i] = weight * dy[i].
-  struct element {
-    /// The weight, the token's gradient, and the row.
-    number weight;
-    const Dy* gradient;
-    T* row;
-    /// Element i.
-    BELAY_HD void operator()(std::size_t i) const noexcept {
-      row[i] = static_cast<T>(weight * kernel::widened(gradient[i]));
-    }
-  };
-
-  /// Choice i.
-  template <kernel::team Team>
-  BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
-    T* const row = rows.row(i);
-    const Dy* const gradient = dy + i / rows.routed.k * rows.hidden;
-    number total = 0;
-    if (row != nullptr) {
-      const std::size_t whole = rows.hidden / kernel::sum_lanes * kernel::sum_lanes;
-      for (std::size_t c = whole; c < rows.hidden; ++c) total += kernel::widened(gradient[c]) * kernel::widened(row[c]);
-      if constexpr (Team::lanes == 1) {
-        number partial[kernel::sum_lanes] = {};
-        for (std::size_t c = 0; c < whole; ++c)
-          partial[c % kernel::sum_lanes] += kernel::widened(gradient[c]) * kernel::widened(row[c]);
-        for (const number part : partial) total += part;
-      } else {
-        number partial = 0;
-        for (std::size_t c = team.lane % kernel::sum_lanes; c < whole; c += kernel::sum_lanes)
-          partial += kernel::widened(gradient[c]) * kernel::widened(row[c]);
-        for (unsigned lane = 0; lane < kernel::sum_lanes; ++lane) total += team.from(lane, partial);
-      }
-      team.synchronize();  // the row is overwritten from here on
-      kernel::for_each_index(team, rows.hidden, element{weights[i], gradient, row});
-    }
-    if (team.lane == 0) dweights[i] = total;
-  }
-};
-
-/// Queues a dispatch: global counts, offsets, places, and the tokens' rows to their experts. `found` gets how many rows
-/// there was no room for.
-template <class Frame, class T>
-void dispatch_here(Frame& frame, const rows_here<T>& rows, const T* x, const kernel::findings_note& found) {
-  const std::size_t selections = rows.places.size(), experts = rows.routed.experts;
-  auto& kit = frame.kit();
-  frame.each(experts, kernel::copy<std::int64_t>{rows.routed.counts.data(), rows.routed.global_counts.data()});
-  // Sums of counts are not negative, so they are the same numbers without a sign.
-  kit.scan({rows.routed.counts.data(), {experts}}, {reinterpret_cast<std::int64_t*>(rows.offsets.data()), {experts}});
-  frame.each(experts + 1, offsets_within{rows.offsets.data(), experts, selections, rows.capacity});
-  kit.sort({rows.routed.choices.data(), {selections}}, experts, {rows.places.data(), {selections}});
-  frame.each(selections, places_within{rows.places.data(), rows.capacity});
-  if (selections > rows.capacity) frame.each(1, noted_rows{found, selections});
-  frame.teams(selections, pushed_rows<T>{rows, x});
-}
-/// Queues y = the sum of each token's rows, times their weights.
-template <class Frame, class T, class Y>
-void combine_here(Frame& frame, const rows_here<T>& rows, Y* y) {
-  frame.teams(rows.routed.rows, pulled_rows<T, Y>{rows, rows.routed.weights.data(), y});
-}
-/// Queues the gradients of weights, and of the experts' outputs in their place.
-template <class Frame, class T, class Dy>
-void return_here(Frame& frame, const rows_here<T>& rows, const Dy* dy, compute_type_t<T>* dweights) {
-  frame.teams(rows.places.size(), returned_rows<T, Dy>{rows, rows.routed.weights.data(), dy, dweights});
-}
-/// Queues dx = the sum of the gradients of each token's rows.
-template <class Frame, class T, class Dx>
-void finish_here(Frame& frame, const rows_here<T>& rows, Dx* dx) {
-  frame.teams(rows.routed.rows, pulled_rows<T, Dx>{rows, nullptr, dx});
-}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -17693,14 +17863,7 @@ class expert_exchange {
     const std::size_t micro_batch = frame.micro_batch();
     unread_ = unread_ || !frame.rehearsing();
     kernel::findings_record* const found = named_ ? frame.engine().found() : nullptr;
-    if constexpr (moves_rows_by_kernels<Frame>) {
-      if (shape_.ranks == 1) {
-        const std::size_t wanted = routed.rows * shape_.k;
-        moves_->needed = wanted > moves_->needed ? wanted : moves_->needed;
-        dispatch_here(frame, here(state, state.inputs), x.data(), {found, {}});
-        return dispatched_type{std::move(state)};
-      }
-    }
+    if constexpr (moves_rows_by_kernels<Frame>) sort_choices(frame, routed.choices, shape_.experts, state.places);
     const auto move = [moves = moves_.get(), now = moved(state, state.inputs, found), x = x.data(), counted, layer,
                        micro_batch, at](const auto& group) {
       moves->count(group, now, at);
@@ -17709,7 +17872,13 @@ class expert_exchange {
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
-    communicate(frame, move, state.inputs, at);
+    const auto by_kernels = [&](const placed_rows<T>& rows) {
+      auto* const shifts = reinterpret_cast<std::int32_t*>(state.cuts.data());
+      const dispatch_counts counts{state.places.data(), state.offsets.data(), shifts, shape_.capacity, found};
+      return dispatched_across<T, moves_type>{
+          moves_.get(), counts, routed.counts, routed.global_counts.data(), state.places.size(), {rows, x.data()}, at};
+    };
+    move_rows(frame, state, state.inputs, move, by_kernels, at);
     return dispatched_type{std::move(state)};
   }
 
@@ -17818,8 +17987,10 @@ class expert_exchange {
       moves->synchronize(group, now, at);
       for_each_token(pull_weighted<T, Y>{moves->slots(now), now.routed.weights.data(), y}, now.routed.rows);
     };
-    if (!by_kernels(frame, [&](auto& on) { combine_here(on, here(state, state.outputs), y.data()); }))
-      communicate(frame, move, state.outputs, at);
+    const auto by_kernels = [&](const placed_rows<T>& rows) {
+      return after_peers<pulled_rows<T, Y>>{{rows, state.routed.weights.data(), y.data()}, state.routed.rows, at};
+    };
+    move_rows(frame, state, state.outputs, move, by_kernels, at);
     if (frame.forward_only()) {
       heap_->release(state.inputs, at);
       heap_->release(state.outputs, at);
@@ -17845,8 +18016,11 @@ class expert_exchange {
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
-    if (!by_kernels(frame, [&](auto& on) { return_here(on, here(state, state.outputs), dy.data(), dweights.data()); }))
-      communicate(frame, move, state.outputs, at);
+    const auto by_kernels = [&](const placed_rows<T>& rows) {
+      const returned_rows<T, Dy> returned{rows, state.routed.weights.data(), dy.data(), dweights.data()};
+      return before_peers<returned_rows<T, Dy>>{returned, state.places.size(), at};
+    };
+    move_rows(frame, state, state.outputs, move, by_kernels, at);
   }
 
   template <class Frame, class Dx>
@@ -17859,8 +18033,10 @@ class expert_exchange {
       moves->synchronize(group, now, at);
       for_each_token(pull_sum<T, Dx>{moves->slots(now), dx}, now.routed.rows);
     };
-    if (!by_kernels(frame, [&](auto& on) { finish_here(on, here(state, state.gradients), dx.data()); }))
-      communicate(frame, move, state.gradients, at);
+    const auto by_kernels = [&](const placed_rows<T>& rows) {
+      return after_peers<pulled_rows<T, Dx>>{{rows, nullptr, dx.data()}, state.routed.rows, at};
+    };
+    move_rows(frame, state, state.gradients, move, by_kernels, at);
     heap_->release(state.gradients, at);
     heap_->release(state.outputs, at);
     heap_->release(state.inputs, at);
@@ -17888,19 +18064,23 @@ class expert_exchange {
     return {state.routed, state.places, state.offsets, state.cuts, shape_.capacity, heap_, slot.offset_bytes(), found};
   }
 
-  [[nodiscard]] rows_here<T> here(const state_type& state, const slot_type& slot) const {
-    return {state.routed,    state.places,  state.offsets,
-            shape_.capacity, shape_.hidden, reinterpret_cast<T*>(slot.local())};
+  [[nodiscard]] placed_rows<T> placed(const state_type& state, const slot_type& slot) const {
+    std::byte* const first = heap_->base(0);  // ranks that share a device have their parts side by side
+    const auto apart = shape_.ranks == 1 ? 0 : static_cast<std::size_t>(heap_->base(1) - first);
+    auto* const rows = reinterpret_cast<T*>(first + slot.offset_bytes());
+    return {rows, apart, state.routed.choices.data(), state.places.data(), shape_.local(), shape_.k, shape_.hidden};
   }
-  // Whether a kit moves the rows, as `queue(frame)` says: where all experts are here.
-  template <class Frame, class Queue>
-  bool by_kernels([[maybe_unused]] Frame& frame, [[maybe_unused]] const Queue& queue) const {
-    if constexpr (moves_rows_by_kernels<Frame>) {
-      if (shape_.ranks == 1) queue(frame);
-      return shape_.ranks == 1;
-    } else {
-      return false;
-    }
+  // Rows of `slot`, as `by_kernels(rows)` says: where all experts are here on the compute stream, where ranks share a
+  // device in a communication. Else `move`, work of the host.
+  template <class Frame, class Move, class ByKernels>
+  void move_rows(Frame& frame, const state_type& state, const slot_type& slot, [[maybe_unused]] const Move& move,
+                 [[maybe_unused]] const ByKernels& by_kernels, where at) {
+    if constexpr (moves_rows_by_kernels<Frame>)
+      if (shape_.ranks == 1) return by_kernels(placed(state, slot)).here(frame);
+    if constexpr (works_on_device<Group>)
+      start(frame, by_kernels(placed(state, slot)), slot, at);
+    else
+      communicate(frame, move, slot, at);
   }
 
   // The compute stream goes on when `move(group)`, which uses `slot`, is over: one communication of the group, after
@@ -17910,15 +18090,17 @@ class expert_exchange {
     auto& stream = frame.engine().compute();
     if constexpr (!moves_rows_by_kernels<Frame>)
       if (shape_.ranks == 1) return frame.run([move] { move(alone{}); });
-    if constexpr (can_start_composite<Group, Move> && requires { stream.immediate(); }) {
-      if (!stream.immediate()) {
-        const start_order how = start_order(after(stream.record(), at)).keeping(moves_);
-        pending under_way = group_.start_composite(operation::exchange, move, how);
-        heap_->used_until(under_way.event(), slot);
-        return std::move(under_way).then(stream, at);
-      }
-    }
+    if constexpr (can_start_composite<Group, Move> && requires { stream.immediate(); })
+      if (!stream.immediate()) return start(frame, move, slot, at);
     frame.run_on_host([&] { move(group_); });
+  }
+  template <class Frame, class Move>
+  void start(Frame& frame, const Move& move, const slot_type& slot, where at) {
+    auto& stream = frame.engine().compute();
+    const start_order how = start_order(after(stream.record(), at)).keeping(moves_);
+    pending under_way = group_.start_composite(operation::exchange, move, how);
+    heap_->used_until(under_way.event(), slot);
+    std::move(under_way).then(stream, at);
   }
 
   [[nodiscard]] view<T, 2> rows_in(const slot_type& slot) const {
@@ -32474,7 +32656,7 @@ class store_memory {
   [[nodiscard]] bool in_file() const noexcept { return in_file_; }
   /// Whether a rank that gathers does so by itself: it reaches its peers' shares, or nothing is divided. Else all ranks
   /// that divide a layer's parameters gather them together.
-  [[nodiscard]] bool gathers_alone() const noexcept { return !gathers_ || reaches_; }
+  [[nodiscard]] bool gathers_alone() const noexcept { return !gathers_ || (reaches_ && !together_); }
 
   /// Calls `write()`, which changes parameters otherwise than an optimizer does: no peer reads this rank's shares
   /// before it is done on all ranks. Collective over the ranks that divide parameters, between steps. Throws
@@ -32650,7 +32832,8 @@ class store_memory {
   bool in_file_;
   gather_by gathers_by_;
   file_memory files_;
-  bool reaches_ = false;  // its peers' shares
+  bool reaches_ = false;   // its peers' shares
+  bool together_ = false;  // or some of them not
   bool settled_ = true;
   std::optional<reached_values<value_type>> reached_, reached_frozen_;
   std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
@@ -32743,8 +32926,12 @@ class store_memory {
     if (gathers_by_ == gather_by::collectives || !all.divides_values() || dividing().size() < 2)
       return lease_of_buckets<value_type>(all, &bucket_places::value_elements, &family_shape::values, purpose, ring,
                                           at);
-    reaches_ = directly_addressable<group_type>;
-    if constexpr (directly_addressable<group_type> && !moves_nothing<group_type>) {
+    // A device addresses its peers' memory, and not that of their host.
+    const bool lower = std::ranges::any_of(all.layout().families(),
+                                           [](const family_shape& each) { return each.values != tier::device; });
+    const bool reaches = directly_addressable<group_type> && (!works_on_device<group_type> || !lower);
+    (reaches ? reaches_ : together_) = true;
+    if (reaches && !moves_nothing<group_type>) {
       std::vector<bucket_places> places;
       for (const int rank : dividing().members()) places.emplace_back(all.layout(), in_families(rank));
       reached.emplace(dividing().members(), std::move(places));
@@ -35246,8 +35433,8 @@ class run {
   }
 
   /// The same in memory that the ranks of `group` reach by address, where they are `directly_addressable`: `ranks` then
-  /// begin with each one's lease, in group order. In a rehearsal, elsewhere, and where nobody has any, there are none.
-  /// Collective over the group.
+  /// begin with each one's lease, in group order. In a rehearsal, elsewhere, where nobody has any, and in lower tiers
+  /// beside a device, there are none. Collective over the group.
   template <class T>
   struct reached_lease {
     std::span<T> own;             // this rank's elements
@@ -35264,17 +35451,20 @@ class run {
       const std::span<T> own = lease_share<T>(where_it_is, elements_of, purpose, at);
       leased_.note_reach(most);
       return {own, {}};
-    } else if constexpr (directly_addressable<group_type>) {
-      leased_.add({where_it_is, purpose, leased_size(elements * sizeof(T)), most});
-      const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
-      reached_.push_back(std::make_unique<heap_type>(group, options, at));
-      const auto slot = reached_.back()->lease(elements * sizeof(T), purpose, at);
-      reached_lease<T> out{{reinterpret_cast<T*>(slot.local()), elements}, {}};
-      for (int peer = 0; peer < group.size(); ++peer) out.ranks.push_back(reinterpret_cast<const T*>(slot.at(peer)));
-      return out;
     } else {
       const std::size_t bytes = leased_size(elements * sizeof(T));
       leased_.add({where_it_is, purpose, bytes, most});
+      if constexpr (directly_addressable<group_type>) {
+        if (where_it_is == tier::device || !works_on_device<group_type>) {
+          const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
+          reached_.push_back(std::make_unique<heap_type>(group, options, at));
+          const auto slot = reached_.back()->lease(elements * sizeof(T), purpose, at);
+          reached_lease<T> out{{reinterpret_cast<T*>(slot.local()), elements}, {}};
+          for (int peer = 0; peer < group.size(); ++peer)
+            out.ranks.push_back(reinterpret_cast<const T*>(slot.at(peer)));
+          return out;
+        }
+      }
       unreached_.push_back(std::make_unique<arena<memory_type>>(
           where_it_is, parts_.zeroed_region(*engine_, where_it_is, bytes), 1, meters_[where_it_is]));
       const auto memory = unreached_.back()->template lease<T>(extents<1>{elements}, leases_, at);

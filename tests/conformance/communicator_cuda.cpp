@@ -4,6 +4,7 @@
 #include "conformance/cuda_ranks.hpp"
 #include "conformance/moves.hpp"
 #include "conformance/reductions.hpp"
+#include "conformance/symmetric.hpp"
 
 TEST_CASE_TEMPLATE_INVOKE(conf_exchange, conformance::cuda_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_send, conformance::cuda_ranks);
@@ -24,3 +25,9 @@ TEST_CASE_TEMPLATE_INVOKE(conf_timeout, conformance::late_cuda_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_mismatch, conformance::late_cuda_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_mismatch_rest, conformance::late_cuda_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_mismatch_pair, conformance::late_cuda_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap, conformance::bare_cuda_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_signal, conformance::bare_cuda_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_sizes, conformance::bare_cuda_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_leaver, conformance::bare_cuda_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_emplaced, conformance::bare_cuda_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_misuse, conformance::bare_cuda_ranks);

@@ -29,5 +29,6 @@ using cuda_ranks =
     ranks_of_device<fake_devices<fakes::work_order::eager, fakes::work_order::late, fakes::work_order::random>>;
 // For what happens on the host.
 using late_cuda_ranks = ranks_of_device<fake_devices<fakes::work_order::late>>;
+using bare_cuda_ranks = bare_ranks_of_device<fake_devices<fakes::work_order::late>>;
 
 }  // namespace conformance

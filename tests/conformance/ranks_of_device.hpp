@@ -252,4 +252,19 @@ struct ranks_of_device {
   }
 };
 
+// The ranks themselves, for what reads and writes memory of the device by a group's copies.
+template <class Devices>
+struct bare_ranks_of_device {
+  template <class Body>
+  static std::vector<bool> run(int ranks, Body body) {
+    std::vector<bool> out;
+    if (ranks > ranks_of_device<Devices>::most) return out;
+    Devices::on_one([&](auto& api) {
+      const belay::cuda::world world(api, belay::host::world(ranks), {.slot_bytes = 1 << 10});
+      out = world.run(body);
+    });
+    return out;
+  }
+};
+
 }  // namespace conformance

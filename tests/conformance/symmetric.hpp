@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a symmetric heap does on every backend, written once; where peers cannot be addressed, ranges are put.
+// What a symmetric heap does on every backend, written once; where peers cannot be addressed, ranges are put. On a
+// device it is a group's copies that write and read it.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -9,12 +10,38 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "belay/comm.hpp"
 #include "conformance/reference.hpp"
+
+namespace conformance {
+
+template <class Group, class T>
+void write(const Group& group, T* to, std::span<const std::type_identity_t<T>> from) {
+  if constexpr (belay::works_on_device<Group>)
+    group.place(to, from.data(), from.size_bytes());
+  else
+    std::copy(from.begin(), from.end(), to);
+}
+template <class Group, class T>
+void write(const Group& group, T* to, const std::type_identity_t<T>& value) {
+  write(group, to, std::span(&value, 1));
+}
+template <class Group, class T>
+std::vector<T> read(const Group& group, const T* from, std::size_t count) {
+  std::vector<T> out(count);
+  if constexpr (belay::works_on_device<Group>)
+    group.fetch(out.data(), from, count * sizeof(T));
+  else
+    std::copy_n(static_cast<const volatile T*>(from), count, out.begin());
+  return out;
+}
+
+}  // namespace conformance
 
 TEST_CASE_TEMPLATE_DEFINE("a slot is at the same offset on every rank, and peers read and write it", Backend,
                           conf_heap) {
@@ -34,13 +61,14 @@ TEST_CASE_TEMPLATE_DEFINE("a slot is at the same offset on every rank, and peers
         heap.audit();
         const auto place = static_cast<std::size_t>(world.rank()) * sizeof(int);
         for (int q = 0; q < ranks; ++q) {
-          reinterpret_cast<int*>(b.at(q))[world.rank()] = round * 100 + world.rank();
+          write(world, reinterpret_cast<int*>(b.at(q)) + world.rank(), round * 100 + world.rank());
           heap.put(q, b, place, sizeof(int));
         }
         heap.synchronize();
-        for (int q = 0; q < ranks; ++q) ok = ok && reinterpret_cast<const int*>(b.local())[q] == round * 100 + q;
+        const auto got = read(world, reinterpret_cast<const int*>(b.local()), static_cast<std::size_t>(ranks));
+        for (int q = 0; q < ranks; ++q) ok = ok && got[static_cast<std::size_t>(q)] == round * 100 + q;
         std::size_t offset = c.offset_bytes(), least = offset;
-        world.all_reduce(std::span(&least, 1), belay::minimum);
+        belay::control_of(world).all_reduce(std::span(&least, 1), belay::minimum);
         ok = ok && least == offset && heap.live_slots() == 3;
         heap.release(b);
         heap.release(c);
@@ -66,26 +94,26 @@ TEST_CASE_TEMPLATE_DEFINE("what is put and given is there after the signal, and 
       for (int round = 0; round < 3; ++round) {
         const auto box = heap.lease(n * sizeof(std::int64_t), "box"), shelf = heap.lease(64, "shelf");
         const auto words = [](std::byte* at) { return reinterpret_cast<std::int64_t*>(at); };
-        for (std::size_t i = 0; i < n; ++i) words(box.local())[i] = -1;
+        write(world, words(box.local()), std::vector<std::int64_t>(n, -1));
         heap.synchronize();
         // Around the ring: the odd half of the next rank's box, in two ranges, and an empty one.
         const auto word = [&](int from, std::size_t i) {
           return from * 1'000'000 + round * 100'000 + static_cast<int>(i);
         };
-        for (std::size_t i = n / 2; i < n; ++i) words(box.at(next))[i] = word(me, i);
+        std::vector<std::int64_t> sent;
+        for (std::size_t i = n / 2; i < n; ++i) sent.push_back(word(me, i));
+        write(world, words(box.at(next)) + n / 2, sent);
         heap.put(next, box, n / 2 * sizeof(std::int64_t), sizeof(std::int64_t));
         heap.put(next, box, (n / 2 + 1) * sizeof(std::int64_t), (n - n / 2 - 1) * sizeof(std::int64_t));
         heap.put(next, box, 0, 0);
         heap.signal({&next, 1}, {&previous, 1});
-        for (std::size_t i = 0; i < n; ++i) {
-          const std::int64_t expected = i < n / 2 ? -1 : word(previous, i);
-          ok = ok && words(box.local())[i] == expected;
-        }
+        const auto got = read(world, words(box.local()), n);
+        for (std::size_t i = 0; i < n; ++i) ok = ok && got[i] == (i < n / 2 ? -1 : word(previous, i));
         // A rank's own slot, read by the previous one.
-        words(shelf.local())[0] = me + round;
+        write(world, words(shelf.local()), me + round);
         heap.give(previous, shelf, 0, 64);
         heap.signal({&previous, 1}, {&next, 1});
-        ok = ok && words(shelf.at(next))[0] == next + round;
+        ok = ok && read(world, words(shelf.at(next)), 1)[0] == next + round;
         heap.synchronize();
         heap.release(shelf);
         heap.release(box);
@@ -146,17 +174,17 @@ TEST_CASE_TEMPLATE_DEFINE("peers may read a heap whose owner has already left", 
   using namespace conformance;
   CHECK(all(Backend::run(3, [&](auto& rank) {
     const auto& world = rank.world();
-    auto heap = std::make_unique<belay::symmetric_heap<typename Backend::rank_type::group_type>>(
+    auto heap = std::make_unique<belay::symmetric_heap<std::remove_cvref_t<decltype(world)>>>(
         world, belay::symmetric_heap_options{.bytes = 4096});
     const auto slot = heap->lease(sizeof(int), "value");
-    *reinterpret_cast<int*>(slot.local()) = rank.number() + 10;
+    write(world, reinterpret_cast<int*>(slot.local()), rank.number() + 10);
     world.barrier();
     if (rank.number() == 0) {
       heap.reset();
       return true;  // left the world, too
     }
     bool ok = true;
-    for (int i = 0; i < 1000; ++i) ok = ok && *reinterpret_cast<const volatile int*>(slot.at(0)) == 10;
+    for (int i = 0; i < 1000; ++i) ok = ok && read(world, reinterpret_cast<const int*>(slot.at(0)), 1)[0] == 10;
     return ok;
   })));
 }

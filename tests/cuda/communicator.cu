@@ -13,6 +13,7 @@
 #include "conformance/moves.hpp"
 #include "conformance/ranks_of_device.hpp"
 #include "conformance/reductions.hpp"
+#include "conformance/symmetric.hpp"
 
 namespace conformance {
 
@@ -28,6 +29,7 @@ struct real_device {
   }
 };
 using real_ranks = ranks_of_device<real_device>;
+using bare_ranks = bare_ranks_of_device<real_device>;
 
 }  // namespace conformance
 
@@ -50,6 +52,10 @@ TEST_CASE_TEMPLATE_INVOKE(conf_timeout, conformance::real_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_mismatch, conformance::real_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_mismatch_rest, conformance::real_ranks);
 TEST_CASE_TEMPLATE_INVOKE(conf_mismatch_pair, conformance::real_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap, conformance::bare_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_signal, conformance::bare_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_sizes, conformance::bare_ranks);
+TEST_CASE_TEMPLATE_INVOKE(conf_heap_leaver, conformance::bare_ranks);
 
 int main(int argc, char** argv) {
   int devices = 0;

@@ -116,15 +116,7 @@ class comparison {
 };
 
 // A token a row, whose place is an index.
-belay::rows_here<float> rows_at(const arrays& x, float* slot) {
-  belay::rows_here<float> out{};
-  out.routed.rows = rows;
-  out.routed.k = 1;
-  out.places = {x.index, {rows, 1}};
-  out.hidden = width;
-  out.slot = slot;
-  return out;
-}
+belay::placed_rows<float> rows_at(const arrays& x, float* slot) { return {slot, 0, x.index, x.index, 1, 1, width}; }
 
 }  // namespace
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Ranks that share a device over the real runtime: they sum and send what kernels have made, in the order of streams.
-// Without a device the world is refused in one clear backend_error.
+// Ranks that share a device over the real runtime: they sum and send what kernels have made, in the order of streams,
+// and exchange rows with each other's experts. Without a device the world is refused in one clear backend_error.
+#include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <span>
@@ -12,6 +13,7 @@
 #include "belay/backend/host.hpp"
 #include "belay/comm.hpp"
 #include "belay/kernel.hpp"
+#include "unit/backend/exchanged_rows.hpp"
 
 namespace {
 
@@ -44,6 +46,25 @@ bool sums(Rank& rank) {
   return ok;
 }
 
+// Of numbers that are alike but for fused multiplications.
+template <class T>
+bool exchanges(api_type& api) {
+  const exchanged_rows::sizes of{7, 6, 3, 16, 13};  // too little room
+  const auto expected = exchanged_rows::on_host<T>(2, of);
+  const auto got = exchanged_rows::on_device<T>(api, 2, of, belay::freed_memory::as_it_was);
+  bool ok = true;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    ok = ok && got[rank].needed == expected[rank].needed;
+    const auto* const here = reinterpret_cast<const T*>(got[rank].memory.data());
+    const auto* const there = reinterpret_cast<const T*>(expected[rank].memory.data());
+    for (std::size_t i = 0; i < (exchanged_rows::room - 512) / sizeof(T); ++i) {
+      const double a = static_cast<double>(here[i]), b = static_cast<double>(there[i]);
+      ok = ok && std::abs(a - b) <= 1e-3 * (1 + std::abs(b));
+    }
+  }
+  return ok;
+}
+
 }  // namespace
 
 int main() {
@@ -54,6 +75,7 @@ int main() {
     const belay::cuda::world<api_type, belay::host::world> world(api, belay::host::world(3));
     bool ok = has_device;
     for (const bool one : world.run([](auto& rank) { return sums(rank); })) ok = ok && one;
+    ok = exchanges<float>(api) && ok;
     std::printf("three ranks on a device: %s\n", ok ? "as they should" : "wrong");
     return ok ? 0 : 1;
   } catch (const belay::backend_error& problem) {

@@ -211,7 +211,7 @@ class symmetric_heap {
     if constexpr (checked(check_level::across_ranks)) {
       std::vector<std::uint64_t> all(static_cast<std::size_t>(group_.size()));
       const std::uint64_t mine[] = {digest()};
-      all_gather(group_, mine, all, at);
+      all_gather(control_of(group_), mine, all, at);
       comm_error::details what;
       for (int q = 1; q < group_.size(); ++q) {
         if (all[static_cast<std::size_t>(q)] != all[0])

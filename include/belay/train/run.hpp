@@ -126,8 +126,8 @@ class run {
   }
 
   /// The same in memory that the ranks of `group` reach by address, where they are `directly_addressable`: `ranks` then
-  /// begin with each one's lease, in group order. In a rehearsal, elsewhere, and where nobody has any, there are none.
-  /// Collective over the group.
+  /// begin with each one's lease, in group order. In a rehearsal, elsewhere, where nobody has any, and in lower tiers
+  /// beside a device, there are none. Collective over the group.
   template <class T>
   struct reached_lease {
     std::span<T> own;             // this rank's elements
@@ -144,17 +144,20 @@ class run {
       const std::span<T> own = lease_share<T>(where_it_is, elements_of, purpose, at);
       leased_.note_reach(most);
       return {own, {}};
-    } else if constexpr (directly_addressable<group_type>) {
-      leased_.add({where_it_is, purpose, leased_size(elements * sizeof(T)), most});
-      const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
-      reached_.push_back(std::make_unique<heap_type>(group, options, at));
-      const auto slot = reached_.back()->lease(elements * sizeof(T), purpose, at);
-      reached_lease<T> out{{reinterpret_cast<T*>(slot.local()), elements}, {}};
-      for (int peer = 0; peer < group.size(); ++peer) out.ranks.push_back(reinterpret_cast<const T*>(slot.at(peer)));
-      return out;
     } else {
       const std::size_t bytes = leased_size(elements * sizeof(T));
       leased_.add({where_it_is, purpose, bytes, most});
+      if constexpr (directly_addressable<group_type>) {
+        if (where_it_is == tier::device || !works_on_device<group_type>) {
+          const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
+          reached_.push_back(std::make_unique<heap_type>(group, options, at));
+          const auto slot = reached_.back()->lease(elements * sizeof(T), purpose, at);
+          reached_lease<T> out{{reinterpret_cast<T*>(slot.local()), elements}, {}};
+          for (int peer = 0; peer < group.size(); ++peer)
+            out.ranks.push_back(reinterpret_cast<const T*>(slot.at(peer)));
+          return out;
+        }
+      }
       unreached_.push_back(std::make_unique<arena<memory_type>>(
           where_it_is, parts_.zeroed_region(*engine_, where_it_is, bytes), 1, meters_[where_it_is]));
       const auto memory = unreached_.back()->template lease<T>(extents<1>{elements}, leases_, at);

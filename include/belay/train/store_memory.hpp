@@ -83,7 +83,7 @@ class store_memory {
   [[nodiscard]] bool in_file() const noexcept { return in_file_; }
   /// Whether a rank that gathers does so by itself: it reaches its peers' shares, or nothing is divided. Else all ranks
   /// that divide a layer's parameters gather them together.
-  [[nodiscard]] bool gathers_alone() const noexcept { return !gathers_ || reaches_; }
+  [[nodiscard]] bool gathers_alone() const noexcept { return !gathers_ || (reaches_ && !together_); }
 
   /// Calls `write()`, which changes parameters otherwise than an optimizer does: no peer reads this rank's shares
   /// before it is done on all ranks. Collective over the ranks that divide parameters, between steps. Throws
@@ -259,7 +259,8 @@ class store_memory {
   bool in_file_;
   gather_by gathers_by_;
   file_memory files_;
-  bool reaches_ = false;  // its peers' shares
+  bool reaches_ = false;   // its peers' shares
+  bool together_ = false;  // or some of them not
   bool settled_ = true;
   std::optional<reached_values<value_type>> reached_, reached_frozen_;
   std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
@@ -352,8 +353,12 @@ class store_memory {
     if (gathers_by_ == gather_by::collectives || !all.divides_values() || dividing().size() < 2)
       return lease_of_buckets<value_type>(all, &bucket_places::value_elements, &family_shape::values, purpose, ring,
                                           at);
-    reaches_ = directly_addressable<group_type>;
-    if constexpr (directly_addressable<group_type> && !moves_nothing<group_type>) {
+    // A device addresses its peers' memory, and not that of their host.
+    const bool lower = std::ranges::any_of(all.layout().families(),
+                                           [](const family_shape& each) { return each.values != tier::device; });
+    const bool reaches = directly_addressable<group_type> && (!works_on_device<group_type> || !lower);
+    (reaches ? reaches_ : together_) = true;
+    if (reaches && !moves_nothing<group_type>) {
       std::vector<bucket_places> places;
       for (const int rank : dividing().members()) places.emplace_back(all.layout(), in_families(rank));
       reached.emplace(dividing().members(), std::move(places));

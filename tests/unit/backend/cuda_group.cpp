@@ -7,12 +7,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <mutex>
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "belay/backend/cuda.hpp"
@@ -20,42 +17,11 @@
 #include "belay/comm.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "fakes/cuda/fake_api.hpp"
+#include "fakes/cuda/forgetful_api.hpp"
 
-using fakes::work_order;
+using fakes::forgetful_api, fakes::forgets, fakes::work_order;
 
 namespace {
-
-// Which waits of a stream a device leaves out: the n-th of all, or those for its own rank's streams, or its peers'.
-enum class forgets : std::uint8_t { nothing, one, own, peers };
-
-class forgetful_api : public fakes::device_api {
- public:
-  forgetful_api(const fakes::device_options& how, forgets what, std::uint64_t which = 0)
-      : fakes::device_api(how), what_(what), which_(which) {}
-  status_type make_stream(stream_type& made, belay::stream_kind kind) {
-    const status_type got = device_api::make_stream(made, kind);
-    const std::lock_guard lock(mutex_);
-    maker_[made] = std::this_thread::get_id();  // the rank's
-    return got;
-  }
-  status_type wait(stream_type on, event_type which) {
-    const stream_type of = which->at.of.get();
-    if (of == nullptr || of == on || which->at.number == 0) return device_api::wait(on, which);  // nothing is before it
-    const std::lock_guard lock(mutex_);
-    const forgets kind = maker_[of] == maker_[on] ? forgets::own : forgets::peers;
-    const bool left_out = ++waits_ == which_ ? what_ == forgets::one : what_ == kind;
-    return left_out ? status_type() : device_api::wait(on, which);
-  }
-  [[nodiscard]] std::uint64_t waits() const { return waits_; }
-
- private:
-  forgets what_;
-  std::uint64_t which_;
-  std::mutex mutex_;
-  std::map<stream_type, std::thread::id> maker_;
-  std::uint64_t waits_ = 0;
-};
-static_assert(belay::cuda::device_api<forgetful_api>);
 
 constexpr std::size_t count = 700;  // more than a slot has
 

@@ -46,8 +46,11 @@ void check_stage() {
     for (const fakes::device_options& how : {fakes::device_options{work_order::eager},
                                              {work_order::late},
                                              {work_order::random, 1},
-                                             {work_order::random, 2}})
-      CHECK(on_device<Stage, T>(ranks, how) == expected);
+                                             {work_order::random, 2}}) {
+      const result got = on_device<Stage, T>(ranks, how);
+      CHECK(got == expected);
+      CHECK(got.gathers_alone);  // from its peers' memory
+    }
   }
 }
 

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The communications that a rank starts on a device. The rank's control world runs each in its turn, on its
-// communication thread: there the rank meets its peers, and queues what is to be done on a stream of the device. The
-// n-th one ends at the n-th place of that stream. Nobody but that thread waits for peers, until something is to come
-// after the communication.
+// communication thread: there the rank meets its peers, and queues what is to be done on a stream of the device. Each
+// ends at a place of that stream. Nobody but that thread waits for peers, until something is to come after the
+// communication.
 // IWYU pragma: private, include "belay/backend/cuda/group.hpp"
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,6 +21,7 @@
 
 #include "belay/backend/cuda/device.hpp"
 #include "belay/backend/cuda/device_calls.hpp"
+#include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/backend/cuda/stream_state.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
@@ -40,36 +43,59 @@ class communication_order final : public completion_source,
                                   public std::enable_shared_from_this<communication_order<Api>> {
  public:
   communication_order(const device<Api>& on, const std::shared_ptr<const stream_watch>& watch, where at)
-      : device_(&on), started_(on, stream_kind::communication, watch, at), called_(on, watch, at) {}
+      : device_(&on),
+        started_(on, stream_kind::communication, watch, at),
+        called_(on, watch, at),
+        fetched_(on, room, at),
+        placed_(on, room, at) {}
 
   /// What returns when a device has done it is done at once, and is in no launch of a graph that is being captured.
   void expect_no_capture(const char* what, where at) const { called_.expect_no_capture(what, at); }
   /// For what the rank's own thread calls.
   [[nodiscard]] device_calls<Api>& of_calls() noexcept { return called_; }
 
+  /// For what is started, while it runs on the communication thread. `fetch` copies to the host in the order of the
+  /// stream, and waits for that. `place` queues a copy to the device, and keeps what it copies from.
+  void fetch(void* to, const void* from, std::size_t bytes, where at) {
+    expect_no_capture("what the host reads, such as counts of experts on several ranks,", at);
+    for (std::size_t first = 0; first < bytes; first += room) {
+      const std::size_t part = std::min(room, bytes - first);
+      started_.copy(fetched_.data(), static_cast<const std::byte*>(from) + first, part, at);
+      finish_started(at);
+      std::memcpy(static_cast<std::byte*>(to) + first, fetched_.data(), part);
+    }
+  }
+  void place(void* to, const void* from, std::size_t bytes, where at) {
+    for (std::size_t first = 0; first < bytes;) {
+      if (in_use_ == room) finish_started(at);
+      const std::size_t part = std::min(room - in_use_, bytes - first);
+      std::byte* const staged = placed_.data() + in_use_;
+      std::memcpy(staged, static_cast<const std::byte*>(from) + first, part);
+      started_.copy(static_cast<std::byte*>(to) + first, staged, part, at);
+      first += part;
+      in_use_ += part;
+    }
+  }
+
   /// Queues `work(stream, calls)`, small and trivially copyable: `calls` has the blocking operations of `control`, the
   /// group of the same ranks in the control world. `state` lives until it is over.
   template <class Control, class Work>
   [[nodiscard]] pending start(operation what, const Control& control, std::shared_ptr<const void> state,
                               const Work& work, const buffer_use& buffers, const start_order& how) {
-    report_abandoned(how.at);
-    const std::uint64_t number = last_ + 1;
-    slot& mine = ring_[number % capacity];
-    mine = {how.event, how.kept, std::move(state)};
-    clock_.join(how.event.clock());
-    const auto run = [self = this, number, work, at = how.at](const auto& calls) {
-      self->queue(number, work, calls, at);
-    };
-    pending queued = control.start_composite(what, run, start_order(how.at).keeping(this->shared_from_this()));
-    last_ = number;
-    if (queued_in_.source() == nullptr) queued_in_ = queued.event();
-    commands_[number % capacity].store(queued.event().place(), std::memory_order_release);
-    std::move(queued).in_start_order(how.at);
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      in_flight_.add(number, buffers, what, how.at);
-    }
-    return pending(this->shared_from_this(), number, what, how.at, clock_.mark(stream_kind::communication));
+    return start_as(what, std::move(state), buffers, how, [&](std::uint64_t number, const start_order& order) {
+      const auto run = [self = this, number, work, at = how.at](const auto& calls) {
+        self->queue(number, [&](stream<Api>& in) { work(in, calls); }, at);
+      };
+      return control.start_composite(what, run, order);
+    });
+  }
+  /// Queues `work(stream)` of this rank alone, in its turn.
+  template <class Control, class Work>
+  [[nodiscard]] pending start_local(operation what, const Control& control, const Work& work, const start_order& how) {
+    return start_as(what, {}, {}, how, [&](std::uint64_t number, const start_order& order) {
+      const auto run = [self = this, number, work, at = how.at] { self->queue(number, work, at); };
+      return control.start_local(what, run, order);
+    });
   }
 
   /// Returns when all that was started is queued or has failed.
@@ -107,15 +133,15 @@ class communication_order final : public completion_source,
       if (!queued_in_.source()->over(command(number))) return false;
       if (!is_queued(number)) return true;
     }
-    return started_.state()->over(number);
+    return started_.state()->over(place_of(number));
   }
   [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point deadline,
                                 where at) const override {
     if (!is_queued(number) && !queued_in_.source()->wait_until(command(number), deadline, at)) return false;
-    return !is_queued(number) || started_.state()->wait_until(number, deadline, at);
+    return !is_queued(number) || started_.state()->wait_until(place_of(number), deadline, at);
   }
   void expect_done(std::uint64_t number, where at) const override {
-    if (is_queued(number)) return started_.state()->expect_done(number, at);
+    if (is_queued(number)) return started_.state()->expect_done(place_of(number), at);
     queued_in_.source()->expect_done(command(number), at);
   }
   /// Returns when the wait is queued: when peers have started the communication too. Throws the first cause.
@@ -125,7 +151,7 @@ class communication_order final : public completion_source,
           queued_in_.source()->wait_until(command(number), std::chrono::steady_clock::time_point::max(), at));
       if (!is_queued(number)) queued_in_.source()->expect_done(command(number), at);
     }
-    started_.state()->let_wait(other, number, at);
+    started_.state()->let_wait(other, place_of(number), at);
   }
 
   void wait(std::uint64_t number, operation what, where at) override {
@@ -150,6 +176,7 @@ class communication_order final : public completion_source,
  private:
   // More than the control world has in flight: a slot is free when its number comes again.
   static constexpr std::size_t capacity = 256;
+  static constexpr std::size_t room = std::size_t{1} << 16;  // bytes that are copied from the host and to it at a time
   struct slot {
     stream_event after;
     std::shared_ptr<const void> kept, state;
@@ -158,19 +185,48 @@ class communication_order final : public completion_source,
   [[nodiscard]] bool is_queued(std::uint64_t number) const noexcept {
     return queued_.load(std::memory_order_acquire) >= number;
   }
+  // Where one that is queued ends in the stream, or a later one.
+  [[nodiscard]] std::uint64_t place_of(std::uint64_t number) const noexcept {
+    return ends_[number % capacity].load(std::memory_order_relaxed);
+  }
+  // What was placed is in place then.
+  void finish_started(where at) {
+    started_.synchronize(at);
+    in_use_ = 0;
+  }
   // Its number in the control world.
   [[nodiscard]] std::uint64_t command(std::uint64_t number) const noexcept {
     return commands_[number % capacity].load(std::memory_order_acquire);
   }
 
+  // `start_command(number, order)` starts it in the control world.
+  template <class StartCommand>
+  [[nodiscard]] pending start_as(operation what, std::shared_ptr<const void> state, const buffer_use& buffers,
+                                 const start_order& how, const StartCommand& start_command) {
+    report_abandoned(how.at);
+    const std::uint64_t number = last_ + 1;
+    ring_[number % capacity] = {how.event, how.kept, std::move(state)};
+    clock_.join(how.event.clock());
+    pending queued = start_command(number, start_order(how.at).keeping(this->shared_from_this()));
+    last_ = number;
+    if (queued_in_.source() == nullptr) queued_in_ = queued.event();
+    commands_[number % capacity].store(queued.event().place(), std::memory_order_release);
+    std::move(queued).in_start_order(how.at);
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      in_flight_.add(number, buffers, what, how.at);
+    }
+    return pending(this->shared_from_this(), number, what, how.at, clock_.mark(stream_kind::communication));
+  }
+
   // On the communication thread.
-  template <class Work, class Calls>
-  void queue(std::uint64_t number, const Work& work, const Calls& calls, const where& at) {
+  template <class Work>
+  void queue(std::uint64_t number, const Work& work, const where& at) {
     if (!std::exchange(opened_, true)) device_->open(at);
     slot& mine = ring_[number % capacity];
     if (mine.after.source() != nullptr) started_.wait(mine.after, at);
-    work(started_, calls);
-    static_cast<void>(started_.state()->record(at));  // place `number`: every one before was queued
+    work(started_);
+    ends_[number % capacity].store(started_.state()->record(at), std::memory_order_relaxed);
     mine = {};
     queued_.store(number, std::memory_order_release);
   }
@@ -178,9 +234,11 @@ class communication_order final : public completion_source,
   const device<Api>* device_;
   stream<Api> started_;
   device_calls<Api> called_;
+  pinned_memory<Api> fetched_, placed_;
+  std::size_t in_use_ = 0;  // of `placed_`, by the communication thread
   stream_clock clock_{stream_kind::communication, 1};
   std::array<slot, capacity> ring_{};
-  std::array<std::atomic<std::uint64_t>, capacity> commands_{};
+  std::array<std::atomic<std::uint64_t>, capacity> commands_{}, ends_{};
   stream_event queued_in_;  // of the control world
   std::uint64_t last_ = 0;
   std::atomic<std::uint64_t> queued_{0};

@@ -19,6 +19,7 @@
 #include "belay/backend/cuda/communication_order.hpp"
 #include "belay/backend/cuda/group_member.hpp"
 #include "belay/backend/cuda/shared_collectives.hpp"
+#include "belay/backend/cuda/shared_parts.hpp"
 #include "belay/backend/cuda/shared_rounds.hpp"
 #include "belay/backend/cuda/shared_transfers.hpp"
 #include "belay/backend/cuda/stream.hpp"
@@ -30,9 +31,12 @@
 #include "belay/comm/lane.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
+#include "belay/comm/symmetric_region.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/kit.hpp"
 #include "belay/kernel/for_each.hpp"
+#include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
 
@@ -83,6 +87,17 @@ class group : public group_operations<group<Api, ControlRank>> {
   /// Memory of the device for what such a kernel tells the host.
   [[nodiscard]] std::span<std::byte> scratch() const noexcept { return order_->of_calls().scratch(); }
 
+  /// Memory of `bytes` of the device for every rank, of zeros, which all of them address; collective, the same size
+  /// everywhere. It is freed when the last rank's is gone.
+  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
+    run<operation::make_symmetric>({}, at, bytes);
+    shared_group<Api>& shared = member_->shared();
+    if (rank() == 0)
+      shared.give_all(std::make_shared<shared_parts<Api>>(order_->of_calls().stream(), size(), bytes, at));
+    control_.barrier(at);
+    return shared_parts<Api>::region_of(shared.take_given(member_->rank()));
+  }
+
   /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
   [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
     group out = *this;
@@ -96,17 +111,31 @@ class group : public group_operations<group<Api, ControlRank>> {
   class stream_calls : public group_operations<stream_calls<Calls>> {
    public:
     /// For `start_composite`.
-    stream_calls(member_type& member, cuda::stream<Api>& stream, const Calls& calls, duration limit) noexcept
-        : member_(&member), stream_(&stream), calls_(&calls), limit_(limit) {}
+    stream_calls(member_type& member, order_type& order, cuda::stream<Api>& stream, const Calls& calls,
+                 duration limit) noexcept
+        : member_(&member), order_(&order), stream_(&stream), calls_(&calls), limit_(limit) {}
     /// As those of the group.
     [[nodiscard]] int rank() const noexcept { return static_cast<int>(member_->rank()); }
     [[nodiscard]] int size() const noexcept { return member_->size(); }
     /// The operations of the same ranks for memory of the host.
     [[nodiscard]] const Calls& control() const noexcept { return *calls_; }
-    /// Queues f(0) ... f(count - 1).
+    /// Queue f(0) ... f(count - 1), and a team for each row.
     template <kernel::indexed F>
     void each(std::size_t count, const F& f) const {
       stream_->each(count, f);
+    }
+    template <kernel::cooperative G>
+    void teams(std::size_t count, const G& g) const {
+      static_assert(queueable_kernel<G>);
+      if (count > 0) stream_->expect(stream_->api().teams(stream_->handle(), count, g), "teams", 0, {});
+    }
+    /// Copies to memory of the host what this stream has made, and waits for that alone.
+    void fetch(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+      order_->fetch(to, from, bytes, at);
+    }
+    /// Queues a copy to memory of the device; `from` is free when it returns.
+    void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+      order_->place(to, from, bytes, at);
     }
 
    private:
@@ -117,6 +146,7 @@ class group : public group_operations<group<Api, ControlRank>> {
     }
 
     member_type* member_;
+    order_type* order_;
     cuda::stream<Api>* stream_;
     const Calls* calls_;
     duration limit_;
@@ -128,12 +158,18 @@ class group : public group_operations<group<Api, ControlRank>> {
   template <class Work>
   [[nodiscard]] pending start_composite(operation what, const Work& work,
                                         const start_order& how = where::current()) const {
-    const auto run = [member = member_.get(), work, limit = limit_]<class Calls>(cuda::stream<Api>& stream,
-                                                                                 const Calls& calls) {
-      work(stream_calls<Calls>(*member, stream, calls, limit));
+    const auto run = [member = member_.get(), order = order_.get(), work, limit = limit_]<class Calls>(
+                         cuda::stream<Api>& stream, const Calls& calls) {
+      work(stream_calls<Calls>(*member, *order, stream, calls, limit));
     };
     member_->note_started();
     return order_->start(what, control_, member_, run, {}, how);
+  }
+  /// Starts `work(stream)`, which queues kernels and copies of this rank alone, in its turn: small and trivially
+  /// copyable.
+  template <std::invocable<cuda::stream<Api>&> Work>
+  [[nodiscard]] pending start_local(operation what, const Work& work, const start_order& how = where::current()) const {
+    return order_->start_local(what, control_, work, how);
   }
 
  private:

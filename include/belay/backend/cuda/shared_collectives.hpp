@@ -66,6 +66,13 @@ inline void run(operation_tag<operation::barrier>, const auto& call) {
   call.move({operation::barrier, reduction::none, {}, -1, 0, 0}, 1, 0, 0);
 }
 
+/// All want symmetric memory of the same size.
+inline void run(operation_tag<operation::make_symmetric>, const auto& call, std::size_t bytes) {
+  call.sent()[0] = {};
+  take_nothing(call.taken());
+  call.move({operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0}, 1, 0, 0);
+}
+
 template <reducible T, reduction_tag Op>
 void run(operation_tag<operation::all_reduce>, const auto& call, std::span<const T> in, std::span<T> out, Op) {
   check_length(out.size(), in.size(), "all_reduce: the output", call.at());

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "belay/backend/cuda/device.hpp"
+#include "belay/backend/cuda/shared_parts.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/lane.hpp"
 #include "belay/core/config.hpp"
@@ -59,6 +60,7 @@ class shared_group {
         size_(static_cast<std::size_t>(size)),
         slots_(slots),
         slot_bytes_(slot_bytes),
+        given_(size_),
         calls_(2 * size_, call{{}, {}, std::vector<std::size_t>(size_), std::vector<std::size_t>(size_)}) {
     events_.reserve(kinds * size_);
     try {
@@ -96,6 +98,14 @@ class shared_group {
     return events_[(6 + index(of)) * size_ + rank];
   }
 
+  /// What one rank gives to all, and each takes after they have met.
+  void give_all(const std::shared_ptr<const shared_parts<Api>>& what) {
+    for (auto& each : given_) each = what;
+  }
+  [[nodiscard]] std::shared_ptr<const shared_parts<Api>> take_given(std::size_t rank) noexcept {
+    return std::exchange(given_[rank], nullptr);
+  }
+
   [[nodiscard]] call& called(std::size_t turn, std::size_t rank) noexcept { return calls_[turn * size_ + rank]; }
 
   /// Of what is posted; whoever has posted or taken something notifies.
@@ -118,6 +128,7 @@ class shared_group {
   std::size_t size_;
   std::byte* slots_;
   std::size_t slot_bytes_;
+  std::vector<std::shared_ptr<const shared_parts<Api>>> given_;
   std::vector<event_type> events_;
   std::vector<call> calls_;
   std::mutex posting_;

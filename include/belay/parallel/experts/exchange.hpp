@@ -18,6 +18,9 @@
 // its owner wrote it before the barrier of the combine. Row gradients are first written after the barrier of the
 // backward. These are five synchronisations a layer; on one rank there are none.
 //
+// On a device that ranks share, the gather is the host's, after what each rank has queued before it, and barriers hand
+// over events.
+//
 // Where ranks cannot address each other's memory, the same kernels work on mirrors of the peers' slots: pushed rows are
 // put into the owners' slots, owners send rows to the mirrors of who pulls them, and `heap.synchronize_in` carries
 // them.
@@ -33,6 +36,7 @@
 #include <vector>
 
 #include "belay/comm/collective.hpp"
+#include "belay/comm/communicator.hpp"
 #include "belay/comm/symmetric.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
@@ -45,8 +49,10 @@
 #include "belay/kernel/findings.hpp"
 #include "belay/parallel/experts/handles.hpp"
 #include "belay/parallel/experts/layout.hpp"
+#include "belay/parallel/experts/row_kernels.hpp"
 #include "belay/parallel/experts/row_moves.hpp"
 #include "belay/parallel/experts/rows.hpp"
+#include "belay/parallel/experts/rows_across.hpp"
 #include "belay/parallel/experts/rows_here.hpp"
 #include "belay/parallel/experts/settings.hpp"
 #include "belay/parallel/experts/statistics.hpp"
@@ -133,14 +139,7 @@ class expert_exchange {
     const std::size_t micro_batch = frame.micro_batch();
     unread_ = unread_ || !frame.rehearsing();
     kernel::findings_record* const found = named_ ? frame.engine().found() : nullptr;
-    if constexpr (moves_rows_by_kernels<Frame>) {
-      if (shape_.ranks == 1) {
-        const std::size_t wanted = routed.rows * shape_.k;
-        moves_->needed = wanted > moves_->needed ? wanted : moves_->needed;
-        dispatch_here(frame, here(state, state.inputs), x.data(), {found, {}});
-        return dispatched_type{std::move(state)};
-      }
-    }
+    if constexpr (moves_rows_by_kernels<Frame>) sort_choices(frame, routed.choices, shape_.experts, state.places);
     const auto move = [moves = moves_.get(), now = moved(state, state.inputs, found), x = x.data(), counted, layer,
                        micro_batch, at](const auto& group) {
       moves->count(group, now, at);
@@ -149,7 +148,13 @@ class expert_exchange {
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
-    communicate(frame, move, state.inputs, at);
+    const auto by_kernels = [&](const placed_rows<T>& rows) {
+      auto* const shifts = reinterpret_cast<std::int32_t*>(state.cuts.data());
+      const dispatch_counts counts{state.places.data(), state.offsets.data(), shifts, shape_.capacity, found};
+      return dispatched_across<T, moves_type>{
+          moves_.get(), counts, routed.counts, routed.global_counts.data(), state.places.size(), {rows, x.data()}, at};
+    };
+    move_rows(frame, state, state.inputs, move, by_kernels, at);
     return dispatched_type{std::move(state)};
   }
 
@@ -258,8 +263,10 @@ class expert_exchange {
       moves->synchronize(group, now, at);
       for_each_token(pull_weighted<T, Y>{moves->slots(now), now.routed.weights.data(), y}, now.routed.rows);
     };
-    if (!by_kernels(frame, [&](auto& on) { combine_here(on, here(state, state.outputs), y.data()); }))
-      communicate(frame, move, state.outputs, at);
+    const auto by_kernels = [&](const placed_rows<T>& rows) {
+      return after_peers<pulled_rows<T, Y>>{{rows, state.routed.weights.data(), y.data()}, state.routed.rows, at};
+    };
+    move_rows(frame, state, state.outputs, move, by_kernels, at);
     if (frame.forward_only()) {
       heap_->release(state.inputs, at);
       heap_->release(state.outputs, at);
@@ -285,8 +292,11 @@ class expert_exchange {
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
-    if (!by_kernels(frame, [&](auto& on) { return_here(on, here(state, state.outputs), dy.data(), dweights.data()); }))
-      communicate(frame, move, state.outputs, at);
+    const auto by_kernels = [&](const placed_rows<T>& rows) {
+      const returned_rows<T, Dy> returned{rows, state.routed.weights.data(), dy.data(), dweights.data()};
+      return before_peers<returned_rows<T, Dy>>{returned, state.places.size(), at};
+    };
+    move_rows(frame, state, state.outputs, move, by_kernels, at);
   }
 
   template <class Frame, class Dx>
@@ -299,8 +309,10 @@ class expert_exchange {
       moves->synchronize(group, now, at);
       for_each_token(pull_sum<T, Dx>{moves->slots(now), dx}, now.routed.rows);
     };
-    if (!by_kernels(frame, [&](auto& on) { finish_here(on, here(state, state.gradients), dx.data()); }))
-      communicate(frame, move, state.gradients, at);
+    const auto by_kernels = [&](const placed_rows<T>& rows) {
+      return after_peers<pulled_rows<T, Dx>>{{rows, nullptr, dx.data()}, state.routed.rows, at};
+    };
+    move_rows(frame, state, state.gradients, move, by_kernels, at);
     heap_->release(state.gradients, at);
     heap_->release(state.outputs, at);
     heap_->release(state.inputs, at);
@@ -328,19 +340,23 @@ class expert_exchange {
     return {state.routed, state.places, state.offsets, state.cuts, shape_.capacity, heap_, slot.offset_bytes(), found};
   }
 
-  [[nodiscard]] rows_here<T> here(const state_type& state, const slot_type& slot) const {
-    return {state.routed,    state.places,  state.offsets,
-            shape_.capacity, shape_.hidden, reinterpret_cast<T*>(slot.local())};
+  [[nodiscard]] placed_rows<T> placed(const state_type& state, const slot_type& slot) const {
+    std::byte* const first = heap_->base(0);  // ranks that share a device have their parts side by side
+    const auto apart = shape_.ranks == 1 ? 0 : static_cast<std::size_t>(heap_->base(1) - first);
+    auto* const rows = reinterpret_cast<T*>(first + slot.offset_bytes());
+    return {rows, apart, state.routed.choices.data(), state.places.data(), shape_.local(), shape_.k, shape_.hidden};
   }
-  // Whether a kit moves the rows, as `queue(frame)` says: where all experts are here.
-  template <class Frame, class Queue>
-  bool by_kernels([[maybe_unused]] Frame& frame, [[maybe_unused]] const Queue& queue) const {
-    if constexpr (moves_rows_by_kernels<Frame>) {
-      if (shape_.ranks == 1) queue(frame);
-      return shape_.ranks == 1;
-    } else {
-      return false;
-    }
+  // Rows of `slot`, as `by_kernels(rows)` says: where all experts are here on the compute stream, where ranks share a
+  // device in a communication. Else `move`, work of the host.
+  template <class Frame, class Move, class ByKernels>
+  void move_rows(Frame& frame, const state_type& state, const slot_type& slot, [[maybe_unused]] const Move& move,
+                 [[maybe_unused]] const ByKernels& by_kernels, where at) {
+    if constexpr (moves_rows_by_kernels<Frame>)
+      if (shape_.ranks == 1) return by_kernels(placed(state, slot)).here(frame);
+    if constexpr (works_on_device<Group>)
+      start(frame, by_kernels(placed(state, slot)), slot, at);
+    else
+      communicate(frame, move, slot, at);
   }
 
   // The compute stream goes on when `move(group)`, which uses `slot`, is over: one communication of the group, after
@@ -350,15 +366,17 @@ class expert_exchange {
     auto& stream = frame.engine().compute();
     if constexpr (!moves_rows_by_kernels<Frame>)
       if (shape_.ranks == 1) return frame.run([move] { move(alone{}); });
-    if constexpr (can_start_composite<Group, Move> && requires { stream.immediate(); }) {
-      if (!stream.immediate()) {
-        const start_order how = start_order(after(stream.record(), at)).keeping(moves_);
-        pending under_way = group_.start_composite(operation::exchange, move, how);
-        heap_->used_until(under_way.event(), slot);
-        return std::move(under_way).then(stream, at);
-      }
-    }
+    if constexpr (can_start_composite<Group, Move> && requires { stream.immediate(); })
+      if (!stream.immediate()) return start(frame, move, slot, at);
     frame.run_on_host([&] { move(group_); });
+  }
+  template <class Frame, class Move>
+  void start(Frame& frame, const Move& move, const slot_type& slot, where at) {
+    auto& stream = frame.engine().compute();
+    const start_order how = start_order(after(stream.record(), at)).keeping(moves_);
+    pending under_way = group_.start_composite(operation::exchange, move, how);
+    heap_->used_until(under_way.event(), slot);
+    std::move(under_way).then(stream, at);
   }
 
   [[nodiscard]] view<T, 2> rows_in(const slot_type& slot) const {

@@ -17,7 +17,6 @@
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/experts/settings.hpp"
-#include "belay/parallel/routing.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -122,20 +121,39 @@ struct row_range {
   return {source == 0 ? offsets[i] : cuts(i, source - 1), source == last ? offsets[i + 1] : cuts(i, source)};
 }
 
+/// Writes `starts` [experts]: the row of the owner's slot from which on this rank's rows for an expert lie, as if there
+/// were room for all.
+inline void expert_starts(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                          view<std::int64_t, 1> starts) noexcept {
+  for (std::size_t owner = 0; owner < shape.ranks; ++owner) {
+    std::int64_t row = 0;
+    for (std::size_t e = owner * shape.local(); e < (owner + 1) * shape.local(); ++e) {
+      for (std::size_t source = 0; source < shape.ranks; ++source) {
+        if (source == shape.rank) starts[e] = row;
+        row += selections(source, e);
+      }
+    }
+  }
+}
+/// Writes `shifts` [experts]: from a row's place among this rank's, in the order of experts, to that in the owner's
+/// slot. One beyond the capacity stays beyond it.
+inline void expert_shifts(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                          view<const std::int64_t, 1> starts, view<std::int32_t, 1> shifts) noexcept {
+  const auto capacity = static_cast<std::int64_t>(shape.capacity);
+  std::int64_t before = 0;
+  for (std::size_t e = 0; e < shape.experts; ++e) {
+    const std::int64_t start = starts[e] < capacity ? starts[e] : capacity;
+    shifts[e] = static_cast<std::int32_t>(start - before);
+    before += selections(shape.rank, e);
+  }
+}
+
 /// Writes `places` [rows, k]: the row of the owner's slot for (token, j) of this rank, or `no_place`. `cursor`
 /// [experts] is scratch.
 inline void expert_places(const expert_shape& shape, view<const std::int64_t, 2> selections,
                           view<const std::int32_t, 2> choices, view<std::int64_t, 1> cursor,
                           view<std::int32_t, 2> places) noexcept {
-  for (std::size_t owner = 0; owner < shape.ranks; ++owner) {
-    std::int64_t row = 0;
-    for (std::size_t e = owner * shape.local(); e < (owner + 1) * shape.local(); ++e) {
-      for (std::size_t source = 0; source < shape.ranks; ++source) {
-        if (source == shape.rank) cursor[e] = row;
-        row += selections(source, e);
-      }
-    }
-  }
+  expert_starts(shape, selections, cursor);
   const auto capacity = static_cast<std::int64_t>(shape.capacity);
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const std::int64_t place = cursor[static_cast<std::size_t>(choices.data()[i])]++;
@@ -145,15 +163,12 @@ inline void expert_places(const expert_shape& shape, view<const std::int64_t, 2>
 
 /// Throws usage_error where the counts of a routing, plain data of the caller from which positions in slots are
 /// computed, do not add up to its choices.
-template <class T>
-void expect_counts(const routing<T>& routed, where at) {
+inline void expect_counts(view<const std::int64_t, 1> counts, std::size_t choices, where at) {
   checked_size selections;
-  for (std::int64_t count : routed.counts.flat())
-    selections += count < 0 ? largest_size : static_cast<std::size_t>(count);
-  if (selections.saturated() == routed.choices.size()) return;
-  throw usage_error(
-      "dispatch: the counts of the routing do not add up to its " + std::to_string(routed.choices.size()) + " choices",
-      at);
+  for (std::int64_t count : counts.flat()) selections += count < 0 ? largest_size : static_cast<std::size_t>(count);
+  if (selections.saturated() == choices) return;
+  throw usage_error("dispatch: the counts of the routing do not add up to its " + std::to_string(choices) + " choices",
+                    at);
 }
 
 /// Throws usage_error where `what`, [count, hidden], has another shape.

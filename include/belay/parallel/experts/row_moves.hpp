@@ -19,7 +19,9 @@
 #include "belay/kernel/findings.hpp"
 #include "belay/kernel/non_temporal.hpp"
 #include "belay/parallel/experts/layout.hpp"
+#include "belay/parallel/experts/row_kernels.hpp"
 #include "belay/parallel/experts/rows.hpp"
+#include "belay/parallel/experts/rows_across.hpp"
 #include "belay/parallel/experts/statistics.hpp"
 #include "belay/parallel/routing.hpp"
 
@@ -52,16 +54,19 @@ class row_moves {
       : shape_(shape),
         selections_(shape.ranks * shape.experts),
         cursor_(shape.experts),
+        ends_(works_on_device<Group> ? shape.local() + 1 : 0),
+        shifts_(works_on_device<Group> ? shape.experts : 0),
         gather_counts_(shape.ranks, shape.experts),
         bases_(shape.ranks) {}
 
   expert_statistics statistics;
   std::size_t needed = 0;  // rows that a rank was to receive in one dispatch
+  void note_needed(std::size_t rows) noexcept { needed = rows > needed ? rows : needed; }
 
   /// Every rank learns what every rank has selected, so that all come to the same decisions.
   template <class Ranks>
   void count(const Ranks& group, const rows_type& rows, where at) {
-    if constexpr (checked(check_level::local)) expect_counts(rows.routed, at);
+    if constexpr (checked(check_level::local)) expect_counts(rows.routed.counts, rows.routed.choices.size(), at);
     shape_.capacity = rows.capacity;
     const std::size_t first = shape_.rank * shape_.experts;
     for (std::size_t e = 0; e < shape_.experts; ++e) selections_[first + e] = rows.routed.counts[e];
@@ -74,11 +79,37 @@ class row_moves {
     }
     const view<const std::int64_t, 2> all{selections_.data(), {shape_.ranks, shape_.experts}};
     const std::size_t most = rows_needed(shape_, all);
-    needed = most > needed ? most : needed;
+    note_needed(most);
     if (most > shape_.capacity) kernel::findings_note{rows.found, {}}.need_rows(most);
     expert_offsets(shape_, all, rows.offsets);
     if constexpr (mirrored) expert_cuts(shape_, all, rows.cuts);
     expert_places(shape_, all, rows.routed.choices, {cursor_.data(), {cursor_.size()}}, rows.places);
+  }
+
+  /// The same where the counts are in memory of a device: the host waits for them, and puts back what kernels need.
+  template <class Calls>
+  void count_on_device(const Calls& calls, const dispatched_across<T, row_moves>& sent) {
+    const auto& [places, offsets, shifts, capacity, found] = sent.counted;
+    shape_.capacity = capacity;
+    const std::size_t experts = shape_.experts, first = shape_.rank * experts;
+    calls.fetch(selections_.data() + first, sent.counts.data(), experts * sizeof(std::int64_t), sent.at);
+    if constexpr (checked(check_level::local))
+      expect_counts(view<const std::int64_t, 1>{selections_.data() + first, {experts}}, sent.choices, sent.at);
+    calls.control().all_gather_v(std::span<std::int64_t>(selections_), gather_counts_, sent.at);
+    const view<const std::int64_t, 2> all{selections_.data(), {shape_.ranks, experts}};
+    const std::size_t most = rows_needed(shape_, all);
+    note_needed(most);
+    if (most > capacity) calls.each(1, noted_rows{{found, {}}, most});
+    expert_offsets(shape_, all, {ends_.data(), {ends_.size()}});
+    calls.place(offsets, ends_.data(), ends_.size() * sizeof(std::size_t), sent.at);
+    expert_starts(shape_, all, {cursor_.data(), {experts}});
+    expert_shifts(shape_, all, {cursor_.data(), {experts}}, {shifts_.data(), {experts}});
+    calls.place(shifts, shifts_.data(), experts * sizeof(std::int32_t), sent.at);
+    for (std::size_t e = 0; e < experts; ++e) {
+      cursor_[e] = 0;
+      for (std::size_t source = 0; source < shape_.ranks; ++source) cursor_[e] += all(source, e);
+    }
+    calls.place(sent.global_counts, cursor_.data(), experts * sizeof(std::int64_t), sent.at);
   }
 
   /// What all ranks have moved before is there.
@@ -131,6 +162,8 @@ class row_moves {
   expert_shape shape_;
   std::vector<std::int64_t> selections_;  // [ranks, experts], of the current dispatch
   std::vector<std::int64_t> cursor_;
+  std::vector<std::size_t> ends_;     // for a device, as are these:
+  std::vector<std::int32_t> shifts_;  // [experts]
   std::vector<std::size_t> gather_counts_;
   std::vector<T*> bases_;  // of the slot on each rank that a kernel moves rows to or from
 };

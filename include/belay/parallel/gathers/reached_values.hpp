@@ -16,6 +16,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/kernel/elementwise.hpp"
 #include "belay/parallel/bucket/places.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -42,6 +43,13 @@ struct bucket_pull {
   void operator()() const noexcept {
     T* next = whole;
     for (std::size_t r = 0; r < shares.size(); next += counts[r++]) std::copy_n(shares[r], counts[r], next);
+  }
+  /// The same by kernels of a device, which `calls` queues.
+  template <class Calls>
+  void operator()(Calls& calls) const {
+    T* next = whole;
+    for (std::size_t r = 0; r < shares.size(); next += counts[r++])
+      calls.each(counts[r], kernel::copy<T>{shares[r], next});
   }
 };
 

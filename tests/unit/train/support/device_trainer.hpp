@@ -85,6 +85,7 @@ struct network {
 struct result {
   std::vector<double> losses, norms;
   std::vector<std::size_t> live = {};  // bytes of the device at the end of each step
+  bool gathers_alone = false;          // by addresses, where parameters are divided
   std::function<void()> step_ended = [] {};
   std::vector<float> weights = {};  // of the last layer
   std::uint64_t from = 0;           // the step that it went on after
@@ -111,6 +112,7 @@ auto trained(result& out, const settings& how) {
     belay::mesh mesh{rank, {.data = rank.size()}};
     network<T> net(how.hidden);
     belay::parameter_store<run_type, decltype(mesh), belay::precision<T>> store{run, mesh, net, how.stage, how.store};
+    if (rank.number() == 0) out.gathers_alone = store.gathers_alone();
     belay::gathers first_whole{net.first, store}, last_whole{net.last, store};
     belay::offloaded_activations activations{run, how.activations, how.store.files};
     belay::offloads first{first_whole, activations}, last{last_whole, activations};

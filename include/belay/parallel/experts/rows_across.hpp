@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Rows that travel between ranks which share a device, as communications queue them: kernels that address all ranks'
+// slots, before or after a barrier of the group, which hands over events. Counts alone go by the host: a rank's are
+// there when all that it has queued before is over, and its peers wait for them. So no row is written where a peer
+// still reads. On one rank the same kernels join the compute stream.
+// IWYU pragma: private, include "belay/parallel/experts.hpp"
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/core/view.hpp"
+#include "belay/core/where.hpp"
+#include "belay/kernel/findings.hpp"
+#include "belay/parallel/experts/layout.hpp"
+#include "belay/parallel/experts/row_kernels.hpp"
+#include "belay/parallel/experts/rows_here.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// The place of a choice among its rank's becomes that in the slot of its expert: `shifts` [experts] further on. Places
+/// beyond the capacity are none.
+struct shifted_places {
+  /// The places, the choices, how far those of each expert go, and the capacity.
+  std::int32_t* places;
+  const std::int32_t* choices;
+  const std::int32_t* shifts;
+  std::size_t capacity;
+  /// Place i.
+  BELAY_HD void operator()(std::size_t i) const noexcept {
+    const std::int64_t place = std::int64_t{places[i]} + shifts[choices[i]];
+    places[i] = place < static_cast<std::int64_t>(capacity) ? static_cast<std::int32_t>(place) : no_place;
+  }
+};
+
+/// What a device has of a dispatch beside its routing.
+struct dispatch_counts {
+  /// Places among this rank's choices [rows, k], in the order of experts, which become those in slots; offsets [local +
+  /// 1] and shifts [experts], to write; rows that there is room for; the step's findings, or null.
+  std::int32_t* places;
+  std::size_t* offsets;
+  std::int32_t* shifts;
+  std::size_t capacity;
+  kernel::findings_record* found;
+};
+
+/// A dispatch: the ranks agree on counts, then this rank's rows go to the slots of their experts. `moves` has what the
+/// host needs for it.
+template <class T, class Moves>
+struct dispatched_across {
+  /// What is counted, and the kernel of the rows.
+  Moves* moves;
+  dispatch_counts counted;
+  view<const std::int64_t, 1> counts;
+  std::int64_t* global_counts;
+  std::size_t choices;
+  pushed_rows<T> kernel;
+  where at;
+
+  /// In a communication.
+  template <class Calls>
+  void operator()(const Calls& calls) const {
+    moves->count_on_device(calls, *this);
+    calls.each(choices, shifted_places{counted.places, kernel.rows.choices, counted.shifts, counted.capacity});
+    calls.teams(choices, kernel);
+    calls.barrier(at);
+  }
+  /// Where all experts are on this rank.
+  template <class Frame>
+  void here(Frame& frame) const {
+    moves->note_needed(choices);
+    dispatch_here(frame, *this);
+  }
+};
+
+/// `kernel` for so many rows, then what all ranks have done so is there.
+template <class Kernel>
+struct before_peers {
+  /// The kernel, and how often.
+  Kernel kernel;
+  std::size_t count;
+  where at;
+
+  /// In a communication, and where all experts are on this rank.
+  template <class Calls>
+  void operator()(const Calls& calls) const {
+    calls.teams(count, kernel);
+    calls.barrier(at);
+  }
+  template <class Frame>
+  void here(Frame& frame) const {
+    frame.teams(count, kernel);
+  }
+};
+/// What all ranks have done before is there, then `kernel` for so many rows.
+template <class Kernel>
+struct after_peers {
+  /// The kernel, and how often.
+  Kernel kernel;
+  std::size_t count;
+  where at;
+
+  /// In a communication, and where all experts are on this rank.
+  template <class Calls>
+  void operator()(const Calls& calls) const {
+    calls.barrier(at);
+    calls.teams(count, kernel);
+  }
+  template <class Frame>
+  void here(Frame& frame) const {
+    frame.teams(count, kernel);
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI
