@@ -1549,6 +1549,21 @@ concept stream = requires(S& s, void (*work)(), const stream_event& mark) {
   s.synchronize();
 };
 
+/// A stream of a device, with copies of its own: it runs beside the host, and its work is marked for the device.
+template <class S>
+concept device_stream = stream<S> && requires(S& s, void* to, const void* from, std::size_t bytes) {
+  s.copy(to, from, bytes);
+};
+
+/// Whether what the stream is given may run after the call that gives it.
+template <stream Stream>
+[[nodiscard]] bool runs_later([[maybe_unused]] const Stream& given) noexcept {
+  if constexpr (requires { given.immediate(); })
+    return !given.immediate();
+  else
+    return device_stream<Stream>;
+}
+
 /// A stream that counts what its later work comes after: `record()` marks its clock, `wait(event)` joins the event's.
 /// Memory of an engine goes from one stream to another by these clocks (device/arena.hpp).
 template <class S>
@@ -1620,7 +1635,7 @@ struct copied_bytes {
 /// from or to the host's memory; else by work of its own. Both places are the copy's until it is over.
 template <stream Stream>
 void queue_copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
-  if constexpr (requires { stream.copy(to, from, bytes); })
+  if constexpr (device_stream<Stream>)
     stream.copy(to, from, bytes);
   else
     stream.run(copied_bytes{to, from, bytes});
@@ -6695,19 +6710,21 @@ namespace belay::inline BELAY_ABI {
                   .lane = lane});
 }
 
-/// Lasts in the order of `stream` from what it has been given before to what it has been given when this goes.
+/// Lasts in the order of `stream` from what it has been given before to what it has been given when this goes. The
+/// stream of a device has no spans: it does not run the host's clock.
 template <class Stream>
 class queued_span {
  public:
   queued_span(Stream& stream, traced_span* of) : stream_(&stream), of_(of) {
-    if (of_ != nullptr) stream_->run([of] { of->begin_at(span_log::now()); });
+    if constexpr (!device_stream<Stream>)
+      if (of_ != nullptr) stream_->run([of] { of->begin_at(span_log::now()); });
   }
   queued_span(const queued_span&) = delete;
   queued_span& operator=(const queued_span&) = delete;
   ~queued_span() {
     if (of_ == nullptr) return;
     try {
-      stream_->run([of = of_] { of->end_at(span_log::now()); });
+      if constexpr (!device_stream<Stream>) stream_->run([of = of_] { of->end_at(span_log::now()); });
     } catch (...) {  // a stream that is stuck says so to whoever queues next; this span is not over
       return;
     }
@@ -10617,6 +10634,26 @@ struct summed_losses {
     *sum = total;
     if (first + count == loss.rows()) loss.note(total);
   }
+};
+
+/// A loss whose sum is also written to `*sum`, for those who want that of each micro-batch.
+template <row_losses L>
+struct kept_loss {
+  /// The loss, and where its sum goes.
+  L loss;
+  double* sum;
+
+  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return loss.rows(); }
+  template <team Team>
+  [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
+    return loss.row_loss(team, row);
+  }
+  BELAY_HD void note(double total) const noexcept {
+    *sum = total;
+    loss.note(total);
+  }
+  BELAY_HD void operator()() const noexcept { note_loss(*this); }
 };
 
 /// The square of output - target, in double.
@@ -16829,6 +16866,19 @@ struct expert_shape {
   return shape;
 }
 
+/// Throws usage_error where rows are not counted in 31 bits, size_error where their slots are more than any memory
+/// holds.
+inline void expect_capacity(const expert_shape& shape, std::size_t rows, std::size_t element_bytes, where at) {
+  if (rows > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
+    throw usage_error("an expert capacity of " + std::to_string(rows) + " rows is beyond 2^31 - 1", at);
+  const checked_size slots = checked_size(rows) * shape.hidden * element_bytes * 3;  // a dispatch and its backward
+  const auto words = [&] {
+    return "an expert capacity of " + std::to_string(rows) + " rows of " + std::to_string(shape.hidden) +
+           " elements is";
+  };
+  static_cast<void>(slots.value(words, at));
+}
+
 /// The rows that `owner` is sent, from `selections` [ranks, experts].
 [[nodiscard]] inline std::size_t rows_received(const expert_shape& shape, view<const std::int64_t, 2> selections,
                                                std::size_t owner) noexcept {
@@ -17472,9 +17522,29 @@ struct after_peers {
 // What the experts of one stage did in one step, per layer and micro-batch: the selections of every expert by all
 // ranks, and the sums of this rank's probabilities. The sums are reduced over the expert group in place, once at the
 // end of the step and not once per layer: they are only reported, and the gradient of the load-balancing loss needs no
-// communication. Memory is allocated once. Recording assigns, so that a forward that is run again changes nothing.
+// communication. Memory is allocated once, or the caller's: kernels of a device record in memory of the device, of
+// which the host reads a copy. Recording assigns, so that a forward that is run again changes nothing.
 
 namespace belay::inline BELAY_ABI {
+
+/// Records a routing, expert e by index e: its selections, and the sum of its probabilities in ascending order of rows.
+template <class T>
+struct recorded_routing {
+  /// Selections of each expert and probabilities [rows, experts], and the entries to write.
+  const std::int64_t* counts;
+  const T* probabilities;
+  std::size_t rows;
+  std::size_t experts;
+  std::int64_t* selections;
+  double* sums;
+  /// Expert e.
+  BELAY_HD void operator()(std::size_t e) const noexcept {
+    selections[e] = counts[e];
+    double total = 0;
+    for (std::size_t row = 0; row < rows; ++row) total += static_cast<double>(probabilities[row * experts + e]);
+    sums[e] = total;
+  }
+};
 
 class expert_statistics {
  public:
@@ -17485,17 +17555,36 @@ class expert_statistics {
         micro_batches_(micro_batches),
         experts_(experts),
         k_(k),
-        selections_(entries(layers, micro_batches, experts, at)),
-        probability_sums_(selections_.size()) {}
+        own_selections_(entries(layers, micro_batches, experts, at)),
+        own_sums_(own_selections_.size()),
+        selections_(own_selections_),
+        probability_sums_(own_sums_) {}
+  /// The same over memory of the caller, `layers` x `micro_batches` x `experts` entries each, that outlives it.
+  expert_statistics(std::size_t layers, std::size_t micro_batches, std::size_t experts, std::size_t k,
+                    std::span<std::int64_t> selections, std::span<double> probability_sums, where at = where::current())
+      : layers_(layers),
+        micro_batches_(micro_batches),
+        experts_(experts),
+        k_(k),
+        selections_(selections),
+        probability_sums_(probability_sums) {
+    if (const std::size_t needed = entries(layers, micro_batches, experts, at);
+        selections.size() != needed || probability_sums.size() != needed)
+      throw usage_error("expert statistics of " + std::to_string(needed) + " entries are given memory for " +
+                            std::to_string(selections.size()) + " and " + std::to_string(probability_sums.size()),
+                        at);
+  }
+  expert_statistics(expert_statistics&&) noexcept = default;  // vectors keep their memory
+  expert_statistics& operator=(expert_statistics&&) noexcept = default;
 
   [[nodiscard]] std::size_t layers() const noexcept { return layers_; }
   [[nodiscard]] std::size_t micro_batches() const noexcept { return micro_batches_; }
   [[nodiscard]] std::size_t experts() const noexcept { return experts_; }
 
-  /// Zeroes all entries, at the beginning of a step.
+  /// Zeroes all entries, at the beginning of a step; not those of a caller's memory, which may be a device's.
   void clear() noexcept {
-    for (std::int64_t& count : selections_) count = 0;
-    for (double& total : probability_sums_) total = 0;
+    for (std::int64_t& count : own_selections_) count = 0;
+    for (double& total : own_sums_) total = 0;
   }
 
   /// Assigns the entry of a dispatched routing. Throws `usage_error` beyond the prepared sizes.
@@ -17512,17 +17601,23 @@ class expert_statistics {
     }
   }
 
+  /// The same by a kernel of the frame's device, an expert an index; nothing where the memory is not the caller's.
+  template <class Frame, class T>
+  void record_in(Frame& frame, std::size_t layer, std::size_t micro_batch, const routing<T>& routed,
+                 where at = where::current()) const {
+    const std::size_t first = entry(layer, micro_batch, at);
+    if (own_selections_.empty())
+      frame.each(experts_, recorded_routing<T>{routed.global_counts.data(), routed.probabilities.data(), routed.rows,
+                                               experts_, selections_.data() + first, probability_sums_.data() + first});
+  }
+
   /// [layers, micro_batches, experts]: selections by all ranks of the expert group.
-  [[nodiscard]] const std::vector<std::int64_t>& selections() const noexcept { return selections_; }
+  [[nodiscard]] std::span<const std::int64_t> selections() const noexcept { return selections_; }
 
   /// [layers, micro_batches, experts]: sums over this rank's rows. Before `balance` the caller all-reduces the span
   /// over the expert group.
-  [[nodiscard]] std::span<double> probability_sums() noexcept {
-    return {probability_sums_.data(), probability_sums_.size()};
-  }
-  [[nodiscard]] std::span<const double> probability_sums() const noexcept {
-    return {probability_sums_.data(), probability_sums_.size()};
-  }
+  [[nodiscard]] std::span<double> probability_sums() noexcept { return probability_sums_; }
+  [[nodiscard]] std::span<const double> probability_sums() const noexcept { return probability_sums_; }
 
   /// Tokens of one layer and micro-batch over the expert group.
   [[nodiscard]] double rows(std::size_t layer, std::size_t micro_batch, where at = where::current()) const {
@@ -17572,8 +17667,10 @@ class expert_statistics {
   std::size_t micro_batches_ = 0;
   std::size_t experts_ = 0;
   std::size_t k_ = 1;
-  std::vector<std::int64_t> selections_;
-  std::vector<double> probability_sums_;
+  std::vector<std::int64_t> own_selections_;
+  std::vector<double> own_sums_;
+  std::span<std::int64_t> selections_;
+  std::span<double> probability_sums_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -17825,7 +17922,12 @@ class expert_exchange {
 
   /// Allocates statistics for layers [first_layer, first_layer + layers), counted as `frame.layer_index()`.
   void prepare(std::size_t first_layer, std::size_t layers, std::size_t micro_batches, where at = where::current()) {
-    moves_->statistics = expert_statistics(layers, micro_batches, shape_.experts, shape_.k, at);
+    prepare(first_layer, {layers, micro_batches, shape_.experts, shape_.k, at});
+  }
+
+  /// The same of the caller's: over memory of the device where kernels move rows. Nobody clears it between steps.
+  void prepare(std::size_t first_layer, expert_statistics statistics) noexcept {
+    moves_->statistics = std::move(statistics);
     first_layer_ = first_layer;
   }
 
@@ -17877,6 +17979,8 @@ class expert_exchange {
           moves_.get(), counts, routed.counts, routed.global_counts.data(), state.places.size(), {rows, x.data()}, at};
     };
     move_rows(frame, state, state.inputs, move, by_kernels, at);
+    if constexpr (moves_rows_by_kernels<Frame>)
+      if (counted) moves_->statistics.record_in(frame, layer, micro_batch, routed, at);
     return dispatched_type{std::move(state)};
   }
 
@@ -17941,15 +18045,7 @@ class expert_exchange {
 
   /// Rows that a rank can receive from the next dispatch on. Called with the same number on all ranks, between steps.
   void set_capacity(std::size_t rows, where at = where::current()) {
-    if (rows > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
-      throw usage_error("an expert capacity of " + std::to_string(rows) + " rows is beyond 2^31 - 1", at);
-    }
-    const checked_size slots = checked_size(rows) * shape_.hidden * sizeof(T) * 3;  // a dispatch and its backward
-    const auto words = [&] {
-      return "an expert capacity of " + std::to_string(rows) + " rows of " + std::to_string(shape_.hidden) +
-             " elements is";
-    };
-    static_cast<void>(slots.value(words, at));
+    expect_capacity(shape_, rows, sizeof(T), at);
     shape_.capacity = rows;
   }
 
@@ -18137,8 +18233,8 @@ template <class Frame, communicator Group, class T, class Op>
 void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op op, where at = where::current()) {
   if (group.size() == 1) return;
   auto& stream = frame.engine().compute();
-  if constexpr (can_start_all_reduce<Group, T> && requires { stream.immediate(); }) {
-    if (!stream.immediate()) {
+  if constexpr (can_start_all_reduce<Group, T>) {
+    if (runs_later(stream)) {
       pending under_way = group.start_all_reduce(values, op, start_order(after(stream.record(), at)));
       return std::move(under_way).then(stream, at);
     }
@@ -23264,7 +23360,8 @@ concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scop
   stage.release(micro_batch);
 };
 
-/// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended.
+/// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended; of
+/// the stream of a device it is not, and stays 0.
 struct pipeline_times {
   /// Seconds in forwards and backwards.
   double forward = 0;
@@ -23281,7 +23378,7 @@ struct pipeline_times {
 };
 
 /// An action of a rank's row, and when its compute stream ran it, in nanoseconds of the clock. Known once the step has
-/// ended.
+/// ended, and 0 where that is the stream of a device.
 struct executed_action {
   /// The action, its micro-batch, and when it began and ended, in nanoseconds of the monotonic clock.
   schedule::action_kind kind = schedule::action_kind::forward;
@@ -23357,10 +23454,8 @@ class pipeline {
     step.micro_batches(table_.micro_batches(), at);
     for (tensor& left_over : received_) left_over.forget();  // of a step that ended early, which has reclaimed them
     auto& compute_stream = step.engine().compute();
-    compute_stream.run([this] {
-      times_ = {};
-      last_ = Clock::now();
-    });
+    constexpr bool timed = !device_stream<std::remove_reference_t<decltype(compute_stream)>>;  // by work of the host
+    if constexpr (timed) compute_stream.run([this] { times_ = {}, last_ = Clock::now(); });
     std::size_t number = 0;
     for (const schedule::action& next : table_.actions(static_cast<std::size_t>(group_.rank()))) {
       traced_span* const traced = add_span(step.engine().spans(), next);
@@ -23370,14 +23465,15 @@ class pipeline {
         compute(step.micro_batch(next.micro_batch), stage, next, at);
       }
       // In the order of the stream, whose time it is.
-      compute_stream.run([this, number, traced] {
-        executed_action& done = executed_[number];
-        done.end = Clock::now();
-        done.begin = std::exchange(last_, done.end);
-        times_.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
-        if (traced != nullptr) [[unlikely]]
-          traced->begin_at(done.begin), traced->end_at(done.end);
-      });
+      if constexpr (timed)
+        compute_stream.run([this, number, traced] {
+          executed_action& done = executed_[number];
+          done.end = Clock::now();
+          done.begin = std::exchange(last_, done.end);
+          times_.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
+          if (traced != nullptr) [[unlikely]]
+            traced->begin_at(done.begin), traced->end_at(done.end);
+        });
       if (watch_) watch_(number);
       ++number;
     }
@@ -23564,8 +23660,8 @@ class pipeline {
     const auto used_until = [&](const stream_event& over) {
       for (const p2p& one : transfers) engine.activations().used_until(over, one.data, one.bytes);
     };
-    if constexpr (can_start_exchange<Group> && requires { stream.immediate(); }) {
-      if (!stream.immediate()) {
+    if constexpr (can_start_exchange<Group>) {
+      if (runs_later(stream)) {
         pending under_way = group_.start_exchange(transfers, start_order(after(ready, at)).keeping(kept));
         used_until(under_way.event());
         return std::move(under_way).then(stream, at);
@@ -38637,6 +38733,70 @@ phase_switch(Run&, const Mesh&, Stores&...) -> phase_switch<Run, Mesh, Stores...
 //   belay::safetensors::writer out("new.safetensors", {{"wte", belay::safetensors::stored_type::f32, {256, 64}}});
 //   out.write("wte", first_element, std::span<const float>(part));
 //   out.commit();
+
+// ---- belay/train/staged.hpp
+//
+// Numbers that the host and kernels share, such as a batch or the sums of losses: memory of the device, for kernels,
+// and the host's side of it in tier host, which a run over a device registers there. The compute stream copies between
+// them; where the device is the host's that is a copy too, so that a body is the same over both.
+//
+//   belay::staged<std::int32_t, Run> tokens(run, sequences * length, "batch");
+//   tokens.write([&](std::span<std::int32_t> all) { read_batch(number, all); });  // later kernels find it
+//   layer.forward(frame, belay::view<const std::int32_t, 1>{tokens.data(), {tokens.size()}});
+
+namespace belay::inline BELAY_ABI {
+
+/// `T` elements of a run, leased for as long as it on both sides. It belongs to the rank's thread.
+template <class T, class Run>
+requires std::is_trivially_copyable_v<T>
+class staged {
+ public:
+  /// Leases `count` elements, zeros, of tier device and as many of tier host; `purpose` is their row in the plan. The
+  /// run outlives it.
+  staged(Run& run, std::size_t count, const char* purpose, where at = where::current())
+      : run_(&run),
+        device_(run.template lease<T>(tier::device, count, purpose, at)),
+        host_(run.template lease<T>(tier::host, count, purpose, at)) {}
+
+  /// For kernels: memory of the device.
+  [[nodiscard]] T* data() const noexcept { return device_.data(); }
+  [[nodiscard]] std::size_t size() const noexcept { return device_.size(); }
+
+  /// Calls `fill(elements)`, which writes the host's side, and queues its copy to the device: work of the compute
+  /// stream from here on finds it. Returns before the copy is over, and begins when the one before is. A rehearsal does
+  /// not call it. Throws what has failed of the copy before.
+  template <std::invocable<std::span<T>> Fill>
+  void write(Fill&& fill, where at = where::current()) {
+    copied_.synchronize(at);
+    if constexpr (!Run::rehearsing()) fill(host_);
+    move(data(), host_.data());
+  }
+  /// Queues a copy of the device's side to the host's, for `values`.
+  void fetch(where at = where::current()) {
+    copied_.synchronize(at);
+    move(host_.data(), data());
+  }
+  /// The host's side: what was written last, or fetched. Waits for the copy that is queued, and throws what has failed
+  /// of it. In a rehearsal, addresses that nobody may read.
+  [[nodiscard]] std::span<T> values(where at = where::current()) const {
+    copied_.synchronize(at);
+    return host_;
+  }
+
+ private:
+  void move(T* to, const T* from) {
+    if (size() == 0) return;
+    auto& compute = run_->engine().compute();
+    queue_copy(compute, to, from, size() * sizeof(T));
+    copied_ = compute.record();
+  }
+
+  Run* run_;
+  std::span<T> device_, host_;
+  stream_event copied_;
+};
+
+}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/train/step_graphs.hpp
 //

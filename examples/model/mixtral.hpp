@@ -121,6 +121,9 @@ class mixtral {
   [[nodiscard]] head_type& last() { return *head_; }
   [[nodiscard]] std::deque<layer_type>& layers() { return layers_; }
 
+  /// The table that all layers read; over a device the caller gives it memory there.
+  [[nodiscard]] rotary<T>& positions() { return positions_; }
+
   /// Whether every layer's attention is computed again in the backward. Between steps.
   void recompute_attention(belay::recomputes how) {
     for (layer_type& layer : layers_) layer.recompute_attention(how);

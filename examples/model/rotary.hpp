@@ -2,10 +2,11 @@
 //
 // Rotary positions in the half-split layout: element j of a head is rotated with element j + d/2 by the angle
 // position * theta^(-2j/d). The table of sines and cosines is made once, for the model's longest sequence, and shared
-// by all layers.
+// by all layers. Kernels read it: over a device it lies in memory that the caller gives.
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "belay/core/error.hpp"
@@ -19,30 +20,45 @@ class rotary {
  public:
   using number = compute_type_t<T>;
 
+  /// Its table is its own until `use` gives it another place.
   rotary(std::size_t positions, std::size_t head_dim, double theta)
-      : positions_(positions),
-        head_dim_(head_dim),
-        cosines_(positions * (head_dim / 2)),
-        sines_(positions * (head_dim / 2)) {
+      : positions_(positions), head_dim_(head_dim), theta_(theta), own_(2 * positions * (head_dim / 2)) {
     if (head_dim % 2 != 0) throw belay::usage_error("rotary positions need an even head size", belay::where::current());
-    kernel::fill_rotary_table(cosines_.data(), sines_.data(), positions, head_dim, theta);
+    fill(own_);
+    table_ = own_.data();
   }
+  rotary(const rotary&) = delete;  // layers point to it
+  rotary& operator=(const rotary&) = delete;
 
   [[nodiscard]] std::size_t positions() const { return positions_; }
+  /// Numbers of the table.
+  [[nodiscard]] std::size_t size() const { return 2 * half(); }
+  /// Writes the table: cosines [positions, head size / 2], then sines.
+  void fill(std::span<number> table) const {
+    kernel::fill_rotary_table(table.data(), table.data() + half(), positions_, head_dim_, theta_);
+  }
+  /// Kernels read `table`, which the caller fills, from now on.
+  void use(const number* table) {
+    table_ = table;
+    own_ = {};
+  }
 
   /// Rotates `heads` heads side by side in every row; row i has position i modulo `length`. A gradient is rotated by
   /// the transposed rotation.
   template <class Rows>
   void apply(auto& frame, operand<Rows> rows, std::size_t heads, std::size_t length, kernel::rotation way) const {
-    frame.teams(rows.rows, kernel::rotate_heads<Rows>{rows.data, cosines_.data(), sines_.data(), rows.stride, length,
-                                                      heads, head_dim_, way});
+    frame.teams(rows.rows, kernel::rotate_heads<Rows>{rows.data, table_, table_ + half(), rows.stride, length, heads,
+                                                      head_dim_, way});
   }
 
  private:
+  [[nodiscard]] std::size_t half() const { return positions_ * (head_dim_ / 2); }
+
   std::size_t positions_;
   std::size_t head_dim_;
-  std::vector<number> cosines_;  // [positions, head size / 2]
-  std::vector<number> sines_;
+  double theta_;
+  const number* table_ = nullptr;
+  std::vector<number> own_;
 };
 
 }  // namespace model

@@ -4,6 +4,7 @@
 // all ranks, and in the rehearsal.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -74,7 +75,7 @@ class phase_session {
   void rehearse() {
     const auto silent = [](std::string_view) {};
     enter(belay::phase::eval, silent);
-    rehearse_evaluation(*trainer_, sequence());
+    evaluation_.rehearse();
     enter(belay::phase::rollout, silent);
     rollout_.rehearse();
     enter(belay::phase::train, silent);
@@ -82,6 +83,13 @@ class phase_session {
 
   /// The mean loss of the text of evaluations, in whatever phase.
   [[nodiscard]] double evaluate() { return evaluation_.run().mean_loss(); }
+  /// A text of `length` bytes, by one pipeline; the others take part. As of `rollout::run`.
+  [[nodiscard]] std::span<const char> sample(std::size_t length, std::uint64_t seed) {
+    std::fill(lengths_.begin(), lengths_.end(), std::size_t{0});
+    lengths_[0] = length;
+    rollout_.make_room(length);
+    return rollout_.run(lengths_, seed);
+  }
 
  private:
   using any_phase = std::variant<belay::in_phase<belay::phase::train>, belay::in_phase<belay::phase::eval>,

@@ -8,13 +8,11 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "belay/core/printable.hpp"
 #include "belay/step/commit.hpp"
 #include "train_moe/phase_session.hpp"
 #include "train_moe/prepared_run.hpp"
-#include "train_moe/rollout.hpp"
 #include "train_moe/run_report.hpp"
 #include "train_moe/run_state.hpp"
 #include "train_moe/run_trace.hpp"
@@ -182,12 +180,8 @@ class rank_session {
     report_.add_eval_loss(line().run.steps, loss);
   }
 
-  // One pipeline draws a text, the others take part.
   void sample(summary& end) {
-    std::vector<std::size_t> lengths(static_cast<std::size_t>(trainer_.mesh().shape().data));
-    lengths[0] = 200;
-    rollout<trainer_type> drawn(trainer_, {.context = line().run.sequence}, lengths[0]);
-    const std::span<const char> text = drawn.run(lengths, line().run.seed);
+    const std::span<const char> text = phases_.sample(200, line().run.seed);
     if (first_) end.sample = belay::printable_lines({text.data(), text.size()});
   }
 

@@ -13,9 +13,12 @@
 #include <string_view>
 #include <vector>
 
+#include "belay/comm/communicator.hpp"
 #include "belay/core/view.hpp"
-#include "belay/device/memory.hpp"
+#include "belay/device/stream.hpp"
+#include "belay/device/tier.hpp"
 #include "belay/train/evaluate.hpp"
+#include "belay/train/staged.hpp"
 #include "train_moe/corpus.hpp"
 #include "train_moe/evaluate.hpp"
 
@@ -42,13 +45,24 @@ struct rollout_settings {
   double temperature = 0.8;
 };
 
-/// Draws texts; its memory is of the longest one, `most` tokens after the prompt, and made once.
+/// Draws texts. Its memory is made once, by a rehearsal too.
 template <class Trainer>
 class rollout {
  public:
+  using run_type = typename Trainer::run_type;
+  using logit_type = typename Trainer::logit_type;
+
+  /// Of at most `most` tokens after the prompt.
   rollout(Trainer& trainer, const rollout_settings& settings, std::size_t most)
-      : trainer_(&trainer), settings_(settings) {
-    text_.reserve(settings.prompt.size() + most);
+      : trainer_(&trainer),
+        settings_(settings),
+        tokens_(trainer.run(), settings.context, "sample"),
+        logits_(trainer.run().template lease<logit_type>(belay::tier::host, trainer.settings().model.vocab, "sample")) {
+    make_room(most);
+  }
+  /// The next texts may be so long.
+  void make_room(std::size_t most) {
+    text_.reserve(settings_.prompt.size() + most);
     bytes_.reserve(text_.capacity());
   }
 
@@ -87,10 +101,7 @@ class rollout {
   }
 
   /// Leases what the longest context does.
-  void rehearse() {
-    const belay::reserved_addresses tokens{settings_.context * sizeof(std::int32_t)};
-    observe(*trainer_, {reinterpret_cast<std::int32_t*>(tokens.data()), {1, settings_.context}}, [](auto) {});
-  }
+  void rehearse() { observe_last(1, settings_.context); }
 
  private:
   void begin_text() {
@@ -105,26 +116,35 @@ class rollout {
   // The token after this rank's text, where it has a sequence: one pass.
   [[nodiscard]] std::int32_t drawn(std::size_t sequences, std::uint64_t random) {
     const std::size_t context = std::min(settings_.context, text_.size());
-    const belay::view<const std::int32_t, 2> input{text_.data() + (text_.size() - context), {sequences, context}};
-    std::int32_t next = 0;
-    observe(*trainer_, input, [&]<class T>(belay::view<const T, 3> logits) {
-      if (logits.extent(0) > 0)
-        next =
-            draw_byte(std::span<const T>(&logits(0, context - 1, 0), logits.extent(2)), settings_.temperature, random);
+    tokens_.write([&](std::span<std::int32_t> tokens) {
+      std::copy_n(text_.end() - static_cast<std::ptrdiff_t>(context), context, tokens.begin());
     });
-    return next;
+    observe_last(sequences, context);
+    const auto& stages = trainer_->mesh().pipeline();
+    if (sequences == 0 || stages.rank() + 1 < stages.size()) return 0;
+    return draw_byte(std::span<const logit_type>(logits_), settings_.temperature, random);
+  }
+  // The logits after the last token, on the last stage.
+  void observe_last(std::size_t sequences, std::size_t context) {
+    const belay::view<const std::int32_t, 2> input{tokens_.data(), {sequences, context}};
+    observe(*trainer_, input, [&](const auto& pass, belay::view<const logit_type, 3> logits) {
+      if (logits.extent(0) > 0)
+        belay::queue_copy(pass.engine().compute(), logits_.data(), &logits(0, context - 1, 0), logits_.size_bytes());
+    });
   }
   // The first stage alone reads tokens.
   void send_to_first_stage(std::int32_t& token) const {
     const auto& stages = trainer_->mesh().pipeline();
     const int last = stages.size() - 1;
     if (last == 0) return;
-    if (stages.rank() == last) stages.send(0, std::span<const std::int32_t>(&token, 1));
-    if (stages.rank() == 0) stages.receive(last, std::span<std::int32_t>(&token, 1));
+    if (stages.rank() == last) belay::control_of(stages).send(0, std::span<const std::int32_t>(&token, 1));
+    if (stages.rank() == 0) belay::control_of(stages).receive(last, std::span<std::int32_t>(&token, 1));
   }
 
   Trainer* trainer_;
   rollout_settings settings_;
+  belay::staged<std::int32_t, run_type> tokens_;
+  std::span<logit_type> logits_;  // of the host
   std::vector<std::int32_t> text_;
   std::vector<char> bytes_;
 };

@@ -25,6 +25,7 @@
 #include "belay/train/loss.hpp"
 #include "belay/train/memory_report.hpp"
 #include "belay/train/optimizer.hpp"
+#include "belay/train/staged.hpp"
 #include "belay/train/store.hpp"
 #include "model/cross_entropy.hpp"
 #include "model/mixtral.hpp"
@@ -85,8 +86,14 @@ class trainer {
         stage_(
             network_, [&](std::size_t) { return settings.recompute == recompute_kind::full; }, activations_),
         table_(settings),
-        tokens_(tensor(run)),
-        targets_(tensor(run)),
+        tokens_(run, shape_.micro_batches * shape_.rows(), "batch"),
+        targets_(run, tokens_.size(), "batch"),
+        positions_(run, model_.positions().size(), "positions"),
+        loss_sums_(run, shape_.micro_batches, "report"),
+        selections_(run, shape_.layers * shape_.micro_batches * settings.model.experts, "report"),
+        probability_sums_(run, selections_.size(), "report"),
+        statistics_(shape_.layers, shape_.micro_batches, settings.model.experts, settings.model.experts_per_token,
+                    selections_.values(), probability_sums_.values()),
         shared_(run.template lease<double>(belay::tier::host, table_.size(), "report")),
         memory_(run, mesh_),
         checkpoints_(run, mesh_,
@@ -94,11 +101,17 @@ class trainer {
                       .every = settings.checkpoint.every,
                       .keep = settings.checkpoint.keep,
                       .stop = settings.checkpoint.stop}),
-        loss_sums_(shape_.micro_batches),
         loss_scales_(shape_.micro_batches, 1.0) {
     if (settings.recompute == recompute_kind::selective) model_.recompute_attention(belay::recomputes::yes);
     checkpoints_.add(store_, optimizer_);
-    exchange_.prepare(model_.part().first_layer, shape_.layers, shape_.micro_batches);
+    positions_.write([this](auto table) { model_.positions().fill(table); });
+    model_.positions().use(positions_.data());
+    exchange_.prepare(model_.part().first_layer, {shape_.layers,
+                                                  shape_.micro_batches,
+                                                  settings.model.experts,
+                                                  settings.model.experts_per_token,
+                                                  {selections_.data(), selections_.size()},
+                                                  {probability_sums_.data(), probability_sums_.size()}});
   }
   trainer(const trainer&) = delete;  // the model and its handles point into it
   trainer& operator=(const trainer&) = delete;
@@ -108,8 +121,9 @@ class trainer {
     step_result result;
     fill_batch(number, result);
     belay::step step{run_->engine(), store_, exchange_, checkpoints_};
-    pipeline_.run(step, stage_, belay::view<const std::int32_t, 3>(tokens_),
+    pipeline_.run(step, stage_, batch_of<const std::int32_t>(tokens_.data()),
                   [this](const auto& scope, logits_view logits) { return this->loss_of(scope, logits); });
+    fetch_sums();
     auto outcome = std::move(step).commit(mesh_, belay::target_tokens{result.targets});
     auto* const ok = belay::committed(outcome);
     if (ok == nullptr) {
@@ -161,10 +175,10 @@ class trainer {
     return model::model_part::of(settings.model, static_cast<std::size_t>(mesh_.coordinate().pipeline),
                                  static_cast<std::size_t>(settings.mesh.pipeline));
   }
-  [[nodiscard]] belay::view<std::int32_t, 3> tensor(Run& run) const {
-    const belay::extents<3> shape{shape_.micro_batches, shape_.sequences, shape_.length};
-    const std::size_t elements = shape_.micro_batches * shape_.sequences * shape_.length;
-    return {run.template lease<std::int32_t>(belay::tier::host, elements, "batch").data(), shape};
+  // This rank's slice of a step: [micro_batches, sequences, length].
+  template <class Index>
+  [[nodiscard]] belay::view<Index, 3> batch_of(Index* first) const {
+    return {first, {shape_.micro_batches, shape_.sequences, shape_.length}};
   }
 
   // Cross-entropy summed over the targets of a micro-batch, for the report, and its gradient.
@@ -173,30 +187,43 @@ class trainer {
     const std::size_t m = scope.micro_batch();
     belay::loss_and_gradient<engine_type, logit_type, 3> out{{}, {scope.engine(), logits.shape()}};
     const belay::kernel::findings_note found = belay::found_by(scope, "cross_entropy", belay::where::current());
-    scope.engine().compute().run([this, m, logits, found, gradient = out.gradient.values()] {
-      loss_sums_[m] = model::cross_entropy<logit_type>(logits, targets_of(m), loss_scales_[m], gradient);
-      found.add_loss(loss_sums_[m]);
-    });
+    const belay::kernel::cross_entropy_rows<logit_type> rows{logits.data(),
+                                                             targets_.data() + m * shape_.rows(),
+                                                             nullptr,
+                                                             out.gradient.values().data(),
+                                                             logits.extent(2),
+                                                             loss_scales_[m],
+                                                             found};
+    using loss_type = belay::kernel::noted_cross_entropy<logit_type>;
+    belay::queue_loss(scope.engine(),
+                      belay::kernel::kept_loss<loss_type>{{rows, shape_.rows()}, loss_sums_.data() + m});
     return out;
   }
-  [[nodiscard]] belay::view<const std::int32_t, 2> targets_of(std::size_t micro_batch) const {
-    return belay::view<const std::int32_t, 3>(targets_)[micro_batch];
+
+  // Copies what kernels have summed to the host's side, which has it when the step is committed.
+  void fetch_sums() {
+    loss_sums_.fetch();
+    selections_.fetch();
+    probability_sums_.fetch();
   }
 
   // This rank's slice of the global batch: micro-batches are divided over data, their sequences over expert.
   void fill_batch(std::size_t number, step_result& result) {
+    const std::size_t first_batch = static_cast<std::size_t>(mesh_.coordinate().data) * shape_.micro_batches;
+    const std::size_t first_sequence = static_cast<std::size_t>(mesh_.coordinate().expert) * shape_.sequences;
     std::uint64_t targets[1] = {1};
-    if (!run_->rehearsing()) {
-      const std::size_t first_batch = static_cast<std::size_t>(mesh_.coordinate().data) * shape_.micro_batches;
-      const std::size_t first_sequence = static_cast<std::size_t>(mesh_.coordinate().expert) * shape_.sequences;
-      for (std::size_t m = 0; m < shape_.micro_batches; ++m) {
-        for (std::size_t s = 0; s < shape_.sequences; ++s)
-          source_->sequence(number, first_batch + m, first_sequence + s, tokens_[m][s].flat(), targets_[m][s].flat());
-      }
-      targets[0] = 0;
-      if (mesh_.coordinate().pipeline == 0)  // the stages of a pipeline have the same batch
-        for (const std::int32_t target : targets_.flat()) targets[0] += target == model::ignored ? 0U : 1U;
-    }
+    tokens_.write([&](std::span<std::int32_t> tokens) {
+      targets_.write([&](std::span<std::int32_t> wanted) {
+        const auto x = batch_of(tokens.data()), y = batch_of(wanted.data());
+        for (std::size_t m = 0; m < shape_.micro_batches; ++m) {
+          for (std::size_t s = 0; s < shape_.sequences; ++s)
+            source_->sequence(number, first_batch + m, first_sequence + s, x[m][s].flat(), y[m][s].flat());
+        }
+        targets[0] = 0;
+        if (mesh_.coordinate().pipeline == 0)  // the stages of a pipeline have the same batch
+          for (const std::int32_t target : wanted) targets[0] += target == model::ignored ? 0U : 1U;
+      });
+    });
     mesh_.control().all_reduce(std::span<std::uint64_t>(targets), belay::sum);
     result.targets = targets[0];
     if (settings_.mean == loss_mean::micro_batches && !run_->rehearsing()) weigh_micro_batches(result.targets);
@@ -207,8 +234,9 @@ class trainer {
   // Every micro-batch has the same weight, whatever its number of targets.
   void weigh_micro_batches(std::size_t all_targets) {
     for (std::size_t m = 0; m < shape_.micro_batches; ++m) {
-      std::uint64_t own[1] = {model::target_count(targets_of(m))};
-      mesh_.expert().all_reduce(std::span<std::uint64_t>(own), belay::sum);
+      const auto targets = batch_of<const std::int32_t>(targets_.values().data())[m];
+      std::uint64_t own[1] = {model::target_count(targets)};
+      belay::control_of(mesh_.expert()).all_reduce(std::span<std::uint64_t>(own), belay::sum);
       loss_scales_[m] = static_cast<double>(all_targets) / static_cast<double>(own[0] * settings_.micro_batches);
     }
   }
@@ -231,16 +259,16 @@ class trainer {
     const auto& place = mesh_.coordinate();
     const std::size_t first_batch = static_cast<std::size_t>(place.data) * shape_.micro_batches;
     if (model_.has_head()) {
-      for (std::size_t m = 0; m < shape_.micro_batches; ++m) shared_[table_.loss(first_batch + m)] = loss_sums_[m];
+      const std::span<const double> sums = loss_sums_.values();
+      for (std::size_t m = 0; m < shape_.micro_batches; ++m) shared_[table_.loss(first_batch + m)] = sums[m];
     }
-    auto& statistics = exchange_.statistics();
-    mesh_.expert().all_reduce(statistics.probability_sums(), belay::sum);
+    belay::control_of(mesh_.expert()).all_reduce(statistics_.probability_sums(), belay::sum);
     for (std::size_t l = 0; l < shape_.layers && place.expert == 0; ++l) {
       const std::size_t layer = model_.part().first_layer + l;
       for (std::size_t m = 0; m < shape_.micro_batches; ++m) {
-        shared_[table_.balance(layer, first_batch + m)] = statistics.balance(l, m);
+        shared_[table_.balance(layer, first_batch + m)] = statistics_.balance(l, m);
         const std::size_t experts = settings_.model.experts;
-        const std::int64_t* selections = &statistics.selections()[(l * shape_.micro_batches + m) * experts];
+        const std::int64_t* selections = &statistics_.selections()[(l * shape_.micro_batches + m) * experts];
         for (std::size_t e = 0; e < experts; ++e)
           shared_[table_.tokens(layer, e)] += static_cast<double>(selections[e]);
       }
@@ -300,11 +328,15 @@ class trainer {
   activations_type activations_;
   belay::pipeline_stage<network_type, activations_type> stage_;
   report_table table_;
-  belay::view<std::int32_t, 3> tokens_, targets_;  // this rank's slice of a step: [micro_batches, sequences, length]
+  belay::staged<std::int32_t, Run> tokens_, targets_;
+  belay::staged<logit_type, Run> positions_;
+  belay::staged<double, Run> loss_sums_;  // by micro-batch, where the stage has the head
+  belay::staged<std::int64_t, Run> selections_;
+  belay::staged<double, Run> probability_sums_;
+  belay::expert_statistics statistics_;  // the host's side of both
   std::span<double> shared_;
   belay::memory_report memory_;
   belay::checkpoints<Run, mesh_type> checkpoints_;
-  std::vector<double> loss_sums_;  // by micro-batch, where the stage has the head
   std::vector<double> loss_scales_;
   std::size_t replays_ = 0;
   belay::copy_times reported_;  // of copies, at the last report

@@ -20,6 +20,7 @@
 #include "belay/train/residency_hold.hpp"   // IWYU pragma: export
 #include "belay/train/run.hpp"              // IWYU pragma: export
 #include "belay/train/safetensors.hpp"      // IWYU pragma: export
+#include "belay/train/staged.hpp"           // IWYU pragma: export
 #include "belay/train/step_graphs.hpp"      // IWYU pragma: export
 #include "belay/train/stop_request.hpp"     // IWYU pragma: export
 #include "belay/train/store.hpp"            // IWYU pragma: export

@@ -34,6 +34,21 @@ concept stream = requires(S& s, void (*work)(), const stream_event& mark) {
   s.synchronize();
 };
 
+/// A stream of a device, with copies of its own: it runs beside the host, and its work is marked for the device.
+template <class S>
+concept device_stream = stream<S> && requires(S& s, void* to, const void* from, std::size_t bytes) {
+  s.copy(to, from, bytes);
+};
+
+/// Whether what the stream is given may run after the call that gives it.
+template <stream Stream>
+[[nodiscard]] bool runs_later([[maybe_unused]] const Stream& given) noexcept {
+  if constexpr (requires { given.immediate(); })
+    return !given.immediate();
+  else
+    return device_stream<Stream>;
+}
+
 /// A stream that counts what its later work comes after: `record()` marks its clock, `wait(event)` joins the event's.
 /// Memory of an engine goes from one stream to another by these clocks (device/arena.hpp).
 template <class S>
@@ -105,7 +120,7 @@ struct copied_bytes {
 /// from or to the host's memory; else by work of its own. Both places are the copy's until it is over.
 template <stream Stream>
 void queue_copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
-  if constexpr (requires { stream.copy(to, from, bytes); })
+  if constexpr (device_stream<Stream>)
     stream.copy(to, from, bytes);
   else
     stream.run(copied_bytes{to, from, bytes});

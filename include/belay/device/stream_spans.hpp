@@ -9,6 +9,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream.hpp"
 #include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
 
@@ -40,19 +41,21 @@ namespace belay::inline BELAY_ABI {
                   .lane = lane});
 }
 
-/// Lasts in the order of `stream` from what it has been given before to what it has been given when this goes.
+/// Lasts in the order of `stream` from what it has been given before to what it has been given when this goes. The
+/// stream of a device has no spans: it does not run the host's clock.
 template <class Stream>
 class queued_span {
  public:
   queued_span(Stream& stream, traced_span* of) : stream_(&stream), of_(of) {
-    if (of_ != nullptr) stream_->run([of] { of->begin_at(span_log::now()); });
+    if constexpr (!device_stream<Stream>)
+      if (of_ != nullptr) stream_->run([of] { of->begin_at(span_log::now()); });
   }
   queued_span(const queued_span&) = delete;
   queued_span& operator=(const queued_span&) = delete;
   ~queued_span() {
     if (of_ == nullptr) return;
     try {
-      stream_->run([of = of_] { of->end_at(span_log::now()); });
+      if constexpr (!device_stream<Stream>) stream_->run([of = of_] { of->end_at(span_log::now()); });
     } catch (...) {  // a stream that is stuck says so to whoever queues next; this span is not over
       return;
     }

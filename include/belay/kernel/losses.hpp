@@ -71,6 +71,26 @@ struct summed_losses {
   }
 };
 
+/// A loss whose sum is also written to `*sum`, for those who want that of each micro-batch.
+template <row_losses L>
+struct kept_loss {
+  /// The loss, and where its sum goes.
+  L loss;
+  double* sum;
+
+  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return loss.rows(); }
+  template <team Team>
+  [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
+    return loss.row_loss(team, row);
+  }
+  BELAY_HD void note(double total) const noexcept {
+    *sum = total;
+    loss.note(total);
+  }
+  BELAY_HD void operator()() const noexcept { note_loss(*this); }
+};
+
 /// The square of output - target, in double.
 template <stored_real T>
 struct squared_difference_of {

@@ -16,6 +16,7 @@
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -26,8 +27,8 @@ template <class Frame, communicator Group, class T, class Op>
 void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op op, where at = where::current()) {
   if (group.size() == 1) return;
   auto& stream = frame.engine().compute();
-  if constexpr (can_start_all_reduce<Group, T> && requires { stream.immediate(); }) {
-    if (!stream.immediate()) {
+  if constexpr (can_start_all_reduce<Group, T>) {
+    if (runs_later(stream)) {
       pending under_way = group.start_all_reduce(values, op, start_order(after(stream.record(), at)));
       return std::move(under_way).then(stream, at);
     }

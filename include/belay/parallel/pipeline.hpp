@@ -33,6 +33,7 @@
 #include "belay/core/policies.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/core/view.hpp"
+#include "belay/device/stream.hpp"
 #include "belay/parallel/pipeline_boundary.hpp"  // IWYU pragma: export
 #include "belay/parallel/pipeline_stage.hpp"
 #include "belay/parallel/proof.hpp"
@@ -58,7 +59,8 @@ concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scop
   stage.release(micro_batch);
 };
 
-/// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended.
+/// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended; of
+/// the stream of a device it is not, and stays 0.
 struct pipeline_times {
   /// Seconds in forwards and backwards.
   double forward = 0;
@@ -75,7 +77,7 @@ struct pipeline_times {
 };
 
 /// An action of a rank's row, and when its compute stream ran it, in nanoseconds of the clock. Known once the step has
-/// ended.
+/// ended, and 0 where that is the stream of a device.
 struct executed_action {
   /// The action, its micro-batch, and when it began and ended, in nanoseconds of the monotonic clock.
   schedule::action_kind kind = schedule::action_kind::forward;
@@ -151,10 +153,8 @@ class pipeline {
     step.micro_batches(table_.micro_batches(), at);
     for (tensor& left_over : received_) left_over.forget();  // of a step that ended early, which has reclaimed them
     auto& compute_stream = step.engine().compute();
-    compute_stream.run([this] {
-      times_ = {};
-      last_ = Clock::now();
-    });
+    constexpr bool timed = !device_stream<std::remove_reference_t<decltype(compute_stream)>>;  // by work of the host
+    if constexpr (timed) compute_stream.run([this] { times_ = {}, last_ = Clock::now(); });
     std::size_t number = 0;
     for (const schedule::action& next : table_.actions(static_cast<std::size_t>(group_.rank()))) {
       traced_span* const traced = add_span(step.engine().spans(), next);
@@ -164,14 +164,15 @@ class pipeline {
         compute(step.micro_batch(next.micro_batch), stage, next, at);
       }
       // In the order of the stream, whose time it is.
-      compute_stream.run([this, number, traced] {
-        executed_action& done = executed_[number];
-        done.end = Clock::now();
-        done.begin = std::exchange(last_, done.end);
-        times_.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
-        if (traced != nullptr) [[unlikely]]
-          traced->begin_at(done.begin), traced->end_at(done.end);
-      });
+      if constexpr (timed)
+        compute_stream.run([this, number, traced] {
+          executed_action& done = executed_[number];
+          done.end = Clock::now();
+          done.begin = std::exchange(last_, done.end);
+          times_.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
+          if (traced != nullptr) [[unlikely]]
+            traced->begin_at(done.begin), traced->end_at(done.end);
+        });
       if (watch_) watch_(number);
       ++number;
     }
@@ -358,8 +359,8 @@ class pipeline {
     const auto used_until = [&](const stream_event& over) {
       for (const p2p& one : transfers) engine.activations().used_until(over, one.data, one.bytes);
     };
-    if constexpr (can_start_exchange<Group> && requires { stream.immediate(); }) {
-      if (!stream.immediate()) {
+    if constexpr (can_start_exchange<Group>) {
+      if (runs_later(stream)) {
         pending under_way = group_.start_exchange(transfers, start_order(after(ready, at)).keeping(kept));
         used_until(under_way.event());
         return std::move(under_way).then(stream, at);

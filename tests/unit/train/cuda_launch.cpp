@@ -7,12 +7,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "belay/backend/cuda.hpp"
 #include "belay/backend/host.hpp"
+#include "belay/kernel/elementwise.hpp"
 #include "belay/train/launch.hpp"
+#include "belay/train/staged.hpp"
 #include "fakes/cuda/fake_api.hpp"
 #include "unit/train/support/device_trainer.hpp"
 
@@ -101,6 +105,26 @@ TEST_CASE("a call of the device that fails in a rank is what a launch throws, an
     } catch (const std::exception& problem) {
       CHECK(std::string(problem.what()).find("injected") != std::string::npos);
     }
+    CHECK(api.empty());
+  }
+}
+TEST_CASE("what is staged for a device is there for its kernels, and what they make of it for the host") {
+  for (const fakes::device_options& how : {fakes::device_options{fakes::work_order::eager},
+                                           {fakes::work_order::late},
+                                           {fakes::work_order::random, 3}}) {
+    fakes::device_api api(how);
+    std::vector<double> sums;
+    belay::launch(belay::cuda::world(api, belay::host::world(1), {.slot_bytes = 512}), [&](auto&, auto& run) {
+      using run_type = std::remove_reference_t<decltype(run)>;
+      belay::staged<double, run_type> number(run, 1, "numbers"), total(run, 1, "numbers");
+      for (double k : {1.0, 2.0, 3.0}) {  // the host's side is written again when the copy before it is over
+        number.write([&](std::span<double> all) { all[0] = k; });
+        run.engine().kit().each(1, belay::kernel::axpy<double>{1.0, number.data(), total.data()});
+      }
+      total.fetch();
+      if (!run.rehearsing()) sums = {number.values()[0], total.values()[0]};
+    });
+    CHECK(sums == std::vector<double>{3, 6});
     CHECK(api.empty());
   }
 }

@@ -29,7 +29,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,7 +37,6 @@
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/symmetric.hpp"
-#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
@@ -103,7 +101,12 @@ class expert_exchange {
 
   /// Allocates statistics for layers [first_layer, first_layer + layers), counted as `frame.layer_index()`.
   void prepare(std::size_t first_layer, std::size_t layers, std::size_t micro_batches, where at = where::current()) {
-    moves_->statistics = expert_statistics(layers, micro_batches, shape_.experts, shape_.k, at);
+    prepare(first_layer, {layers, micro_batches, shape_.experts, shape_.k, at});
+  }
+
+  /// The same of the caller's: over memory of the device where kernels move rows. Nobody clears it between steps.
+  void prepare(std::size_t first_layer, expert_statistics statistics) noexcept {
+    moves_->statistics = std::move(statistics);
     first_layer_ = first_layer;
   }
 
@@ -155,6 +158,8 @@ class expert_exchange {
           moves_.get(), counts, routed.counts, routed.global_counts.data(), state.places.size(), {rows, x.data()}, at};
     };
     move_rows(frame, state, state.inputs, move, by_kernels, at);
+    if constexpr (moves_rows_by_kernels<Frame>)
+      if (counted) moves_->statistics.record_in(frame, layer, micro_batch, routed, at);
     return dispatched_type{std::move(state)};
   }
 
@@ -219,15 +224,7 @@ class expert_exchange {
 
   /// Rows that a rank can receive from the next dispatch on. Called with the same number on all ranks, between steps.
   void set_capacity(std::size_t rows, where at = where::current()) {
-    if (rows > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
-      throw usage_error("an expert capacity of " + std::to_string(rows) + " rows is beyond 2^31 - 1", at);
-    }
-    const checked_size slots = checked_size(rows) * shape_.hidden * sizeof(T) * 3;  // a dispatch and its backward
-    const auto words = [&] {
-      return "an expert capacity of " + std::to_string(rows) + " rows of " + std::to_string(shape_.hidden) +
-             " elements is";
-    };
-    static_cast<void>(slots.value(words, at));
+    expect_capacity(shape_, rows, sizeof(T), at);
     shape_.capacity = rows;
   }
 

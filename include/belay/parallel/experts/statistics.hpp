@@ -3,7 +3,8 @@
 // What the experts of one stage did in one step, per layer and micro-batch: the selections of every expert by all
 // ranks, and the sums of this rank's probabilities. The sums are reduced over the expert group in place, once at the
 // end of the step and not once per layer: they are only reported, and the gradient of the load-balancing loss needs no
-// communication. Memory is allocated once. Recording assigns, so that a forward that is run again changes nothing.
+// communication. Memory is allocated once, or the caller's: kernels of a device record in memory of the device, of
+// which the host reads a copy. Recording assigns, so that a forward that is run again changes nothing.
 // IWYU pragma: private, include "belay/parallel/experts.hpp"
 #pragma once
 
@@ -22,6 +23,25 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// Records a routing, expert e by index e: its selections, and the sum of its probabilities in ascending order of rows.
+template <class T>
+struct recorded_routing {
+  /// Selections of each expert and probabilities [rows, experts], and the entries to write.
+  const std::int64_t* counts;
+  const T* probabilities;
+  std::size_t rows;
+  std::size_t experts;
+  std::int64_t* selections;
+  double* sums;
+  /// Expert e.
+  BELAY_HD void operator()(std::size_t e) const noexcept {
+    selections[e] = counts[e];
+    double total = 0;
+    for (std::size_t row = 0; row < rows; ++row) total += static_cast<double>(probabilities[row * experts + e]);
+    sums[e] = total;
+  }
+};
+
 class expert_statistics {
  public:
   expert_statistics() = default;
@@ -31,17 +51,36 @@ class expert_statistics {
         micro_batches_(micro_batches),
         experts_(experts),
         k_(k),
-        selections_(entries(layers, micro_batches, experts, at)),
-        probability_sums_(selections_.size()) {}
+        own_selections_(entries(layers, micro_batches, experts, at)),
+        own_sums_(own_selections_.size()),
+        selections_(own_selections_),
+        probability_sums_(own_sums_) {}
+  /// The same over memory of the caller, `layers` x `micro_batches` x `experts` entries each, that outlives it.
+  expert_statistics(std::size_t layers, std::size_t micro_batches, std::size_t experts, std::size_t k,
+                    std::span<std::int64_t> selections, std::span<double> probability_sums, where at = where::current())
+      : layers_(layers),
+        micro_batches_(micro_batches),
+        experts_(experts),
+        k_(k),
+        selections_(selections),
+        probability_sums_(probability_sums) {
+    if (const std::size_t needed = entries(layers, micro_batches, experts, at);
+        selections.size() != needed || probability_sums.size() != needed)
+      throw usage_error("expert statistics of " + std::to_string(needed) + " entries are given memory for " +
+                            std::to_string(selections.size()) + " and " + std::to_string(probability_sums.size()),
+                        at);
+  }
+  expert_statistics(expert_statistics&&) noexcept = default;  // vectors keep their memory
+  expert_statistics& operator=(expert_statistics&&) noexcept = default;
 
   [[nodiscard]] std::size_t layers() const noexcept { return layers_; }
   [[nodiscard]] std::size_t micro_batches() const noexcept { return micro_batches_; }
   [[nodiscard]] std::size_t experts() const noexcept { return experts_; }
 
-  /// Zeroes all entries, at the beginning of a step.
+  /// Zeroes all entries, at the beginning of a step; not those of a caller's memory, which may be a device's.
   void clear() noexcept {
-    for (std::int64_t& count : selections_) count = 0;
-    for (double& total : probability_sums_) total = 0;
+    for (std::int64_t& count : own_selections_) count = 0;
+    for (double& total : own_sums_) total = 0;
   }
 
   /// Assigns the entry of a dispatched routing. Throws `usage_error` beyond the prepared sizes.
@@ -58,17 +97,23 @@ class expert_statistics {
     }
   }
 
+  /// The same by a kernel of the frame's device, an expert an index; nothing where the memory is not the caller's.
+  template <class Frame, class T>
+  void record_in(Frame& frame, std::size_t layer, std::size_t micro_batch, const routing<T>& routed,
+                 where at = where::current()) const {
+    const std::size_t first = entry(layer, micro_batch, at);
+    if (own_selections_.empty())
+      frame.each(experts_, recorded_routing<T>{routed.global_counts.data(), routed.probabilities.data(), routed.rows,
+                                               experts_, selections_.data() + first, probability_sums_.data() + first});
+  }
+
   /// [layers, micro_batches, experts]: selections by all ranks of the expert group.
-  [[nodiscard]] const std::vector<std::int64_t>& selections() const noexcept { return selections_; }
+  [[nodiscard]] std::span<const std::int64_t> selections() const noexcept { return selections_; }
 
   /// [layers, micro_batches, experts]: sums over this rank's rows. Before `balance` the caller all-reduces the span
   /// over the expert group.
-  [[nodiscard]] std::span<double> probability_sums() noexcept {
-    return {probability_sums_.data(), probability_sums_.size()};
-  }
-  [[nodiscard]] std::span<const double> probability_sums() const noexcept {
-    return {probability_sums_.data(), probability_sums_.size()};
-  }
+  [[nodiscard]] std::span<double> probability_sums() noexcept { return probability_sums_; }
+  [[nodiscard]] std::span<const double> probability_sums() const noexcept { return probability_sums_; }
 
   /// Tokens of one layer and micro-batch over the expert group.
   [[nodiscard]] double rows(std::size_t layer, std::size_t micro_batch, where at = where::current()) const {
@@ -118,8 +163,10 @@ class expert_statistics {
   std::size_t micro_batches_ = 0;
   std::size_t experts_ = 0;
   std::size_t k_ = 1;
-  std::vector<std::int64_t> selections_;
-  std::vector<double> probability_sums_;
+  std::vector<std::int64_t> own_selections_;
+  std::vector<double> own_sums_;
+  std::span<std::int64_t> selections_;
+  std::span<double> probability_sums_;
 };
 
 }  // namespace belay::inline BELAY_ABI

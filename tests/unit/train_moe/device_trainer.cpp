@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The example trainer over ranks that share a device of the host, whose memory the host cannot address and whose
+// streams are late on purpose: it trains, evaluates and samples with the bits that it has over ranks of the host.
+#include <doctest/doctest.h>
+
+#include "belay/backend/cuda.hpp"
+#include "belay/backend/host.hpp"
+#include "belay/train/launch.hpp"
+#include "fakes/cuda/fake_api.hpp"
+#include "unit/train/support/directory.hpp"
+#include "unit/train_moe/support/small_training.hpp"
+
+using namespace small_training;
+
+namespace {
+
+record on_host(const options& run) {
+  return trained<float>(run, [&](const auto& body) {
+    belay::launch<belay::host_kit<belay::kernel::blocked_products>>(
+        belay::host::world(static_cast<int>(run.mesh.ranks())), body);
+  });
+}
+record on_device(const options& run, const fakes::device_options& how) {
+  fakes::device_api api(how);
+  const record out = trained<float>(run, [&](const auto& body) {
+    const belay::host::world control(static_cast<int>(run.mesh.ranks()));
+    belay::launch(belay::cuda::world(api, control, {.slot_bytes = 2048}), body);
+  });
+  CHECK(api.empty());
+  return out;
+}
+
+void check_run(const options& run) {
+  INFO(run.mesh.text() << ", zero " << static_cast<int>(run.zero));
+  const record expected = on_host(run);
+  REQUIRE(expected.losses.size() == run.steps);
+  CHECK(expected.losses[2] < expected.losses[0]);
+  CHECK(expected.text.size() == 7);
+  for (const fakes::device_options& how :
+       {fakes::device_options{fakes::work_order::late}, {fakes::work_order::random, 1}})
+    CHECK(on_device(run, how) == expected);
+}
+void check_mesh(belay::axes mesh, belay::zero_stage zero) { check_run(small_run(mesh, zero)); }
+
+}  // namespace
+
+TEST_CASE("the trainer over a device has the bits of the host: one rank") { check_mesh({}, belay::zero_stage::none); }
+TEST_CASE("the trainer over a device has the bits of the host: a pipeline") {
+  check_mesh({.pipeline = 2}, belay::zero_stage::optimizer_state);
+}
+TEST_CASE("the trainer over a device has the bits of the host: data-parallel ranks") {
+  check_mesh({.data = 2}, belay::zero_stage::gradients);
+}
+TEST_CASE("the trainer over a device has the bits of the host: divided parameters of a pipeline") {
+  check_mesh({.pipeline = 2, .data = 2}, belay::zero_stage::parameters);
+}
+TEST_CASE("the trainer over a device has the bits of the host: divided experts") {
+  check_mesh({.data = 2, .expert = 2}, belay::zero_stage::optimizer_state);
+}
+TEST_CASE("the trainer over a device has the bits of the host: what lives in lower tiers") {
+  options run = small_run({.pipeline = 2, .data = 2}, belay::zero_stage::parameters);
+  run.optimizer_tier = run.gradient_tier = belay::tier::host;
+  run.parameter_tier = run.activation_tier = belay::tier::pinned;
+  check_run(run);
+}
+TEST_CASE("a run goes on from a checkpoint of a device, on either") {
+  const train_bench::directory folder;
+  options run = small_run({.data = 2}, belay::zero_stage::gradients);
+  run.checkpoint = {.folder = folder.path, .every = 2};
+  const record whole = on_device(run, {fakes::work_order::late});
+  run.checkpoint.from = belay::resume_from::newest;
+  run.checkpoint.every = 0;
+  for (const record& rest : {on_host(run), on_device(run, {fakes::work_order::late})}) {
+    REQUIRE(rest.losses.size() == 1);  // after the second step
+    CHECK(rest.losses[0] == whole.losses[2]);
+    CHECK(rest.norms[0] == whole.norms[2]);
+    CHECK(rest.evaluated == whole.evaluated);
+  }
+}
