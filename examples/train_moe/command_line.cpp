@@ -14,6 +14,7 @@
 #include "belay/comm/launcher.hpp"
 #include "belay/core/error.hpp"
 #include "input/flag_values.hpp"
+#include "train_moe/device_rule.hpp"
 #include "train_moe/output_files.hpp"
 #include "train_moe/stream_rule.hpp"
 
@@ -207,7 +208,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   command_line line;
   options& run = line.run;
   std::string mesh = "pp=2,ep=2";
-  std::string backend = "threads";
+  std::string backend = "threads", device = "host";
   std::string schedule = "1f1b";
   std::string recompute = "none";
   std::string budget, phase_tier, offload, offload_tier = "host";
@@ -226,6 +227,8 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--backend", backend,
                  "what ranks are; under belay-run, mpirun or another launcher this is one of them")
       ->check(CLI::IsMember({"threads", "processes", "mpi"}));
+  app.add_option("--device", device, "what computes: this processor, or a GPU, which all ranks share")
+      ->check(CLI::IsMember({"host", "cuda"}));
   app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
       ->check(CLI::IsMember({"gpipe", "1f1b"}));
   app.add_option("--micro-batches", run.micro_batches, "micro-batches a step, whatever the mesh")
@@ -333,6 +336,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     line.backend = backend == "mpi"         ? backend_kind::mpi
                    : backend == "processes" ? backend_kind::processes
                                             : backend_kind::threads;
+    line.device = device == "cuda" ? device_kind::cuda : device_kind::host;
     run.schedule = schedule == "gpipe" ? schedule_kind::gpipe : schedule_kind::one_f_one_b;
     run.recompute = recompute == "full"        ? recompute_kind::full
                     : recompute == "selective" ? recompute_kind::selective
@@ -352,7 +356,9 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     line.print_plan = print_plan ? command_line::plan_output::print : command_line::plan_output::none;
     if (app.count("--streams") > 0) {
       run.streams = parse_streams(streams);
-    } else {
+      if (line.device == device_kind::cuda)
+        throw input_error("--device cuda with --streams " + streams + ": its streams are the device's, leave it out");
+    } else if (line.device == device_kind::host) {
       const stream_rule chosen = streams_by_rule(static_cast<std::size_t>(run.mesh.ranks()),
                                                  std::thread::hardware_concurrency(), belay::find_launcher());
       run.streams.policy = chosen.policy;
@@ -372,6 +378,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     expect_outputs_apart(line);
     resolve_model(line, app.count("--model") > 0);
     check(run);
+    if (line.device == device_kind::cuda) expect_runs_on_cuda(line);
   } catch (const CLI::ParseError& error) {
     exit_code = app.exit(error) == 0 ? 0 : 2;
     return std::nullopt;

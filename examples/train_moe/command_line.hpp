@@ -7,6 +7,7 @@
 #include <string>
 
 #include "belay/report/trace.hpp"
+#include "train_moe/device_rule.hpp"
 #include "train_moe/hugging_face.hpp"
 #include "train_moe/options.hpp"
 
@@ -20,6 +21,7 @@ struct command_line {
   options run;
   model_config config;  // the model's, as config.json says it
   backend_kind backend = backend_kind::threads;
+  device_kind device = device_kind::host;
   std::string model = "tiny";
   std::string data;                 // empty: the repository's own headers and documentation
   std::string json;                 // empty: no JSON lines

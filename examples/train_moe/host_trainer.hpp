@@ -42,8 +42,9 @@ extern template void run_rank_as<float, model::freezes_parts>(prepared_run&, bel
 
 /// The plan of what all ranks will do.
 [[nodiscard]] inline belay::rehearsal_result rehearsed(prepared_run& rest) {
-  return belay::rehearse(static_cast<int>(rest.line.run.mesh.ranks()),
-                         [&](auto& rank, auto& run) { run_rank(rest, rank, run); });
+  const auto body = [&](auto& rank, auto& run) { run_rank(rest, rank, run); };
+  return belay::rehearse(static_cast<int>(rest.line.run.mesh.ranks()), body,
+                         rest.line.device == device_kind::cuda ? belay::computes_on::device : belay::computes_on::host);
 }
 
 /// Runs what was planned on every rank of `world`; each calls `begin` first.

@@ -19,6 +19,7 @@ namespace {
 // The same whether a rank threw it here, in a process that was forked, or in one of another launcher's.
 int exit_code_of(belay::error_kind what) noexcept {
   if (what == belay::error_kind::plan) return 3;
+  if (what == belay::error_kind::backend) return 4;
   return what == belay::error_kind::file || what == belay::error_kind::input ? 2 : 1;
 }
 

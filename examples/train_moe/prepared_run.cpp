@@ -30,6 +30,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
           {"backend", line.backend == backend_kind::mpi         ? "mpi"
                       : line.backend == backend_kind::processes ? "processes"
                                                                 : "threads"},
+          {"device", name(line.device)},
           {"schedule", run.schedule == schedule_kind::gpipe ? "gpipe" : "1f1b"},
           {"micro_batches", run.micro_batches},
           {"micro_batch_size", run.micro_batch_size},
@@ -40,7 +41,8 @@ nlohmann::ordered_json config_of(const command_line& line) {
           {"seed", run.seed},
           {"lr", run.learning_rate},
           {"data", line.data.empty() ? BELAY_SOURCE_DIR : line.data},
-          {"streams", streams_text(run.streams)},
+          {"streams", line.device == device_kind::cuda ? nlohmann::ordered_json()
+                                                       : nlohmann::ordered_json(streams_text(run.streams))},
           {"zero", static_cast<int>(run.zero)},
           {"shard_group", run.mesh.shards()},
           {"whole_below", run.whole_below},
@@ -133,6 +135,7 @@ std::optional<model_import> read_import(const command_line& line) {
 
 // "adversarial:7", as the flag said; "queued (12 cores for 4 ranks, 3 a rank are enough)", by its rule.
 std::string streams_of(const command_line& line) {
+  if (line.device == device_kind::cuda) return "the device's";
   const std::string out = streams_text(line.run.streams);
   return line.why_streams.empty() ? out : out + " (" + line.why_streams + ")";
 }
@@ -201,7 +204,8 @@ prepared_run::prepared_run(command_line& given, voice says, rehearsal_of rehears
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
     printer.say(plan.text(launch_options_of(given.run)) + propose_offload(given.run, plan.plan, {}).text() + "\n");
   if (given.run.steps > 0 && says == voice::speaks)
-    printer.say("products: " + model::product_backend() + "\nstreams: " + streams_of(given) + "\n");
+    printer.say("products: " + (given.device == device_kind::cuda ? "cuBLAS" : model::product_backend()) +
+                "\nstreams: " + streams_of(given) + "\n");
   if (tier_file && says == voice::speaks)
     printer.say("files of " + belay::printable(given.run.tier_folder) + ": " + *tier_file + "\n");
 }

@@ -17,6 +17,7 @@
 
 #include "belay/backend/host/processes.hpp"
 #include "belay/comm/launcher.hpp"
+#include "train_moe/cuda_trainer.hpp"
 #include "train_moe/host_trainer.hpp"
 
 namespace train_moe {
@@ -101,6 +102,8 @@ int run_session(const command_line& given, char** argv) {
   if (threads && found.size > 1)
     throw input_error("--backend threads: " + found.text() + ", and each would train for itself: say --backend " +
                       "processes under belay-run, --backend mpi under mpirun");
+  const bool on_device = line.device == device_kind::cuda;
+  if (on_device) expect_cuda_device();
   if (!threads && !forks) expect_ranks(found, run, mpi ? "mpi" : "processes");
   if (forks) start_without_threads(argv);
   std::optional<belay::stop_request> stop;
@@ -108,7 +111,9 @@ int run_session(const command_line& given, char** argv) {
   prepared_run prepared(line, threads || found.rank == 0 ? voice::speaks : voice::silent, rehearsed);
   std::optional<belay::report_interruption> interruption;
   if (prepared.report && !forks) interruption.emplace(prepared.report->page_path());
-  if (threads) {
+  if (on_device) {
+    run_cuda_session(prepared);
+  } else if (threads) {
     run_on(belay::host::world{ranks, host_options(ranks)}, prepared);
   } else if (mpi) {
     run_mpi_session(prepared);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Which streams a run has: what its flag says, or a choice that all its ranks make alike.
+// Which streams a run has: what its flag says, or a choice that all its ranks make alike. And what a run on a GPU
+// cannot have.
 #include <doctest/doctest.h>
 
 #include <optional>
@@ -70,5 +71,23 @@ TEST_CASE("policies and seeds that are none are refused, and late streams with r
     CHECK(!parsed({"--backend", backend, "--streams", "adversarial"}));
     CHECK(!parsed({"--streams", "adversarial:7", "--backend", backend}));
     CHECK(parsed({"--streams", "queued", "--backend", backend}));
+  }
+}
+
+TEST_CASE("what a run on a GPU cannot have is refused by its flag") {
+  CHECK(parsed({})->device == train_moe::device_kind::host);
+  CHECK(!parsed({"--device", "gpu"}));
+  const std::vector<std::string> good{"--device", "cuda", "--mesh", "pp=2,ep=2", "--zero", "3", "--dtype", "bf16"};
+  const auto line = parsed(good);
+  REQUIRE(line);
+  CHECK(line->device == train_moe::device_kind::cuda);
+  CHECK(line->why_streams == "");
+  using flags_type = std::vector<std::string>;
+  for (const flags_type& bad : {flags_type{"--streams", "queued"}, flags_type{"--backend", "processes"},
+                                flags_type{"--backend", "mpi"}, flags_type{"--trace", "trace.json"}}) {
+    CAPTURE(bad[0]);
+    std::vector<std::string> flags = good;
+    flags.insert(flags.end(), bad.begin(), bad.end());
+    CHECK(!parsed(flags));
   }
 }
