@@ -131,7 +131,8 @@ TEST_CASE("ranks that are threads need a device each, else they are told of the 
   fakes::nccl_fabric fabric(api);
   CHECK(belay::cuda::placed_ranks(api, 2) == belay::cuda::rank_devices::one_each);
   CHECK(belay::cuda::placed_ranks(api, 3) == belay::cuda::rank_devices::one_shared);
-  CHECK_THROWS_WITH_AS(belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::world(3)),
+  const belay::host::world threads(3);
+  CHECK_THROWS_WITH_AS(belay::nccl::world(api, fakes::nccl_api(fabric), threads),
                        doctest::Contains("ranks that share one are those of belay::cuda::world"), belay::usage_error);
   fakes::device_api none({.fail_at = 1});
   CHECK_THROWS_AS(static_cast<void>(belay::cuda::placed_ranks(none, 1)), belay::backend_error);
@@ -233,4 +234,23 @@ TEST_CASE("a call of NCCL that fails, at once or later, is what a launch throws,
     CHECK(train_with(never, std::chrono::milliseconds(200)).kind == belay::error_kind::communication);
   }
   CHECK(tried.size() > 12);
+}
+
+TEST_CASE("a call of a device that fails under a trainer over NCCL is what its launch throws, and nothing is left") {
+  std::size_t calls = 0;
+  for (std::size_t k = 0; k <= calls; k += 97) {  // which call of which rank, the threads decide
+    CAPTURE(k);
+    fakes::device_api api({.order = work_order::late, .fail_at = k, .devices = 2});
+    fakes::nccl_fabric fabric(api);
+    result out;
+    try {
+      belay::launch(belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::world(2), options_of()),
+                    body<3, float>(out));
+      if (k == 0) calls = api.calls().size() * 4 / 5;  // the rest ends something, which throws nothing
+    } catch (const belay::error& problem) {
+      CHECK(has(problem.what(), "injected"));
+    }
+    CHECK(fabric.empty());
+    CHECK(api.empty());
+  }
 }

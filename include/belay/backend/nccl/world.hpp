@@ -57,12 +57,12 @@ class world {
   using memory_type = cuda::tier_memory<Api>;
   using kit_type = cuda::kit<Api>;
   /// Of this process.
-  static constexpr bool ranks_are_threads = requires { requires Control::ranks_are_threads; };
+  static constexpr bool ranks_are_threads = requires { requires std::remove_reference_t<Control>::ranks_are_threads; };
 
   /// Where ranks are threads, throws backend_error without a driver and usage_error where devices are fewer; processes
   /// find that out in `run`, all alike, for who has used a device cannot be copied.
   world(Api& api, const N& nccl, Control control, const world_options& options = {}, where at = where::current())
-      : api_(&api), control_(std::move(control)), options_(options), state_(std::make_shared<state>()) {
+      : api_(&api), control_(std::forward<Control>(control)), options_(options), state_(std::make_shared<state>()) {
     const auto ranks = static_cast<std::size_t>(control_.size());
     if constexpr (ranks_are_threads) {
       const int devices = cuda::device_count(api, 0, at);
@@ -154,5 +154,11 @@ class world {
   world_options options_;
   std::shared_ptr<state> state_;
 };
+
+// A control world that has a name, as one of MPI's must, is used where it is.
+template <class Api, class N, class Control>
+world(Api&, const N&, Control&&) -> world<Api, N, Control>;
+template <class Api, class N, class Control>
+world(Api&, const N&, Control&&, const world_options&) -> world<Api, N, Control>;
 
 }  // namespace belay::inline BELAY_ABI::nccl

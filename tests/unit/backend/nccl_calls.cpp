@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a group over NCCL makes of others' calls: parts of varying sizes, sums that NCCL does not add, composites, and
+// what a rank does between operations.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/nccl.hpp"
+#include "belay/comm.hpp"
+#include "unit/backend/nccl_world.hpp"
+
+namespace {
+
+using namespace nccl_test;
+using belay::nccl::sums;
+
+// Whole numbers, so that every order of a sum is right.
+float value(int rank, std::size_t i) { return static_cast<float>(static_cast<std::size_t>(rank) * 100 + i); }
+std::vector<float> values(int rank, std::size_t count) {
+  std::vector<float> out(count);
+  for (std::size_t i = 0; i < count; ++i) out[i] = value(rank, i);
+  return out;
+}
+struct doubled {
+  float* x;
+  void operator()(std::size_t i) const { x[i] *= 2; }
+};
+
+// Of three ranks; the slots of the workspace have room for 84 floats.
+const auto varying = [](auto& rank, const device_type& device, auto&) {
+  const auto& world = rank.world();
+  const int me = rank.number();
+  for (const std::vector<std::size_t>& counts : {std::vector<std::size_t>{5, 0, 200}, {60, 60, 60}, {0, 0, 0}}) {
+    std::size_t all = 0, before = 0;
+    for (int q = 0; q < 3; ++q) {
+      if (q < me) before += counts[static_cast<std::size_t>(q)];
+      all += counts[static_cast<std::size_t>(q)];
+    }
+    const std::size_t own = counts[static_cast<std::size_t>(me)];
+    bridge memory(device, 8192);
+    memory.put(values(me, all));
+    world.all_gather_v(memory.floats(0, all), counts);
+    std::size_t first = 0;
+    const std::vector<float> gathered = memory.get(all);
+    for (int q = 0; q < 3; ++q)
+      for (std::size_t i = 0; i < counts[static_cast<std::size_t>(q)]; ++i, ++first)
+        CHECK(gathered[first] == value(q, first));
+
+    memory.put(values(me, all));
+    world.reduce_scatter_v(memory.floats(0, all), counts, belay::sum);
+    const std::vector<float> reduced = memory.get(all);
+    for (std::size_t i = 0; i < all; ++i) {
+      const bool mine = i >= before && i < before + own;
+      CHECK(reduced[i] == (mine ? value(0, i) + value(1, i) + value(2, i) : value(me, i)));
+    }
+  }
+  // Rank r sends rank q `moved[r][q]`: apart, and in place where that is as much as it receives.
+  const std::size_t moved[3][3] = {{2, 150, 0}, {150, 3, 90}, {0, 90, 1}};
+  const std::span<const std::size_t> sent(moved[me]);
+  const std::size_t all = sent[0] + sent[1] + sent[2];
+  for (const bool in_place : {false, true}) {
+    bridge memory(device, 8192);
+    memory.put(values(me, all));
+    const std::span<float> in = memory.floats(0, all), out = in_place ? in : memory.floats(400, all);
+    world.all_to_all_v(std::span<const float>(in), sent, out, sent);
+    const std::vector<float> got = memory.get(400 + all);
+    std::size_t first = in_place ? 0 : 400;
+    for (int q = 0; q < 3; ++q) {
+      std::size_t there = 0;
+      for (int r = 0; r < me; ++r) there += moved[q][r];
+      for (std::size_t i = 0; i < sent[static_cast<std::size_t>(q)]; ++i, ++first)
+        CHECK(got[first] == value(q, there + i));
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("parts of varying sizes are gathered, reduced and exchanged, as NCCL adds and in rank order") {
+  CHECK(run(3, {}, plain, varying).succeeded());
+  CHECK(run<sums::fixed_order>(3, {.order = fakes::work_order::random, .seed = 3}, plain, varying).succeeded());
+}
+
+TEST_CASE("integers of 16 bits, which NCCL does not add, are added by Belay") {
+  CHECK(run(2, {}, plain, [](auto& rank, const device_type& device, auto& policy) {
+          bridge memory(device, 4096);
+          const std::span<std::int16_t> x(reinterpret_cast<std::int16_t*>(memory.floats(0, 4).data()), 8);
+          const std::vector<std::int16_t> mine(8, static_cast<std::int16_t>(rank.number() + 1));
+          rank.world().place(x.data(), mine.data(), x.size_bytes());
+          rank.world().all_reduce(x, belay::sum);
+          std::vector<std::int16_t> got(8);
+          rank.world().fetch(got.data(), x.data(), x.size_bytes());
+          CHECK(got == std::vector<std::int16_t>(8, 3));
+          CHECK(policy.names().back() == "group_end");
+        }).succeeded());
+}
+
+TEST_CASE(
+    "a composite is in the order of the rank's communications, after its event, with kernels and the host's calls") {
+  for (const world_options& options : {world_options{fakes::work_order::eager}, world_options{fakes::work_order::late},
+                                       world_options{fakes::work_order::random, 4}}) {
+    CHECK(run(2, options, plain, [](auto& rank, const device_type& device, auto&) {
+            bridge memory(device, 4096);
+            const std::span<float> x = memory.floats(0, 50);
+            const auto& world = rank.world();
+            world.place(x.data(), values(rank.number(), 50).data(), x.size_bytes());
+            belay::cuda::stream<fakes::device_api> compute(device);
+            compute.each(50, doubled{x.data()});
+            int told = 0;
+            belay::pending whole = world.start_composite(
+                belay::operation::all_reduce,
+                [&](const auto& calls) {
+                  calls.each(50, doubled{x.data()});
+                  calls.all_reduce(x, belay::sum);
+                  calls.each(50, doubled{x.data()});
+                  const int mine = calls.rank() + 1;
+                  std::vector<int> all(2);
+                  calls.control().all_gather(std::span<const int>(&mine, 1), std::span<int>(all));
+                  told = all[0] * 10 + all[1];
+                },
+                belay::after(compute.record()));
+            CHECK(told == 12);
+            std::move(whole).then(compute);
+            compute.each(50, doubled{x.data()});
+            compute.synchronize();
+            std::vector<float> got(50);
+            world.fetch(got.data(), x.data(), x.size_bytes());
+            for (std::size_t i = 0; i < 50; ++i) CHECK(got[i] == 16 * (value(0, i) + value(1, i)));
+          }).succeeded());
+  }
+}
+
+TEST_CASE("what a rank would send itself is what it expects of itself, and counts divide their buffer") {
+  CHECK(run(2, {}, plain, [](auto& rank, const device_type& device, auto&) {
+          bridge memory(device, 4096);
+          const std::vector<std::size_t> sent{2, 2}, received{1, 3}, other{3, 1};
+          CHECK_THROWS_WITH_AS(rank.world().all_to_all_v(std::span<const float>(memory.floats(0, 4)), sent,
+                                                         memory.floats(8, 4), rank.number() == 0 ? received : other),
+                               doctest::Contains("of the group sends itself 2 elements and expects"),
+                               belay::usage_error);
+          CHECK_THROWS_AS(rank.world().all_gather_v(memory.floats(0, 5), sent), belay::usage_error);
+        }).succeeded());
+}
