@@ -166,7 +166,7 @@ void check_state_bytes(const options& run) {
   const std::string_view of_state[] = {"parameters", "gradients", "reductions", "gradient buckets", "optimizer state"};
   const std::string_view others[] = {"findings",       "activations",   "gathered parameters",
                                      "expert windows", "gradient norm", "workspace of products",
-                                     "batch",          "report"};
+                                     "batch",          "report",        "positions"};
   const auto ranks = static_cast<int>(run.mesh.ranks());
   for (int number = 0; number < ranks; ++number) {
     stage_formula<T> formula;
