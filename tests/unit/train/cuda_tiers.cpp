@@ -63,15 +63,27 @@ std::vector<std::string> files_of(const std::string& folder, int step) {
   return out;
 }
 
+enum class part { optimizer, gradients, parameters, activations, between_steps };
+void offload(settings& how, part what, tier in) {
+  how.optimizer.chunk = belay::parameter_chunk;
+  how.optimizer.folder = how.store.files.folder = "/tmp";
+  if (what == part::optimizer) how.optimizer.state = in;
+  if (what == part::gradients) how.store.gradients = in;
+  if (what == part::parameters) how.store.parameters = in;
+  if (what == part::activations) how.activations = in;
+  if (what == part::between_steps) how.between_steps = in;
+}
+
 template <class T>
-void check_resumed(zero_stage stage, int ranks, const fakes::device_options& order) {
-  CAPTURE(static_cast<int>(stage));
+void check_resumed(const settings& whole, int ranks, const fakes::device_options& order, const settings& of_device) {
+  CAPTURE(static_cast<int>(whole.stage));
   CAPTURE(ranks);
-  const settings whole{.stage = stage};
   const result expected = on_host<T>(ranks, whole);
   REQUIRE(expected.losses.size() == steps);
   const directory host, device;
-  settings on{.stage = stage, .steps = 2, .checkpoints = host.path};
+  settings on = of_device;
+  on.steps = 2;
+  on.checkpoints = host.path;
   static_cast<void>(on_host<T>(ranks, on));
   on.checkpoints = device.path;
   static_cast<void>(on_device<T>(ranks, on, order));
@@ -89,22 +101,13 @@ void check_resumed(zero_stage stage, int ranks, const fakes::device_options& ord
     CHECK(each->weights == expected.weights);
   }
   std::filesystem::remove_all(device.path + "/step-00000003");
+  on = whole;
   on.checkpoints = device.path;
   const result back = on_host<T>(ranks, on);  // from the device's
   CHECK(back.from == 2);
   CHECK(back.weights == expected.weights);
 }
 
-enum class part { optimizer, gradients, parameters, activations, between_steps };
-void offload(settings& how, part what, tier in) {
-  how.optimizer.chunk = belay::parameter_chunk;
-  how.optimizer.folder = how.store.files.folder = "/tmp";
-  if (what == part::optimizer) how.optimizer.state = in;
-  if (what == part::gradients) how.store.gradients = in;
-  if (what == part::parameters) how.store.parameters = in;
-  if (what == part::activations) how.activations = in;
-  if (what == part::between_steps) how.between_steps = in;
-}
 // A device's runs of `how`, of three ranks or fewer, with the bits of `resident`'s on the host.
 template <class T>
 void check_offloaded(const settings& resident, const settings& how, std::size_t number) {
@@ -116,17 +119,31 @@ void check_offloaded(const settings& resident, const settings& how, std::size_t 
   REQUIRE(expected.losses.size() == steps);
   CHECK(got == expected);
   CHECK(got.weights == expected.weights);
+  CHECK(got.as_planned);
 }
 
 }  // namespace
 
 TEST_CASE(
     "a checkpoint of a device is that of the host, and a run that goes on from it has the bits of one that does") {
-  check_resumed<float>(zero_stage::none, 1, {work_order::late});
-  check_resumed<float>(zero_stage::optimizer_state, 2, {work_order::random, 1});
-  check_resumed<float>(zero_stage::gradients, 3, {work_order::late});
-  check_resumed<float>(zero_stage::parameters, 2, {work_order::random, 2});
-  check_resumed<belay::bf16>(zero_stage::optimizer_state, 2, {work_order::late});
+  const auto check = [](const settings& how, int ranks, const fakes::device_options& order) {
+    check_resumed<float>(how, ranks, order, how);
+  };
+  check({.stage = zero_stage::none, .hidden = 60'000}, 1, {work_order::late});  // several chunks of a file
+  check({.stage = zero_stage::optimizer_state}, 2, {work_order::random, 1});
+  check({.stage = zero_stage::gradients}, 3, {work_order::late});
+  check({.stage = zero_stage::parameters}, 2, {work_order::random, 2});
+  const settings narrow{.stage = zero_stage::optimizer_state};
+  check_resumed<belay::bf16>(narrow, 2, {work_order::late}, narrow);
+}
+TEST_CASE("a checkpoint of what lies in lower tiers of a device is that of the host, and goes on from it") {
+  const settings resident{.stage = zero_stage::parameters, .hidden = 1500};
+  for (const tier in : {tier::pinned, tier::file}) {
+    settings lower = resident;
+    offload(lower, part::optimizer, in);
+    offload(lower, part::parameters, in == tier::file ? tier::host : tier::file);
+    check_resumed<float>(resident, 2, {work_order::late}, lower);
+  }
 }
 
 TEST_CASE("weights of a device are exported as the host's, and imported from them") {
@@ -187,6 +204,7 @@ TEST_CASE("a device has shares and activations in a lower tier, and state betwee
         const settings resident = how;
         offload(how, what, in);
         check_offloaded<float>(resident, how, number++);
+        if (in == tier::pinned) check_offloaded<belay::bf16>(resident, how, number);
       }
 }
 TEST_CASE("with all in lower tiers a device is asked for nothing after the first step, and keeps as much") {
@@ -221,6 +239,7 @@ TEST_CASE("a call of the device that fails while tiers stream is an error, and n
   offload(how, part::gradients, tier::pinned);
   offload(how, part::parameters, tier::host);
   offload(how, part::activations, tier::pinned);
+  offload(how, part::between_steps, tier::pinned);
   std::size_t calls = 0;
   for (std::size_t k = 0; k <= calls; k += 97) {
     CAPTURE(k);

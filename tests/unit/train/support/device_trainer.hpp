@@ -89,6 +89,7 @@ struct result {
   std::function<void()> step_ended = [] {};
   std::vector<float> weights = {};  // of the last layer
   std::uint64_t from = 0;           // the step that it went on after
+  bool as_planned = true;           // of every tier as much was leased at most
   bool operator==(const result& other) const { return losses == other.losses && norms == other.norms; }
 };
 
@@ -157,6 +158,8 @@ auto trained(result& out, const settings& how) {
     if (!how.exports.empty()) belay::export_parameters(mesh, net, how.exports);
     const auto weights = store.read(net.last.weight);
     if (rank.number() != 0 || run.rehearsing()) return;
+    for (const belay::tier in : {belay::tier::device, belay::tier::pinned, belay::tier::host, belay::tier::file})
+      out.as_planned = out.as_planned && run.meters()[in].peak_bytes() == run.planned().peak_bytes(in);
     out.from = from.step;
     for (const T each : weights.values()) out.weights.push_back(static_cast<float>(each));
   };
