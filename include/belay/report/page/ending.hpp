@@ -68,7 +68,7 @@ class report_interruption {
     watched_page_.path[path.size()] = '\0';
     struct sigaction ours = {};
     ours.sa_handler = on_signal;
-    ours.sa_flags = SA_RESETHAND;
+    ours.sa_flags = static_cast<int>(SA_RESETHAND);
     ::sigemptyset(&ours.sa_mask);
     for (const int number : ending) {
       struct sigaction found = {};
