@@ -19,6 +19,7 @@
 #include "fakes/cuda/fake_api.hpp"
 #include "fakes/nccl/fake_nccl.hpp"
 #include "unit/train/support/device_trainer.hpp"
+#include "unit/train/support/directory.hpp"
 
 using namespace device_trainer;
 using fakes::work_order;
@@ -31,20 +32,20 @@ constexpr belay::nccl::world_options options_of(std::size_t workspace = 192) {
           .parent_bytes = 1 << 16,
           .group_bytes = 1 << 12};
 }
-template <int Stage, class T>
-result on_host(int ranks) {
+template <class T>
+result on_host(int ranks, const settings& trains) {
   result out;
-  belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world(ranks), body<Stage, T>(out));
+  belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world(ranks), trained<T>(out, trains));
   return out;
 }
-template <int Stage, class T>
-result over_nccl(int ranks, fakes::device_options how) {
+template <class T>
+result over_nccl(int ranks, const settings& trains, fakes::device_options how) {
   how.devices = ranks;
   fakes::device_api api(how);
   fakes::nccl_fabric fabric(api);
   result out;
   belay::launch(belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::world(ranks), options_of()),
-                body<Stage, T>(out));
+                trained<T>(out, trains));
   CHECK(fabric.refusals().empty());
   CHECK(fabric.empty());
   CHECK(api.empty());
@@ -52,15 +53,16 @@ result over_nccl(int ranks, fakes::device_options how) {
 }
 template <int Stage, class T = float>
 void check_stage() {
+  const settings trains{.stage = static_cast<belay::zero_stage>(Stage)};
   for (const int ranks : {1, 2, 3}) {
     CAPTURE(ranks);
-    const result expected = on_host<Stage, T>(ranks);
+    const result expected = on_host<T>(ranks, trains);
     REQUIRE(expected.losses.size() == steps);
     for (const fakes::device_options& how : {fakes::device_options{work_order::eager},
                                              {work_order::late},
                                              {work_order::random, 1},
                                              {work_order::random, 2}})
-      CHECK(over_nccl<Stage, T>(ranks, how) == expected);
+      CHECK(over_nccl<T>(ranks, trains, how) == expected);
   }
 }
 
@@ -253,4 +255,19 @@ TEST_CASE("a call of a device that fails under a trainer over NCCL is what its l
     CHECK(fabric.empty());
     CHECK(api.empty());
   }
+}
+TEST_CASE("ranks over NCCL keep what they train in lower tiers, and go on from its checkpoint") {
+  settings how{.stage = belay::zero_stage::parameters, .hidden = 1500};
+  const result expected = on_host<float>(2, how);
+  const train_bench::directory saved;
+  how.optimizer = {.state = belay::tier::file, .folder = "/tmp", .chunk = belay::parameter_chunk};
+  how.store.parameters = belay::tier::host;
+  how.store.gradients = how.activations = belay::tier::pinned;
+  how.checkpoints = saved.path;
+  how.steps = 2;
+  static_cast<void>(over_nccl<float>(2, how, {work_order::late}));
+  how.steps = steps;
+  const result rest = over_nccl<float>(2, how, {work_order::random, 1});
+  CHECK(rest.from == 2);
+  CHECK(rest.weights == expected.weights);
 }
