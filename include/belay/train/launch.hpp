@@ -99,12 +99,16 @@ concept watches_streams = requires(const Rank& rank) {
   { rank.watch() } -> std::convertible_to<std::shared_ptr<const stream_watch>>;
 };
 
+/// A rank that says what it takes of its device beside the plan.
+template <class Rank>
+concept tells_usage = requires(const Rank& rank) {
+  { rank.usage() } -> std::same_as<device_usage>;
+};
 /// A rank that has a device of its own, makes its communicators at launch, and measures what that has left.
 template <class Rank>
-concept measures_device = requires(Rank& rank, where at) {
+concept measures_device = tells_usage<Rank> && requires(Rank& rank, where at) {
   rank.make_recorded_groups(at);
   { rank.available_device_memory(at) } -> std::same_as<std::size_t>;
-  { rank.usage() } -> std::same_as<device_usage>;
 };
 
 /// Every rank's `own`, told over the group for what ranks agree on. Collective.
@@ -231,7 +235,7 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
     auto self = std::make_shared<run_type>(number, size, planned_run{known.plan.ranks()[mine], known.memory[mine]},
                                            again, own_streams, run_parts_of<engine_type>(rank));
     kept[mine] = self;
-    if constexpr (measures_device<rank_type>) {
+    if constexpr (tells_usage<rank_type>) {
       const std::vector<device_usage> measured = told_by_ranks(rank, rank.usage(), at);
       if (number == 0 && options.measured) options.measured(measured);
     }

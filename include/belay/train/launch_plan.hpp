@@ -38,7 +38,7 @@ struct launch_options {
   /// What would need less memory of a tier: shown with a refusal.
   std::function<std::vector<std::string>(tier)> advice = {};
   stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
-  /// Called by rank 0 of ranks that have a device each, when their runs are made.
+  /// Called by rank 0 of ranks that have devices, when their runs are made.
   std::function<void(std::span<const device_usage>)> measured = {};
 };
 

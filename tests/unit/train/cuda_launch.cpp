@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
+#include <map>
+#include <mutex>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -57,6 +59,38 @@ void check_stage() {
     }
   }
 }
+
+// Products of a stream take memory of the device, as a handle of cuBLAS does.
+class costly_api : public fakes::device_api {
+ public:
+  using device_api::device_api;
+  status_type make_stream(stream_type& made, belay::stream_kind kind) {
+    const status_type got = device_api::make_stream(made, kind);
+    if (!succeeded(got) || kind != belay::stream_kind::compute) return got;
+    std::byte* memory = nullptr;
+    const status_type room = allocate(memory, taken);
+    const std::lock_guard lock(mutex_);
+    handles_[made] = memory;
+    return room;
+  }
+  status_type destroy_stream(stream_type which) {
+    std::byte* memory = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = handles_.find(which); found != handles_.end()) {
+        memory = found->second;
+        handles_.erase(found);
+      }
+    }
+    if (memory != nullptr) static_cast<void>(release(memory));
+    return device_api::destroy_stream(which);
+  }
+  static constexpr std::size_t taken = 30'000;
+
+ private:
+  std::mutex mutex_;
+  std::map<stream_type, std::byte*> handles_;
+};
 
 }  // namespace
 
@@ -109,9 +143,8 @@ TEST_CASE("a call of the device that fails in a rank is what a launch throws, an
   }
 }
 TEST_CASE("what is staged for a device is there for its kernels, and what they make of it for the host") {
-  for (const fakes::device_options& how : {fakes::device_options{fakes::work_order::eager},
-                                           {fakes::work_order::late},
-                                           {fakes::work_order::random, 3}}) {
+  for (const fakes::device_options& how :
+       {fakes::device_options{fakes::work_order::eager}, {fakes::work_order::late}, {fakes::work_order::random, 3}}) {
     fakes::device_api api(how);
     std::vector<double> sums;
     belay::launch(belay::cuda::world(api, belay::host::world(1), {.slot_bytes = 512}), [&](auto&, auto& run) {
@@ -127,4 +160,32 @@ TEST_CASE("what is staged for a device is there for its kernels, and what they m
     CHECK(sums == std::vector<double>{3, 6});
     CHECK(api.empty());
   }
+}
+
+TEST_CASE("what libraries take for each rank's kit is measured, told, and kept free for it") {
+  const auto train_in = [](std::size_t memory, std::vector<belay::device_usage>& told) {
+    costly_api api({.order = fakes::work_order::late, .memory = memory});
+    belay::launch_options options;
+    options.measured = [&](std::span<const belay::device_usage> usage) { told.assign(usage.begin(), usage.end()); };
+    result out;
+    belay::launch(belay::cuda::world(api, belay::host::world(2), {.slot_bytes = 512, .groups = 2}), body<0, float>(out),
+                  options);
+    CHECK(out.losses.size() == steps);
+  };
+  std::vector<belay::device_usage> told;
+  train_in(1 << 20, told);
+  REQUIRE(told.size() == 2);
+  for (const belay::device_usage& each : told)
+    CHECK(each == belay::device_usage{1 << 20, 0, 2048 + (1 << 16), costly_api::taken});
+  // The least that serves, but for what the kits take.
+  std::size_t needed = 1 << 20;
+  try {
+    train_in(2 * ((1 << 16) + 2048), told);
+  } catch (const belay::plan_refused& problem) {
+    needed = problem.shortage().needed_bytes;
+  }
+  CHECK(needed < (1 << 20));
+  const std::size_t others = 2 * ((1 << 16) + 2048) + 16'384;  // and findings, which no plan has
+  CHECK_THROWS_AS(train_in(others + needed + costly_api::taken, told), belay::plan_refused);
+  train_in(others + needed + 2 * costly_api::taken, told);
 }

@@ -23,6 +23,7 @@
 #include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/device_usage.hpp"
 #include "belay/device/stream_watch.hpp"
 #include "belay/device/tier.hpp"
 
@@ -71,6 +72,8 @@ class rank {
   [[nodiscard]] kit_type make_kit(where at = where::current()) const { return kit_type(gpu(), watch(), at); }
   /// For the streams of this rank: their waits end at the world's timeout, and when it fails.
   [[nodiscard]] std::shared_ptr<const stream_watch> watch() const { return control_->watch(); }
+  /// What the rank takes of the device beside what it leases, as its world measured it for a launch.
+  [[nodiscard]] device_usage usage() const noexcept { return shared_->usage(); }
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return order_->abandoned(); }
   /// The groups that meshes of this rank make at once, as a rehearsal has recorded them: the same on all ranks.

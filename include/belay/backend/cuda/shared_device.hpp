@@ -4,6 +4,7 @@
 // IWYU pragma: private, include "belay/backend/cuda/world.hpp"
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <map>
@@ -15,12 +16,15 @@
 #include <vector>
 
 #include "belay/backend/cuda/device.hpp"
+#include "belay/backend/cuda/device_calls.hpp"
+#include "belay/backend/cuda/kit.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/shared_group.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/device_usage.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
 
@@ -56,6 +60,27 @@ class shared_device {
     return arena_ == nullptr ? 0 : arena_->size_bytes();
   }
 
+  /// What the device has left for what ranks lease, when each has a kit and what it calls with. A kit is made and ended
+  /// for that, of which libraries take memory. Throws backend_error.
+  [[nodiscard]] std::size_t measure(where at) {
+    const device_memory_info before = memory_info(at);
+    std::size_t with_kit = before.free;
+    {
+      const kit<Api> one(devices_.front(), {}, at);
+      with_kit = memory_info(at).free;
+    }
+    const std::size_t ranks = devices_.size();
+    const std::size_t arena = communication_bytes();
+    usage_.total = before.total;
+    usage_.before = before.total - std::min(before.total, before.free + arena);
+    usage_.communication = arena / ranks + device_calls<Api>::room;
+    usage_.kit = before.free - std::min(before.free, with_kit);
+    const std::size_t taken = ranks * (device_calls<Api>::room + usage_.kit);
+    return before.free - std::min(before.free, taken);
+  }
+  /// What each rank takes, as it was measured last.
+  [[nodiscard]] const device_usage& usage() const noexcept { return usage_; }
+
   /// Before the ranks of a run are there: what groups of an earlier run had is free.
   void begin_run() noexcept {
     groups_.clear();
@@ -79,7 +104,14 @@ class shared_device {
   }
 
  private:
+  [[nodiscard]] device_memory_info memory_info(where at) const {
+    device_memory_info room;
+    devices_.front().expect(devices_.front().api().memory_info(room), "memory_info", 0, at);
+    return room;
+  }
+
   communication_memory sizes_;
+  device_usage usage_;
   std::deque<device<Api>> devices_;
   std::shared_ptr<const device_memory<Api>> arena_;
   std::mutex joining_;

@@ -8,13 +8,11 @@
 //   world.run([](auto& rank) { belay::cuda::kit kit(rank.gpu(), rank.watch()); ... });
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <type_traits>
 #include <utility>
 
-#include "belay/backend/cuda/device_calls.hpp"
 #include "belay/backend/cuda/kit.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/rank.hpp"
@@ -60,13 +58,9 @@ class world {
   [[nodiscard]] const device<Api>& gpu(int number) const noexcept { return shared_->of(number); }
   /// What a rank's kit uses beside the operands of its products, and for its other kernels.
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return kit<Api>::workspace_of(gpu(0).api()); }
-  /// What the device has left for ranks, beside the memory that they communicate over. Throws backend_error.
-  [[nodiscard]] std::size_t available_device_memory(where at = where::current()) const {
-    device_memory_info room;
-    gpu(0).expect(gpu(0).api().memory_info(room), "memory_info", 0, at);
-    const std::size_t taken = static_cast<std::size_t>(size()) * device_calls<Api>::room;
-    return room.free - std::min(room.free, taken);
-  }
+  /// What the device has left for what ranks lease, beside what they communicate over and what libraries take for their
+  /// kits, which is measured. Throws backend_error.
+  [[nodiscard]] std::size_t available_device_memory(where at = where::current()) const { return shared_->measure(at); }
 
  private:
   Control control_;
