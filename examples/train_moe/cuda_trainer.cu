@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The trainer over the real runtime: the ranks of a world of threads share device 0. Compiled by nvcc.
-#include "train_moe/cuda_trainer.hpp"
-
-#include "belay/backend/cuda.hpp"
-#include "belay/backend/cuda/runtime_api.cuh"
-#include "train_moe/host_trainer.hpp"
+// The trainer over the real runtime, in fp32: the ranks of a world of threads share device 0. Compiled by nvcc.
+#include "train_moe/cuda_trainer.cuh"
 
 namespace train_moe {
+
+template void run_rank_as<float>(prepared_run&, cuda_rank&, cuda_run&);
 
 void expect_cuda_device() {
   belay::cuda::runtime_api api;
@@ -15,9 +13,14 @@ void expect_cuda_device() {
 }
 
 void run_cuda_session(prepared_run& prepared) {
+  const options& run = prepared.line.run;
   belay::cuda::runtime_api api;
-  const belay::host::world control(static_cast<int>(prepared.line.run.mesh.ranks()));
-  run_on(belay::cuda::world(api, control), prepared);
+  const belay::host::world control(static_cast<int>(run.mesh.ranks()));
+  const auto body = [&](auto& rank, auto& self) {
+    if (run.dtype == belay::dtype::bf16) return run_rank_as<belay::bf16>(prepared, rank, self);
+    run_rank_as<float>(prepared, rank, self);
+  };
+  belay::launch(belay::cuda::world(api, control), body, prepared.plan, launch_options_of(run));
 }
 
 }  // namespace train_moe

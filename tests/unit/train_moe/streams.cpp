@@ -77,14 +77,15 @@ TEST_CASE("policies and seeds that are none are refused, and late streams with r
 TEST_CASE("what a run on a GPU cannot have is refused by its flag") {
   CHECK(parsed({})->device == train_moe::device_kind::host);
   CHECK(!parsed({"--device", "gpu"}));
-  const std::vector<std::string> good{"--device", "cuda", "--mesh", "pp=2,ep=2", "--zero", "3", "--dtype", "bf16"};
+  const std::vector<std::string> good{"--device", "cuda", "--mesh", "pp=2,ep=2", "--zero", "3"};
   const auto line = parsed(good);
   REQUIRE(line);
   CHECK(line->device == train_moe::device_kind::cuda);
   CHECK(line->why_streams == "");
   using flags_type = std::vector<std::string>;
-  for (const flags_type& bad : {flags_type{"--streams", "queued"}, flags_type{"--backend", "processes"},
-                                flags_type{"--backend", "mpi"}, flags_type{"--trace", "trace.json"}}) {
+  for (const flags_type& bad :
+       {flags_type{"--streams", "queued"}, flags_type{"--backend", "processes"}, flags_type{"--backend", "mpi"},
+        flags_type{"--trace", "trace.json"}, flags_type{"--freeze", "experts"}}) {
     CAPTURE(bad[0]);
     std::vector<std::string> flags = good;
     flags.insert(flags.end(), bad.begin(), bad.end());

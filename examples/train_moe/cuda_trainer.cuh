@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The ranks of the trainer on a GPU. Each type of its parameters is a compilation unit; frozen parts are not compiled.
+#pragma once
+
+#include "belay/backend/cuda.hpp"
+#include "belay/backend/cuda/runtime_api.cuh"
+#include "train_moe/cuda_trainer.hpp"
+#include "train_moe/host_trainer.hpp"
+
+namespace train_moe {
+
+using cuda_rank = belay::cuda::rank<belay::cuda::runtime_api, belay::host::rank>;
+using cuda_run = belay::run<cuda_rank, belay::engine<cuda_rank::memory_type, cuda_rank::kit_type>>;
+
+extern template void run_rank_as<float>(prepared_run&, cuda_rank&, cuda_run&);
+extern template void run_rank_as<belay::bf16>(prepared_run&, cuda_rank&, cuda_run&);
+
+}  // namespace train_moe
