@@ -125,8 +125,8 @@ class group : public group_operations<group<Api, ControlRank>> {
       stream_->each(count, f);
     }
     template <kernel::cooperative G>
+    requires queueable_kernel<G>
     void teams(std::size_t count, const G& g) const {
-      static_assert(queueable_kernel<G>);
       if (count > 0) stream_->expect(stream_->api().teams(stream_->handle(), count, g), "teams", 0, {});
     }
     /// Copies to memory of the host what this stream has made, and waits for that alone.
