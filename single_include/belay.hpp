@@ -6710,21 +6710,34 @@ namespace belay::inline BELAY_ABI {
                   .lane = lane});
 }
 
+/// A stream that times its spans itself, because what it runs cannot write to the host's memory.
+template <class S>
+concept span_timing_stream = requires(S& stream, traced_span* of) {
+  stream.begin_span(of);
+  stream.end_span(of);
+};
+
 /// Lasts in the order of `stream` from what it has been given before to what it has been given when this goes. The
-/// stream of a device has no spans: it does not run the host's clock.
+/// stream of a device that times no spans has none: it does not run the host's clock.
 template <class Stream>
 class queued_span {
  public:
   queued_span(Stream& stream, traced_span* of) : stream_(&stream), of_(of) {
-    if constexpr (!device_stream<Stream>)
-      if (of_ != nullptr) stream_->run([of] { of->begin_at(span_log::now()); });
+    if (of_ == nullptr) return;
+    if constexpr (span_timing_stream<Stream>)
+      stream_->begin_span(of);
+    else if constexpr (!device_stream<Stream>)
+      stream_->run([of] { of->begin_at(span_log::now()); });
   }
   queued_span(const queued_span&) = delete;
   queued_span& operator=(const queued_span&) = delete;
   ~queued_span() {
     if (of_ == nullptr) return;
     try {
-      if constexpr (!device_stream<Stream>) stream_->run([of = of_] { of->end_at(span_log::now()); });
+      if constexpr (span_timing_stream<Stream>)
+        stream_->end_span(of_);
+      else if constexpr (!device_stream<Stream>)
+        stream_->run([of = of_] { of->end_at(span_log::now()); });
     } catch (...) {  // a stream that is stuck says so to whoever queues next; this span is not over
       return;
     }
@@ -6859,7 +6872,7 @@ class copy_stream {
   /// Copies `bytes` when all that was queued before is over. Both places are the copy's until then.
   void copy(void* to, const void* from, std::size_t bytes, where at = where::current()) {
     if constexpr (requires(Stream& of_device) { of_device.copy(to, from, bytes); })
-      stream_.copy(to, from, bytes);
+      stream_.copy(to, from, bytes, at);
     else
       run_as("copy", bytes, copied_bytes{to, from, bytes}, at);
   }
@@ -29022,11 +29035,9 @@ template <any_table Table>
            two_digits(left) + "\" y=\"" + two_digits(y + 2) + "\" width=\"" + two_digits(chart) + "\" height=\"" +
            two_digits(row - 4) + "\" fill=\"#eee\"/>\n";
   }
-  // The numbers of all micro-batches have one size, by what the narrowest box has room for; or there are none.
-  double narrowest = chart;
-  for (const box& shown : boxes) narrowest = std::min(narrowest, scale * (shown.end - shown.begin));
+  // Numbers are as large as their boxes have room for that of the last micro-batch; where that is too small there are
+  // none, so that boxes of one width all have them, or none has.
   const auto digits = static_cast<double>(std::to_string(table.micro_batches() - 1).size());
-  const double letters = std::min(11.0, (narrowest - 1) / (0.58 * digits));
   constexpr double legible = 6;
   for (const box& shown : boxes) {
     const double x = left + scale * shown.begin;
@@ -29038,6 +29049,7 @@ template <any_table Table>
            two_digits(y + 2) + "\" width=\"" + two_digits(w) + "\" height=\"" + two_digits(row - 4) +
            "\"><title>stage " + std::to_string(shown.stage) + ", " + kind + " of micro-batch " + number +
            "</title></rect>\n";
+    const double letters = std::min(11.0, (w - 1) / (0.66 * digits));
     if (letters < legible) continue;
     svg += "<text class=\"t\" x=\"" + two_digits(x + w / 2) + "\" y=\"" + two_digits(y + 17) + "\" font-size=\"" +
            two_digits(letters) + "\">" + number + "</text>\n";

@@ -113,7 +113,8 @@ class plan_picture {
     if (most == 0) return y - 20;
     const count limit = (*limit_)[in];
     const bool limited = limit != belay::unlimited_bytes;
-    const auto axis = belay::page_axis::around(0, static_cast<double>(limited ? std::max(most, limit) : most),
+    // With room for what stands on the bars.
+    const auto axis = belay::page_axis::around(0, 1.1 * static_cast<double>(limited ? std::max(most, limit) : most),
                                                belay::page_unit::bytes);
     const double top = axis.high, bottom = y + 18 + height;
     const auto high = [&](double bytes) { return bytes / top * height; };
@@ -131,8 +132,7 @@ class plan_picture {
     if (limited)
       out += "<path d=\"M" + number(left) + " " + number(bottom - high(static_cast<double>(limit))) + "H" +
              number(left + width) + "\" stroke=\"#c00\" stroke-dasharray=\"6 4\"/>\n" +
-             text(left + width, bottom - high(static_cast<double>(limit)) - 4, "budget " + belay::bytes_text(limit),
-                  "text-anchor=\"end\" fill=\"#c00\"");
+             text(left + width, y + 6, "budget " + belay::bytes_text(limit), "text-anchor=\"end\" fill=\"#c00\"");
     return bottom + 34;
   }
 

@@ -67,7 +67,7 @@ class copy_stream {
   /// Copies `bytes` when all that was queued before is over. Both places are the copy's until then.
   void copy(void* to, const void* from, std::size_t bytes, where at = where::current()) {
     if constexpr (requires(Stream& of_device) { of_device.copy(to, from, bytes); })
-      stream_.copy(to, from, bytes);
+      stream_.copy(to, from, bytes, at);
     else
       run_as("copy", bytes, copied_bytes{to, from, bytes}, at);
   }

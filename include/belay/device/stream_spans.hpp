@@ -41,21 +41,34 @@ namespace belay::inline BELAY_ABI {
                   .lane = lane});
 }
 
+/// A stream that times its spans itself, because what it runs cannot write to the host's memory.
+template <class S>
+concept span_timing_stream = requires(S& stream, traced_span* of) {
+  stream.begin_span(of);
+  stream.end_span(of);
+};
+
 /// Lasts in the order of `stream` from what it has been given before to what it has been given when this goes. The
-/// stream of a device has no spans: it does not run the host's clock.
+/// stream of a device that times no spans has none: it does not run the host's clock.
 template <class Stream>
 class queued_span {
  public:
   queued_span(Stream& stream, traced_span* of) : stream_(&stream), of_(of) {
-    if constexpr (!device_stream<Stream>)
-      if (of_ != nullptr) stream_->run([of] { of->begin_at(span_log::now()); });
+    if (of_ == nullptr) return;
+    if constexpr (span_timing_stream<Stream>)
+      stream_->begin_span(of);
+    else if constexpr (!device_stream<Stream>)
+      stream_->run([of] { of->begin_at(span_log::now()); });
   }
   queued_span(const queued_span&) = delete;
   queued_span& operator=(const queued_span&) = delete;
   ~queued_span() {
     if (of_ == nullptr) return;
     try {
-      if constexpr (!device_stream<Stream>) stream_->run([of = of_] { of->end_at(span_log::now()); });
+      if constexpr (span_timing_stream<Stream>)
+        stream_->end_span(of_);
+      else if constexpr (!device_stream<Stream>)
+        stream_->run([of = of_] { of->end_at(span_log::now()); });
     } catch (...) {  // a stream that is stuck says so to whoever queues next; this span is not over
       return;
     }

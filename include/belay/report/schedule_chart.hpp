@@ -119,11 +119,9 @@ template <any_table Table>
            two_digits(left) + "\" y=\"" + two_digits(y + 2) + "\" width=\"" + two_digits(chart) + "\" height=\"" +
            two_digits(row - 4) + "\" fill=\"#eee\"/>\n";
   }
-  // The numbers of all micro-batches have one size, by what the narrowest box has room for; or there are none.
-  double narrowest = chart;
-  for (const box& shown : boxes) narrowest = std::min(narrowest, scale * (shown.end - shown.begin));
+  // Numbers are as large as their boxes have room for that of the last micro-batch; where that is too small there are
+  // none, so that boxes of one width all have them, or none has.
   const auto digits = static_cast<double>(std::to_string(table.micro_batches() - 1).size());
-  const double letters = std::min(11.0, (narrowest - 1) / (0.58 * digits));
   constexpr double legible = 6;
   for (const box& shown : boxes) {
     const double x = left + scale * shown.begin;
@@ -135,6 +133,7 @@ template <any_table Table>
            two_digits(y + 2) + "\" width=\"" + two_digits(w) + "\" height=\"" + two_digits(row - 4) +
            "\"><title>stage " + std::to_string(shown.stage) + ", " + kind + " of micro-batch " + number +
            "</title></rect>\n";
+    const double letters = std::min(11.0, (w - 1) / (0.66 * digits));
     if (letters < legible) continue;
     svg += "<text class=\"t\" x=\"" + two_digits(x + w / 2) + "\" y=\"" + two_digits(y + 17) + "\" font-size=\"" +
            two_digits(letters) + "\">" + number + "</text>\n";

@@ -48,6 +48,7 @@ class device_api {
     work_queue::place at;
     captures::mark in_capture;
     int device = 0;
+    std::shared_ptr<std::uint64_t> time = nullptr;  // of timed ones: how many of them were reached, of all streams
   };
   using event_type = event*;
   using graph_type = const recorded_graph*;
@@ -141,6 +142,20 @@ class device_api {
       return std::string();
     });
   }
+  status_type make_timed_event(event_type& made) {
+    const status_type out = make_event(made);
+    if (succeeded(out)) made->time = std::make_shared<std::uint64_t>(0);
+    return out;
+  }
+  // A piece of time lies between any two that are reached.
+  status_type elapsed(event_type from, event_type to, float& milliseconds) {
+    return call("elapsed", [&] {
+      for (const event* const each : {from, to})
+        if (each->time == nullptr || *each->time == 0) return std::string("an event is not reached, or has no times");
+      milliseconds = static_cast<float>(*to->time) - static_cast<float>(*from->time);
+      return std::string();
+    });
+  }
   status_type destroy_event(event_type which) {
     return end_of_life("destroy_event", [&] { return events_.erase(which) > 0 ? "" : "no event"; });
   }
@@ -148,6 +163,8 @@ class device_api {
     return on_stream("record", on, [&] {
       if (which->device != stream_devices_[on]) return std::string("an event of another device than the stream");
       which->in_capture = captures_.record(on);
+      if (which->time != nullptr)
+        queues_.queue(on, {[to = which->time = std::make_shared<std::uint64_t>(0), this] { *to = ++times_; }, {}});
       which->at = queues_.end_of(on);
       return std::string();
     });
@@ -364,6 +381,7 @@ class device_api {
   late_queues queues_;
   captures captures_;
   std::map<const event*, std::unique_ptr<event>> events_;
+  std::uint64_t times_ = 0;
   std::map<const recorded_graph*, std::unique_ptr<recorded_graph>> graphs_;
   std::vector<std::string> calls_;
   std::map<std::thread::id, int> threads_;

@@ -226,7 +226,7 @@ TEST_CASE("a picture has every class, the budget and the schedule") {
     CHECK_MESSAGE(svg.find(part) != std::string::npos, part);
   CHECK(svg.find("nan") == std::string::npos);
   CHECK(svg.find(">31</text>") != std::string::npos);  // all micro-batches have their numbers
-  CHECK(svg.find(">8.0 MiB</text>") != std::string::npos);
+  CHECK(svg.find(">512.0 MiB</text>") != std::string::npos);
   const outcome refused = run(program + "tiny --svg " + (folder / "no/plan.svg"));
   CHECK(refused.code == 1);  // as all output that cannot be written
   CHECK(has(refused, "no/plan.svg"));

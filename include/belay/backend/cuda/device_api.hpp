@@ -138,6 +138,15 @@ concept capturing_api = device_runtime<A> &&
   { api.destroy_graph(graph) } -> std::same_as<typename A::status_type>;
 };
 
+/// One whose events have times, for traces: `make_timed_event` gives one that is used as any other, and `elapsed` says
+/// how many milliseconds the device has needed from one to another, when both are reached. Where it has none, nothing
+/// that runs on the device is a span.
+template <class A>
+concept timing_api = requires(A& api, typename A::event_type& made, typename A::event_type event, float& milliseconds) {
+  { api.make_timed_event(made) } -> std::same_as<typename A::status_type>;
+  { api.elapsed(event, event, milliseconds) } -> std::same_as<typename A::status_type>;
+};
+
 /// All that the backend needs of a device.
 template <class A>
 concept device_api = device_runtime<A> && device_arithmetic<A> && device_sorting<A>;

@@ -136,6 +136,13 @@ class runtime_api {
   [[nodiscard]] status_type make_event(event_type& made) const noexcept {
     return {"cudaEventCreateWithFlags", cudaEventCreateWithFlags(&made, cudaEventDisableTiming)};
   }
+  /// Events with times, and the time from one to another; both are reached.
+  [[nodiscard]] status_type make_timed_event(event_type& made) const noexcept {
+    return {"cudaEventCreate", cudaEventCreate(&made)};
+  }
+  [[nodiscard]] status_type elapsed(event_type from, event_type to, float& milliseconds) const noexcept {
+    return {"cudaEventElapsedTime", cudaEventElapsedTime(&milliseconds, from, to)};
+  }
   [[nodiscard]] status_type destroy_event(event_type which) const noexcept {
     return {"cudaEventDestroy", cudaEventDestroy(which)};
   }

@@ -13,20 +13,24 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
 #include "belay/backend/cuda/device.hpp"
 #include "belay/backend/cuda/graph.hpp"
 #include "belay/backend/cuda/stream_state.hpp"
+#include "belay/backend/cuda/timed_spans.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/device/queue_stream.hpp"
 #include "belay/device/stream.hpp"
 #include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
+#include "belay/device/stream_spans.hpp"
 #include "belay/device/stream_watch.hpp"
 #include "belay/kernel/for_each.hpp"
 
@@ -83,7 +87,9 @@ class stream : public counted_stream {
   }
   /// Queues a copy, where the device addresses both places: its own memory, or registered memory of the host.
   void copy(void* to, const void* from, std::size_t bytes, where at = where::current()) {
-    if (bytes > 0) expect(api().copy(handle(), to, from, bytes), "copy", bytes, at);
+    if (bytes == 0) return;
+    const timed_part traced(*this, {.name = "copy", .bytes = bytes, .kind = span_kind::copy}, at);
+    expect(api().copy(handle(), to, from, bytes), "copy", bytes, at);
   }
 
   /// What `work()` queues here, as a graph: nothing of it runs before `launch`. It queues with pointers and scalars
@@ -115,7 +121,10 @@ class stream : public counted_stream {
   }
   /// Queues all of a graph that was captured here. Events that were recorded in the capture stand for its end.
   void launch(graph_type& what, where at = where::current()) requires capturing_api<Api> {
-    expect(api().launch(what.handle(), handle()), "launch", 0, at);
+    {
+      const timed_part traced(*this, {.name = "graph", .kind = span_kind::action}, at);
+      expect(api().launch(what.handle(), handle()), "launch", 0, at);
+    }
     if (what.take_first_launch()) state_->renew(what.first_place(), what.last_place(), at);
   }
 
@@ -130,7 +139,7 @@ class stream : public counted_stream {
     if (const auto* other = dynamic_cast<const device_places<Api>*>(mark.source()); other == nullptr)
       mark.synchronize(at);
     else
-      other->let_wait(*state_, mark.place(), at);
+      let_wait(*other, mark, at);
     join(mark);
   }
   /// Returns when all work is over; throws what has failed of it.
@@ -149,6 +158,25 @@ class stream : public counted_stream {
     }
   }
 
+  /// Layers' calls, copies, launches and waits of this stream are spans of `log` from now on, as the device runs them;
+  /// null: of none. Waits for all that is queued, and those that were spans get their times. The first log makes events
+  /// for them. Throws backend_error.
+  void trace_into(span_log* log, where at = where::current()) requires timing_api<Api> {
+    if (std::exchange(spans_, nullptr) != nullptr) timed_->resolve(at);
+    if (log == nullptr) return;
+    if (timed_ == nullptr) timed_ = std::make_unique<timed_spans<Api>>(state_->on(), handle(), at);
+    timed_->anchor(at);
+    spans_ = log;
+  }
+  [[nodiscard]] span_log* spans() const noexcept { return spans_; }
+  /// For `queued_span`.
+  void begin_span(traced_span* of, where at = where::current()) requires timing_api<Api> {
+    if (timed_ != nullptr) timed_->begin(of, at);
+  }
+  void end_span(traced_span* of, where at = where::current()) requires timing_api<Api> {
+    if (timed_ != nullptr) timed_->end(of, at);
+  }
+
   /// The Api, and its own handle of this stream.
   [[nodiscard]] Api& api() const noexcept { return state_->api(); }
   [[nodiscard]] typename Api::stream_type handle() const noexcept { return state_->handle(); }
@@ -160,6 +188,29 @@ class stream : public counted_stream {
   }
 
  private:
+  // What is queued while it exists is a span, while the stream is traced.
+  class timed_part {
+   public:
+    timed_part(stream& of, traced_span what, const where& at) {
+      if (of.spans_ == nullptr) [[likely]]
+        return;
+      what.lane = lane_of(of.kind());
+      what.file = at.file, what.line = static_cast<std::uint32_t>(at.line);
+      if constexpr (timing_api<Api>) traced_.emplace(of, of.spans_->add(what));
+    }
+
+   private:
+    struct nothing {};
+    std::optional<std::conditional_t<timing_api<Api>, queued_span<stream>, nothing>> traced_;
+  };
+
+  void let_wait(const device_places<Api>& other, const stream_event& mark, where at) {
+    std::optional<timed_part> traced;
+    if (spans_ != nullptr && !mark.ready())
+      traced.emplace(*this, traced_span{.name = wait_name(mark.source()->kind()), .kind = span_kind::wait}, at);
+    other.let_wait(*state_, mark.place(), at);
+  }
+
   // Of a capture.
   void note_end() const noexcept {
     state_->on().end_capture();
@@ -175,6 +226,8 @@ class stream : public counted_stream {
   }
 
   std::shared_ptr<stream_state<Api>> state_;
+  std::unique_ptr<timed_spans<Api>> timed_;  // where it was traced
+  span_log* spans_ = nullptr;
 };
 
 }  // namespace belay::inline BELAY_ABI::cuda

@@ -132,6 +132,7 @@ class stream_state final : public event_source, public device_places<Api> {
     while (done < recorded_.load(std::memory_order_acquire) && over(done + 1)) ++done;
     return {stream_pace::activity::works, done};
   }
+  [[nodiscard]] stream_kind kind() const noexcept override { return kind_; }
   [[nodiscard]] std::string text() const override { return std::string(name(kind_)) + " stream of the device"; }
   void expect_done(std::uint64_t place, where at) const override {
     expect_not_captured(place, at);

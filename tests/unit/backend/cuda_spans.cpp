@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Spans of what a device runs: their times are of its timed events, in every order of the device's streams.
+#include "belay/backend/cuda/timed_spans.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "belay/backend/cuda.hpp"
+#include "belay/device/copy_stream.hpp"
+#include "belay/step.hpp"
+#include "unit/backend/fake_cuda.hpp"
+
+using namespace fake_cuda;
+using belay::span_kind;
+using belay::span_lane;
+using belay::stream_kind;
+
+namespace {
+
+struct plus_one {
+  float* x;
+  BELAY_HD void operator()(std::size_t i) const { x[i] += 1; }
+};
+
+}  // namespace
+
+TEST_CASE("spans of a device's streams have the times of its events, nest, and are over when the log is taken away") {
+  static_assert(belay::traced_stream<stream_type> && belay::span_timing_stream<stream_type>);
+  for (const fakes::device_options& how : orders()) {
+    bench here(how);
+    std::vector<belay::traced_span> room(20);
+    belay::span_log log(room);
+    stream_type& compute = here.kit.stream();
+    belay::copy_stream<stream_type> copies(compute.beside(stream_kind::copy));
+    float* const x = here.on_device<float>(0);
+    compute.each(4, plus_one{x});  // before the traced step
+    compute.trace_into(&log);
+    copies.stream().trace_into(&log);
+    const std::int64_t begun = belay::span_log::now();
+    {
+      const belay::queued_span layer(
+          compute, log.add({.name = "layer", .kind = span_kind::layer, .lane = span_lane::compute}));
+      compute.each(4, plus_one{x});
+      const belay::queued_span part(
+          compute, log.add({.name = "part", .kind = span_kind::layer, .lane = span_lane::compute}));
+      compute.each(4, plus_one{x});
+    }
+    copies.copy(here.pinned.data(), here.memory.data(), 64);
+    compute.wait(copies.record());
+    for (const belay::traced_span& each : log.spans()) CHECK_FALSE(each.over());
+    compute.trace_into(nullptr);
+    copies.stream().trace_into(nullptr);
+    const auto spans = log.spans();
+    REQUIRE(spans.size() >= 3);  // a wait for what is over already is none
+    for (const belay::traced_span& each : spans) {
+      INFO(std::string(each.name));
+      CHECK(each.over());
+      CHECK(each.end > each.begin);
+      CHECK(each.begin < begun + 1'000'000'000);  // a tick of this device is a millisecond
+    }
+    CHECK(spans[0].begin < spans[1].begin);
+    CHECK(spans[1].end < spans[0].end);
+    CHECK(std::string(spans[2].name) == "copy");
+    CHECK(spans[2].lane == span_lane::copy);
+    CHECK(spans[2].bytes == 64);
+    CHECK(std::string(spans[2].file).ends_with("cuda_spans.cpp"));
+    if (how.order == fakes::work_order::late) {
+      REQUIRE(spans.size() == 4);
+      CHECK(std::string(spans[3].name) == "wait for copy");
+      CHECK(spans[3].kind == span_kind::wait);
+    }
+    // Nothing more is traced, and more than there is room for has no times.
+    copies.copy(here.pinned.data(), here.memory.data(), 64);
+    CHECK(log.spans().size() == spans.size());
+  }
+}
+
+TEST_CASE("a launch of a graph is one span, and what it was captured from is none") {
+  bench here({fakes::work_order::late});
+  std::vector<belay::traced_span> room(20);
+  belay::span_log log(room);
+  stream_type& compute = here.kit.stream();
+  float* const x = here.on_device<float>(0);
+  compute.trace_into(&log);
+  belay::cuda::graph<api_type> graph = compute.capture([&] {
+    const belay::queued_span layer(
+        compute, log.add({.name = "layer", .kind = span_kind::layer, .lane = span_lane::compute}));
+    compute.each(4, plus_one{x});
+  });
+  compute.launch(graph);
+  compute.launch(graph);
+  compute.trace_into(nullptr);
+  REQUIRE(log.spans().size() == 3);
+  CHECK_FALSE(log.spans()[0].begun());
+  for (std::size_t i = 1; i < 3; ++i) {
+    CHECK(std::string(log.spans()[i].name) == "graph");
+    CHECK(log.spans()[i].over());
+  }
+  CHECK(log.spans()[1].end < log.spans()[2].begin);
+}
+
+TEST_CASE("a device that has no more events says so when a trace begins, and the stream works on") {
+  const std::size_t made = bench().api.calls_so_far();
+  bench here({.fail_at = made + 5});
+  std::vector<belay::traced_span> room(4);
+  belay::span_log log(room);
+  stream_type& compute = here.kit.stream();
+  CHECK_THROWS_WITH_AS(compute.trace_into(&log), doctest::Contains("make_timed_event"), belay::backend_error);
+  compute.copy(here.pinned.data(), here.memory.data(), 64);
+  compute.synchronize();
+  CHECK(log.spans().empty());
+}
