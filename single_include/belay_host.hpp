@@ -23474,10 +23474,12 @@ class pipeline {
     std::size_t number = 0;
     for (const schedule::action& next : table_.actions(static_cast<std::size_t>(group_.rank()))) {
       traced_span* const traced = add_span(step.engine().spans(), next);
-      if (next.is_exchange()) {
-        exchange(step.engine(), stage, next, (*transfers_)[number], at);
-      } else {
-        compute(step.micro_batch(next.micro_batch), stage, next, at);
+      {
+        const queued_span of_device(compute_stream, timed ? nullptr : traced);
+        if (next.is_exchange())
+          exchange(step.engine(), stage, next, (*transfers_)[number], at);
+        else
+          compute(step.micro_batch(next.micro_batch), stage, next, at);
       }
       // In the order of the stream, whose time it is.
       if constexpr (timed)
@@ -23486,8 +23488,7 @@ class pipeline {
           done.end = Clock::now();
           done.begin = std::exchange(last_, done.end);
           times_.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
-          if (traced != nullptr) [[unlikely]]
-            traced->begin_at(done.begin), traced->end_at(done.end);
+          if (traced != nullptr) traced->begin_at(done.begin), traced->end_at(done.end);
         });
       if (watch_) watch_(number);
       ++number;
