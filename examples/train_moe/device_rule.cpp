@@ -18,7 +18,6 @@ void expect_runs_on_cuda(const command_line& line) {
          "ranks are threads that share device 0: take --backend threads");
   refuse(line.run.freeze != freeze_kind::none, std::string("--freeze ") + name(line.run.freeze),
          "trainers with frozen parts are compiled for the host alone: leave it out");
-  refuse(!line.trace.empty(), "--trace", "the times of a device's streams are not taken: leave it out");
 }
 
 }  // namespace train_moe

@@ -8,6 +8,7 @@
 #include "belay/backend/host.hpp"
 #include "belay/train/launch.hpp"
 #include "fakes/cuda/fake_api.hpp"
+#include "unit/report/support/trace_format.hpp"
 #include "unit/train/support/directory.hpp"
 #include "unit/train_moe/support/small_training.hpp"
 
@@ -21,12 +22,15 @@ record on_host(const options& run) {
         belay::host::world(static_cast<int>(run.mesh.ranks())), body);
   });
 }
-record on_device(const options& run, const fakes::device_options& how) {
+record on_device(const options& run, const fakes::device_options& how, belay::trace_file* trace = nullptr) {
   fakes::device_api api(how);
-  const record out = trained<float>(run, [&](const auto& body) {
-    const belay::host::world control(static_cast<int>(run.mesh.ranks()));
-    belay::launch(belay::cuda::world(api, control, {.slot_bytes = 2048}), body);
-  });
+  const record out = trained<float>(
+      run,
+      [&](const auto& body) {
+        const belay::host::world control(static_cast<int>(run.mesh.ranks()));
+        belay::launch(belay::cuda::world(api, control, {.slot_bytes = 2048}), body);
+      },
+      trace);
   CHECK(api.empty());
   return out;
 }
@@ -63,6 +67,22 @@ TEST_CASE("the trainer over a device has the bits of the host: what lives in low
   run.optimizer_tier = run.gradient_tier = belay::tier::host;
   run.parameter_tier = run.activation_tier = belay::tier::pinned;
   check_run(run);
+}
+TEST_CASE("a traced step of the trainer over a device has its ranks' layers and actions, and the bits of others") {
+  const train_bench::directory folder;
+  const options run = small_run({.pipeline = 2}, belay::zero_stage::none);
+  belay::trace_file file(folder.path + "/trace");
+  CHECK(on_device(run, {fakes::work_order::late}, &file) == on_host(run));
+  CHECK(!file.take_problem());
+  const report_test::read_trace got = report_test::checked_trace(folder.path + "/trace", 2);
+  CHECK(got.file["otherData"]["unfinished"] == 0);
+  CHECK(got.file["otherData"]["forgotten"] == 0);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    CHECK(got.of(rank, "cat", "action").size() == 2 * 4);  // forward and backward of each micro-batch
+    CHECK(got.of(rank, "cat", "layer").size() >= 2 * 4);
+    CHECK(got.of(rank, "name", "optimizer").size() == 1);
+    for (const auto& each : got.of(rank, "cat", "layer")) CHECK(double(each["dur"]) > 0);
+  }
 }
 TEST_CASE("a run goes on from a checkpoint of a device, on either") {
   const train_bench::directory folder;

@@ -6,11 +6,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
 
+#include "belay/core/span_log.hpp"
+#include "belay/report/trace.hpp"
+#include "belay/step/call_spans.hpp"
 #include "belay/train/launch.hpp"
 #include "train_moe/evaluate.hpp"
 #include "train_moe/rollout.hpp"
@@ -60,9 +64,39 @@ struct record {
   bool operator==(const record&) const = default;
 };
 
+// The second step of a rank as a trace, where there is a file for it.
+class traced_step {
+ public:
+  template <class Trainer>
+  traced_step(belay::trace_file* file, Trainer& of) : file_(file) {
+    if (file == nullptr || Trainer::rehearsing()) return;
+    merge_.emplace(of.mesh().control(), "", text_);
+  }
+  template <class Trainer>
+  void begin(Trainer& of, std::size_t step) {
+    if constexpr (belay::traced_stream<typename Trainer::engine_type::stream_type> && !Trainer::rehearsing())
+      if (merge_ && step == 2) of.run().engine().trace_into(&log_, &of.run().meters());
+  }
+  template <class Trainer>
+  void end(Trainer& of, std::size_t step) {
+    if constexpr (belay::traced_stream<typename Trainer::engine_type::stream_type> && !Trainer::rehearsing()) {
+      if (!merge_ || step != 2) return;
+      of.run().engine().trace_into(nullptr);
+      merge_->write(of.mesh().control(), log_, of.mesh().control().rank() == 0 ? file_ : nullptr);
+    }
+  }
+
+ private:
+  belay::trace_file* file_;
+  std::vector<belay::traced_span> room_ = std::vector<belay::traced_span>(4000);
+  belay::span_log log_{room_};
+  std::vector<char> text_ = std::vector<char>(belay::trace_merge::room_bytes);
+  std::optional<belay::trace_merge> merge_;
+};
+
 // `launch(body)` runs the body on all ranks, after its rehearsal.
 template <class T, class Launch>
-record trained(const options& run, const Launch& launch) {
+record trained(const options& run, const Launch& launch, belay::trace_file* trace = nullptr) {
   check(run);
   const numbers source;
   std::vector<std::int32_t> text;
@@ -74,8 +108,11 @@ record trained(const options& run, const Launch& launch) {
     text_evaluation<trainer_type> evaluation(one, text, run.sequence);
     rollout<trainer_type> sample(one, {.prompt = "\1\2\3", .context = run.sequence}, 4);
     const belay::resumed_run from = one.checkpoints().open(run.checkpoint.from);
+    traced_step traced(trace, one);
     for (const std::size_t step : self.steps(run.steps, static_cast<std::size_t>(from.step))) {
+      traced.begin(one, step);
       const auto result = one.train(step);
+      traced.end(one, step);
       if (self.rehearsing() || !result) continue;
       static_cast<void>(one.checkpoints().after(step));
       if (rank.number() != 0) continue;
