@@ -125,7 +125,10 @@ TEST_CASE("a trainer over NCCL has the bits of the host: divided optimizer state
 TEST_CASE("a trainer over NCCL has the bits of the host: divided gradients") { check_stage<2>(); }
 TEST_CASE("a trainer over NCCL has the bits of the host: divided parameters") { check_stage<3>(); }
 TEST_CASE("a trainer over NCCL has the bits of the host: gradients that are rounded for the wire") {
+  check_stage<0, belay::bf16>();
   check_stage<1, belay::bf16>();
+  check_stage<2, belay::bf16>();
+  check_stage<3, belay::bf16>();
 }
 
 TEST_CASE("ranks that are threads need a device each, else they are told of the world that shares one") {
