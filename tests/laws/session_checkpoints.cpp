@@ -221,7 +221,7 @@ TEST_CASE("a refused plan proposes an --offload, which is accepted and trains al
   for (const std::size_t bytes : resident.steps[0]["planned_bytes"]["device"]) planned = std::max(planned, bytes);
   const std::string less = "device=" + std::to_string(planned - 1);
   for (const std::string& budget :
-       {less, less + ",pinned=1000", less + ",pinned=1000,host=80000", std::string("device=300000,pinned=100000")}) {
+       {less, less + ",pinned=1000", less + ",pinned=1000,host=80000", std::string("device=330000,pinned=100000")}) {
     INFO(budget);
     const std::string text = refusal_of(budget);
     const std::size_t begin = text.find("  - --offload "), end = text.find(": fits, rehearsed", begin);
