@@ -219,7 +219,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   std::string freeze = "none";
   std::string phases;
   std::string trace_steps = "2-4", peak_flops;
-  bool print_plan = false, resume = false;
+  bool print_plan = false, resume = false, graph = false;
 
   CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks.", "train_moe"};
   app.option_defaults()->always_capture_default();
@@ -229,6 +229,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
       ->check(CLI::IsMember({"threads", "processes", "mpi"}));
   app.add_option("--device", device, "what computes: this processor, or a GPU, which all ranks share")
       ->check(CLI::IsMember({"host", "cuda"}));
+  app.add_flag("--graph", graph, "steps are captured as graphs of the device, and launched: one rank");
   app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
       ->check(CLI::IsMember({"gpipe", "1f1b"}));
   app.add_option("--micro-batches", run.micro_batches, "micro-batches a step, whatever the mesh")
@@ -379,6 +380,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     resolve_model(line, app.count("--model") > 0);
     check(run);
     if (line.device == device_kind::cuda) expect_runs_on_cuda(line);
+    if (graph) use_graphs(line);
   } catch (const CLI::ParseError& error) {
     exit_code = app.exit(error) == 0 ? 0 : 2;
     return std::nullopt;

@@ -18,5 +18,7 @@ enum class device_kind : std::uint8_t { host, cuda };
 
 /// Throws belay::input_error, with the flag, for what a run with --device cuda cannot have.
 void expect_runs_on_cuda(const command_line& line);
+/// Steps are captured as graphs. Throws belay::input_error, with the flag, for a run that cannot have that.
+void use_graphs(command_line& line);
 
 }  // namespace train_moe

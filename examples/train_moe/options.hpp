@@ -16,6 +16,7 @@
 #include "belay/parallel/gathers.hpp"
 #include "belay/parallel/schedule.hpp"
 #include "belay/train/checkpoint.hpp"
+#include "belay/train/graph_use.hpp"
 #include "model/mixtral.hpp"
 #include "train_moe/phase_cycle.hpp"
 
@@ -63,6 +64,7 @@ struct options {
   double balance_coefficient = 0.01;  // router_aux_loss_coef
   std::size_t bucket_bytes = std::size_t{1} << 20;
   belay::stream_choice streams;
+  belay::graph_use graphs = belay::graph_use::none;
   checkpoint_settings checkpoint;
   belay::tier optimizer_tier = belay::tier::device;   // where the optimizer's state lives
   belay::tier activation_tier = belay::tier::device;  // where what layers keep is between forward and backward

@@ -31,6 +31,7 @@ nlohmann::ordered_json config_of(const command_line& line) {
                       : line.backend == backend_kind::processes ? "processes"
                                                                 : "threads"},
           {"device", name(line.device)},
+          {"graph", run.graphs == belay::graph_use::captured},
           {"schedule", run.schedule == schedule_kind::gpipe ? "gpipe" : "1f1b"},
           {"micro_batches", run.micro_batches},
           {"micro_batch_size", run.micro_batch_size},

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "belay/comm/mesh.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/device/stream_spans.hpp"
 #include "belay/device/tier.hpp"
@@ -26,6 +28,7 @@
 #include "belay/train/memory_report.hpp"
 #include "belay/train/optimizer.hpp"
 #include "belay/train/staged.hpp"
+#include "belay/train/step_graphs.hpp"
 #include "belay/train/store.hpp"
 #include "model/cross_entropy.hpp"
 #include "model/mixtral.hpp"
@@ -81,6 +84,7 @@ class trainer {
         network_(model_, store_),
         optimizer_(store_, {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1},
                    {.state = settings.optimizer_tier, .folder = settings.tier_folder, .chunk = settings.tier_chunk}),
+        graphs_(mesh_, store_, optimizer_, settings.graphs),
         pipeline_(mesh_.pipeline(), schedule_of(settings), {shape_.sequences, shape_.length, settings.model.hidden}),
         activations_(run, settings.activation_tier, files_of(settings)),
         stage_(
@@ -121,8 +125,10 @@ class trainer {
     step_result result;
     fill_batch(number, result);
     belay::step step{run_->engine(), store_, exchange_, checkpoints_};
-    pipeline_.run(step, stage_, batch_of<const std::int32_t>(tokens_.data()),
-                  [this](const auto& scope, logits_view logits) { return this->loss_of(scope, logits); });
+    graphs_.run([&] {
+      pipeline_.run(step, stage_, batch_of<const std::int32_t>(tokens_.data()),
+                    [this](const auto& scope, logits_view logits) { return this->loss_of(scope, logits); });
+    });
     fetch_sums();
     auto outcome = std::move(step).commit(mesh_, belay::target_tokens{result.targets});
     auto* const ok = belay::committed(outcome);
@@ -229,6 +235,10 @@ class trainer {
     if (settings_.mean == loss_mean::micro_batches && !run_->rehearsing()) weigh_micro_batches(result.targets);
     model_.set_balance_scale(settings_.balance_coefficient * static_cast<double>(result.targets) /
                              static_cast<double>(settings_.micro_batches * settings_.model.layers));
+    belay::fnv1a now;
+    now.add(result.targets);
+    for (const double scale : loss_scales_) now.add(std::bit_cast<std::uint64_t>(scale));
+    if (std::exchange(scales_, now.value()) != now.value()) graphs_.drop();  // kernels have them by value
   }
 
   // Every micro-batch has the same weight, whatever its number of targets.
@@ -324,6 +334,7 @@ class trainer {
   store_type store_;
   network_type network_;
   belay::adamw<T, group_type, typename Run::engine_type::kit_type> optimizer_;
+  belay::step_graphs<store_type> graphs_;
   belay::pipeline<logit_type, group_type, belay::schedule::dynamic_table, 3, T> pipeline_;
   activations_type activations_;
   belay::pipeline_stage<network_type, activations_type> stage_;
@@ -338,6 +349,7 @@ class trainer {
   belay::memory_report memory_;
   belay::checkpoints<Run, mesh_type> checkpoints_;
   std::vector<double> loss_scales_;
+  std::uint64_t scales_ = 0;  // a hash: of the loss and of the balance
   std::size_t replays_ = 0;
   belay::copy_times reported_;  // of copies, at the last report
   void (*hook_)(void*, trainer&) = nullptr;

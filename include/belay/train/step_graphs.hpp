@@ -50,11 +50,9 @@
 #include "belay/parallel/bucket/contributions.hpp"
 #include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
+#include "belay/train/graph_use.hpp"  // IWYU pragma: export
 
 namespace belay::inline BELAY_ABI {
-
-/// Whether steps are captured, or run as they are.
-enum class graph_use : std::uint8_t { none, captured };
 
 /// Host threads of the ranks of such a group meet in each operation.
 template <class Group>
@@ -106,8 +104,7 @@ class step_graphs {
       store.finish_by(
           [this](std::span<const range_type> owned, gradient_type by, where now) { divide(owned, by, now); },
           [this](where now) { return told_squares(now); });
-      optimizer.queued_by(
-          [this](function_ref<void()> queue, where now) { update_.run(engine().compute(), version(), queue, now); });
+      optimizer.queued_by([this](function_ref<void()> queue, where now) { queue_part(update_, queue, now); });
       undo_ = [&store, &optimizer] {
         store.finish_by({}, {});
         optimizer.queued_by({});
@@ -183,7 +180,13 @@ class step_graphs {
     told_ = store_->run().template lease_share<double>(tier::pinned, elements_of, purpose, at);
   }
 
+  // While spans are taken, what is queued is; a graph has none.
+  void queue_part(part_type& part, function_ref<void()> queue, where at) {
+    if (engine().spans() != nullptr) return queue();
+    part.run(engine().compute(), version(), queue, at);
+  }
   void run_in_turn(function_ref<void()> body, where at) {
+    if (engine().spans() != nullptr) return body();
     using turn = typename part_type::turn;
     stream_type& compute = engine().compute();
     auto& buckets = store_->buckets();
@@ -244,8 +247,8 @@ class step_graphs {
 
   void divide(std::span<const range_type> owned, gradient_type by, where at) {
     write_scale_(by, at);
-    finish_.run(
-        engine().compute(), version(), [&] { queue_finish(owned); }, at);
+    queue_part(
+        finish_, [&] { queue_finish(owned); }, at);
     finished_ = engine().compute().record(at);
   }
   void queue_finish(std::span<const range_type> owned) {

@@ -158,7 +158,9 @@ TEST_CASE("a call that fails while steps are captured or launched is what a laun
   for (const char* name : {"begin_capture", "end_capture", "launch", "record", "each"})
     for (std::size_t k = calls.size(), found = 0; k > 0 && found < 4; --k)
       if (calls[k - 1] == name) at.insert(k), ++found;
-  for (std::size_t k = 1; k < calls.size(); k += 41) at.insert(k);
+  const std::set<std::string> ends{"destroy_event", "destroy_graph", "destroy_stream", "release", "unregister_host"};
+  for (std::size_t k = 1; k < calls.size(); k += 41)
+    if (ends.count(calls[k - 1]) == 0) at.insert(k);  // what ends something throws nothing
   for (const std::size_t k : at) {
     CAPTURE(k);
     CAPTURE(calls[k - 1]);

@@ -4,6 +4,9 @@
 // streams are late on purpose: it trains, evaluates and samples with the bits that it has over ranks of the host.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstddef>
+
 #include "belay/backend/cuda.hpp"
 #include "belay/backend/host.hpp"
 #include "belay/train/launch.hpp"
@@ -32,6 +35,8 @@ record on_device(const options& run, const fakes::device_options& how, belay::tr
       },
       trace);
   CHECK(api.empty());
+  const auto launches = std::count(api.calls().begin(), api.calls().end(), "launch");
+  CHECK(launches == (run.graphs == belay::graph_use::none ? 0 : 3 * (static_cast<std::ptrdiff_t>(run.steps) - 1)));
   return out;
 }
 
@@ -83,6 +88,15 @@ TEST_CASE("a traced step of the trainer over a device has its ranks' layers and 
     CHECK(got.of(rank, "name", "optimizer").size() == 1);
     for (const auto& each : got.of(rank, "cat", "layer")) CHECK(double(each["dur"]) > 0);
   }
+}
+TEST_CASE("the trainer over a device has the bits of the host: its steps are launches of graphs") {
+  options run = small_run({}, belay::zero_stage::none);
+  run.steps = 5;
+  const record expected = on_host(run);
+  run.graphs = belay::graph_use::captured;
+  for (const fakes::device_options& how :
+       {fakes::device_options{fakes::work_order::late}, {fakes::work_order::random, 1}})
+    CHECK(on_device(run, how) == expected);
 }
 TEST_CASE("a run goes on from a checkpoint of a device, on either") {
   const train_bench::directory folder;

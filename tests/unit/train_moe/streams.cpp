@@ -74,6 +74,21 @@ TEST_CASE("policies and seeds that are none are refused, and late streams with r
   }
 }
 
+TEST_CASE("graphs are of one rank on a device that keeps nothing in lower tiers") {
+  const auto graphs = [](std::vector<std::string> flags) {
+    flags.emplace_back("--graph");
+    const auto line = parsed(flags);
+    return line && line->run.graphs == belay::graph_use::captured;
+  };
+  CHECK(graphs({"--device", "cuda", "--mesh", "pp=1"}));
+  CHECK(parsed({"--device", "cuda"})->run.graphs == belay::graph_use::none);
+  CHECK(!graphs({"--mesh", "pp=1"}));
+  CHECK(!graphs({"--device", "cuda", "--mesh", "ep=2"}));
+  CHECK(!graphs({"--device", "cuda", "--mesh", "pp=2"}));
+  CHECK(!graphs({"--device", "cuda", "--mesh", "dp=2"}));
+  CHECK(!graphs({"--device", "cuda", "--mesh", "pp=1", "--offload", "optimizer:host"}));
+}
+
 TEST_CASE("what a run on a GPU cannot have is refused by its flag") {
   CHECK(parsed({})->device == train_moe::device_kind::host);
   CHECK(!parsed({"--device", "gpu"}));
@@ -83,9 +98,8 @@ TEST_CASE("what a run on a GPU cannot have is refused by its flag") {
   CHECK(line->device == train_moe::device_kind::cuda);
   CHECK(line->why_streams == "");
   using flags_type = std::vector<std::string>;
-  for (const flags_type& bad :
-       {flags_type{"--streams", "queued"}, flags_type{"--backend", "processes"}, flags_type{"--backend", "mpi"},
-        flags_type{"--trace", "trace.json"}, flags_type{"--freeze", "experts"}}) {
+  for (const flags_type& bad : {flags_type{"--streams", "queued"}, flags_type{"--backend", "processes"},
+                                flags_type{"--backend", "mpi"}, flags_type{"--freeze", "experts"}}) {
     CAPTURE(bad[0]);
     std::vector<std::string> flags = good;
     flags.insert(flags.end(), bad.begin(), bad.end());
