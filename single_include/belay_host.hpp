@@ -1842,11 +1842,18 @@ struct start_order {
     out.kept = std::move(what);
     return out;
   }
+  /// The same, of one whose span is written by who starts it.
+  [[nodiscard]] start_order traced_elsewhere() const {
+    start_order out = *this;
+    out.is_traced_elsewhere = true;
+    return out;
+  }
 
   /// What the operation begins after, where it was started, and what it keeps alive until it has run.
   stream_event event;
   where at;
   std::shared_ptr<const void> kept;
+  bool is_traced_elsewhere = false;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -46500,7 +46507,8 @@ class basic_group : public group_operations<Group> {
   [[nodiscard]] operation_spans traced(operation what, const buffer_use& buffers, std::span<const p2p> transfers,
                                        const start_order& how) const {
     span_log* const log = stream_->spans();
-    return log == nullptr ? operation_spans{} : add_started(*log, what, members(), buffers, transfers, how);
+    if (log == nullptr || how.is_traced_elsewhere) return {};
+    return add_started(*log, what, members(), buffers, transfers, how);
   }
   [[nodiscard]] pending noted(operation what, const where& at, pending started) const {
     if (state_->collectives().note_started()) [[unlikely]]

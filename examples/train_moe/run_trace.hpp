@@ -94,6 +94,7 @@ class run_trace {
       auto& run = trainer.run();
       if constexpr (belay::traced_stream<typename Trainer::engine_type::stream_type>)
         run.engine().trace_into(log, &run.meters());
+      if constexpr (requires { trainer.mesh().world().trace_into(log); }) trainer.mesh().world().trace_into(log);
       trainer.mesh().control().trace_into(log);
     }
   }

@@ -257,7 +257,8 @@ class basic_group : public group_operations<Group> {
   [[nodiscard]] operation_spans traced(operation what, const buffer_use& buffers, std::span<const p2p> transfers,
                                        const start_order& how) const {
     span_log* const log = stream_->spans();
-    return log == nullptr ? operation_spans{} : add_started(*log, what, members(), buffers, transfers, how);
+    if (log == nullptr || how.is_traced_elsewhere) return {};
+    return add_started(*log, what, members(), buffers, transfers, how);
   }
   [[nodiscard]] pending noted(operation what, const where& at, pending started) const {
     if (state_->collectives().note_started()) [[unlikely]]

@@ -36,11 +36,18 @@ struct start_order {
     out.kept = std::move(what);
     return out;
   }
+  /// The same, of one whose span is written by who starts it.
+  [[nodiscard]] start_order traced_elsewhere() const {
+    start_order out = *this;
+    out.is_traced_elsewhere = true;
+    return out;
+  }
 
   /// What the operation begins after, where it was started, and what it keeps alive until it has run.
   stream_event event;
   where at;
   std::shared_ptr<const void> kept;
+  bool is_traced_elsewhere = false;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Spans of what a device runs: their times are of its timed events, in every order of the device's streams.
-#include "belay/backend/cuda/timed_spans.hpp"
-
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "belay/backend/cuda.hpp"
+#include "belay/backend/cuda/timed_spans.hpp"
+#include "belay/backend/host.hpp"
 #include "belay/device/copy_stream.hpp"
 #include "belay/step.hpp"
 #include "unit/backend/fake_cuda.hpp"
@@ -42,11 +46,11 @@ TEST_CASE("spans of a device's streams have the times of its events, nest, and a
     copies.stream().trace_into(&log);
     const std::int64_t begun = belay::span_log::now();
     {
-      const belay::queued_span layer(
-          compute, log.add({.name = "layer", .kind = span_kind::layer, .lane = span_lane::compute}));
+      const belay::queued_span layer(compute,
+                                     log.add({.name = "layer", .kind = span_kind::layer, .lane = span_lane::compute}));
       compute.each(4, plus_one{x});
-      const belay::queued_span part(
-          compute, log.add({.name = "part", .kind = span_kind::layer, .lane = span_lane::compute}));
+      const belay::queued_span part(compute,
+                                    log.add({.name = "part", .kind = span_kind::layer, .lane = span_lane::compute}));
       compute.each(4, plus_one{x});
     }
     copies.copy(here.pinned.data(), here.memory.data(), 64);
@@ -87,8 +91,8 @@ TEST_CASE("a launch of a graph is one span, and what it was captured from is non
   float* const x = here.on_device<float>(0);
   compute.trace_into(&log);
   belay::cuda::graph<api_type> graph = compute.capture([&] {
-    const belay::queued_span layer(
-        compute, log.add({.name = "layer", .kind = span_kind::layer, .lane = span_lane::compute}));
+    const belay::queued_span layer(compute,
+                                   log.add({.name = "layer", .kind = span_kind::layer, .lane = span_lane::compute}));
     compute.each(4, plus_one{x});
   });
   compute.launch(graph);
@@ -113,4 +117,56 @@ TEST_CASE("a device that has no more events says so when a trace begins, and the
   compute.copy(here.pinned.data(), here.memory.data(), 64);
   compute.synchronize();
   CHECK(log.spans().empty());
+}
+
+TEST_CASE("what ranks of a device start is spans with the device's times, what they call with the host's") {
+  for (const fakes::work_order order : {fakes::work_order::eager, fakes::work_order::late, fakes::work_order::random}) {
+    fakes::device_api api({order});
+    const belay::cuda::world world(api, belay::host::world(2), {.slot_bytes = 1024});
+    world.run([](auto& rank) {
+      const auto& all = rank.world();
+      kit_type kit(rank.gpu(), rank.watch());
+      const memory_type memory(rank.gpu(), 1024);
+      const std::span<float> x(reinterpret_cast<float*>(memory.data()), 64), y(x.data() + 64, 64);
+      std::vector<belay::traced_span> room(40);
+      belay::span_log log(room);
+      const auto step = [&] {
+        kit.each(64, plus_one{x.data()});
+        const int other = 1 - all.rank();
+        const belay::p2p ring[] = {belay::p2p::send(other, std::span<const float>(x)), belay::p2p::receive(other, y)};
+        belay::pending sent = all.start_exchange(ring, belay::after(kit.stream().record()));
+        belay::pending summed = all.start_all_reduce(x, belay::sum);
+        std::move(sent).then(kit.stream());
+        std::move(summed).wait();
+        all.all_reduce(y, belay::sum);
+        kit.stream().synchronize();
+      };
+      step();  // before
+      all.trace_into(&log);
+      rank.control().trace_into(&log);
+      step();
+      all.trace_into(nullptr);
+      rank.control().trace_into(nullptr);
+      step();  // and after are no spans
+      std::vector<std::string> started, called;
+      std::size_t transfers = 0;
+      for (const belay::traced_span& each : log.spans()) {
+        const bool started_here = each.lane == span_lane::communication;
+        if (each.kind == span_kind::send || each.kind == span_kind::receive) {
+          CHECK(each.peer == static_cast<std::uint32_t>(1 - all.rank()));
+          ++transfers;
+        } else if (each.kind == span_kind::communication) {
+          (started_here ? started : called).emplace_back(each.name);
+          INFO(std::string(each.name));
+          CHECK(each.over());
+          CHECK(each.end > each.begin);
+          CHECK(std::string(each.file).ends_with("cuda_spans.cpp"));
+        }
+      }
+      CHECK(started == std::vector<std::string>{"exchange", "all_reduce"});  // each once: not of the host's world too
+      CHECK(std::count(called.begin(), called.end(), "all_reduce") == 1);
+      CHECK(transfers == 2);
+    });
+    CHECK(api.calls_so_far() > 0);
+  }
 }

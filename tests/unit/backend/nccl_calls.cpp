@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -145,4 +146,44 @@ TEST_CASE("what a rank would send itself is what it expects of itself, and count
                                belay::usage_error);
           CHECK_THROWS_AS(rank.world().all_gather_v(memory.floats(0, 5), sent), belay::usage_error);
         }).succeeded());
+}
+
+TEST_CASE("operations are spans with the device's times while a log is traced into, and not before or after") {
+  for (const fakes::work_order order : {fakes::work_order::eager, fakes::work_order::late})
+    CHECK(run(2, {order}, plain, [](auto& rank, const device_type& device, auto&) {
+            bridge memory(device, 4096);
+            const std::span<float> x = memory.floats(0, 50), y = memory.floats(64, 50);
+            const auto& world = rank.world();
+            const int other = 1 - rank.number();
+            belay::cuda::stream<fakes::device_api> compute(device);
+            std::vector<belay::traced_span> room(20);
+            belay::span_log log(room);
+            const auto step = [&] {
+              compute.each(50, doubled{x.data()});
+              const belay::p2p ring[] = {belay::p2p::send(other, std::span<const float>(x)),
+                                         belay::p2p::receive(other, y)};
+              world.start_exchange(ring, belay::after(compute.record())).then(compute);
+              world.all_reduce(y, belay::sum);
+            };
+            step();
+            world.trace_into(&log);
+            step();
+            world.trace_into(nullptr);
+            step();
+            std::vector<std::string> names;
+            std::size_t transfers = 0;
+            for (const belay::traced_span& each : log.spans()) {
+              if (each.kind == belay::span_kind::send || each.kind == belay::span_kind::receive) {
+                CHECK(each.peer == static_cast<std::uint32_t>(other));
+                ++transfers;
+              } else if (each.kind == belay::span_kind::communication) {
+                names.emplace_back(each.name);
+                CHECK(each.lane == belay::span_lane::communication);
+                CHECK(each.over());
+                CHECK(each.end > each.begin);
+              }
+            }
+            CHECK(names == std::vector<std::string>{"exchange", "all_reduce"});
+            CHECK(transfers == 2);
+          }).succeeded());
 }

@@ -79,13 +79,16 @@ TEST_CASE("a traced step of the trainer over a device has its ranks' layers and 
   belay::trace_file file(folder.path + "/trace");
   CHECK(on_device(run, {fakes::work_order::late}, &file) == on_host(run));
   CHECK(!file.take_problem());
-  const report_test::read_trace got = report_test::checked_trace(folder.path + "/trace", 2);
+  constexpr double clocks_differ = 10'000;  // microseconds: a tick of this device is a thousand, and no host's
+  const report_test::read_trace got = report_test::checked_trace(folder.path + "/trace", 2, clocks_differ);
   CHECK(got.file["otherData"]["unfinished"] == 0);
   CHECK(got.file["otherData"]["forgotten"] == 0);
+  CHECK(got.flows == 2 * 4);  // from a send to its receive
   for (std::size_t rank = 0; rank < 2; ++rank) {
     CHECK(got.of(rank, "cat", "action").size() == 2 * 4);  // forward and backward of each micro-batch
     CHECK(got.of(rank, "cat", "layer").size() >= 2 * 4);
     CHECK(got.of(rank, "name", "optimizer").size() == 1);
+    CHECK(got.of(rank, "name", "exchange").size() >= 4);  // what is handed on, there and back, some at once
     for (const auto& each : got.of(rank, "cat", "layer")) CHECK(double(each["dur"]) > 0);
   }
 }

@@ -24,12 +24,15 @@
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/backend/cuda/stream_state.hpp"
+#include "belay/backend/cuda/timed_spans.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
 #include "belay/comm/fingerprint.hpp"
+#include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
@@ -81,10 +84,12 @@ class communication_order final : public completion_source,
   /// group of the same ranks in the control world. `state` lives until it is over.
   template <class Control, class Work>
   [[nodiscard]] pending start(operation what, const Control& control, std::shared_ptr<const void> state,
-                              const Work& work, const buffer_use& buffers, const start_order& how) {
-    return start_as(what, std::move(state), buffers, how, [&](std::uint64_t number, const start_order& order) {
+                              const Work& work, const buffer_use& buffers, const start_order& how,
+                              const operation_spans& traced = {}) {
+    return start_as(what, std::move(state), buffers, how, traced, [&](std::uint64_t number, const start_order& order) {
       const auto run = [self = this, number, work, at = how.at](const auto& calls) {
-        self->queue(number, [&](stream<Api>& in) { work(in, calls); }, at);
+        self->queue(
+            number, [&](stream<Api>& in) { work(in, calls); }, at);
       };
       return control.start_composite(what, run, order);
     });
@@ -92,11 +97,23 @@ class communication_order final : public completion_source,
   /// Queues `work(stream)` of this rank alone, in its turn.
   template <class Control, class Work>
   [[nodiscard]] pending start_local(operation what, const Control& control, const Work& work, const start_order& how) {
-    return start_as(what, {}, {}, how, [&](std::uint64_t number, const start_order& order) {
+    return start_as(what, {}, {}, how, {}, [&](std::uint64_t number, const start_order& order) {
       const auto run = [self = this, number, work, at = how.at] { self->queue(number, work, at); };
       return control.start_local(what, run, order);
     });
   }
+
+  /// What is started from now on is spans of `log`, as the device runs it; null: of none. Waits for all that is queued,
+  /// and what was spans gets its times. By the rank's own thread, between steps. Throws backend_error.
+  void trace_into(span_log* log, where at) requires timing_api<Api> {
+    wait_until_queued(at);
+    if (std::exchange(spans_, nullptr) != nullptr) timed_->resolve(at);
+    if (log == nullptr) return;
+    if (timed_ == nullptr) timed_ = std::make_unique<timed_spans<Api>>(*device_, started_.handle(), at);
+    timed_->anchor(at);
+    spans_ = log;
+  }
+  [[nodiscard]] span_log* spans() const noexcept { return spans_; }
 
   /// Returns when all that was started is queued or has failed.
   void wait_until_queued(where at) const {
@@ -155,6 +172,7 @@ class communication_order final : public completion_source,
   }
 
   void wait(std::uint64_t number, operation what, where at) override {
+    const span_timer traced(spans_ == nullptr ? nullptr : add_wait_for(*spans_, what, at));
     static_cast<void>(wait_until(number, std::chrono::steady_clock::time_point::max(), at));
     hand_to_stream(number, what, at);
     expect_done(number, at);
@@ -180,6 +198,7 @@ class communication_order final : public completion_source,
   struct slot {
     stream_event after;
     std::shared_ptr<const void> kept, state;
+    operation_spans traced;
   };
 
   [[nodiscard]] bool is_queued(std::uint64_t number) const noexcept {
@@ -202,12 +221,14 @@ class communication_order final : public completion_source,
   // `start_command(number, order)` starts it in the control world.
   template <class StartCommand>
   [[nodiscard]] pending start_as(operation what, std::shared_ptr<const void> state, const buffer_use& buffers,
-                                 const start_order& how, const StartCommand& start_command) {
+                                 const start_order& how, const operation_spans& traced,
+                                 const StartCommand& start_command) {
     report_abandoned(how.at);
     const std::uint64_t number = last_ + 1;
-    ring_[number % capacity] = {how.event, how.kept, std::move(state)};
+    ring_[number % capacity] = {how.event, how.kept, std::move(state), traced};
     clock_.join(how.event.clock());
-    pending queued = start_command(number, start_order(how.at).keeping(this->shared_from_this()));
+    const start_order order = start_order(how.at).keeping(this->shared_from_this());
+    pending queued = start_command(number, spans_ == nullptr ? order : order.traced_elsewhere());
     last_ = number;
     if (queued_in_.source() == nullptr) queued_in_ = queued.event();
     commands_[number % capacity].store(queued.event().place(), std::memory_order_release);
@@ -224,11 +245,24 @@ class communication_order final : public completion_source,
   void queue(std::uint64_t number, const Work& work, const where& at) {
     if (!std::exchange(opened_, true)) device_->open(at);
     slot& mine = ring_[number % capacity];
+    begin(mine.traced.waits, at);
     if (mine.after.source() != nullptr) started_.wait(mine.after, at);
+    end(mine.traced.waits, at);
+    begin(mine.traced.runs, at);
     work(started_);
+    end(mine.traced.runs, at);
     ends_[number % capacity].store(started_.state()->record(at), std::memory_order_relaxed);
     mine = {};
     queued_.store(number, std::memory_order_release);
+  }
+
+  void begin([[maybe_unused]] traced_span* of, [[maybe_unused]] const where& at) {
+    if constexpr (timing_api<Api>)
+      if (of != nullptr) timed_->begin(of, at);
+  }
+  void end([[maybe_unused]] const traced_span* of, [[maybe_unused]] const where& at) {
+    if constexpr (timing_api<Api>)
+      if (of != nullptr) timed_->end(of, at);
   }
 
   const device<Api>* device_;
@@ -242,7 +276,9 @@ class communication_order final : public completion_source,
   stream_event queued_in_;  // of the control world
   std::uint64_t last_ = 0;
   std::atomic<std::uint64_t> queued_{0};
-  bool opened_ = false;  // by the communication thread
+  bool opened_ = false;                      // by the communication thread
+  std::unique_ptr<timed_spans<Api>> timed_;  // where it was traced; of that thread, and of none between steps
+  span_log* spans_ = nullptr;
   mutable std::mutex notes_;
   buffers_in_flight<capacity> in_flight_;  // of checked builds
   std::uint64_t abandoned_ = 0;

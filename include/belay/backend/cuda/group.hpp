@@ -29,10 +29,12 @@
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_operations.hpp"
 #include "belay/comm/lane.hpp"
+#include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/comm/symmetric_region.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/kernel/for_each.hpp"
@@ -86,6 +88,12 @@ class group : public group_operations<group<Api, ControlRank>> {
   }
   /// Memory of the device for what such a kernel tells the host.
   [[nodiscard]] std::span<std::byte> scratch() const noexcept { return order_->of_calls().scratch(); }
+
+  /// Operations of all groups of the rank are spans of `log` from now on: those that are started as the device runs
+  /// them, calls by the host's clock; null: of none. Between steps. Throws backend_error.
+  void trace_into(span_log* log, where at = where::current()) const requires timing_api<Api> {
+    order_->trace_into(log, at);
+  }
 
   /// Memory of `bytes` of the device for every rank, of zeros, which all of them address; collective, the same size
   /// everywhere. It is freed when the last rank's is gone.
@@ -163,7 +171,7 @@ class group : public group_operations<group<Api, ControlRank>> {
       work(stream_calls<Calls>(*member, *order, stream, calls, limit));
     };
     member_->note_started();
-    return order_->start(what, control_, member_, run, {}, how);
+    return order_->start(what, control_, member_, run, {}, how, traced(what, {}, {}, how));
   }
   /// Starts `work(stream)`, which queues kernels and copies of this rank alone, in its turn: small and trivially
   /// copyable.
@@ -192,6 +200,10 @@ class group : public group_operations<group<Api, ControlRank>> {
     order_->expect_free(What, buffers, at);
     order_->report_abandoned(at);
     if (member_->world().aborted()) member_->raise(What, at);
+    span_log* const log = order_->spans();
+    const span_timer timed(log == nullptr ? nullptr
+                                          : add_operation(*log, span_lane::host, What, members(), buffers,
+                                                          transfers_of(arguments...), at));
     // Collectives of a group have one order; transfers that of who calls them.
     if (What != operation::exchange && member_->has_started()) order_->wait_until_queued(at);
     cuda::stream<Api>& stream = order_->of_calls().stream();
@@ -205,7 +217,13 @@ class group : public group_operations<group<Api, ControlRank>> {
       run_in<What>(*member, stream, calls, lane::stream, limit, at, arguments...);
     };
     member_->note_started();
-    return order_->start(What, control_, member_, run, buffers, how);
+    return order_->start(What, control_, member_, run, buffers, how,
+                         traced(What, buffers, transfers_of(arguments...), how));
+  }
+  [[nodiscard]] operation_spans traced(operation what, const buffer_use& buffers, std::span<const p2p> transfers,
+                                       const start_order& how) const {
+    span_log* const log = order_->spans();
+    return log == nullptr ? operation_spans{} : add_started(*log, what, members(), buffers, transfers, how);
   }
 
   std::shared_ptr<member_type> member_;

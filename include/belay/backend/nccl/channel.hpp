@@ -29,11 +29,13 @@
 #include "belay/comm/buffers_in_flight.hpp"
 #include "belay/comm/call_guard.hpp"
 #include "belay/comm/fingerprint.hpp"
+#include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/own_process.hpp"
+#include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
@@ -152,6 +154,7 @@ class channel final : public completion_source,
   void wait(std::uint64_t number, operation what, where at) override {
     guard_.expect_usable(name(what), at);
     const call_guard::entry mine(guard_, name(what), at);
+    const span_timer traced(stream_.spans() == nullptr ? nullptr : add_wait_for(*stream_.spans(), what, at));
     await(number, site_of(number, at));
     if constexpr (checked(check_level::local)) {
       const std::lock_guard lock(notes_);

@@ -27,10 +27,13 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_operations.hpp"
+#include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream_spans.hpp"
 #include "belay/kernel/for_each.hpp"
 
 namespace belay::inline BELAY_ABI::nccl {
@@ -96,6 +99,12 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
   /// Memory of the device for what such a kernel tells the host.
   [[nodiscard]] std::span<std::byte> scratch() const noexcept { return channel_->calls().scratch(); }
 
+  /// What groups of the rank run is spans of `log` from now on, with the device's times; null: of none. Waits for all
+  /// that is queued. Between steps. Throws backend_error.
+  void trace_into(span_log* log, where at = where::current()) const requires cuda::timing_api<Api> {
+    channel_->stream().trace_into(log, at);
+  }
+
   /// What a composite queues as one: kernels and operations.
   template <class Queue>
   class queued_calls : public group_operations<queued_calls<Queue>> {
@@ -133,7 +142,7 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
   template <class Work>
   [[nodiscard]] pending start_composite(operation what, const Work& work,
                                         const start_order& how = where::current()) const {
-    return launch(what, {}, 0, how, [&]<class Queue>(const Queue& queue, call_site& site) {
+    return launch(what, {}, 0, {}, how, [&]<class Queue>(const Queue& queue, call_site& site) {
       work(queued_calls<Queue>(*this, queue, site));
     });
   }
@@ -164,13 +173,13 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
   template <operation What, class... Arguments>
   [[nodiscard]] pending start(const buffer_use& buffers, const start_order& how, const Arguments&... arguments) const {
     const std::size_t bytes = group_calls::check(operation_tag<What>(), calling(how.at), arguments...);
-    return launch(What, buffers, bytes, how, [&](const auto& queue, call_site&) {
+    return launch(What, buffers, bytes, transfers_of(arguments...), how, [&](const auto& queue, call_site&) {
       group_calls::queue<Sums>(operation_tag<What>(), queue, arguments...);
     });
   }
   template <class Queue>
-  [[nodiscard]] pending launch(operation what, const buffer_use& buffers, std::size_t bytes, const start_order& how,
-                               const Queue& queue) const {
+  [[nodiscard]] pending launch(operation what, const buffer_use& buffers, std::size_t bytes,
+                               std::span<const p2p> transfers, const start_order& how, const Queue& queue) const {
     if (alone()) {
       const call_site site{what, 0, channel_->next_alone(), bytes, how.at};
       return channel_->launch(site, buffers, how, limit_, [&](call_site& told) {
@@ -179,6 +188,11 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
     }
     const call_site site{what, state_->number, state_->operations++, bytes, how.at};
     return channel_->launch(site, buffers, how, limit_, [&](call_site& told) {
+      span_log* const log = channel_->stream().spans();
+      const queued_span timed(channel_->stream(), log == nullptr
+                                                      ? nullptr
+                                                      : add_operation(*log, span_lane::communication, what,
+                                                                      control_.members(), buffers, transfers, how.at));
       queue(operations<Api, N>(*channel_, state_->on, state_->rank, size(), how.at), told);
     });
   }

@@ -75,18 +75,27 @@ class traced_step {
   template <class Trainer>
   void begin(Trainer& of, std::size_t step) {
     if constexpr (belay::traced_stream<typename Trainer::engine_type::stream_type> && !Trainer::rehearsing())
-      if (merge_ && step == 2) of.run().engine().trace_into(&log_, &of.run().meters());
+      if (merge_ && step == 2) {
+        of.run().engine().trace_into(&log_, &of.run().meters());
+        trace_groups(of, &log_);
+      }
   }
   template <class Trainer>
   void end(Trainer& of, std::size_t step) {
     if constexpr (belay::traced_stream<typename Trainer::engine_type::stream_type> && !Trainer::rehearsing()) {
       if (!merge_ || step != 2) return;
       of.run().engine().trace_into(nullptr);
+      trace_groups(of, nullptr);
       merge_->write(of.mesh().control(), log_, of.mesh().control().rank() == 0 ? file_ : nullptr);
     }
   }
 
  private:
+  template <class Trainer>
+  static void trace_groups(Trainer& of, belay::span_log* log) {
+    if constexpr (requires { of.mesh().world().trace_into(log); }) of.mesh().world().trace_into(log);
+  }
+
   belay::trace_file* file_;
   std::vector<belay::traced_span> room_ = std::vector<belay::traced_span>(4000);
   belay::span_log log_{room_};
