@@ -62,9 +62,11 @@ void expect_traceable(const command_line& line, const std::string& steps) {
     throw input_error(
         "--trace with --streams adversarial: its streams are late on purpose, and their times say "
         "nothing: trace with --streams queued or immediate");
+  if (line.run.steps == 0)
+    throw input_error("--trace with --steps 0: there is no step to be traced: give the run some, or leave out --trace");
   if (line.trace_steps.first > line.run.steps)
     throw input_error("--trace-steps " + steps + ": the run has " + std::to_string(line.run.steps) +
-                      " steps: trace some of them, or give it more by --steps");
+                      (line.run.steps == 1 ? " step" : " steps") + ": trace some of them, or give it more by --steps");
 }
 
 }  // namespace
@@ -375,6 +377,8 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     line.trace_steps = parse_trace_steps(trace_steps);
     line.traced =
         app.count("--trace-steps") > 0 ? command_line::traced_by::number : command_line::traced_by::default_rule;
+    if (line.traced == command_line::traced_by::default_rule)
+      line.trace_steps = {std::min(line.trace_steps.first, run.steps), std::min(line.trace_steps.last, run.steps)};
     if (!line.trace.empty()) expect_traceable(line, trace_steps);
     expect_outputs_apart(line);
     resolve_model(line, app.count("--model") > 0);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Which streams a run has: what its flag says, or a choice that all its ranks make alike. And what a run on a GPU
-// cannot have.
+// cannot have, and which steps a trace is of.
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "train_moe/command_line.hpp"
@@ -105,4 +107,17 @@ TEST_CASE("what a run on a GPU cannot have is refused by its flag") {
     flags.insert(flags.end(), bad.begin(), bad.end());
     CHECK(!parsed(flags));
   }
+}
+
+TEST_CASE("a trace is of steps 2 to 4, of a shorter run of its last ones, and of none where there is none") {
+  const auto traced = [](const char* steps) {
+    const auto line = parsed({"--steps", steps, "--trace", "t.json"});
+    REQUIRE(line);
+    return std::pair(line->trace_steps.first, line->trace_steps.last);
+  };
+  CHECK(traced("9") == std::pair<std::uint64_t, std::uint64_t>(2, 4));
+  CHECK(traced("3") == std::pair<std::uint64_t, std::uint64_t>(2, 3));
+  CHECK(traced("1") == std::pair<std::uint64_t, std::uint64_t>(1, 1));
+  CHECK(!parsed({"--steps", "0", "--trace", "t.json"}));
+  CHECK(!parsed({"--steps", "1", "--trace", "t.json", "--trace-steps", "2-4"}));
 }
