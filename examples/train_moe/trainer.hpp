@@ -215,12 +215,12 @@ class trainer {
 
   // This rank's slice of the global batch: micro-batches are divided over data, their sequences over expert.
   void fill_batch(std::size_t number, step_result& result) {
-    const std::size_t first_batch = static_cast<std::size_t>(mesh_.coordinate().data) * shape_.micro_batches;
-    const std::size_t first_sequence = static_cast<std::size_t>(mesh_.coordinate().expert) * shape_.sequences;
     std::uint64_t targets[1] = {1};
     tokens_.write([&](std::span<std::int32_t> tokens) {
       targets_.write([&](std::span<std::int32_t> wanted) {
         const auto x = batch_of(tokens.data()), y = batch_of(wanted.data());
+        const std::size_t first_batch = static_cast<std::size_t>(mesh_.coordinate().data) * shape_.micro_batches;
+        const std::size_t first_sequence = static_cast<std::size_t>(mesh_.coordinate().expert) * shape_.sequences;
         for (std::size_t m = 0; m < shape_.micro_batches; ++m) {
           for (std::size_t s = 0; s < shape_.sequences; ++s)
             source_->sequence(number, first_batch + m, first_sequence + s, x[m][s].flat(), y[m][s].flat());
