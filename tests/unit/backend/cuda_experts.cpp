@@ -60,6 +60,8 @@ TEST_CASE("an expert exchange has the host's bits over a device, with and withou
   check<belay::bf16>({4, 12, 7, 33, 28});  // rounded after each
 }
 TEST_CASE("waits that a device leaves out of an exchange are seen: within a rank, between ranks, and of the host") {
+  // What is read too early may be an index, which a release build does not look at.
+  if constexpr (!belay::checked(belay::check_level::local)) return;
   const std::vector<result> expected = on_host<float>(2, tight);
   const auto differs = [&](fakes::forgets what) {
     fakes::forgetful_api api({fakes::work_order::late}, what);
