@@ -80,6 +80,22 @@ live_bytes live_of(const auto& run) {
   return out;
 }
 
+// One step; false where it comes again. (Handles live in a function without a loop, which Clang follows.)
+bool train_once(auto& run, auto& mesh, auto& store, auto& saved, auto& first, auto& second, auto& optimizer,
+                const data& batch) {
+  belay::step step{run.engine(), store, saved};
+  step.micro_batches(1);
+  auto h = belay::forward(step.micro_batch(0), first, belay::constant(batch.inputs()));
+  auto y = belay::forward(step.micro_batch(0), second, h.out());
+  auto [loss, grad] = belay::squared_error(step.micro_batch(0), y.out(), batch.targets());
+  grad = std::move(y).backward(grad);
+  std::move(h).backward(grad);
+  auto outcome = std::move(step).commit(mesh, belay::samples{rows});
+  auto* const ok = belay::committed(outcome);
+  if (ok != nullptr) optimizer.apply(std::move(*ok), {.learning_rate = 1e-3});
+  return ok != nullptr;
+}
+
 // `cycles` of a training step, a rollout, and back. Parameters, gradients and state are offloaded: a step and a rollout
 // load what they use. Half way a checkpoint is written.
 template <class Buffers>
@@ -109,19 +125,7 @@ found run_cycles(int ranks, std::size_t cycles) {
     std::size_t resident = 0;
     const bool speaks = !run.rehearsing() && rank.number() == 0;
     for (auto number : run.steps(cycles)) {
-      {
-        belay::step step{run.engine(), store, saved};
-        step.micro_batches(1);
-        auto h = belay::forward(step.micro_batch(0), first, belay::constant(batch.inputs()));
-        auto y = belay::forward(step.micro_batch(0), second, h.out());
-        auto [loss, grad] = belay::squared_error(step.micro_batch(0), y.out(), batch.targets());
-        grad = std::move(y).backward(grad);
-        std::move(h).backward(grad);
-        auto outcome = std::move(step).commit(mesh, belay::samples{rows});
-        auto* const ok = belay::committed(outcome);
-        if (ok == nullptr) continue;
-        optimizer.apply(std::move(*ok), {.learning_rate = 1e-3});
-      }
+      if (!train_once(run, mesh, store, saved, first, second, optimizer, batch)) continue;
       auto rolling = phases.to_rollout(std::move(training));
       {
         belay::forward_only pass{run.engine(), store};
