@@ -97,7 +97,7 @@ class bridge {
     return {reinterpret_cast<float*>(device_.data()) + first, count};
   }
   void put(std::span<const float> values) {
-    std::memcpy(host_.data(), values.data(), values.size_bytes());
+    if (!values.empty()) std::memcpy(host_.data(), values.data(), values.size_bytes());
     stream_.copy(device_.data(), host_.data(), values.size_bytes());
     stream_.synchronize();
   }
@@ -105,7 +105,7 @@ class bridge {
     stream_.copy(host_.data(), device_.data(), count * sizeof(float));
     stream_.synchronize();
     std::vector<float> out(count);
-    std::memcpy(out.data(), host_.data(), count * sizeof(float));
+    if (count > 0) std::memcpy(out.data(), host_.data(), count * sizeof(float));
     return out;
   }
   [[nodiscard]] belay::cuda::stream<fakes::device_api>& stream() noexcept { return stream_; }
