@@ -43,7 +43,7 @@ std::vector<double> one_step(const belay::host::group& alone, Engine& engine, co
   test::slots_in<Memory> heap{&slots};
   exchange all_here(alone, heap, {config.experts, k, config.hidden, tokens * k});
   model::mixtral<T, exchange> net(config, model::model_part::whole(config), {0, config.experts}, all_here);
-  // Tokens, targets, then of each parameter its values and its gradient.
+  // Tokens, targets, of each parameter its values and its gradient, then the table of positions.
   auto* const index = reinterpret_cast<std::int32_t*>(staged.data());
   for (std::size_t i = 0; i < tokens; ++i) {
     index[i] = static_cast<std::int32_t>(i * i % config.vocab);
@@ -69,6 +69,11 @@ std::vector<double> one_step(const belay::host::group& alone, Engine& engine, co
     parameter.bind(values_at(memory, values), sums_at(memory, sums));
     gradients.emplace_back(sums, size);
   });
+  const std::size_t table = bytes;
+  bytes += net.positions().size() * sizeof(number);
+  if (bytes > parameter_bytes) throw belay::budget_error("positions", bytes, 0, belay::where::current());
+  net.positions().fill({sums_at(staged, table), net.positions().size()});
+  net.positions().use(sums_at(memory, table));
 
   belay::step step{engine};
   all_here.begin_step();

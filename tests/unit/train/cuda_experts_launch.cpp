@@ -59,6 +59,9 @@ auto body(result& out, belay::axes shape) {
     exchange_type experts(run, mesh.expert(), {config.experts, config.experts_per_token, config.hidden, 17});
     model::mixtral<T, exchange_type> net(config, model::model_part::whole(config),
                                          {experts.first_local_expert(), experts.local_experts()}, experts);
+    belay::staged<number, std::remove_reference_t<decltype(run)>> positions(run, net.positions().size(), "positions");
+    positions.write([&](auto table) { net.positions().fill(table); });
+    net.positions().use(positions.data());
     belay::parameter_store store{run, mesh, net, belay::zero<1>{}, belay::precision<T>{}, {.seed = 3}};
     belay::adamw optimizer{store};
     const std::size_t count = sequences * length;
