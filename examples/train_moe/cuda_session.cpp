@@ -11,8 +11,8 @@ namespace train_moe {
 
 void expect_cuda_device() {
   throw belay::backend_error({"open", 0, 0,
-                              "this train_moe was built without CUDA: build it with -DBELAY_TRAIN_MOE_CUDA=ON, as examples/run "
-                              "--cuda does",
+                              "this train_moe was built without CUDA: build it with -DBELAY_TRAIN_MOE_CUDA=ON, as "
+                              "examples/run --cuda does",
                               belay::where::current()});
 }
 
