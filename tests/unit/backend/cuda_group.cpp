@@ -43,14 +43,15 @@ struct add_then_sum {
 };
 
 // What rank `number` of `ranks` has in the end. In every step a kernel makes numbers, which are summed after it, and
-// sent around; a kernel uses both, and makes the next ones in the same memory.
-template <class Rank>
-std::vector<float> steps(Rank& rank) {
+// sent around; a kernel uses both, and makes the next ones in the same memory, which outlives the world's run: where a
+// rank fails, its communication thread may still queue what it has started.
+constexpr std::size_t memory_bytes = 6 * count * sizeof(float);
+template <class Rank, class Memory>
+std::vector<float> steps(Rank& rank, const Memory& memory) {
   const auto& world = rank.world();
   belay::cuda::kit kit(rank.gpu(), rank.watch());
   auto& compute = kit.stream();
-  const belay::cuda::device_memory memory(rank.gpu(), 6 * count * sizeof(float));
-  const belay::cuda::pinned_memory result(rank.gpu(), 6 * count * sizeof(float));
+  const belay::cuda::pinned_memory result(rank.gpu(), memory_bytes);
   const auto at = [&](std::size_t k) { return std::span(reinterpret_cast<float*>(memory.data()) + k * count, count); };
   const std::size_t ranks = static_cast<std::size_t>(world.size());
   const int next = (world.rank() + 1) % world.size(), previous = (world.rank() + world.size() - 1) % world.size();
@@ -86,7 +87,9 @@ std::vector<float> steps(Rank& rank) {
 template <class Api>
 std::vector<std::vector<float>> run(Api& api, int ranks) {
   const belay::cuda::world world(api, belay::host::world(ranks), {.slot_bytes = 1024, .groups = 2});
-  return world.run([](auto& rank) { return steps(rank); });
+  std::vector<belay::cuda::device_memory<Api>> memory;
+  for (int q = 0; q < ranks; ++q) memory.emplace_back(world.gpu(q), memory_bytes);
+  return world.run([&](auto& rank) { return steps(rank, memory[static_cast<std::size_t>(rank.number())]); });
 }
 
 }  // namespace
