@@ -5,8 +5,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -43,8 +45,8 @@ struct add_then_sum {
 };
 
 // What rank `number` of `ranks` has in the end. In every step a kernel makes numbers, which are summed after it, and
-// sent around; a kernel uses both, and makes the next ones in the same memory, which outlives the world's run: where a
-// rank fails, its communication thread may still queue what it has started.
+// sent around; a kernel uses both, and makes the next ones in the same memory. That outlives the world's run, and the
+// transfers are kept: where a rank fails, its communication thread may still queue what it has started.
 constexpr std::size_t memory_bytes = 6 * count * sizeof(float);
 template <class Rank, class Memory>
 std::vector<float> steps(Rank& rank, const Memory& memory) {
@@ -60,9 +62,9 @@ std::vector<float> steps(Rank& rank, const Memory& memory) {
     kit.each(count, counted_up{at(0).data(), static_cast<float>(world.rank() + 3 * step)});
     kit.each(count, belay::kernel::axpy<float>{0.5F, at(4).data(), at(0).data()});
     const auto made = compute.record();
-    const belay::p2p ring[] = {belay::p2p::send(next, std::span<const float>(at(0))),
-                               belay::p2p::receive(previous, at(1))};
-    belay::pending sent = world.start_exchange(ring, belay::after(made));
+    const auto ring = std::make_shared<const std::array<belay::p2p, 2>>(std::array<belay::p2p, 2>{
+        belay::p2p::send(next, std::span<const float>(at(0))), belay::p2p::receive(previous, at(1))});
+    belay::pending sent = world.start_exchange(*ring, belay::start_order(belay::after(made)).keeping(ring));
     belay::pending summed = world.start_all_reduce(at(0), belay::sum, belay::after(made));
     std::move(sent).then(compute);
     kit.each(count, doubled{at(1).data()});
