@@ -5,7 +5,7 @@
     tests/house/doxygen.py ROOT WORK            fails with each warning that docs/doxygen_false_warnings.txt does
                                                 not list
     tests/house/doxygen.py ROOT WORK --planted  finds the mistakes that it makes itself
-    tests/house/doxygen.py ROOT WORK --html     makes WORK/html too
+    tests/house/doxygen.py ROOT WORK --html     makes WORK/html too, with the pages of docs, whose links it follows
 
 Public is a header without "IWYU pragma: private". Doxygen reads a copy of them in which the house's habits are spelled
 out: a comment `///` speaks for the declarations below it up to an empty line, and for members that it names in
@@ -18,6 +18,8 @@ import re
 import shutil
 import subprocess
 import sys
+
+import doxygen_pages
 
 TOKEN = re.compile(
     r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|[A-Za-z_]\w*|#(?:\\\n|[^\n])*|\s+|.', re.S
@@ -197,7 +199,7 @@ def documented_by_the_first(warning, lines):
 def warnings(root, work, html):
     """What Doxygen says of a copy of the public headers of `root`, without the false warnings that docs lists."""
     shutil.rmtree(work, ignore_errors=True)
-    said = []
+    said, headers = [], set()
     for path in sorted((root / "include").rglob("*")):
         if path.suffix in (".hpp", ".cuh") and "// IWYU pragma: private" not in path.read_text():
             copy = work / path.relative_to(root)
@@ -206,14 +208,19 @@ def warnings(root, work, html):
             concepts = []
             copy.write_text(spelled_out(text, path.stem, concepts))
             name = path.relative_to(root)
+            headers.add(str(path.relative_to(root / "include")))
             said += [f"{name}:{line}: warning: Concept {concept} is not documented." for line, concept in concepts]
     (work / "include/belay/namespaces.hpp").write_text(NAMESPACES)
     settings = (root / "docs/Doxyfile").read_text() + f"OUTPUT_DIRECTORY = {work}\n"
     settings += "GENERATE_HTML = YES\n" if html else "GENERATE_HTML = NO\nGENERATE_XML = YES\n"
+    if html:
+        settings += doxygen_pages.copy_pages(root, work, headers)
     ran = subprocess.run(["doxygen", "-"], input=settings, cwd=work, text=True, capture_output=True)
     said += [line.replace(f"{work}/", "") for line in ran.stderr.splitlines() if line.strip()]
     if ran.returncode != 0 and not said:
         said = [f"doxygen ended with {ran.returncode}"]
+    if html:
+        said += doxygen_pages.broken_links(work / "html")
     listed = (root / "docs/doxygen_false_warnings.txt").read_text().splitlines()
     listed = [line for line in listed if line[:1] not in ("", "#")]
     wrong = [line for line in said if not any(line.endswith(": warning: " + false) for false in listed)]
