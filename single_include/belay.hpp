@@ -2070,13 +2070,20 @@ inline constexpr bool reaches_peers_memory = directly_addressable<C> || mirrored
 template <class C>
 concept has_symmetric_memory = reaches_peers_memory<C>;
 
+/// Peers' memory is not addressed, and no mirror of it is kept: what is sent is received into memory of this rank
+/// alone, which `local_memory()`, a group of one, makes (see heap_of.hpp).
+template <class C>
+concept has_local_memory = communicator<C> && !has_symmetric_memory<C> && requires(const C& c) {
+  requires directly_addressable<std::remove_cvref_t<decltype(c.local_memory())>>;
+};
+
 /// Buffers are memory that the host does not address: `each(count, f)` runs a kernel there, `fetch(to, from, bytes)`
 /// and `place(to, from, bytes)` copy to and from memory of the host; all return when that is done. `scratch()` is
 /// memory there for what such a kernel tells the host. What ranks agree on travels on `control()`, the communicator of
 /// the same ranks for memory of the host.
 template <class C>
-concept works_on_device = communicator<C> && requires(const C& c, void* to, const void* from, std::size_t bytes,
-                                                      where at) {
+concept works_on_device = communicator<C> &&
+    requires(const C& c, void* to, const void* from, std::size_t bytes, where at) {
   { c.control().rank() } -> std::same_as<int>;
   { c.scratch() } -> std::same_as<std::span<std::byte>>;
   c.fetch(to, from, bytes, at);
@@ -2892,6 +2899,1172 @@ namespace belay::inline BELAY_ABI {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/comm/heap_of.hpp
+//
+// The heap of a group: symmetric memory where its ranks reach each other's; memory of this rank alone where they send
+// each other what is in it.
+
+// ---- belay/comm/symmetric.hpp
+//
+// A heap that is the same on every rank of a group: the n-th lease is at the same offset everywhere, so a rank
+// knows where its peers' slots are without asking. That holds because leasing is arithmetic on a list that all
+// ranks change in the same order; the cross-rank check level compares the lists.
+//
+// Where ranks can address each other's memory, a store through `slot.at(peer)` is the transfer. Where they cannot,
+// `at(peer)` is this rank's mirror of the peer's slot, and ranges travel by messages: `put` from the mirror to the
+// slot, `give` from the slot to a peer's mirror, both with the next `signal`. Code that puts, gives and signals runs
+// on either kind; on the first one, `put` and `give` have nothing left to do.
+//
+// A heap may follow a stream, as an arena does: what is released goes to another stream of the rank when that comes
+// after its last use. Peers come after by what the ranks synchronise.
+//
+//   belay::symmetric_heap heap(rank.world(), {.bytes = 1 << 20});
+//   const auto slot = heap.lease(4096, "rows");
+//   std::memcpy(slot.at(next), row, 64);
+//   heap.put(next, slot, 0, 64);
+//   heap.synchronize();
+
+// ---- belay/comm/symmetric_messages.hpp
+//
+// Symmetric memory whose ranks cannot address each other's: each has a mirror of every peer's part, and ranges
+// travel between a part and its mirrors in messages. What is put is copied at once and sent with the next signal,
+// so the receiver's memory changes only while it waits for that.
+
+// ---- belay/comm/symmetric_region.hpp
+//
+// Memory of the same size on every rank of a group, all of it mapped here. Every rank holds a share of the mapping and
+// the last one unmaps it: a rank that leaves early takes nothing away from those that still read.
+
+#include <sys/mman.h>
+
+namespace belay::inline BELAY_ABI {
+
+/// Whether pages stand behind the addresses: reserved; taken when they are first touched, which most of them may never
+/// be (mirrors); or never (a rehearsal).
+enum class backing { memory, when_touched, addresses_only };
+
+class symmetric_region {
+ public:
+  symmetric_region() = default;
+  symmetric_region(const symmetric_region& other) noexcept : mapping_(other.mapping_), stride_(other.stride_) {
+    if (mapping_ != nullptr) mapping_->holders.fetch_add(1, std::memory_order_relaxed);
+  }
+  symmetric_region& operator=(symmetric_region other) noexcept {
+    std::swap(mapping_, other.mapping_);
+    std::swap(stride_, other.stride_);
+    return *this;
+  }
+  ~symmetric_region() {
+    if (mapping_ != nullptr && mapping_->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete mapping_;
+  }
+
+  /// Maps `bytes` for each of `ranks` ranks, page aligned, zero at first. Throws `budget_error`.
+  [[nodiscard]] static symmetric_region map(int ranks, std::size_t bytes, backing kind, where at);
+
+  /// Over `ranks` parts of `stride` bytes each that are mapped already; the last holder calls `release(context)`.
+  [[nodiscard]] static symmetric_region adopt(int ranks, std::size_t stride, std::byte* first, void* context,
+                                              void (*release)(void*) noexcept);
+
+  /// What a part of `bytes` takes: whole pages. Throws `budget_error` for what no address space holds.
+  [[nodiscard]] static std::size_t stride_for(int ranks, std::size_t bytes, where at);
+
+  /// The first byte of `rank`'s part, as seen from here.
+  [[nodiscard]] std::byte* at(int rank) const noexcept {
+    if (mapping_ == nullptr) return nullptr;
+    return static_cast<std::byte*>(mapping_->first) + static_cast<std::size_t>(rank) * stride_;
+  }
+
+ private:
+  // What copies share: the standard's shared pointer costs every includer more than these lines.
+  struct mapping {
+    explicit mapping(std::size_t size) noexcept : bytes(size) {}
+    mapping(const mapping&) = delete;
+    mapping& operator=(const mapping&) = delete;
+    ~mapping() {
+      if (release != nullptr)
+        release(context);
+      else if (first != MAP_FAILED)
+        ::munmap(first, bytes);
+    }
+
+    std::size_t bytes;
+    void* first = MAP_FAILED;
+    void* context = nullptr;
+    void (*release)(void*) noexcept = nullptr;
+    std::atomic<int> holders{1};
+  };
+
+  mapping* mapping_ = nullptr;
+  std::size_t stride_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/symmetric_region.ipp
+//
+// Mapping symmetric memory.
+
+#include <unistd.h>
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL symmetric_region symmetric_region::map(int ranks, std::size_t bytes, backing kind, where at) {
+  symmetric_region out;
+  out.stride_ = stride_for(ranks, bytes, at);
+  const std::size_t total = out.stride_ * static_cast<std::size_t>(ranks);
+  if (total == 0) return out;
+  const int access = kind == backing::addresses_only ? PROT_NONE : PROT_READ | PROT_WRITE;
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (kind == backing::memory ? 0 : MAP_NORESERVE);
+  out.mapping_ = new mapping(total);
+  out.mapping_->first = ::mmap(nullptr, total, access, flags, -1, 0);
+  if (out.mapping_->first == MAP_FAILED) throw budget_error("symmetric memory", total, 0, at);
+  return out;
+}
+
+[[gnu::cold]] BELAY_DECL symmetric_region symmetric_region::adopt(int ranks, std::size_t stride, std::byte* first,
+                                                                  void* context, void (*release)(void*) noexcept) {
+  symmetric_region out;
+  out.stride_ = stride;
+  out.mapping_ = new mapping(stride * static_cast<std::size_t>(ranks));
+  out.mapping_->first = first;
+  out.mapping_->context = context;
+  out.mapping_->release = release;
+  return out;
+}
+
+[[gnu::cold]] BELAY_DECL std::size_t symmetric_region::stride_for(int ranks, std::size_t bytes, where at) {
+  const checked_size stride = checked_size(bytes).rounded_up(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
+  if (!(stride * static_cast<std::size_t>(ranks)).fits()) throw budget_error("address space", bytes, 0, at);
+  return stride.saturated();
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// All ranks of a group but this one.
+template <class Group>
+[[nodiscard]] std::vector<int> peers_of(const Group& group) {
+  std::vector<int> out;
+  for (int peer = 0; peer < group.size(); ++peer)
+    if (peer != layout_rank(group)) out.push_back(peer);
+  return out;
+}
+
+/// Which copy of a range a message is for.
+enum class mirror_side : std::uint64_t {
+  part,    // the receiver's own part
+  mirror,  // the receiver's mirror of the sender's part
+};
+
+/// Ranges of one rank's symmetric memory on their way to others.
+class put_queue {
+ public:
+  explicit put_queue(int ranks) : queues_(static_cast<std::size_t>(ranks)) {}
+
+  /// Queues `bytes` from `data` for `peer`, to be stored at `offset` of that side.
+  void push(int peer, mirror_side side, std::size_t offset, const std::byte* data, std::size_t bytes);
+
+  /// Sends what is queued for the ranks `to` and stores what comes from the ranks `from`; each of those calls the
+  /// same with this rank on its other list. Throws like an exchange.
+  template <class Group>
+  void signal(const Group& group, const symmetric_region& memory, std::size_t capacity, std::span<const int> to,
+              std::span<const int> from, where at) {
+    transfers_.clear();
+    for (int peer : to) {
+      queue& out = queue_of(peer);
+      out.sent = out.bytes.size();
+      transfers_.push_back(p2p::send(peer, std::span(&out.sent, 1), lengths_tag));
+    }
+    for (int peer : from) transfers_.push_back(p2p::receive(peer, std::span(&queue_of(peer).received, 1), lengths_tag));
+    group.exchange(transfers_, at);
+
+    transfers_.clear();
+    for (int peer : to) {
+      const queue& out = queue_of(peer);
+      if (out.sent > 0) transfers_.push_back(p2p::send(peer, std::span(out.bytes), ranges_tag));
+    }
+    for (int peer : from) {
+      queue& in = queue_of(peer);
+      if (in.received > in.arrived.size()) in.arrived.resize(static_cast<std::size_t>(in.received));
+      if (in.received > 0) transfers_.push_back(p2p::receive(peer, in.message(), ranges_tag));
+    }
+    group.exchange(transfers_, at);
+    for (int peer : to) {
+      queue_of(peer).bytes.clear();
+      queue_of(peer).last = nowhere;
+    }
+    for (int peer : from) store(group, memory, capacity, peer, queue_of(peer).message(), at);
+  }
+
+ private:
+  static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+  static constexpr int lengths_tag = 0x5e01;
+  static constexpr int ranges_tag = 0x5e02;
+
+  struct range {
+    mirror_side side;
+    std::uint64_t offset;
+    std::uint64_t bytes;
+  };
+  // To and from one peer. Its memory stays as large as its longest message.
+  struct queue {
+    std::vector<std::byte> bytes, arrived;
+    std::size_t last = nowhere;  // where the head of the last range is
+    std::uint64_t sent = 0, received = 0;
+
+    [[nodiscard]] std::span<std::byte> message() noexcept {
+      return std::span(arrived).first(static_cast<std::size_t>(received));
+    }
+  };
+  [[nodiscard]] queue& queue_of(int peer) noexcept { return queues_[static_cast<std::size_t>(peer)]; }
+
+  static range read(const std::byte* from) noexcept {
+    range out;
+    std::memcpy(&out, from, sizeof out);
+    return out;
+  }
+
+  template <class Group>
+  static void store(const Group& group, const symmetric_region& memory, std::size_t capacity, int from,
+                    std::span<const std::byte> message, where at) {
+    for (std::size_t place = 0; place + sizeof(range) <= message.size();) {
+      const range head = read(message.data() + place);
+      place += sizeof head;
+      if (head.bytes > message.size() - place || head.offset > capacity || head.bytes > capacity - head.offset) {
+        throw usage_error("rank " + std::to_string(from) + " put " + std::to_string(head.bytes) + " bytes at " +
+                              std::to_string(head.offset) + " of symmetric memory of " + std::to_string(capacity),
+                          at);
+      }
+      std::byte* const part = memory.at(head.side == mirror_side::part ? group.rank() : from);
+      std::memcpy(part + head.offset, message.data() + place, head.bytes);
+      place += head.bytes;
+    }
+  }
+
+  std::vector<queue> queues_;
+  std::vector<p2p> transfers_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/symmetric_messages.ipp
+//
+// Queueing ranges.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void put_queue::push(int peer, mirror_side side, std::size_t offset, const std::byte* data,
+                                std::size_t bytes) {
+  if (bytes == 0) return;
+  queue& to = queues_[static_cast<std::size_t>(peer)];
+  // Rows that lie side by side become one range.
+  if (to.last != nowhere) {
+    range before = read(to.bytes.data() + to.last);
+    if (before.side == side && before.offset + before.bytes == offset) {
+      before.bytes += bytes;
+      std::memcpy(to.bytes.data() + to.last, &before, sizeof before);
+      to.bytes.insert(to.bytes.end(), data, data + bytes);
+      return;
+    }
+  }
+  to.last = to.bytes.size();
+  const range head{side, offset, bytes};
+  const auto* raw = reinterpret_cast<const std::byte*>(&head);
+  to.bytes.insert(to.bytes.end(), raw, raw + sizeof head);
+  to.bytes.insert(to.bytes.end(), data, data + bytes);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/offset_allocator.hpp
+//
+// Hands out byte ranges of a region that it never touches. The same sequence of requests gives the same offsets, on
+// every rank and in the rehearsal that sizes the region: the extent that the rehearsal reached is the size of the
+// arena, and no fragmentation is discovered at run time. It is an address-ordered first-fit allocator with coalescing.
+// A free range remembers what has used it, and is given only to what comes after that (device/stream_clock.hpp). All
+// nodes exist from the start, so it allocates nothing later.
+//
+//   belay::offset_allocator offsets(std::size_t{1} << 20, 64);
+//   belay::lease_chain chain;
+//   const std::optional<std::size_t> at = offsets.allocate(4096, chain);  // nothing where the region is full
+//   offsets.release(chain);                                               // ends all leases of the chain
+
+// ---- belay/device/tier.hpp
+//
+// Memory comes in tiers, each with a budget of its own. A meter counts what is leased from a tier, over all its
+// arenas, so that live and peak bytes are one number a tier and can be compared with the plan.
+//
+//   belay::budget limit;                                     // unlimited
+//   limit[belay::tier::host] = std::size_t{8} << 30;
+//   belay::tier_meters meters;
+//   const std::size_t peak = meters[belay::tier::device].peak_bytes();
+
+namespace belay::inline BELAY_ABI {
+
+/// Kinds of memory, fastest first. A CPU-only rank uses `device` for what its layers compute on and
+/// `host` for staging.
+enum class tier : std::uint8_t { device, pinned, host, file };
+
+/// What has tier device: the host itself, which addresses all tiers, or a device to which lower tiers are copied.
+enum class computes_on : std::uint8_t { host, device };
+
+/// The number of tiers, and a budget without a limit.
+inline constexpr std::size_t tier_count = 4;
+inline constexpr std::size_t unlimited_bytes = std::numeric_limits<std::size_t>::max();
+
+/// The name, as flags and plans have it: "device", "pinned", "host", "file".
+[[nodiscard]] constexpr const char* name(tier where) noexcept {
+  switch (where) {
+    case tier::device: return "device";
+    case tier::pinned: return "pinned";
+    case tier::host: return "host";
+    case tier::file: return "file";
+  }
+  return "unknown";
+}
+
+/// Where the bytes of tier file are: on a disk, or in the machine's memory, as those of tmpfs.
+enum class file_bytes : std::uint8_t { on_disk, in_memory };
+
+/// Bytes that one rank may use of each tier; unlimited by default.
+struct budget {
+  /// Bytes a tier; all unlimited where nothing is said.
+  std::array<std::size_t, tier_count> bytes{unlimited_bytes, unlimited_bytes, unlimited_bytes, unlimited_bytes};
+
+  /// Bytes of a tier.
+  [[nodiscard]] constexpr std::size_t operator[](tier where) const noexcept {
+    return bytes[static_cast<std::size_t>(where)];
+  }
+  [[nodiscard]] constexpr std::size_t& operator[](tier where) noexcept {
+    return bytes[static_cast<std::size_t>(where)];
+  }
+};
+
+/// Bytes that one rank has leased from one tier, now and at most, and how often memory was obtained for it. The latter
+/// does not change after the first step.
+class tier_meter {
+ public:
+  /// Counts bytes taken and given back, and calls that took memory of the system.
+  void add(std::size_t bytes) noexcept {
+    live_ += bytes;
+    if (live_ > peak_) peak_ = live_;
+  }
+  void remove(std::size_t bytes) noexcept { live_ -= bytes; }
+  void count_allocation() noexcept { ++allocations_; }
+  /// The peak restarts from what is live now.
+  void restart_peak() noexcept { peak_ = live_; }
+
+  /// Bytes now, the most there were, and calls that took memory.
+  [[nodiscard]] std::size_t live_bytes() const noexcept { return live_; }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }
+  [[nodiscard]] std::uint64_t allocations() const noexcept { return allocations_; }
+
+ private:
+  std::size_t live_ = 0;
+  std::size_t peak_ = 0;
+  std::uint64_t allocations_ = 0;
+};
+
+/// The meters of one rank, one for each tier.
+class tier_meters {
+ public:
+  /// The meter of a tier.
+  [[nodiscard]] tier_meter& operator[](tier where) noexcept { return meters_[static_cast<std::size_t>(where)]; }
+  [[nodiscard]] const tier_meter& operator[](tier where) const noexcept {
+    return meters_[static_cast<std::size_t>(where)];
+  }
+
+ private:
+  std::array<tier_meter, tier_count> meters_{};
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Alignment and granularity of every lease, in bytes: one cache line.
+inline constexpr std::size_t lease_alignment = 64;
+
+/// Bytes that a lease of `bytes` takes. Where `bytes` is more than any memory holds, so is the result.
+[[nodiscard]] constexpr std::size_t leased_size(std::size_t bytes) noexcept {
+  if (bytes > largest_size) [[unlikely]]
+    return unlimited_bytes;
+  return (bytes + lease_alignment - 1) / lease_alignment * lease_alignment;
+}
+
+/// Leases that end together, linked through the nodes of the allocator.
+struct lease_chain {
+  /// The newest lease of the chain.
+  std::uint32_t head = 0xffffffffU;
+  [[nodiscard]] bool empty() const noexcept { return head == 0xffffffffU; }
+};
+
+class offset_allocator {
+ public:
+  /// A region of `capacity_bytes` with at most `max_leases` (below 2^31) at a time. The meter, if any, counts every
+  /// lease.
+  offset_allocator(std::size_t capacity_bytes, std::size_t max_leases, tier_meter* meter = nullptr,
+                   where at = where::current())
+      : capacity_(capacity_bytes), meter_(meter) {
+    nodes_.reserve(nodes_for(max_leases, at));
+    clear();
+  }
+
+  /// The offset of a range of at least `bytes`, rounded up to a multiple of `lease_alignment`, whose former users come
+  /// before what `user` comes after. The lease is added to `chain`. Nothing where the region has no such room or all
+  /// leases are in use. Zero bytes are a range of size zero at offset 0.
+  [[nodiscard]] std::optional<std::size_t> allocate(std::size_t bytes, lease_chain& chain,
+                                                    const stream_clock& user = {}) {
+    const std::size_t size = leased_size(bytes);
+    if (size == 0) return 0;
+    node* const nodes = nodes_.data();
+    std::uint32_t at = nodes[edge].next_free;
+    // Ends: no request is larger than the edge, which nobody has used.
+    while (!nodes[at].free_for(user) || (nodes[at].size < size && !widen(at, size, user))) at = nodes[at].next_free;
+    if (at == edge) return std::nullopt;
+    if (nodes[at].size == size) {
+      unlink_free(at);
+    } else {
+      at = take_front(at, size);
+      if (at == edge) return std::nullopt;
+    }
+    node& taken = nodes[at];
+    taken.leased = true;
+    taken.chained = chain.head;
+    chain.head = at;
+    live_ += size;
+    if (live_ > peak_) peak_ = live_;
+    const std::size_t offset = taken.offset;
+    if (offset + size > extent_) extent_ = offset + size;
+    if (meter_ != nullptr) meter_->add(size);
+    return offset;
+  }
+
+  /// A lease with a chain of its own.
+  struct range {
+    /// Where the bytes begin, and the chain of that lease alone.
+    std::size_t offset = 0;
+    lease_chain chain;
+  };
+  /// The same, with a chain of its own; nothing where there is no room.
+  [[nodiscard]] std::optional<range> allocate(std::size_t bytes) {
+    range out;
+    const auto offset = allocate(bytes, out.chain);
+    if (!offset) return std::nullopt;
+    out.offset = *offset;
+    return out;
+  }
+
+  /// Ends every lease of the chain, which its compute stream has used up to `now`, the clock of that stream.
+  void release(lease_chain& chain, const stream_clock& now = {}) noexcept {
+    const std::uint64_t place = now.place(stream_kind::compute);
+    const auto used_by_compute = [&](node& freed) {
+      freed.used_by.set(stream_kind::compute, place);
+      freed.awaited = false;
+    };
+    release_with(chain, used_by_compute, now);
+  }
+  /// The same with `used_by(offset, bytes)` for each lease: a clock of all that has used it.
+  template <std::invocable<std::size_t, std::size_t> UsedBy>
+  void release(lease_chain& chain, const UsedBy& used_by, const stream_clock& now) noexcept {
+    const auto used_by_others = [&](node& freed) {
+      freed.used_by = used_by(freed.offset, freed.size);
+      freed.awaited = !now.covers(freed.used_by);
+    };
+    release_with(chain, used_by_others, now);
+  }
+
+  /// Calls visit(offset, bytes) for every lease of the chain.
+  void each(const lease_chain& chain, auto&& visit) const {
+    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained) visit(nodes_[at].offset, nodes_[at].size);
+  }
+  /// Bytes of all leases of the chain.
+  [[nodiscard]] std::size_t bytes_of(const lease_chain& chain) const noexcept {
+    std::size_t bytes = 0;
+    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained) bytes += nodes_[at].size;
+    return bytes;
+  }
+
+  /// Moves the lease at `offset` from one chain to another; false when `from` does not hold it.
+  [[nodiscard]] bool transfer(std::size_t offset, lease_chain& from, lease_chain& to) noexcept {
+    for (std::uint32_t* link = &from.head; *link != none; link = &nodes_[*link].chained) {
+      if (nodes_[*link].offset != offset) continue;
+      const std::uint32_t moved = *link;
+      *link = nodes_[moved].chained;
+      nodes_[moved].chained = to.head;
+      to.head = moved;
+      return true;
+    }
+    return false;
+  }
+
+  /// Moves every lease of `from` to `to`.
+  void append(lease_chain& from, lease_chain& to) noexcept {
+    std::uint32_t* end = &from.head;
+    while (*end != none) end = &nodes_[*end].chained;
+    *end = to.head;
+    to.head = from.head;
+    from.head = none;
+  }
+
+  /// Ends every lease: a step reclaims with it what lost handles held. `used` is what has used the region.
+  void clear(const stream_clock& used = {}) noexcept {
+    if (meter_ != nullptr) meter_->remove(live_);
+    live_ = 0;
+    spare_ = edge;
+    nodes_.resize(2);
+    constexpr std::uint32_t whole = 1;
+    const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
+    nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false};
+    nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true};
+    nodes_[whole].leased = first_free == edge;  // an empty region
+  }
+
+  /// Bytes in all, leased now, and the most that were at a time.
+  [[nodiscard]] std::size_t capacity_bytes() const noexcept { return capacity_; }
+  [[nodiscard]] std::size_t live_bytes() const noexcept { return live_; }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }
+  /// The highest end of any lease so far: what the region must have been at least.
+  [[nodiscard]] std::size_t extent_bytes() const noexcept { return extent_; }
+  /// Leases that have not ended. Linear in the number of ranges.
+  [[nodiscard]] std::size_t lease_count() const noexcept {
+    std::size_t count = 0;
+    for (std::uint32_t at = nodes_[edge].next; at != edge; at = nodes_[at].next) count += nodes_[at].leased ? 1 : 0;
+    return count;
+  }
+
+ private:
+  static constexpr std::uint32_t none = 0xffffffffU;
+  // Node 0 closes both rings, that of all ranges and that of the free ones, so that no list has an end to test for.
+  static constexpr std::uint32_t edge = 0;
+
+  struct node {
+    std::size_t offset = 0;
+    std::size_t size = 0;
+    stream_clock used_by;           // of a free range
+    std::uint32_t previous = edge;  // in address order
+    std::uint32_t next = edge;
+    std::uint32_t previous_free = edge;  // free ranges only, in address order
+    std::uint32_t next_free = edge;
+    std::uint32_t chained = none;  // a lease: the next of its chain; a spare node: the next spare, or edge
+    bool leased = false;
+    bool awaited = false;  // a free range that another stream than that of the compute may use
+
+    [[nodiscard]] bool free_for(const stream_clock& user) const noexcept {
+      return used_by.place(stream_kind::compute) <= user.place(stream_kind::compute) &&
+             (!awaited || user.covers(used_by));
+    }
+  };
+
+  [[nodiscard]] static std::size_t nodes_for(std::size_t max_leases, where at) {
+    if (max_leases >= std::size_t{1} << 31) {
+      throw usage_error(
+          "an allocator for " + std::to_string(max_leases) + " leases at a time: it has room for less than 2^31", at);
+    }
+    return 2 * max_leases + 2;
+  }
+
+  template <class Note>
+  void release_with(lease_chain& chain, const Note& note, const stream_clock& now) noexcept {
+    std::uint32_t at = chain.head;
+    if (at == none) return;
+    chain.head = none;
+    std::size_t bytes = 0;
+    do {
+      const std::uint32_t next = nodes_[at].chained;
+      bytes += nodes_[at].size;
+      note(nodes_[at]);
+      free_node(at, now);
+      at = next;
+    } while (at != none);
+    live_ -= bytes;
+    if (meter_ != nullptr) meter_->remove(bytes);
+  }
+
+  void recycle(std::uint32_t at) noexcept {
+    nodes_[at].chained = spare_;
+    spare_ = at;
+  }
+
+  // A new node takes the first `size` bytes of the free node `at`, which keeps the rest and its position in the free
+  // list. Returns the edge where all nodes are in use.
+  std::uint32_t take_front(std::uint32_t at, std::size_t size) noexcept {
+    if (spare_ == edge) [[unlikely]] {
+      if (nodes_.size() == nodes_.capacity()) return edge;
+      nodes_.emplace_back().chained = edge;  // within what was reserved
+      spare_ = static_cast<std::uint32_t>(nodes_.size() - 1);
+    }
+    node* const nodes = nodes_.data();
+    const std::uint32_t taken = spare_;
+    node& rest = nodes[at];
+    node& front = nodes[taken];
+    const std::uint32_t before = rest.previous;
+    spare_ = front.chained;
+    front.offset = rest.offset;
+    front.size = size;
+    front.previous = before;
+    front.next = at;
+    nodes[before].next = taken;
+    rest.previous = taken;
+    rest.offset += size;
+    rest.size -= size;
+    return taken;
+  }
+
+  void unlink_free(std::uint32_t at) noexcept {
+    node* const nodes = nodes_.data();
+    const std::uint32_t before = nodes[at].previous_free;
+    const std::uint32_t after = nodes[at].next_free;
+    nodes[before].next_free = after;
+    nodes[after].previous_free = before;
+  }
+
+  // Makes the free node `at` larger, to `size` bytes, by what follows it and is free for `user` too.
+  bool widen(std::uint32_t at, std::size_t size, const stream_clock& user) noexcept {
+    node* const nodes = nodes_.data();
+    std::size_t have = nodes[at].size;
+    for (std::uint32_t next = nodes[at].next; have < size; next = nodes[next].next) {
+      if (nodes[next].leased || !nodes[next].free_for(user)) return false;
+      have += nodes[next].size;
+    }
+    while (nodes[at].size < size) {
+      const std::uint32_t next = nodes[at].next;
+      const std::size_t lacks = size - nodes[at].size;
+      if (nodes[next].size > lacks) {
+        nodes[at].size = size;
+        nodes[next].offset += lacks;
+        nodes[next].size -= lacks;
+      } else {
+        nodes[at].size += nodes[next].size;
+        unlink_free(next);
+        unlink(next);
+      }
+    }
+    return true;
+  }
+
+  // Removes a node that was merged into a neighbour from the address order.
+  void unlink(std::uint32_t at) noexcept {
+    node* const nodes = nodes_.data();
+    const std::uint32_t before = nodes[at].previous;
+    const std::uint32_t after = nodes[at].next;
+    nodes[before].next = after;
+    nodes[after].previous = before;
+    recycle(at);
+  }
+
+  // Whether two free ranges are one: both have had users, which come before `now`, or none. What nobody has used stays
+  // apart, and so does what is awaited, so that neither is taken for the other.
+  [[nodiscard]] static bool alike(node& one, node& other, const stream_clock& now) noexcept {
+    if (one.awaited) one.awaited = !now.covers(one.used_by);
+    if (other.awaited) other.awaited = !now.covers(other.used_by);
+    if (one.awaited || other.awaited) return false;
+    return (one.used_by.place(stream_kind::compute) == 0) == (other.used_by.place(stream_kind::compute) == 0);
+  }
+  // All users of `other` are users of `into`, which is like it.
+  static void join(node& into, const node& other) noexcept {
+    const std::uint64_t place = other.used_by.place(stream_kind::compute);
+    if (into.used_by.place(stream_kind::compute) < place) into.used_by.set(stream_kind::compute, place);
+  }
+
+  // A range that becomes free is merged with free neighbours like it, and has all their users.
+  void free_node(std::uint32_t at, const stream_clock& now) noexcept {
+    node* const nodes = nodes_.data();
+    node& freed = nodes[at];
+    const std::size_t size = freed.size;
+    const std::uint32_t before = freed.previous;
+    const std::uint32_t after = freed.next;
+    const bool joins_before = !nodes[before].leased && alike(nodes[before], freed, now);
+    if (!nodes[after].leased && alike(nodes[after], freed, now)) {
+      nodes[after].offset = freed.offset;
+      nodes[after].size += size;
+      join(nodes[after], freed);
+      unlink(at);
+      if (joins_before) {
+        nodes[after].offset = nodes[before].offset;
+        nodes[after].size += nodes[before].size;
+        join(nodes[after], nodes[before]);
+        unlink_free(before);
+        unlink(before);
+      }
+    } else if (joins_before) {
+      nodes[before].size += size;
+      join(nodes[before], freed);
+      unlink(at);
+    } else {
+      freed.leased = false;
+      link_free(at);
+    }
+  }
+
+  void link_free(std::uint32_t at) noexcept {
+    node* const nodes = nodes_.data();
+    std::uint32_t after = nodes[at].next;
+    while (nodes[after].leased && after != edge) after = nodes[after].next;
+    const std::uint32_t before = nodes[after].previous_free;
+    nodes[at].next_free = after;
+    nodes[at].previous_free = before;
+    nodes[before].next_free = at;
+    nodes[after].previous_free = at;
+  }
+
+  std::vector<node> nodes_;  // those that were ever needed at a time; never more than were reserved
+  std::size_t capacity_;
+  tier_meter* meter_;
+  std::size_t live_ = 0;
+  std::size_t peak_ = 0;
+  std::size_t extent_ = 0;
+  std::uint32_t spare_ = edge;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/uses_in_flight.hpp
+//
+// The bytes of an arena that work of other streams uses, and until when.
+
+#include <algorithm>
+
+namespace belay::inline BELAY_ABI {
+
+/// Has room for as many uses as were in flight at a time.
+class uses_in_flight {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return uses_.empty(); }
+
+  /// Bytes from `first` on are used until what `until` says; one that was said of the same place without an end has it
+  /// now. Forgets what `now` comes after.
+  void add(std::size_t first, std::size_t bytes, const stream_clock& until, const stream_clock& now) {
+    forget(now);
+    for (use& one : uses_) {
+      if (one.first != first || one.until != stream_clock::unknown()) continue;
+      one = {first, first + bytes, until};
+      return;
+    }
+    uses_.push_back({first, first + bytes, until});
+  }
+  void forget(const stream_clock& now) noexcept {
+    std::erase_if(uses_, [&](const use& one) { return now.covers(one.until); });
+  }
+
+  [[nodiscard]] bool within(std::size_t first, std::size_t bytes) const noexcept {
+    return std::any_of(uses_.begin(), uses_.end(), [&](const use& one) { return one.meets(first, bytes); });
+  }
+  /// `used` becomes what comes after all uses of these bytes.
+  void join(std::size_t first, std::size_t bytes, stream_clock& used) const noexcept {
+    for (const use& one : uses_)
+      if (one.meets(first, bytes)) used.join(one.until);
+  }
+  /// Ends uses that were never begun; `used` becomes what comes after all others.
+  void join_known(stream_clock& used) noexcept {
+    std::erase_if(uses_, [](const use& one) { return one.until == stream_clock::unknown(); });
+    for (const use& one : uses_) used.join(one.until);
+  }
+
+ private:
+  struct use {
+    std::size_t first, end;
+    stream_clock until;
+
+    [[nodiscard]] bool meets(std::size_t from, std::size_t bytes) const noexcept {
+      return first < from + bytes && from < end;
+    }
+  };
+
+  std::vector<use> uses_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// How much a symmetric heap holds. `bytes` and `max_slots` are the same on every rank; the meter outlives the heap.
+struct symmetric_heap_options {
+  std::size_t bytes = 0;         // of each rank's part
+  std::size_t max_slots = 4096;  // leases at a time
+  tier_meter* meter = nullptr;   // counts this rank's leased bytes; null: nothing does
+  where at = where::current();   // told of a heap that the standard library makes (`emplace`, `make_unique`)
+};
+
+/// Symmetric memory of a group of ranks. Made by all of them together; leasing and releasing are local and free of
+/// allocation, and every rank does them in the same order. Stays mapped on every rank until the last rank's heap is
+/// gone: the destructor is local.
+template <class Group>
+class symmetric_heap {
+  static_assert(has_symmetric_memory<Group>,
+                "a symmetric heap needs a group whose ranks can address each other's memory, or one that agrees on its "
+                "size and exchanges messages");
+
+ public:
+  /// Whether `at(peer)` is the peer's memory itself.
+  static constexpr bool direct = directly_addressable<Group>;
+
+  /// A lease: a range at one offset on every rank. A plain value; it owns nothing and is void once released.
+  class slot {
+   public:
+    slot() = default;
+
+    /// This rank's bytes, 64-byte aligned. Throws `usage_error` in checked builds when the slot is stale.
+    [[nodiscard]] std::byte* local(where at = where::current()) const {
+      return this->at(layout_rank(heap_->group_), at);
+    }
+    /// The same slot on `peer`, a rank of the group, or this rank's mirror of it. When a rank accesses it is up to
+    /// the program.
+    [[nodiscard]] std::byte* at(int peer, where at = where::current()) const {
+      if constexpr (checked(check_level::local)) heap_->expect_live(*this, peer, at);
+      return heap_->region_.at(peer) + offset_;
+    }
+    [[nodiscard]] std::size_t offset_bytes() const noexcept { return offset_; }
+    [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
+    [[nodiscard]] std::uint32_t generation() const noexcept { return generation_; }
+    /// False for a default-made slot and for one that was released.
+    [[nodiscard]] bool live() const noexcept { return heap_ != nullptr && heap_->is_live(*this); }
+
+   private:
+    friend class symmetric_heap;
+    const symmetric_heap* heap_ = nullptr;
+    std::size_t offset_ = 0;
+    std::size_t bytes_ = 0;
+    std::uint32_t record_ = 0;
+    std::uint32_t generation_ = 0;
+  };
+
+  /// Collective. Throws `comm_error` (mismatch) when the ranks disagree on the size, `budget_error` when the
+  /// system has no memory.
+  symmetric_heap(Group group, symmetric_heap_options options, where at = where::current())
+      : group_(std::move(group)),
+        region_(make_region(group_, options.bytes, site_of(options, at))),
+        post_(direct ? 0 : group_.size()),
+        others_(direct ? std::vector<int>{} : peers_of(group_)),
+        offsets_(options.bytes, options.max_slots, options.meter),
+        records_(options.max_slots) {
+    for (std::size_t i = records_.size(); i-- > 0;) recycle(static_cast<std::uint32_t>(i));
+  }
+  symmetric_heap(const symmetric_heap&) = delete;  // slots name their heap
+  symmetric_heap& operator=(const symmetric_heap&) = delete;
+
+  /// From here on leases are the stream's whose clock this is, and end in its order. The same on every rank. Until then
+  /// they are those of a stream that waits for no other.
+  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
+
+  /// The next lease; `tag` (a string that outlives it) is named in errors. Throws `budget_error` when there is
+  /// no room and `usage_error` when all slots are in use.
+  [[nodiscard]] slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
+    return lease_after(*clock_, bytes, tag, at);
+  }
+  /// The same for work of the stream `user` that begins after `ready`, an event of the heap's stream: that work is said
+  /// by `used_until`.
+  [[nodiscard]] slot lease_for(stream_kind user, const stream_event& ready, std::size_t bytes, const char* tag,
+                               where at = where::current()) {
+    const slot out = lease_after(ready.clock().within(user), bytes, tag, at);
+    if (bytes > 0) in_flight_.add(out.offset_, bytes, stream_clock::unknown(), *clock_);
+    return out;
+  }
+  /// Work of another stream uses the slot until `over`; its lease may end before.
+  void used_until(const stream_event& over, const slot& used) {
+    if (used.bytes_ > 0) in_flight_.add(used.offset_, used.bytes_, over.clock(), *clock_);
+  }
+
+  /// Ends a lease. A stale slot is a `usage_error` in checked builds and ignored, but counted, otherwise.
+  void release(const slot& lease, where at = where::current()) {
+    [[maybe_unused]] const auto turn = checked_call("release of symmetric memory", at);
+    if (!is_live(lease)) {
+      ++misused_;
+      if constexpr (checked(check_level::local)) expect_live(lease, layout_rank(group_), at);
+      return;
+    }
+    end(lease.record_);
+  }
+
+  /// Ends every lease: what a step does when handles were lost. Slots still held become stale. A use whose end nobody
+  /// has said ends too.
+  void reclaim() noexcept {
+    in_flight_.forget(*clock_);
+    if (live_slots_ == 0 && in_flight_.empty()) return;
+    stream_clock used(stream_kind::compute, clock_->place(stream_kind::compute));
+    in_flight_.join_known(used);
+    for (std::size_t i = 0; i < records_.size(); ++i) {
+      if (records_[i].live) retire(static_cast<std::uint32_t>(i));
+    }
+    offsets_.clear(used);
+  }
+
+  /// A range of `slot.at(peer)` has been written and goes to the peer's slot; in place there when the next signal to
+  /// that peer has been received. Until then it may not be put by another rank.
+  void put(int peer, const slot& to, std::size_t offset, std::size_t bytes, where at = where::current()) {
+    expect_range(to, peer, offset, bytes, at);
+    put_bytes(peer, to.offset_ + offset, bytes);
+  }
+  /// A range of this rank's own slot has been written and is to be read by `peer` through `at` this rank: it is there
+  /// when the next signal to that peer has been received.
+  void give(int peer, const slot& from, std::size_t offset, std::size_t bytes, where at = where::current()) {
+    expect_range(from, peer, offset, bytes, at);
+    give_bytes(peer, from.offset_ + offset, bytes);
+  }
+  /// Tells the ranks `to` that what this rank has put and given to them is there, and returns when the ranks `from`
+  /// have told the same; each of those calls it with this rank on its other list. Throws `comm_error` like an exchange.
+  void signal(std::span<const int> to, std::span<const int> from, where at = where::current()) {
+    if constexpr (direct) {
+      const std::byte token{};
+      std::byte taken{};
+      std::vector<p2p> transfers;
+      for (int peer : to) transfers.push_back(p2p::send(peer, std::span(&token, 0), signal_tag));
+      for (int peer : from) transfers.push_back(p2p::receive(peer, std::span(&taken, 0), signal_tag));
+      group_.exchange(transfers, at);
+    } else {
+      post_.signal(group_, region_, offsets_.capacity_bytes(), to, from, at);
+    }
+  }
+  /// Signals between all ranks: what anybody has put and given before is there. Collective.
+  void synchronize(where at = where::current()) { synchronize_in(group_, at); }
+
+  /// What a stream's work does instead, beside `base`: `place` is from the region's begin, and the messages are `calls`
+  /// of the same group in the stream. One thing at a time, of the host and of streams, puts, gives or signals.
+  void put_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
+    if constexpr (!direct) {
+      if (peer != layout_rank(group_)) post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);
+    }
+  }
+  void give_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
+    const int me = layout_rank(group_);
+    if constexpr (!direct) {
+      if (peer != me) post_.push(peer, mirror_side::mirror, place, region_.at(me) + place, bytes);
+    }
+  }
+  template <class Calls>
+  void synchronize_in(const Calls& calls, where at) {
+    if constexpr (direct)
+      calls.barrier(at);
+    else
+      post_.signal(calls, region_, offsets_.capacity_bytes(), others_, others_, at);
+  }
+
+  /// Compares the live slots of all ranks where BELAY_CHECKS is 2, and does nothing elsewhere. Collective;
+  /// throws `comm_error` (mismatch) on every rank.
+  void audit(where at = where::current()) const {
+    if constexpr (checked(check_level::across_ranks)) {
+      std::vector<std::uint64_t> all(static_cast<std::size_t>(group_.size()));
+      const std::uint64_t mine[] = {digest()};
+      all_gather(control_of(group_), mine, all, at);
+      comm_error::details what;
+      for (int q = 1; q < group_.size(); ++q) {
+        if (all[static_cast<std::size_t>(q)] != all[0])
+          what.culprits.push_back(group_.members()[static_cast<std::size_t>(q)]);
+      }
+      if (what.culprits.empty()) return;
+      what.fault = comm_fault::mismatch;
+      what.operation = "symmetric heap audit";
+      what.bytes = offsets_.live_bytes();
+      what.message = "the live slots differ from those of the group's first rank; here: " + list();
+      what.here = at;
+      throw comm_error(std::move(what));
+    }
+  }
+
+  /// The group; the bytes of each rank's part, those leased now, and the most that were at a time.
+  [[nodiscard]] const Group& group() const noexcept { return group_; }
+  [[nodiscard]] std::size_t capacity_bytes() const noexcept { return offsets_.capacity_bytes(); }
+  [[nodiscard]] std::size_t live_bytes() const noexcept { return offsets_.live_bytes(); }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept { return offsets_.peak_bytes(); }
+  /// The highest end of any lease so far: what the heap must have held at least.
+  [[nodiscard]] std::size_t extent_bytes() const noexcept { return offsets_.extent_bytes(); }
+  [[nodiscard]] std::size_t live_slots() const noexcept { return live_slots_; }
+  /// Releases of slots that were not live.
+  [[nodiscard]] std::uint64_t misused() const noexcept { return misused_; }
+
+  /// Where the region begins on `peer`, as this rank addresses it: for a stream's work, which runs when the slot that
+  /// it was queued for may have been released.
+  [[nodiscard]] std::byte* base(int peer) const { return region_.at(peer); }
+
+  /// The live slots, for messages: "'dispatch' 4096 bytes at 0 leased at train.cpp:88; ..."
+  [[nodiscard]] std::string list() const {
+    std::string out;
+    for (const record& entry : records_) {
+      if (!entry.live) continue;
+      out += (out.empty() ? "'" : "; '") + std::string(entry.tag) + "' " + std::to_string(entry.bytes) + " bytes at " +
+             std::to_string(entry.offset) + " leased at " + entry.at.text();
+    }
+    return out.empty() ? "none" : out;
+  }
+
+ private:
+  // Ranks lease in the same order, so that it is a call of the rank's, where the backend looks after those.
+  [[nodiscard]] auto checked_call(const char* what, const where& at) const {
+    if constexpr (checked(check_level::local) && requires { group_.checked_call(what, at); }) {
+      return group_.checked_call(what, at);
+    } else {
+      return 0;
+    }
+  }
+
+  static constexpr std::uint32_t none = 0xffffffffU;
+  static constexpr int signal_tag = 0x5e00;
+
+  // Options that were not written as a list of values have the line of their type, here.
+  static where site_of(const symmetric_heap_options& options, where at) noexcept {
+    const bool known = !options.at.in_standard_library() && std::strcmp(options.at.file, where::current().file) != 0;
+    return at.in_standard_library() && known ? options.at : at;
+  }
+  static symmetric_region make_region(const Group& group, std::size_t bytes, where at) {
+    if constexpr (direct) {
+      return group.make_symmetric(bytes, at);
+    } else {
+      group.agree_symmetric(bytes, at);
+      return symmetric_region::map(group.size(), bytes, backing::when_touched, at);
+    }
+  }
+
+  struct record {
+    lease_chain chain;
+    std::size_t offset = 0;
+    std::size_t bytes = 0;
+    const char* tag = "";
+    where at;
+    std::uint32_t generation = 0;
+    std::uint32_t next = none;
+    bool live = false;
+  };
+
+  [[nodiscard]] slot lease_after(const stream_clock& user, std::size_t bytes, const char* tag, where at) {
+    [[maybe_unused]] const auto turn = checked_call("lease of symmetric memory", at);
+    if (free_ == none) {
+      throw usage_error(
+          "all " + std::to_string(records_.size()) + " slots of the symmetric heap are in use, wanted one for " + tag,
+          at);
+    }
+    record& entry = records_[free_];
+    const auto offset = offsets_.allocate(bytes, entry.chain, user);
+    if (!offset) {
+      throw budget_error(std::string("symmetric heap (") + tag + ")", bytes,
+                         offsets_.capacity_bytes() - offsets_.live_bytes(), at);
+    }
+    slot out;
+    out.heap_ = this;
+    out.offset_ = *offset;
+    out.bytes_ = bytes;
+    out.record_ = free_;
+    out.generation_ = entry.generation;
+    entry.offset = *offset;
+    entry.bytes = bytes;
+    entry.tag = tag;
+    entry.at = at;
+    entry.live = true;
+    free_ = entry.next;
+    ++live_slots_;
+    return out;
+  }
+
+  [[nodiscard]] bool is_live(const slot& lease) const noexcept {
+    return lease.heap_ == this && lease.record_ < records_.size() && records_[lease.record_].live &&
+           records_[lease.record_].generation == lease.generation_;
+  }
+
+  void expect_live(const slot& lease, int peer, where at) const {
+    if (!is_live(lease)) {
+      throw usage_error("a slot of the symmetric heap (" + std::to_string(lease.bytes_) + " bytes at " +
+                            std::to_string(lease.offset_) + ") is used after its release",
+                        at);
+    }
+    if (peer < 0 || peer >= group_.size()) {
+      throw usage_error("peer " + std::to_string(peer) + " is no rank of a group of " + std::to_string(group_.size()),
+                        at);
+    }
+  }
+
+  void expect_range(const slot& lease, int peer, std::size_t offset, std::size_t bytes, where at) const {
+    if constexpr (checked(check_level::local)) expect_live(lease, peer, at);
+    if (offset <= lease.bytes_ && bytes <= lease.bytes_ - offset) return;
+    throw usage_error(
+        std::to_string(bytes) + " bytes at " + std::to_string(offset) + " of a slot of " + std::to_string(lease.bytes_),
+        at);
+  }
+
+  void recycle(std::uint32_t index) noexcept {
+    records_[index].next = free_;
+    free_ = index;
+  }
+  void end(std::uint32_t index) noexcept {
+    record& entry = records_[index];
+    in_flight_.forget(*clock_);
+    const stream_clock here(stream_kind::compute, clock_->place(stream_kind::compute));
+    const auto used_by = [&](std::size_t offset, std::size_t bytes) {
+      stream_clock used = here;
+      in_flight_.join(offset, bytes, used);
+      return used;
+    };
+    offsets_.release(entry.chain, used_by, *clock_);
+    retire(index);
+  }
+  void retire(std::uint32_t index) noexcept {
+    record& entry = records_[index];
+    entry.chain = {};
+    entry.live = false;
+    ++entry.generation;
+    --live_slots_;
+    recycle(index);
+  }
+
+  [[nodiscard]] std::uint64_t digest() const noexcept {
+    fnv1a hash(0);
+    for (const record& entry : records_) {
+      if (!entry.live) continue;
+      const std::size_t words[] = {entry.offset, entry.bytes, entry.generation};
+      hash.add(shape_of(words));
+    }
+    return hash.value();
+  }
+
+  Group group_;
+  symmetric_region region_;
+  put_queue post_;
+  std::vector<int> others_;  // the peers; where they are mirrored
+  offset_allocator offsets_;
+  std::vector<record> records_;
+  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
+  uses_in_flight in_flight_;
+  std::uint32_t free_ = none;
+  std::size_t live_slots_ = 0;
+  std::uint64_t misused_ = 0;
+};
+
+template <class Group>
+symmetric_heap(Group, symmetric_heap_options) -> symmetric_heap<Group>;
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Stands for the symmetric memory of groups that have none.
+struct no_symmetric_heap {
+  explicit no_symmetric_heap(const auto&...) noexcept {}
+  /// Nothing is leased of it.
+  void follow(const auto&) noexcept {}
+  [[nodiscard]] static std::size_t live_bytes() noexcept { return 0; }
+  [[nodiscard]] static std::size_t peak_bytes() noexcept { return 0; }
+  [[nodiscard]] static std::size_t extent_bytes() noexcept { return 0; }
+};
+
+/// The type of a group's heap, and the ranks that it is made of.
+template <class Group>
+struct heap_of {
+  using type = no_symmetric_heap;
+  [[nodiscard]] static const Group& ranks(const Group& group) noexcept { return group; }
+};
+template <has_symmetric_memory Group>
+struct heap_of<Group> {
+  using type = symmetric_heap<Group>;
+  [[nodiscard]] static const Group& ranks(const Group& group) noexcept { return group; }
+};
+template <has_local_memory Group>
+struct heap_of<Group> {
+  using local_type = std::remove_cvref_t<decltype(std::declval<const Group&>().local_memory())>;
+  using type = symmetric_heap<local_type>;
+  [[nodiscard]] static local_type ranks(const Group& group) { return group.local_memory(); }
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/comm/launcher.hpp
 //
 // Which rank of how many this process is. Each launcher says it in environment variables of its own. Several sets can
@@ -3603,7 +4776,6 @@ class buffers_in_flight {
 //
 // What every backend checks of a call by itself: what this rank was given, before it waits for any other.
 
-#include <algorithm>
 #include <bit>
 #include <numeric>
 
@@ -3989,116 +5161,6 @@ class group_operations {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/comm/symmetric_region.hpp
-//
-// Memory of the same size on every rank of a group, all of it mapped here. Every rank holds a share of the mapping and
-// the last one unmaps it: a rank that leaves early takes nothing away from those that still read.
-
-#include <sys/mman.h>
-
-namespace belay::inline BELAY_ABI {
-
-/// Whether pages stand behind the addresses: reserved; taken when they are first touched, which most of them may never
-/// be (mirrors); or never (a rehearsal).
-enum class backing { memory, when_touched, addresses_only };
-
-class symmetric_region {
- public:
-  symmetric_region() = default;
-  symmetric_region(const symmetric_region& other) noexcept : mapping_(other.mapping_), stride_(other.stride_) {
-    if (mapping_ != nullptr) mapping_->holders.fetch_add(1, std::memory_order_relaxed);
-  }
-  symmetric_region& operator=(symmetric_region other) noexcept {
-    std::swap(mapping_, other.mapping_);
-    std::swap(stride_, other.stride_);
-    return *this;
-  }
-  ~symmetric_region() {
-    if (mapping_ != nullptr && mapping_->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete mapping_;
-  }
-
-  /// Maps `bytes` for each of `ranks` ranks, page aligned, zero at first. Throws `budget_error`.
-  [[nodiscard]] static symmetric_region map(int ranks, std::size_t bytes, backing kind, where at);
-
-  /// Over `ranks` parts of `stride` bytes each that are mapped already; the last holder calls `release(context)`.
-  [[nodiscard]] static symmetric_region adopt(int ranks, std::size_t stride, std::byte* first, void* context,
-                                              void (*release)(void*) noexcept);
-
-  /// What a part of `bytes` takes: whole pages. Throws `budget_error` for what no address space holds.
-  [[nodiscard]] static std::size_t stride_for(int ranks, std::size_t bytes, where at);
-
-  /// The first byte of `rank`'s part, as seen from here.
-  [[nodiscard]] std::byte* at(int rank) const noexcept {
-    if (mapping_ == nullptr) return nullptr;
-    return static_cast<std::byte*>(mapping_->first) + static_cast<std::size_t>(rank) * stride_;
-  }
-
- private:
-  // What copies share: the standard's shared pointer costs every includer more than these lines.
-  struct mapping {
-    explicit mapping(std::size_t size) noexcept : bytes(size) {}
-    mapping(const mapping&) = delete;
-    mapping& operator=(const mapping&) = delete;
-    ~mapping() {
-      if (release != nullptr)
-        release(context);
-      else if (first != MAP_FAILED)
-        ::munmap(first, bytes);
-    }
-
-    std::size_t bytes;
-    void* first = MAP_FAILED;
-    void* context = nullptr;
-    void (*release)(void*) noexcept = nullptr;
-    std::atomic<int> holders{1};
-  };
-
-  mapping* mapping_ = nullptr;
-  std::size_t stride_ = 0;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/symmetric_region.ipp
-//
-// Mapping symmetric memory.
-
-#include <unistd.h>
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL symmetric_region symmetric_region::map(int ranks, std::size_t bytes, backing kind, where at) {
-  symmetric_region out;
-  out.stride_ = stride_for(ranks, bytes, at);
-  const std::size_t total = out.stride_ * static_cast<std::size_t>(ranks);
-  if (total == 0) return out;
-  const int access = kind == backing::addresses_only ? PROT_NONE : PROT_READ | PROT_WRITE;
-  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (kind == backing::memory ? 0 : MAP_NORESERVE);
-  out.mapping_ = new mapping(total);
-  out.mapping_->first = ::mmap(nullptr, total, access, flags, -1, 0);
-  if (out.mapping_->first == MAP_FAILED) throw budget_error("symmetric memory", total, 0, at);
-  return out;
-}
-
-[[gnu::cold]] BELAY_DECL symmetric_region symmetric_region::adopt(int ranks, std::size_t stride, std::byte* first,
-                                                                  void* context, void (*release)(void*) noexcept) {
-  symmetric_region out;
-  out.stride_ = stride;
-  out.mapping_ = new mapping(stride * static_cast<std::size_t>(ranks));
-  out.mapping_->first = first;
-  out.mapping_->context = context;
-  out.mapping_->release = release;
-  return out;
-}
-
-[[gnu::cold]] BELAY_DECL std::size_t symmetric_region::stride_for(int ranks, std::size_t bytes, where at) {
-  const checked_size stride = checked_size(bytes).rounded_up(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
-  if (!(stride * static_cast<std::size_t>(ranks)).fits()) throw budget_error("address space", bytes, 0, at);
-  return stride.saturated();
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {
 
@@ -4314,1023 +5376,6 @@ static_assert(has_groups<rank> && has_mesh_record<rank> && moves_nothing<group> 
               has_all_operations<group>);
 
 }  // namespace rehearsal
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/symmetric.hpp
-//
-// A heap that is the same on every rank of a group: the n-th lease is at the same offset everywhere, so a rank
-// knows where its peers' slots are without asking. That holds because leasing is arithmetic on a list that all
-// ranks change in the same order; the cross-rank check level compares the lists.
-//
-// Where ranks can address each other's memory, a store through `slot.at(peer)` is the transfer. Where they cannot,
-// `at(peer)` is this rank's mirror of the peer's slot, and ranges travel by messages: `put` from the mirror to the
-// slot, `give` from the slot to a peer's mirror, both with the next `signal`. Code that puts, gives and signals runs
-// on either kind; on the first one, `put` and `give` have nothing left to do.
-//
-// A heap may follow a stream, as an arena does: what is released goes to another stream of the rank when that comes
-// after its last use. Peers come after by what the ranks synchronise.
-//
-//   belay::symmetric_heap heap(rank.world(), {.bytes = 1 << 20});
-//   const auto slot = heap.lease(4096, "rows");
-//   std::memcpy(slot.at(next), row, 64);
-//   heap.put(next, slot, 0, 64);
-//   heap.synchronize();
-
-// ---- belay/comm/symmetric_messages.hpp
-//
-// Symmetric memory whose ranks cannot address each other's: each has a mirror of every peer's part, and ranges
-// travel between a part and its mirrors in messages. What is put is copied at once and sent with the next signal,
-// so the receiver's memory changes only while it waits for that.
-
-namespace belay::inline BELAY_ABI {
-
-/// All ranks of a group but this one.
-template <class Group>
-[[nodiscard]] std::vector<int> peers_of(const Group& group) {
-  std::vector<int> out;
-  for (int peer = 0; peer < group.size(); ++peer)
-    if (peer != layout_rank(group)) out.push_back(peer);
-  return out;
-}
-
-/// Which copy of a range a message is for.
-enum class mirror_side : std::uint64_t {
-  part,    // the receiver's own part
-  mirror,  // the receiver's mirror of the sender's part
-};
-
-/// Ranges of one rank's symmetric memory on their way to others.
-class put_queue {
- public:
-  explicit put_queue(int ranks) : queues_(static_cast<std::size_t>(ranks)) {}
-
-  /// Queues `bytes` from `data` for `peer`, to be stored at `offset` of that side.
-  void push(int peer, mirror_side side, std::size_t offset, const std::byte* data, std::size_t bytes);
-
-  /// Sends what is queued for the ranks `to` and stores what comes from the ranks `from`; each of those calls the
-  /// same with this rank on its other list. Throws like an exchange.
-  template <class Group>
-  void signal(const Group& group, const symmetric_region& memory, std::size_t capacity, std::span<const int> to,
-              std::span<const int> from, where at) {
-    transfers_.clear();
-    for (int peer : to) {
-      queue& out = queue_of(peer);
-      out.sent = out.bytes.size();
-      transfers_.push_back(p2p::send(peer, std::span(&out.sent, 1), lengths_tag));
-    }
-    for (int peer : from) transfers_.push_back(p2p::receive(peer, std::span(&queue_of(peer).received, 1), lengths_tag));
-    group.exchange(transfers_, at);
-
-    transfers_.clear();
-    for (int peer : to) {
-      const queue& out = queue_of(peer);
-      if (out.sent > 0) transfers_.push_back(p2p::send(peer, std::span(out.bytes), ranges_tag));
-    }
-    for (int peer : from) {
-      queue& in = queue_of(peer);
-      if (in.received > in.arrived.size()) in.arrived.resize(static_cast<std::size_t>(in.received));
-      if (in.received > 0) transfers_.push_back(p2p::receive(peer, in.message(), ranges_tag));
-    }
-    group.exchange(transfers_, at);
-    for (int peer : to) {
-      queue_of(peer).bytes.clear();
-      queue_of(peer).last = nowhere;
-    }
-    for (int peer : from) store(group, memory, capacity, peer, queue_of(peer).message(), at);
-  }
-
- private:
-  static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
-  static constexpr int lengths_tag = 0x5e01;
-  static constexpr int ranges_tag = 0x5e02;
-
-  struct range {
-    mirror_side side;
-    std::uint64_t offset;
-    std::uint64_t bytes;
-  };
-  // To and from one peer. Its memory stays as large as its longest message.
-  struct queue {
-    std::vector<std::byte> bytes, arrived;
-    std::size_t last = nowhere;  // where the head of the last range is
-    std::uint64_t sent = 0, received = 0;
-
-    [[nodiscard]] std::span<std::byte> message() noexcept {
-      return std::span(arrived).first(static_cast<std::size_t>(received));
-    }
-  };
-  [[nodiscard]] queue& queue_of(int peer) noexcept { return queues_[static_cast<std::size_t>(peer)]; }
-
-  static range read(const std::byte* from) noexcept {
-    range out;
-    std::memcpy(&out, from, sizeof out);
-    return out;
-  }
-
-  template <class Group>
-  static void store(const Group& group, const symmetric_region& memory, std::size_t capacity, int from,
-                    std::span<const std::byte> message, where at) {
-    for (std::size_t place = 0; place + sizeof(range) <= message.size();) {
-      const range head = read(message.data() + place);
-      place += sizeof head;
-      if (head.bytes > message.size() - place || head.offset > capacity || head.bytes > capacity - head.offset) {
-        throw usage_error("rank " + std::to_string(from) + " put " + std::to_string(head.bytes) + " bytes at " +
-                              std::to_string(head.offset) + " of symmetric memory of " + std::to_string(capacity),
-                          at);
-      }
-      std::byte* const part = memory.at(head.side == mirror_side::part ? group.rank() : from);
-      std::memcpy(part + head.offset, message.data() + place, head.bytes);
-      place += head.bytes;
-    }
-  }
-
-  std::vector<queue> queues_;
-  std::vector<p2p> transfers_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/symmetric_messages.ipp
-//
-// Queueing ranges.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL void put_queue::push(int peer, mirror_side side, std::size_t offset, const std::byte* data,
-                                std::size_t bytes) {
-  if (bytes == 0) return;
-  queue& to = queues_[static_cast<std::size_t>(peer)];
-  // Rows that lie side by side become one range.
-  if (to.last != nowhere) {
-    range before = read(to.bytes.data() + to.last);
-    if (before.side == side && before.offset + before.bytes == offset) {
-      before.bytes += bytes;
-      std::memcpy(to.bytes.data() + to.last, &before, sizeof before);
-      to.bytes.insert(to.bytes.end(), data, data + bytes);
-      return;
-    }
-  }
-  to.last = to.bytes.size();
-  const range head{side, offset, bytes};
-  const auto* raw = reinterpret_cast<const std::byte*>(&head);
-  to.bytes.insert(to.bytes.end(), raw, raw + sizeof head);
-  to.bytes.insert(to.bytes.end(), data, data + bytes);
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/offset_allocator.hpp
-//
-// Hands out byte ranges of a region that it never touches. The same sequence of requests gives the same offsets, on
-// every rank and in the rehearsal that sizes the region: the extent that the rehearsal reached is the size of the
-// arena, and no fragmentation is discovered at run time. It is an address-ordered first-fit allocator with coalescing.
-// A free range remembers what has used it, and is given only to what comes after that (device/stream_clock.hpp). All
-// nodes exist from the start, so it allocates nothing later.
-//
-//   belay::offset_allocator offsets(std::size_t{1} << 20, 64);
-//   belay::lease_chain chain;
-//   const std::optional<std::size_t> at = offsets.allocate(4096, chain);  // nothing where the region is full
-//   offsets.release(chain);                                               // ends all leases of the chain
-
-// ---- belay/device/tier.hpp
-//
-// Memory comes in tiers, each with a budget of its own. A meter counts what is leased from a tier, over all its
-// arenas, so that live and peak bytes are one number a tier and can be compared with the plan.
-//
-//   belay::budget limit;                                     // unlimited
-//   limit[belay::tier::host] = std::size_t{8} << 30;
-//   belay::tier_meters meters;
-//   const std::size_t peak = meters[belay::tier::device].peak_bytes();
-
-namespace belay::inline BELAY_ABI {
-
-/// Kinds of memory, fastest first. A CPU-only rank uses `device` for what its layers compute on and
-/// `host` for staging.
-enum class tier : std::uint8_t { device, pinned, host, file };
-
-/// What has tier device: the host itself, which addresses all tiers, or a device to which lower tiers are copied.
-enum class computes_on : std::uint8_t { host, device };
-
-/// The number of tiers, and a budget without a limit.
-inline constexpr std::size_t tier_count = 4;
-inline constexpr std::size_t unlimited_bytes = std::numeric_limits<std::size_t>::max();
-
-/// The name, as flags and plans have it: "device", "pinned", "host", "file".
-[[nodiscard]] constexpr const char* name(tier where) noexcept {
-  switch (where) {
-    case tier::device: return "device";
-    case tier::pinned: return "pinned";
-    case tier::host: return "host";
-    case tier::file: return "file";
-  }
-  return "unknown";
-}
-
-/// Where the bytes of tier file are: on a disk, or in the machine's memory, as those of tmpfs.
-enum class file_bytes : std::uint8_t { on_disk, in_memory };
-
-/// Bytes that one rank may use of each tier; unlimited by default.
-struct budget {
-  /// Bytes a tier; all unlimited where nothing is said.
-  std::array<std::size_t, tier_count> bytes{unlimited_bytes, unlimited_bytes, unlimited_bytes, unlimited_bytes};
-
-  /// Bytes of a tier.
-  [[nodiscard]] constexpr std::size_t operator[](tier where) const noexcept {
-    return bytes[static_cast<std::size_t>(where)];
-  }
-  [[nodiscard]] constexpr std::size_t& operator[](tier where) noexcept {
-    return bytes[static_cast<std::size_t>(where)];
-  }
-};
-
-/// Bytes that one rank has leased from one tier, now and at most, and how often memory was obtained for it. The latter
-/// does not change after the first step.
-class tier_meter {
- public:
-  /// Counts bytes taken and given back, and calls that took memory of the system.
-  void add(std::size_t bytes) noexcept {
-    live_ += bytes;
-    if (live_ > peak_) peak_ = live_;
-  }
-  void remove(std::size_t bytes) noexcept { live_ -= bytes; }
-  void count_allocation() noexcept { ++allocations_; }
-  /// The peak restarts from what is live now.
-  void restart_peak() noexcept { peak_ = live_; }
-
-  /// Bytes now, the most there were, and calls that took memory.
-  [[nodiscard]] std::size_t live_bytes() const noexcept { return live_; }
-  [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }
-  [[nodiscard]] std::uint64_t allocations() const noexcept { return allocations_; }
-
- private:
-  std::size_t live_ = 0;
-  std::size_t peak_ = 0;
-  std::uint64_t allocations_ = 0;
-};
-
-/// The meters of one rank, one for each tier.
-class tier_meters {
- public:
-  /// The meter of a tier.
-  [[nodiscard]] tier_meter& operator[](tier where) noexcept { return meters_[static_cast<std::size_t>(where)]; }
-  [[nodiscard]] const tier_meter& operator[](tier where) const noexcept {
-    return meters_[static_cast<std::size_t>(where)];
-  }
-
- private:
-  std::array<tier_meter, tier_count> meters_{};
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// Alignment and granularity of every lease, in bytes: one cache line.
-inline constexpr std::size_t lease_alignment = 64;
-
-/// Bytes that a lease of `bytes` takes. Where `bytes` is more than any memory holds, so is the result.
-[[nodiscard]] constexpr std::size_t leased_size(std::size_t bytes) noexcept {
-  if (bytes > largest_size) [[unlikely]]
-    return unlimited_bytes;
-  return (bytes + lease_alignment - 1) / lease_alignment * lease_alignment;
-}
-
-/// Leases that end together, linked through the nodes of the allocator.
-struct lease_chain {
-  /// The newest lease of the chain.
-  std::uint32_t head = 0xffffffffU;
-  [[nodiscard]] bool empty() const noexcept { return head == 0xffffffffU; }
-};
-
-class offset_allocator {
- public:
-  /// A region of `capacity_bytes` with at most `max_leases` (below 2^31) at a time. The meter, if any, counts every
-  /// lease.
-  offset_allocator(std::size_t capacity_bytes, std::size_t max_leases, tier_meter* meter = nullptr,
-                   where at = where::current())
-      : capacity_(capacity_bytes), meter_(meter) {
-    nodes_.reserve(nodes_for(max_leases, at));
-    clear();
-  }
-
-  /// The offset of a range of at least `bytes`, rounded up to a multiple of `lease_alignment`, whose former users come
-  /// before what `user` comes after. The lease is added to `chain`. Nothing where the region has no such room or all
-  /// leases are in use. Zero bytes are a range of size zero at offset 0.
-  [[nodiscard]] std::optional<std::size_t> allocate(std::size_t bytes, lease_chain& chain,
-                                                    const stream_clock& user = {}) {
-    const std::size_t size = leased_size(bytes);
-    if (size == 0) return 0;
-    node* const nodes = nodes_.data();
-    std::uint32_t at = nodes[edge].next_free;
-    // Ends: no request is larger than the edge, which nobody has used.
-    while (!nodes[at].free_for(user) || (nodes[at].size < size && !widen(at, size, user))) at = nodes[at].next_free;
-    if (at == edge) return std::nullopt;
-    if (nodes[at].size == size) {
-      unlink_free(at);
-    } else {
-      at = take_front(at, size);
-      if (at == edge) return std::nullopt;
-    }
-    node& taken = nodes[at];
-    taken.leased = true;
-    taken.chained = chain.head;
-    chain.head = at;
-    live_ += size;
-    if (live_ > peak_) peak_ = live_;
-    const std::size_t offset = taken.offset;
-    if (offset + size > extent_) extent_ = offset + size;
-    if (meter_ != nullptr) meter_->add(size);
-    return offset;
-  }
-
-  /// A lease with a chain of its own.
-  struct range {
-    /// Where the bytes begin, and the chain of that lease alone.
-    std::size_t offset = 0;
-    lease_chain chain;
-  };
-  /// The same, with a chain of its own; nothing where there is no room.
-  [[nodiscard]] std::optional<range> allocate(std::size_t bytes) {
-    range out;
-    const auto offset = allocate(bytes, out.chain);
-    if (!offset) return std::nullopt;
-    out.offset = *offset;
-    return out;
-  }
-
-  /// Ends every lease of the chain, which its compute stream has used up to `now`, the clock of that stream.
-  void release(lease_chain& chain, const stream_clock& now = {}) noexcept {
-    const std::uint64_t place = now.place(stream_kind::compute);
-    const auto used_by_compute = [&](node& freed) {
-      freed.used_by.set(stream_kind::compute, place);
-      freed.awaited = false;
-    };
-    release_with(chain, used_by_compute, now);
-  }
-  /// The same with `used_by(offset, bytes)` for each lease: a clock of all that has used it.
-  template <std::invocable<std::size_t, std::size_t> UsedBy>
-  void release(lease_chain& chain, const UsedBy& used_by, const stream_clock& now) noexcept {
-    const auto used_by_others = [&](node& freed) {
-      freed.used_by = used_by(freed.offset, freed.size);
-      freed.awaited = !now.covers(freed.used_by);
-    };
-    release_with(chain, used_by_others, now);
-  }
-
-  /// Calls visit(offset, bytes) for every lease of the chain.
-  void each(const lease_chain& chain, auto&& visit) const {
-    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained) visit(nodes_[at].offset, nodes_[at].size);
-  }
-  /// Bytes of all leases of the chain.
-  [[nodiscard]] std::size_t bytes_of(const lease_chain& chain) const noexcept {
-    std::size_t bytes = 0;
-    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained) bytes += nodes_[at].size;
-    return bytes;
-  }
-
-  /// Moves the lease at `offset` from one chain to another; false when `from` does not hold it.
-  [[nodiscard]] bool transfer(std::size_t offset, lease_chain& from, lease_chain& to) noexcept {
-    for (std::uint32_t* link = &from.head; *link != none; link = &nodes_[*link].chained) {
-      if (nodes_[*link].offset != offset) continue;
-      const std::uint32_t moved = *link;
-      *link = nodes_[moved].chained;
-      nodes_[moved].chained = to.head;
-      to.head = moved;
-      return true;
-    }
-    return false;
-  }
-
-  /// Moves every lease of `from` to `to`.
-  void append(lease_chain& from, lease_chain& to) noexcept {
-    std::uint32_t* end = &from.head;
-    while (*end != none) end = &nodes_[*end].chained;
-    *end = to.head;
-    to.head = from.head;
-    from.head = none;
-  }
-
-  /// Ends every lease: a step reclaims with it what lost handles held. `used` is what has used the region.
-  void clear(const stream_clock& used = {}) noexcept {
-    if (meter_ != nullptr) meter_->remove(live_);
-    live_ = 0;
-    spare_ = edge;
-    nodes_.resize(2);
-    constexpr std::uint32_t whole = 1;
-    const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
-    nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false};
-    nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true};
-    nodes_[whole].leased = first_free == edge;  // an empty region
-  }
-
-  /// Bytes in all, leased now, and the most that were at a time.
-  [[nodiscard]] std::size_t capacity_bytes() const noexcept { return capacity_; }
-  [[nodiscard]] std::size_t live_bytes() const noexcept { return live_; }
-  [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }
-  /// The highest end of any lease so far: what the region must have been at least.
-  [[nodiscard]] std::size_t extent_bytes() const noexcept { return extent_; }
-  /// Leases that have not ended. Linear in the number of ranges.
-  [[nodiscard]] std::size_t lease_count() const noexcept {
-    std::size_t count = 0;
-    for (std::uint32_t at = nodes_[edge].next; at != edge; at = nodes_[at].next) count += nodes_[at].leased ? 1 : 0;
-    return count;
-  }
-
- private:
-  static constexpr std::uint32_t none = 0xffffffffU;
-  // Node 0 closes both rings, that of all ranges and that of the free ones, so that no list has an end to test for.
-  static constexpr std::uint32_t edge = 0;
-
-  struct node {
-    std::size_t offset = 0;
-    std::size_t size = 0;
-    stream_clock used_by;           // of a free range
-    std::uint32_t previous = edge;  // in address order
-    std::uint32_t next = edge;
-    std::uint32_t previous_free = edge;  // free ranges only, in address order
-    std::uint32_t next_free = edge;
-    std::uint32_t chained = none;  // a lease: the next of its chain; a spare node: the next spare, or edge
-    bool leased = false;
-    bool awaited = false;  // a free range that another stream than that of the compute may use
-
-    [[nodiscard]] bool free_for(const stream_clock& user) const noexcept {
-      return used_by.place(stream_kind::compute) <= user.place(stream_kind::compute) &&
-             (!awaited || user.covers(used_by));
-    }
-  };
-
-  [[nodiscard]] static std::size_t nodes_for(std::size_t max_leases, where at) {
-    if (max_leases >= std::size_t{1} << 31) {
-      throw usage_error(
-          "an allocator for " + std::to_string(max_leases) + " leases at a time: it has room for less than 2^31", at);
-    }
-    return 2 * max_leases + 2;
-  }
-
-  template <class Note>
-  void release_with(lease_chain& chain, const Note& note, const stream_clock& now) noexcept {
-    std::uint32_t at = chain.head;
-    if (at == none) return;
-    chain.head = none;
-    std::size_t bytes = 0;
-    do {
-      const std::uint32_t next = nodes_[at].chained;
-      bytes += nodes_[at].size;
-      note(nodes_[at]);
-      free_node(at, now);
-      at = next;
-    } while (at != none);
-    live_ -= bytes;
-    if (meter_ != nullptr) meter_->remove(bytes);
-  }
-
-  void recycle(std::uint32_t at) noexcept {
-    nodes_[at].chained = spare_;
-    spare_ = at;
-  }
-
-  // A new node takes the first `size` bytes of the free node `at`, which keeps the rest and its position in the free
-  // list. Returns the edge where all nodes are in use.
-  std::uint32_t take_front(std::uint32_t at, std::size_t size) noexcept {
-    if (spare_ == edge) [[unlikely]] {
-      if (nodes_.size() == nodes_.capacity()) return edge;
-      nodes_.emplace_back().chained = edge;  // within what was reserved
-      spare_ = static_cast<std::uint32_t>(nodes_.size() - 1);
-    }
-    node* const nodes = nodes_.data();
-    const std::uint32_t taken = spare_;
-    node& rest = nodes[at];
-    node& front = nodes[taken];
-    const std::uint32_t before = rest.previous;
-    spare_ = front.chained;
-    front.offset = rest.offset;
-    front.size = size;
-    front.previous = before;
-    front.next = at;
-    nodes[before].next = taken;
-    rest.previous = taken;
-    rest.offset += size;
-    rest.size -= size;
-    return taken;
-  }
-
-  void unlink_free(std::uint32_t at) noexcept {
-    node* const nodes = nodes_.data();
-    const std::uint32_t before = nodes[at].previous_free;
-    const std::uint32_t after = nodes[at].next_free;
-    nodes[before].next_free = after;
-    nodes[after].previous_free = before;
-  }
-
-  // Makes the free node `at` larger, to `size` bytes, by what follows it and is free for `user` too.
-  bool widen(std::uint32_t at, std::size_t size, const stream_clock& user) noexcept {
-    node* const nodes = nodes_.data();
-    std::size_t have = nodes[at].size;
-    for (std::uint32_t next = nodes[at].next; have < size; next = nodes[next].next) {
-      if (nodes[next].leased || !nodes[next].free_for(user)) return false;
-      have += nodes[next].size;
-    }
-    while (nodes[at].size < size) {
-      const std::uint32_t next = nodes[at].next;
-      const std::size_t lacks = size - nodes[at].size;
-      if (nodes[next].size > lacks) {
-        nodes[at].size = size;
-        nodes[next].offset += lacks;
-        nodes[next].size -= lacks;
-      } else {
-        nodes[at].size += nodes[next].size;
-        unlink_free(next);
-        unlink(next);
-      }
-    }
-    return true;
-  }
-
-  // Removes a node that was merged into a neighbour from the address order.
-  void unlink(std::uint32_t at) noexcept {
-    node* const nodes = nodes_.data();
-    const std::uint32_t before = nodes[at].previous;
-    const std::uint32_t after = nodes[at].next;
-    nodes[before].next = after;
-    nodes[after].previous = before;
-    recycle(at);
-  }
-
-  // Whether two free ranges are one: both have had users, which come before `now`, or none. What nobody has used stays
-  // apart, and so does what is awaited, so that neither is taken for the other.
-  [[nodiscard]] static bool alike(node& one, node& other, const stream_clock& now) noexcept {
-    if (one.awaited) one.awaited = !now.covers(one.used_by);
-    if (other.awaited) other.awaited = !now.covers(other.used_by);
-    if (one.awaited || other.awaited) return false;
-    return (one.used_by.place(stream_kind::compute) == 0) == (other.used_by.place(stream_kind::compute) == 0);
-  }
-  // All users of `other` are users of `into`, which is like it.
-  static void join(node& into, const node& other) noexcept {
-    const std::uint64_t place = other.used_by.place(stream_kind::compute);
-    if (into.used_by.place(stream_kind::compute) < place) into.used_by.set(stream_kind::compute, place);
-  }
-
-  // A range that becomes free is merged with free neighbours like it, and has all their users.
-  void free_node(std::uint32_t at, const stream_clock& now) noexcept {
-    node* const nodes = nodes_.data();
-    node& freed = nodes[at];
-    const std::size_t size = freed.size;
-    const std::uint32_t before = freed.previous;
-    const std::uint32_t after = freed.next;
-    const bool joins_before = !nodes[before].leased && alike(nodes[before], freed, now);
-    if (!nodes[after].leased && alike(nodes[after], freed, now)) {
-      nodes[after].offset = freed.offset;
-      nodes[after].size += size;
-      join(nodes[after], freed);
-      unlink(at);
-      if (joins_before) {
-        nodes[after].offset = nodes[before].offset;
-        nodes[after].size += nodes[before].size;
-        join(nodes[after], nodes[before]);
-        unlink_free(before);
-        unlink(before);
-      }
-    } else if (joins_before) {
-      nodes[before].size += size;
-      join(nodes[before], freed);
-      unlink(at);
-    } else {
-      freed.leased = false;
-      link_free(at);
-    }
-  }
-
-  void link_free(std::uint32_t at) noexcept {
-    node* const nodes = nodes_.data();
-    std::uint32_t after = nodes[at].next;
-    while (nodes[after].leased && after != edge) after = nodes[after].next;
-    const std::uint32_t before = nodes[after].previous_free;
-    nodes[at].next_free = after;
-    nodes[at].previous_free = before;
-    nodes[before].next_free = at;
-    nodes[after].previous_free = at;
-  }
-
-  std::vector<node> nodes_;  // those that were ever needed at a time; never more than were reserved
-  std::size_t capacity_;
-  tier_meter* meter_;
-  std::size_t live_ = 0;
-  std::size_t peak_ = 0;
-  std::size_t extent_ = 0;
-  std::uint32_t spare_ = edge;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/uses_in_flight.hpp
-//
-// The bytes of an arena that work of other streams uses, and until when.
-
-namespace belay::inline BELAY_ABI {
-
-/// Has room for as many uses as were in flight at a time.
-class uses_in_flight {
- public:
-  [[nodiscard]] bool empty() const noexcept { return uses_.empty(); }
-
-  /// Bytes from `first` on are used until what `until` says; one that was said of the same place without an end has it
-  /// now. Forgets what `now` comes after.
-  void add(std::size_t first, std::size_t bytes, const stream_clock& until, const stream_clock& now) {
-    forget(now);
-    for (use& one : uses_) {
-      if (one.first != first || one.until != stream_clock::unknown()) continue;
-      one = {first, first + bytes, until};
-      return;
-    }
-    uses_.push_back({first, first + bytes, until});
-  }
-  void forget(const stream_clock& now) noexcept {
-    std::erase_if(uses_, [&](const use& one) { return now.covers(one.until); });
-  }
-
-  [[nodiscard]] bool within(std::size_t first, std::size_t bytes) const noexcept {
-    return std::any_of(uses_.begin(), uses_.end(), [&](const use& one) { return one.meets(first, bytes); });
-  }
-  /// `used` becomes what comes after all uses of these bytes.
-  void join(std::size_t first, std::size_t bytes, stream_clock& used) const noexcept {
-    for (const use& one : uses_)
-      if (one.meets(first, bytes)) used.join(one.until);
-  }
-  /// Ends uses that were never begun; `used` becomes what comes after all others.
-  void join_known(stream_clock& used) noexcept {
-    std::erase_if(uses_, [](const use& one) { return one.until == stream_clock::unknown(); });
-    for (const use& one : uses_) used.join(one.until);
-  }
-
- private:
-  struct use {
-    std::size_t first, end;
-    stream_clock until;
-
-    [[nodiscard]] bool meets(std::size_t from, std::size_t bytes) const noexcept {
-      return first < from + bytes && from < end;
-    }
-  };
-
-  std::vector<use> uses_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// How much a symmetric heap holds. `bytes` and `max_slots` are the same on every rank; the meter outlives the heap.
-struct symmetric_heap_options {
-  std::size_t bytes = 0;         // of each rank's part
-  std::size_t max_slots = 4096;  // leases at a time
-  tier_meter* meter = nullptr;   // counts this rank's leased bytes; null: nothing does
-  where at = where::current();   // told of a heap that the standard library makes (`emplace`, `make_unique`)
-};
-
-/// Symmetric memory of a group of ranks. Made by all of them together; leasing and releasing are local and free of
-/// allocation, and every rank does them in the same order. Stays mapped on every rank until the last rank's heap is
-/// gone: the destructor is local.
-template <class Group>
-class symmetric_heap {
-  static_assert(has_symmetric_memory<Group>,
-                "a symmetric heap needs a group whose ranks can address each other's memory, or one that agrees on its "
-                "size and exchanges messages");
-
- public:
-  /// Whether `at(peer)` is the peer's memory itself.
-  static constexpr bool direct = directly_addressable<Group>;
-
-  /// A lease: a range at one offset on every rank. A plain value; it owns nothing and is void once released.
-  class slot {
-   public:
-    slot() = default;
-
-    /// This rank's bytes, 64-byte aligned. Throws `usage_error` in checked builds when the slot is stale.
-    [[nodiscard]] std::byte* local(where at = where::current()) const {
-      return this->at(layout_rank(heap_->group_), at);
-    }
-    /// The same slot on `peer`, a rank of the group, or this rank's mirror of it. When a rank accesses it is up to
-    /// the program.
-    [[nodiscard]] std::byte* at(int peer, where at = where::current()) const {
-      if constexpr (checked(check_level::local)) heap_->expect_live(*this, peer, at);
-      return heap_->region_.at(peer) + offset_;
-    }
-    [[nodiscard]] std::size_t offset_bytes() const noexcept { return offset_; }
-    [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
-    [[nodiscard]] std::uint32_t generation() const noexcept { return generation_; }
-    /// False for a default-made slot and for one that was released.
-    [[nodiscard]] bool live() const noexcept { return heap_ != nullptr && heap_->is_live(*this); }
-
-   private:
-    friend class symmetric_heap;
-    const symmetric_heap* heap_ = nullptr;
-    std::size_t offset_ = 0;
-    std::size_t bytes_ = 0;
-    std::uint32_t record_ = 0;
-    std::uint32_t generation_ = 0;
-  };
-
-  /// Collective. Throws `comm_error` (mismatch) when the ranks disagree on the size, `budget_error` when the
-  /// system has no memory.
-  symmetric_heap(Group group, symmetric_heap_options options, where at = where::current())
-      : group_(std::move(group)),
-        region_(make_region(group_, options.bytes, site_of(options, at))),
-        post_(direct ? 0 : group_.size()),
-        others_(direct ? std::vector<int>{} : peers_of(group_)),
-        offsets_(options.bytes, options.max_slots, options.meter),
-        records_(options.max_slots) {
-    for (std::size_t i = records_.size(); i-- > 0;) recycle(static_cast<std::uint32_t>(i));
-  }
-  symmetric_heap(const symmetric_heap&) = delete;  // slots name their heap
-  symmetric_heap& operator=(const symmetric_heap&) = delete;
-
-  /// From here on leases are the stream's whose clock this is, and end in its order. The same on every rank. Until then
-  /// they are those of a stream that waits for no other.
-  void follow(const std::shared_ptr<stream_clock>& clock) noexcept { clock_ = clock; }
-
-  /// The next lease; `tag` (a string that outlives it) is named in errors. Throws `budget_error` when there is
-  /// no room and `usage_error` when all slots are in use.
-  [[nodiscard]] slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
-    return lease_after(*clock_, bytes, tag, at);
-  }
-  /// The same for work of the stream `user` that begins after `ready`, an event of the heap's stream: that work is said
-  /// by `used_until`.
-  [[nodiscard]] slot lease_for(stream_kind user, const stream_event& ready, std::size_t bytes, const char* tag,
-                               where at = where::current()) {
-    const slot out = lease_after(ready.clock().within(user), bytes, tag, at);
-    if (bytes > 0) in_flight_.add(out.offset_, bytes, stream_clock::unknown(), *clock_);
-    return out;
-  }
-  /// Work of another stream uses the slot until `over`; its lease may end before.
-  void used_until(const stream_event& over, const slot& used) {
-    if (used.bytes_ > 0) in_flight_.add(used.offset_, used.bytes_, over.clock(), *clock_);
-  }
-
-  /// Ends a lease. A stale slot is a `usage_error` in checked builds and ignored, but counted, otherwise.
-  void release(const slot& lease, where at = where::current()) {
-    [[maybe_unused]] const auto turn = checked_call("release of symmetric memory", at);
-    if (!is_live(lease)) {
-      ++misused_;
-      if constexpr (checked(check_level::local)) expect_live(lease, layout_rank(group_), at);
-      return;
-    }
-    end(lease.record_);
-  }
-
-  /// Ends every lease: what a step does when handles were lost. Slots still held become stale. A use whose end nobody
-  /// has said ends too.
-  void reclaim() noexcept {
-    in_flight_.forget(*clock_);
-    if (live_slots_ == 0 && in_flight_.empty()) return;
-    stream_clock used(stream_kind::compute, clock_->place(stream_kind::compute));
-    in_flight_.join_known(used);
-    for (std::size_t i = 0; i < records_.size(); ++i) {
-      if (records_[i].live) retire(static_cast<std::uint32_t>(i));
-    }
-    offsets_.clear(used);
-  }
-
-  /// A range of `slot.at(peer)` has been written and goes to the peer's slot; in place there when the next signal to
-  /// that peer has been received. Until then it may not be put by another rank.
-  void put(int peer, const slot& to, std::size_t offset, std::size_t bytes, where at = where::current()) {
-    expect_range(to, peer, offset, bytes, at);
-    put_bytes(peer, to.offset_ + offset, bytes);
-  }
-  /// A range of this rank's own slot has been written and is to be read by `peer` through `at` this rank: it is there
-  /// when the next signal to that peer has been received.
-  void give(int peer, const slot& from, std::size_t offset, std::size_t bytes, where at = where::current()) {
-    expect_range(from, peer, offset, bytes, at);
-    give_bytes(peer, from.offset_ + offset, bytes);
-  }
-  /// Tells the ranks `to` that what this rank has put and given to them is there, and returns when the ranks `from`
-  /// have told the same; each of those calls it with this rank on its other list. Throws `comm_error` like an exchange.
-  void signal(std::span<const int> to, std::span<const int> from, where at = where::current()) {
-    if constexpr (direct) {
-      const std::byte token{};
-      std::byte taken{};
-      std::vector<p2p> transfers;
-      for (int peer : to) transfers.push_back(p2p::send(peer, std::span(&token, 0), signal_tag));
-      for (int peer : from) transfers.push_back(p2p::receive(peer, std::span(&taken, 0), signal_tag));
-      group_.exchange(transfers, at);
-    } else {
-      post_.signal(group_, region_, offsets_.capacity_bytes(), to, from, at);
-    }
-  }
-  /// Signals between all ranks: what anybody has put and given before is there. Collective.
-  void synchronize(where at = where::current()) { synchronize_in(group_, at); }
-
-  /// What a stream's work does instead, beside `base`: `place` is from the region's begin, and the messages are `calls`
-  /// of the same group in the stream. One thing at a time, of the host and of streams, puts, gives or signals.
-  void put_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
-    if constexpr (!direct) {
-      if (peer != layout_rank(group_)) post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);
-    }
-  }
-  void give_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
-    const int me = layout_rank(group_);
-    if constexpr (!direct) {
-      if (peer != me) post_.push(peer, mirror_side::mirror, place, region_.at(me) + place, bytes);
-    }
-  }
-  template <class Calls>
-  void synchronize_in(const Calls& calls, where at) {
-    if constexpr (direct)
-      calls.barrier(at);
-    else
-      post_.signal(calls, region_, offsets_.capacity_bytes(), others_, others_, at);
-  }
-
-  /// Compares the live slots of all ranks where BELAY_CHECKS is 2, and does nothing elsewhere. Collective;
-  /// throws `comm_error` (mismatch) on every rank.
-  void audit(where at = where::current()) const {
-    if constexpr (checked(check_level::across_ranks)) {
-      std::vector<std::uint64_t> all(static_cast<std::size_t>(group_.size()));
-      const std::uint64_t mine[] = {digest()};
-      all_gather(control_of(group_), mine, all, at);
-      comm_error::details what;
-      for (int q = 1; q < group_.size(); ++q) {
-        if (all[static_cast<std::size_t>(q)] != all[0])
-          what.culprits.push_back(group_.members()[static_cast<std::size_t>(q)]);
-      }
-      if (what.culprits.empty()) return;
-      what.fault = comm_fault::mismatch;
-      what.operation = "symmetric heap audit";
-      what.bytes = offsets_.live_bytes();
-      what.message = "the live slots differ from those of the group's first rank; here: " + list();
-      what.here = at;
-      throw comm_error(std::move(what));
-    }
-  }
-
-  /// The group; the bytes of each rank's part, those leased now, and the most that were at a time.
-  [[nodiscard]] const Group& group() const noexcept { return group_; }
-  [[nodiscard]] std::size_t capacity_bytes() const noexcept { return offsets_.capacity_bytes(); }
-  [[nodiscard]] std::size_t live_bytes() const noexcept { return offsets_.live_bytes(); }
-  [[nodiscard]] std::size_t peak_bytes() const noexcept { return offsets_.peak_bytes(); }
-  /// The highest end of any lease so far: what the heap must have held at least.
-  [[nodiscard]] std::size_t extent_bytes() const noexcept { return offsets_.extent_bytes(); }
-  [[nodiscard]] std::size_t live_slots() const noexcept { return live_slots_; }
-  /// Releases of slots that were not live.
-  [[nodiscard]] std::uint64_t misused() const noexcept { return misused_; }
-
-  /// Where the region begins on `peer`, as this rank addresses it: for a stream's work, which runs when the slot that
-  /// it was queued for may have been released.
-  [[nodiscard]] std::byte* base(int peer) const { return region_.at(peer); }
-
-  /// The live slots, for messages: "'dispatch' 4096 bytes at 0 leased at train.cpp:88; ..."
-  [[nodiscard]] std::string list() const {
-    std::string out;
-    for (const record& entry : records_) {
-      if (!entry.live) continue;
-      out += (out.empty() ? "'" : "; '") + std::string(entry.tag) + "' " + std::to_string(entry.bytes) + " bytes at " +
-             std::to_string(entry.offset) + " leased at " + entry.at.text();
-    }
-    return out.empty() ? "none" : out;
-  }
-
- private:
-  // Ranks lease in the same order, so that it is a call of the rank's, where the backend looks after those.
-  [[nodiscard]] auto checked_call(const char* what, const where& at) const {
-    if constexpr (checked(check_level::local) && requires { group_.checked_call(what, at); }) {
-      return group_.checked_call(what, at);
-    } else {
-      return 0;
-    }
-  }
-
-  static constexpr std::uint32_t none = 0xffffffffU;
-  static constexpr int signal_tag = 0x5e00;
-
-  // Options that were not written as a list of values have the line of their type, here.
-  static where site_of(const symmetric_heap_options& options, where at) noexcept {
-    const bool known = !options.at.in_standard_library() && std::strcmp(options.at.file, where::current().file) != 0;
-    return at.in_standard_library() && known ? options.at : at;
-  }
-  static symmetric_region make_region(const Group& group, std::size_t bytes, where at) {
-    if constexpr (direct) {
-      return group.make_symmetric(bytes, at);
-    } else {
-      group.agree_symmetric(bytes, at);
-      return symmetric_region::map(group.size(), bytes, backing::when_touched, at);
-    }
-  }
-
-  struct record {
-    lease_chain chain;
-    std::size_t offset = 0;
-    std::size_t bytes = 0;
-    const char* tag = "";
-    where at;
-    std::uint32_t generation = 0;
-    std::uint32_t next = none;
-    bool live = false;
-  };
-
-  [[nodiscard]] slot lease_after(const stream_clock& user, std::size_t bytes, const char* tag, where at) {
-    [[maybe_unused]] const auto turn = checked_call("lease of symmetric memory", at);
-    if (free_ == none) {
-      throw usage_error(
-          "all " + std::to_string(records_.size()) + " slots of the symmetric heap are in use, wanted one for " + tag,
-          at);
-    }
-    record& entry = records_[free_];
-    const auto offset = offsets_.allocate(bytes, entry.chain, user);
-    if (!offset) {
-      throw budget_error(std::string("symmetric heap (") + tag + ")", bytes,
-                         offsets_.capacity_bytes() - offsets_.live_bytes(), at);
-    }
-    slot out;
-    out.heap_ = this;
-    out.offset_ = *offset;
-    out.bytes_ = bytes;
-    out.record_ = free_;
-    out.generation_ = entry.generation;
-    entry.offset = *offset;
-    entry.bytes = bytes;
-    entry.tag = tag;
-    entry.at = at;
-    entry.live = true;
-    free_ = entry.next;
-    ++live_slots_;
-    return out;
-  }
-
-  [[nodiscard]] bool is_live(const slot& lease) const noexcept {
-    return lease.heap_ == this && lease.record_ < records_.size() && records_[lease.record_].live &&
-           records_[lease.record_].generation == lease.generation_;
-  }
-
-  void expect_live(const slot& lease, int peer, where at) const {
-    if (!is_live(lease)) {
-      throw usage_error("a slot of the symmetric heap (" + std::to_string(lease.bytes_) + " bytes at " +
-                            std::to_string(lease.offset_) + ") is used after its release",
-                        at);
-    }
-    if (peer < 0 || peer >= group_.size()) {
-      throw usage_error("peer " + std::to_string(peer) + " is no rank of a group of " + std::to_string(group_.size()),
-                        at);
-    }
-  }
-
-  void expect_range(const slot& lease, int peer, std::size_t offset, std::size_t bytes, where at) const {
-    if constexpr (checked(check_level::local)) expect_live(lease, peer, at);
-    if (offset <= lease.bytes_ && bytes <= lease.bytes_ - offset) return;
-    throw usage_error(
-        std::to_string(bytes) + " bytes at " + std::to_string(offset) + " of a slot of " + std::to_string(lease.bytes_),
-        at);
-  }
-
-  void recycle(std::uint32_t index) noexcept {
-    records_[index].next = free_;
-    free_ = index;
-  }
-  void end(std::uint32_t index) noexcept {
-    record& entry = records_[index];
-    in_flight_.forget(*clock_);
-    const stream_clock here(stream_kind::compute, clock_->place(stream_kind::compute));
-    const auto used_by = [&](std::size_t offset, std::size_t bytes) {
-      stream_clock used = here;
-      in_flight_.join(offset, bytes, used);
-      return used;
-    };
-    offsets_.release(entry.chain, used_by, *clock_);
-    retire(index);
-  }
-  void retire(std::uint32_t index) noexcept {
-    record& entry = records_[index];
-    entry.chain = {};
-    entry.live = false;
-    ++entry.generation;
-    --live_slots_;
-    recycle(index);
-  }
-
-  [[nodiscard]] std::uint64_t digest() const noexcept {
-    fnv1a hash(0);
-    for (const record& entry : records_) {
-      if (!entry.live) continue;
-      const std::size_t words[] = {entry.offset, entry.bytes, entry.generation};
-      hash.add(shape_of(words));
-    }
-    return hash.value();
-  }
-
-  Group group_;
-  symmetric_region region_;
-  put_queue post_;
-  std::vector<int> others_;  // the peers; where they are mirrored
-  offset_allocator offsets_;
-  std::vector<record> records_;
-  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
-  uses_in_flight in_flight_;
-  std::uint32_t free_ = none;
-  std::size_t live_slots_ = 0;
-  std::uint64_t misused_ = 0;
-};
-
-template <class Group>
-symmetric_heap(Group, symmetric_heap_options) -> symmetric_heap<Group>;
-
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/core.hpp
@@ -17902,11 +17947,11 @@ namespace belay::inline BELAY_ABI {
 
 /// One rank of an expert group. All ranks of the group make the same calls in the same order. One exchange serves all
 /// layers of a stage, and allocates nothing after `prepare`. The heap outlives it and has no other user.
-template <class T, class Group, class Heap = symmetric_heap<Group>>
+template <class T, class Group, class Heap = typename heap_of<Group>::type>
 class expert_exchange {
-  static_assert(has_symmetric_memory<Group>,
-                "experts are reached through symmetric memory: take a group that is directly_addressable or "
-                "mirrored_by_messages, as belay::host and belay::mpi have");
+  static_assert(has_symmetric_memory<Group> || has_local_memory<Group>,
+                "experts are reached through symmetric memory, or memory that peers send into: take a group that is "
+                "directly_addressable, mirrored_by_messages or has_local_memory, as those of all backends are");
   static_assert(has_varying_counts<Group> && can_all_gather_v<Group, std::int64_t>,
                 "the ranks of an expert exchange gather their counts with all_gather_v: take a communicator with "
                 "has_varying_counts, as belay::host and belay::mpi have");
@@ -17922,6 +17967,8 @@ class expert_exchange {
         heap_(&heap),
         shape_(shape_of(settings, static_cast<std::size_t>(group_.size()),
                         static_cast<std::size_t>(layout_rank(group_)), at)) {
+    if (has_local_memory<Group> && shape_.ranks > 1)
+      throw usage_error("experts are not divided among ranks that have a device each: give each rank all", at);
     set_capacity(settings.capacity, at);
     moves_ = std::make_shared<moves_type>(shape_);
   }
@@ -18191,9 +18238,9 @@ class expert_exchange {
                  [[maybe_unused]] const ByKernels& by_kernels, where at) {
     if constexpr (moves_rows_by_kernels<Frame>)
       if (shape_.ranks == 1) return by_kernels(placed(state, slot)).here(frame);
-    if constexpr (works_on_device<Group>)
+    if constexpr (works_on_device<Group> && !has_local_memory<Group>)
       start(frame, by_kernels(placed(state, slot)), slot, at);
-    else
+    else if constexpr (!has_local_memory<Group>)
       communicate(frame, move, slot, at);
   }
 
@@ -35100,23 +35147,6 @@ struct run_parts {
   }
 };
 
-/// Stands for the symmetric memory of groups that have none.
-struct no_symmetric_heap {
-  explicit no_symmetric_heap(const auto&...) noexcept {}
-  void follow(const auto&) noexcept {}
-  [[nodiscard]] static std::size_t live_bytes() noexcept { return 0; }
-  [[nodiscard]] static std::size_t peak_bytes() noexcept { return 0; }
-  [[nodiscard]] static std::size_t extent_bytes() noexcept { return 0; }
-};
-template <class Group>
-struct heap_of {
-  using type = no_symmetric_heap;
-};
-template <has_symmetric_memory Group>
-struct heap_of<Group> {
-  using type = symmetric_heap<Group>;
-};
-
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
@@ -35669,8 +35699,8 @@ class run {
   /// Calls `print(mean_loss)`, or `print(step_summary)`, on rank 0 alone, and never in a rehearsal. `result` is the
   /// token of a committed step, or an evaluation, which has the mean alone.
   template <class Result, class Print>
-    requires(std::invocable<Print&, double> || std::invocable<Print&, const step_summary&>)
-  void report(const Result& result, Print&& print) {
+  requires(std::invocable<Print&, double> ||
+           std::invocable<Print&, const step_summary&>) void report(const Result& result, Print&& print) {
     if constexpr (!rehearsing()) {
       if (number_ != 0) return;
       if constexpr (std::invocable<Print&, const step_summary&>)
@@ -35773,7 +35803,8 @@ class run {
 
   void open_window(std::size_t index, std::size_t bytes, where at) {
     window& one = *windows_[index];
-    one.heap.emplace(one.group, symmetric_heap_options{.bytes = bytes, .meter = &meters_[tier::device], .at = at}, at);
+    const symmetric_heap_options options{.bytes = bytes, .meter = &meters_[tier::device], .at = at};
+    one.heap.emplace(heap_of<group_type>::ranks(one.group), options, at);
     engine_->adopt(*one.heap);
   }
 

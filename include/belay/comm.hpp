@@ -8,6 +8,7 @@
 #include "belay/comm/communicator.hpp"        // IWYU pragma: export
 #include "belay/comm/fingerprint.hpp"         // IWYU pragma: export
 #include "belay/comm/flight_recorder.hpp"     // IWYU pragma: export
+#include "belay/comm/heap_of.hpp"             // IWYU pragma: export
 #include "belay/comm/launcher.hpp"            // IWYU pragma: export
 #include "belay/comm/mesh.hpp"                // IWYU pragma: export
 #include "belay/comm/pending.hpp"             // IWYU pragma: export

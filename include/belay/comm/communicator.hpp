@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/pending.hpp"
@@ -152,13 +153,20 @@ inline constexpr bool reaches_peers_memory = directly_addressable<C> || mirrored
 template <class C>
 concept has_symmetric_memory = reaches_peers_memory<C>;
 
+/// Peers' memory is not addressed, and no mirror of it is kept: what is sent is received into memory of this rank
+/// alone, which `local_memory()`, a group of one, makes (see heap_of.hpp).
+template <class C>
+concept has_local_memory = communicator<C> && !has_symmetric_memory<C> && requires(const C& c) {
+  requires directly_addressable<std::remove_cvref_t<decltype(c.local_memory())>>;
+};
+
 /// Buffers are memory that the host does not address: `each(count, f)` runs a kernel there, `fetch(to, from, bytes)`
 /// and `place(to, from, bytes)` copy to and from memory of the host; all return when that is done. `scratch()` is
 /// memory there for what such a kernel tells the host. What ranks agree on travels on `control()`, the communicator of
 /// the same ranks for memory of the host.
 template <class C>
-concept works_on_device = communicator<C> && requires(const C& c, void* to, const void* from, std::size_t bytes,
-                                                      where at) {
+concept works_on_device = communicator<C> &&
+    requires(const C& c, void* to, const void* from, std::size_t bytes, where at) {
   { c.control().rank() } -> std::same_as<int>;
   { c.scratch() } -> std::same_as<std::span<std::byte>>;
   c.fetch(to, from, bytes, at);

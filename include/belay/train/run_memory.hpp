@@ -13,8 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "belay/comm/communicator.hpp"
-#include "belay/comm/symmetric.hpp"
+#include "belay/comm/heap_of.hpp"  // IWYU pragma: export
 #include "belay/core/config.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/offset_allocator.hpp"
@@ -114,23 +113,6 @@ struct run_parts {
     }
     return out;
   }
-};
-
-/// Stands for the symmetric memory of groups that have none.
-struct no_symmetric_heap {
-  explicit no_symmetric_heap(const auto&...) noexcept {}
-  void follow(const auto&) noexcept {}
-  [[nodiscard]] static std::size_t live_bytes() noexcept { return 0; }
-  [[nodiscard]] static std::size_t peak_bytes() noexcept { return 0; }
-  [[nodiscard]] static std::size_t extent_bytes() noexcept { return 0; }
-};
-template <class Group>
-struct heap_of {
-  using type = no_symmetric_heap;
-};
-template <has_symmetric_memory Group>
-struct heap_of<Group> {
-  using type = symmetric_heap<Group>;
 };
 
 }  // namespace belay::inline BELAY_ABI

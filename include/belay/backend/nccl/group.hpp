@@ -19,6 +19,7 @@
 
 #include "belay/backend/nccl/channel.hpp"
 #include "belay/backend/nccl/group_calls.hpp"
+#include "belay/backend/nccl/local_memory.hpp"
 #include "belay/backend/nccl/lone_operations.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/backend/nccl/operations.hpp"
@@ -98,6 +99,11 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
   }
   /// Memory of the device for what such a kernel tells the host.
   [[nodiscard]] std::span<std::byte> scratch() const noexcept { return channel_->calls().scratch(); }
+
+  /// Memory of this rank alone, for a heap: peers send into it.
+  [[nodiscard]] nccl::local_memory<Api, N> local_memory() const noexcept {
+    return nccl::local_memory<Api, N>(channel_);
+  }
 
   /// What groups of the rank run is spans of `log` from now on, with the device's times; null: of none. Waits for all
   /// that is queued. Between steps. Throws backend_error.

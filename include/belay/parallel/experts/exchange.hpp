@@ -36,7 +36,7 @@
 
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
-#include "belay/comm/symmetric.hpp"
+#include "belay/comm/heap_of.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
@@ -61,11 +61,11 @@ namespace belay::inline BELAY_ABI {
 
 /// One rank of an expert group. All ranks of the group make the same calls in the same order. One exchange serves all
 /// layers of a stage, and allocates nothing after `prepare`. The heap outlives it and has no other user.
-template <class T, class Group, class Heap = symmetric_heap<Group>>
+template <class T, class Group, class Heap = typename heap_of<Group>::type>
 class expert_exchange {
-  static_assert(has_symmetric_memory<Group>,
-                "experts are reached through symmetric memory: take a group that is directly_addressable or "
-                "mirrored_by_messages, as belay::host and belay::mpi have");
+  static_assert(has_symmetric_memory<Group> || has_local_memory<Group>,
+                "experts are reached through symmetric memory, or memory that peers send into: take a group that is "
+                "directly_addressable, mirrored_by_messages or has_local_memory, as those of all backends are");
   static_assert(has_varying_counts<Group> && can_all_gather_v<Group, std::int64_t>,
                 "the ranks of an expert exchange gather their counts with all_gather_v: take a communicator with "
                 "has_varying_counts, as belay::host and belay::mpi have");
@@ -81,6 +81,8 @@ class expert_exchange {
         heap_(&heap),
         shape_(shape_of(settings, static_cast<std::size_t>(group_.size()),
                         static_cast<std::size_t>(layout_rank(group_)), at)) {
+    if (has_local_memory<Group> && shape_.ranks > 1)
+      throw usage_error("experts are not divided among ranks that have a device each: give each rank all", at);
     set_capacity(settings.capacity, at);
     moves_ = std::make_shared<moves_type>(shape_);
   }
@@ -350,9 +352,9 @@ class expert_exchange {
                  [[maybe_unused]] const ByKernels& by_kernels, where at) {
     if constexpr (moves_rows_by_kernels<Frame>)
       if (shape_.ranks == 1) return by_kernels(placed(state, slot)).here(frame);
-    if constexpr (works_on_device<Group>)
+    if constexpr (works_on_device<Group> && !has_local_memory<Group>)
       start(frame, by_kernels(placed(state, slot)), slot, at);
-    else
+    else if constexpr (!has_local_memory<Group>)
       communicate(frame, move, slot, at);
   }
 
