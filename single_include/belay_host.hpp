@@ -14324,6 +14324,14 @@ class gradient_staging {
     open_[bucket] = {};
   }
 
+  /// Later work of `stream`, which computes, comes after all reductions; releases all memory.
+  void join(auto& stream, where at) {
+    for (reduction& one : started_) {
+      if (one.over.open()) std::move(one.over).then(stream, at);
+      stream.wait(one.free, at);
+    }
+    release_all();
+  }
   /// Returns when all reductions are over, and releases all memory.
   void wait_all(where at) {
     struct releases {
@@ -14512,6 +14520,13 @@ class gradient_shares {
   void wait_all(where at) {
     if (any_) staging_.wait_all(at);
   }
+  /// For graphs: later work of `stream` comes after all reductions; and a launch has done those of the step.
+  void join(auto& stream, where at) {
+    if (any_) staging_.join(stream, at);
+  }
+  void recall() noexcept {
+    for (divided_bucket& one : buckets_) one.reductions = micro_batches_;
+  }
   /// Of a step without micro-batches: the shares are zero.
   void zero_untouched() {
     for (std::size_t b = 0; b < buckets_.size(); ++b)
@@ -14691,7 +14706,10 @@ class gradient_buckets : public bound_buckets<T, Group> {
 
   /// For graphs: later work of `stream` comes after all reductions; what was contributed in the step so far; and a
   /// launch has contributed the same, and has done the reductions. Throws usage_error outside of a step.
-  void join(auto& stream, where at) { all_then(pending_, stream, at); }
+  void join(auto& stream, where at) {
+    all_then(pending_, stream, at);
+    shares_.join(stream, at);
+  }
   [[nodiscard]] const contribution_map& contributions() const noexcept { return contributions_; }
   void recall(const contribution_map& recorded, where at) {
     if (stage_ != phase::reducing) throw usage_error("a graph is launched outside of a step", at);
@@ -14699,6 +14717,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     for (std::size_t p = 0; p < members_.size(); ++p)
       if (recorded.any(p)) contributors_[p].note_written();
     std::ranges::fill(open_, std::size_t{0});
+    shares_.recall();
     launched_ = open_.size();
   }
 
@@ -14889,8 +14908,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   std::vector<pending> pending_;
   stream_event computed_;  // the last contribution of a stream is in the gradients
   std::size_t launched_ = 0;
-  std::uint64_t divisions_ = 0;
-  std::uint64_t latest_ = 0;  // number of the reduction that the gradients hold, or 0
+  std::uint64_t divisions_ = 0, latest_ = 0;  // number of the reduction that the gradients hold, or 0
   bool replicas_compared_ = false;
   phase stage_ = phase::idle;
 };
@@ -32029,6 +32047,9 @@ namespace belay::inline BELAY_ABI {
 /// When the whole parameters of a layer are given back: after each call, or when the step ends.
 enum class reshard_when : std::uint8_t { after_use, after_step };
 
+/// When a step gathers its first layers.
+enum class gathers_begin : std::uint8_t { with_step, when_asked };
+
 /// Whether a gather is the next one of the plan.
 enum class plan_says : std::uint8_t { so, another };
 
@@ -32112,7 +32133,15 @@ class parameter_gathers {
   void begin_step(auto& engine, where at) {
     begin(phase::train, engine.epoch());
     in_step_ = true;
-    start_ahead(engine.compute(), at);
+    if (begins_ == gathers_begin::with_step) start_ahead(engine.compute(), at);
+  }
+  /// For graphs: the first gathers of a step begin with it or, from now on, where `begin_in` is called; what `end_in`
+  /// says to the stream, `retire` says to the host.
+  void begin_gathers(gathers_begin when) noexcept { begins_ = when; }
+  void begin_in(auto& stream, where at) { start_ahead(stream, at); }
+  void end_in(auto& stream, where at) {
+    for (layer& one : layers_) one.holders = 0;
+    give_way(stream, at);
   }
   void end_step() noexcept { in_step_ = false; }
   /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step, or in
@@ -32333,6 +32362,7 @@ class parameter_gathers {
   std::uint64_t epoch_ = 0;    // of the engine, in which the step or pass began
   phase phase_ = phase::eval;  // of the step or pass
   bool in_step_ = false;
+  gathers_begin begins_ = gathers_begin::with_step;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -38926,7 +38956,7 @@ class step_graphs {
  public:
   /// In a body, before its first step; all outlive it. With `graph_use::none` it does nothing, and `run` calls its
   /// body. Throws usage_error where steps cannot be captured: streams have no graphs, ranks share a device, experts are
-  /// divided among ranks, or parameters, gradients or state are divided or lie in a lower tier.
+  /// divided among ranks, or parameters, gradients or state lie in a lower tier.
   template <class Mesh, class Optimizer>
   step_graphs(const Mesh& mesh, Store& store, Optimizer& optimizer, graph_use use, where at = where::current())
       : store_(&store), use_(use) {
@@ -38942,7 +38972,9 @@ class step_graphs {
           [this](std::span<const range_type> owned, gradient_type by, where now) { divide(owned, by, now); },
           [this](where now) { return told_squares(now); });
       optimizer.queued_by([this](function_ref<void()> queue, where now) { queue_part(update_, queue, now); });
+      store.gathers_in(gathers_begin::when_asked);
       undo_ = [&store, &optimizer] {
+        store.gathers_in(gathers_begin::with_step);
         store.finish_by({}, {});
         optimizer.queued_by({});
       };
@@ -38997,9 +39029,9 @@ class step_graphs {
              " ranks share a device, and meet on the host in each operation, which no graph has");
     else if (ranks > 1 && !is_captured<group_type>)
       refuse("what the " + std::to_string(ranks) + " ranks of this world communicate is not captured");
-    if (store_->buckets().places().divided())
+    if (has_lower_shares(store_->buckets().layout()))
       refuse(
-          "the store divides parameters or gradients among ranks, or keeps them in a lower tier, which is not "
+          "the store keeps parameters or gradients in a lower tier, from where they come in an order that is not "
           "captured");
     if (optimizer.state_tier() != tier::device)
       refuse(std::string("the optimizer's state is in tier ") + name(optimizer.state_tier()) +
@@ -39023,7 +39055,7 @@ class step_graphs {
     part.run(engine().compute(), version(), queue, at);
   }
   void run_in_turn(function_ref<void()> body, where at) {
-    if (engine().spans() != nullptr) return body();
+    if (engine().spans() != nullptr) return store_->begin_body(at), body();
     using turn = typename part_type::turn;
     stream_type& compute = engine().compute();
     auto& buckets = store_->buckets();
@@ -39034,8 +39066,9 @@ class step_graphs {
     } else {
       bool whole = false;
       const auto all = [&, copied = copies_so_far()] {
+        store_->begin_body(at);
         body();
-        buckets.join(compute, at);
+        store_->end_body(at);
         whole = ended(copied, at);
       };
       if (now == turn::queued) {
@@ -39464,6 +39497,19 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   void finish_by(typename buckets_type::divider divide, typename gradient_norm<value_type>::teller squares) {
     buckets_.divide_by(std::move(divide));
     norm_.squares_by(std::move(squares));
+  }
+  /// For graphs, whose body has all gathers of its step: they begin as `when` says, with the step or with `begin_body`.
+  /// Later work of the stream comes after all that has begun up to `end_body`.
+  void gathers_in(gathers_begin when) noexcept {
+    if (gathers_) gathers_->begin_gathers(when);
+  }
+  void begin_body(where at) {
+    if (gathers_) gathers_->begin_in(run_->engine().compute(), at);
+  }
+  void end_body(where at) {
+    auto& stream = run_->engine().compute();
+    if (gathers_) gathers_->end_in(stream, at);
+    buckets_.join(stream, at);
   }
   /// `hook()` is called before an optimizer changes the parameters or its state; an empty one ends that.
   void before_update(std::function<void()> hook) { before_update_ = std::move(hook); }

@@ -190,7 +190,10 @@ class gradient_buckets : public bound_buckets<T, Group> {
 
   /// For graphs: later work of `stream` comes after all reductions; what was contributed in the step so far; and a
   /// launch has contributed the same, and has done the reductions. Throws usage_error outside of a step.
-  void join(auto& stream, where at) { all_then(pending_, stream, at); }
+  void join(auto& stream, where at) {
+    all_then(pending_, stream, at);
+    shares_.join(stream, at);
+  }
   [[nodiscard]] const contribution_map& contributions() const noexcept { return contributions_; }
   void recall(const contribution_map& recorded, where at) {
     if (stage_ != phase::reducing) throw usage_error("a graph is launched outside of a step", at);
@@ -198,6 +201,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     for (std::size_t p = 0; p < members_.size(); ++p)
       if (recorded.any(p)) contributors_[p].note_written();
     std::ranges::fill(open_, std::size_t{0});
+    shares_.recall();
     launched_ = open_.size();
   }
 
@@ -388,8 +392,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   std::vector<pending> pending_;
   stream_event computed_;  // the last contribution of a stream is in the gradients
   std::size_t launched_ = 0;
-  std::uint64_t divisions_ = 0;
-  std::uint64_t latest_ = 0;  // number of the reduction that the gradients hold, or 0
+  std::uint64_t divisions_ = 0, latest_ = 0;  // number of the reduction that the gradients hold, or 0
   bool replicas_compared_ = false;
   phase stage_ = phase::idle;
 };

@@ -50,7 +50,9 @@
 #include "belay/parallel/bucket/contributions.hpp"
 #include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
+#include "belay/parallel/gathers/parameter_gathers.hpp"
 #include "belay/train/graph_use.hpp"  // IWYU pragma: export
+#include "belay/train/optimizer/update.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -89,7 +91,7 @@ class step_graphs {
  public:
   /// In a body, before its first step; all outlive it. With `graph_use::none` it does nothing, and `run` calls its
   /// body. Throws usage_error where steps cannot be captured: streams have no graphs, ranks share a device, experts are
-  /// divided among ranks, or parameters, gradients or state are divided or lie in a lower tier.
+  /// divided among ranks, or parameters, gradients or state lie in a lower tier.
   template <class Mesh, class Optimizer>
   step_graphs(const Mesh& mesh, Store& store, Optimizer& optimizer, graph_use use, where at = where::current())
       : store_(&store), use_(use) {
@@ -105,7 +107,9 @@ class step_graphs {
           [this](std::span<const range_type> owned, gradient_type by, where now) { divide(owned, by, now); },
           [this](where now) { return told_squares(now); });
       optimizer.queued_by([this](function_ref<void()> queue, where now) { queue_part(update_, queue, now); });
+      store.gathers_in(gathers_begin::when_asked);
       undo_ = [&store, &optimizer] {
+        store.gathers_in(gathers_begin::with_step);
         store.finish_by({}, {});
         optimizer.queued_by({});
       };
@@ -160,9 +164,9 @@ class step_graphs {
              " ranks share a device, and meet on the host in each operation, which no graph has");
     else if (ranks > 1 && !is_captured<group_type>)
       refuse("what the " + std::to_string(ranks) + " ranks of this world communicate is not captured");
-    if (store_->buckets().places().divided())
+    if (has_lower_shares(store_->buckets().layout()))
       refuse(
-          "the store divides parameters or gradients among ranks, or keeps them in a lower tier, which is not "
+          "the store keeps parameters or gradients in a lower tier, from where they come in an order that is not "
           "captured");
     if (optimizer.state_tier() != tier::device)
       refuse(std::string("the optimizer's state is in tier ") + name(optimizer.state_tier()) +
@@ -186,7 +190,7 @@ class step_graphs {
     part.run(engine().compute(), version(), queue, at);
   }
   void run_in_turn(function_ref<void()> body, where at) {
-    if (engine().spans() != nullptr) return body();
+    if (engine().spans() != nullptr) return store_->begin_body(at), body();
     using turn = typename part_type::turn;
     stream_type& compute = engine().compute();
     auto& buckets = store_->buckets();
@@ -197,8 +201,9 @@ class step_graphs {
     } else {
       bool whole = false;
       const auto all = [&, copied = copies_so_far()] {
+        store_->begin_body(at);
         body();
-        buckets.join(compute, at);
+        store_->end_body(at);
         whole = ended(copied, at);
       };
       if (now == turn::queued) {

@@ -160,6 +160,19 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     buckets_.divide_by(std::move(divide));
     norm_.squares_by(std::move(squares));
   }
+  /// For graphs, whose body has all gathers of its step: they begin as `when` says, with the step or with `begin_body`.
+  /// Later work of the stream comes after all that has begun up to `end_body`.
+  void gathers_in(gathers_begin when) noexcept {
+    if (gathers_) gathers_->begin_gathers(when);
+  }
+  void begin_body(where at) {
+    if (gathers_) gathers_->begin_in(run_->engine().compute(), at);
+  }
+  void end_body(where at) {
+    auto& stream = run_->engine().compute();
+    if (gathers_) gathers_->end_in(stream, at);
+    buckets_.join(stream, at);
+  }
   /// `hook()` is called before an optimizer changes the parameters or its state; an empty one ends that.
   void before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
   /// Throws usage_error where a part of that is away.

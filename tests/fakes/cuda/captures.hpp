@@ -4,6 +4,7 @@
 // what CUDA forbids the thread that captures.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -25,9 +26,12 @@ struct recorded_graph {
     std::size_t branch = 0;
     std::size_t number = 0;  // pieces of work before it
   };
+  /// Where other ranks are met in a launch, by whoever comes at `behind`: what to wait for then.
+  using meeting = std::function<work_queue::place(late_queues&, const work_queue::place& behind)>;
   struct node {
     std::function<void()> work;
     std::optional<place> after;
+    meeting meets = {};
   };
   std::vector<std::vector<node>> branches;
 
@@ -63,6 +67,7 @@ struct recorded_graph {
       for (const node& each : branches[b]) {
         work_queue::operation next{each.work, {}};
         if (each.after) next.after = {orders[each.after->branch], each.after->number + 1};
+        if (each.meets) next.after = each.meets(queues, {orders[b], orders[b]->queued});
         add(std::move(next));
       }
     }
@@ -106,12 +111,18 @@ class captures {
     return failure;
   }
 
-  /// A kernel, copy or product on a captured stream.
-  std::string add(work_queue* on, std::function<void()> work) {
+  /// A kernel, copy or product on a captured stream, or where other ranks are met.
+  std::string add(work_queue* on, std::function<void()> work) { return add(on, {std::move(work), {}}); }
+  std::string add(work_queue* on, recorded_graph::node what) {
     capture& mine = *find(on);
     if (!mine.failure.empty()) return "the capture has failed: " + mine.failure;
-    mine.order_of(on).push_back({std::move(work), {}});
+    mine.order_of(on).push_back(std::move(what));
     return {};
+  }
+  /// Whether the calling thread captures.
+  [[nodiscard]] bool by_this_thread() const {
+    const auto mine = [](const auto& each) { return each->by == std::this_thread::get_id(); };
+    return std::any_of(open_.begin(), open_.end(), mine);
   }
   mark record(work_queue* on) {
     capture* const mine = find(on);

@@ -293,7 +293,8 @@ class device_api {
   }
   /// Who waits for what another thread queues looks again.
   void look_again() noexcept { changed_.notify_all(); }
-  /// Which device the calling thread is one of. For `with_queues`.
+  /// What is captured, and which device the calling thread is one of. For `with_queues`.
+  [[nodiscard]] captures& captured() noexcept { return captures_; }
   [[nodiscard]] int current() const {
     const auto found = threads_.find(std::this_thread::get_id());
     return found == threads_.end() ? 0 : found->second;

@@ -85,6 +85,7 @@ struct nccl_communicator {
   int registered = 0;                                                        // windows
   std::vector<std::pair<std::shared_ptr<work_queue>, std::uint64_t>> gates;  // of what it has queued
   std::vector<std::shared_ptr<nccl_meeting>> joined;
+  std::shared_ptr<int> in_graphs = std::make_shared<int>(0);  // shared by all calls of it that graphs have
 };
 
 struct nccl_window {
@@ -97,6 +98,15 @@ struct nccl_options {
   int version = 22809;
   int compiled = 22809;
   int team = 0;  // neighbours that load and store each other's windows; 0: none
+};
+
+/// How call `at` of a rank fails, counted from 1, where a launch of a graph calls each of its groups; 0: none does.
+/// `fails`: it says so, and has had no effect unless it ends something. `asynchronous`: its communicator has an error
+/// from then on. `silent`: nothing comes of it.
+struct nccl_injection {
+  enum class kind : std::uint8_t { fails, asynchronous, silent };
+  std::uint64_t at = 0;
+  kind how = kind::fails;
 };
 
 class nccl_fabric {

@@ -20,14 +20,6 @@
 
 namespace fakes {
 
-/// How call `at` of a rank fails, counted from 1; 0: none does. `fails`: it says so, and has had no effect unless it
-/// ends something. `asynchronous`: its communicator has an error from then on. `silent`: nothing comes of it.
-struct nccl_injection {
-  enum class kind : std::uint8_t { fails, asynchronous, silent };
-  std::uint64_t at = 0;
-  kind how = kind::fails;
-};
-
 class nccl_api {
  public:
   using communicator_type = nccl_communicator*;
@@ -65,6 +57,7 @@ class nccl_api {
   }
   status_type init(communicator_type& made, int ranks, const belay::nccl::unique_id& id, int rank, calls how) {
     return call("init", [&]() -> status_type {
+      if (const std::string bad = within_capture("init"); !bad.empty()) return {bad};
       if (now_ == happens::silence) {
         made = fabric_->make(std::make_shared<nccl_ring>(static_cast<std::size_t>(ranks)), rank, ranks, how);
         return {"", true};
@@ -77,6 +70,7 @@ class nccl_api {
   }
   status_type split(communicator_type of, int colour, int key, communicator_type& made, calls how) {
     return call("split", [&]() -> status_type {
+      if (const std::string bad = within_capture("split"); !bad.empty()) return {bad};
       if (const std::string bad = usable(of); !bad.empty()) return {bad};
       if (now_ == happens::silence) return of->busy = true, status_type{"", true};
       if (now_ == happens::error) return of->error = "injected", status_type{"", true};
@@ -172,6 +166,7 @@ class nccl_api {
   }
   status_type register_window(communicator_type on, std::byte* memory, std::size_t bytes, window_type& made) {
     return call("register_window", [&]() -> status_type {
+      if (const std::string bad = within_capture("register_window"); !bad.empty()) return {bad};
       if (const std::string bad = usable(on); !bad.empty()) return {bad};
       if (on->ring->collectives[static_cast<std::size_t>(on->rank)] == 0)
         return {fabric_->refuse("a window before a first collective")};
@@ -268,7 +263,9 @@ class nccl_api {
   status_type end(const char* name, communicator_type on, bool at_once) {
     return end_call(name, [&]() -> status_type {
       if (!fabric_->knows(on)) return {fabric_->refuse("a communicator ends twice")};
-      std::string bad;
+      std::string bad = within_capture(name);
+      if (on->in_graphs.use_count() > 1)  // NCCL would wait for that
+        bad = fabric_->refuse("a communicator ends before a graph that has calls of it");
       if (!at_once && on->registered > 0) bad = fabric_->refuse("a communicator ends before its windows");
       if (!at_once)
         for (const auto& each : on->joined)
@@ -316,17 +313,13 @@ class nccl_api {
   }
   // The calls of one group meet their peers at the same place of each stream.
   status_type queue(const std::vector<side_of>& all) {
+    captures& captured = fabric_->device().captured();
+    for (const side_of& one : all)
+      if (captured.captured(one.stream) != captured.by_this_thread())
+        return {fabric_->refuse("an operation on a stream that is not captured, by a thread that captures")};
+    if (captured.by_this_thread()) return capture(all);
     if (stuck_) return {};
-    std::string bad;
-    const auto earlier = std::exchange(last_, {});
-    for (const side_of& one : all) {
-      std::shared_ptr<nccl_meeting> met;
-      const std::string why = fabric_->come(one.on, one.side, fabric_->queues().end_of(one.stream), earlier, met);
-      if (bad.empty()) bad = why;
-      std::erase_if(one.on->joined, [](const auto& each) { return each->over(); });
-      one.on->joined.push_back(met);
-      last_.push_back(met);
-    }
+    const std::string bad = meet(all, [&](const side_of& one) { return fabric_->queues().end_of(one.stream); });
     // Behind all of them, for they may be on several streams.
     for (std::size_t i = 0; i < all.size(); ++i) {
       const std::shared_ptr<work_queue> mine = gate(all[i].on, 1);
@@ -336,6 +329,60 @@ class nccl_api {
     }
     fabric_->device().look_again();
     return {bad};
+  }
+  template <class Behind>
+  std::string meet(const std::vector<side_of>& all, const Behind& behind) {
+    std::string bad;
+    const auto earlier = std::exchange(last_, {});
+    for (const side_of& one : all) {
+      std::shared_ptr<nccl_meeting> met;
+      const std::string why = fabric_->come(one.on, one.side, behind(one), earlier, met);
+      if (bad.empty()) bad = why;
+      std::erase_if(one.on->joined, [](const auto& each) { return each->over(); });
+      one.on->joined.push_back(met);
+      last_.push_back(met);
+    }
+    return bad;
+  }
+
+  // What a capture has forbidden fails, as every call of CUDA in it.
+  std::string within_capture(const char* name) {
+    const std::string bad = fabric_->device().captured().forbid(name);
+    return bad.empty() ? bad : fabric_->refuse(bad);
+  }
+  // A graph comes to its peers in each launch.
+  status_type capture(const std::vector<side_of>& all) {
+    std::vector<std::shared_ptr<int>> alive;
+    for (const side_of& one : all) {
+      if (one.stream != all.front().stream) return {fabric_->refuse("a captured group on several streams")};
+      alive.push_back(one.on->in_graphs);
+    }
+    if (all.empty()) return {};
+    recorded_graph::node one;
+    one.meets = [this, all, alive](late_queues& queues, const work_queue::place& behind) {
+      fabric_->use(queues);
+      return launched(all, behind);
+    };
+    return {fabric_->device().captured().add(all.front().stream, std::move(one))};
+  }
+  // A launch tells of nothing: a failure is that of the communicator.
+  work_queue::place launched(const std::vector<side_of>& all, const work_queue::place& behind) {
+    names_.emplace_back("launched");
+    const bool chosen = names_.size() == injection_.at;
+    std::string bad;
+    for (const side_of& one : all)
+      if (bad = fabric_->knows(one.on) ? one.on->error : "ended"; !bad.empty()) return behind;
+    if (chosen && injection_.how != nccl_injection::kind::silent) bad = "injected";
+    if (chosen && injection_.how == nccl_injection::kind::silent) stuck_ = true;
+    if (bad.empty() && !stuck_) bad = meet(all, [&](const side_of&) { return behind; });
+    for (const side_of& one : all)
+      if (!bad.empty()) one.on->error = bad;
+    if (!bad.empty()) return behind;
+    const std::shared_ptr<work_queue> mine = gate(all.front().on, all.size());
+    for (std::size_t i = 0; i < all.size() && !stuck_; ++i, ++mine->queued)
+      mine->waiting.push_back({{}, {last_[i]->queue, last_[i]->length()}});
+    fabric_->device().look_again();
+    return {mine, all.size()};
   }
 
   nccl_fabric* fabric_;

@@ -6,10 +6,13 @@
 //   belay::cuda::device gpu(api, rank.number());  // backend_error: no driver, or no such device
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdio>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "belay/backend/cuda/device_api.hpp"
 #include "belay/core/config.hpp"
@@ -17,6 +20,9 @@
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
+
+template <device_api Api>
+class captured_branch;
 
 /// Which of the devices of an Api, from 0.
 struct device_number {
@@ -47,6 +53,12 @@ class device {
   [[nodiscard]] bool capturing() const noexcept { return capturing_.load(std::memory_order_relaxed); }
   void begin_capture() const noexcept { capturing_.store(true, std::memory_order_relaxed); }
   void end_capture() const noexcept { capturing_.store(false, std::memory_order_relaxed); }
+  /// What is in every capture beside the stream that is captured. By the rank's thread.
+  [[nodiscard]] std::span<captured_branch<Api>* const> branches() const noexcept { return branches_; }
+  void add_branch(captured_branch<Api>& which) const { branches_.push_back(&which); }
+  void remove_branch(const captured_branch<Api>& which) const noexcept {
+    branches_.erase(std::remove(branches_.begin(), branches_.end(), &which), branches_.end());
+  }
   /// Makes the calling thread one of the device too. Throws backend_error.
   void open(where at = where::current()) const { expect(opened(), "open", 0, at); }
   /// The same for threads that may not throw.
@@ -75,6 +87,7 @@ class device {
   int rank_;
   std::optional<device_number> number_;  // none: the Api's own
   mutable std::atomic<bool> failed_{false}, capturing_{false};
+  mutable std::vector<captured_branch<Api>*> branches_;
 };
 
 }  // namespace belay::inline BELAY_ABI::cuda

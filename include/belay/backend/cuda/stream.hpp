@@ -16,7 +16,9 @@
 #include <optional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "belay/backend/cuda/captured_branch.hpp"
 #include "belay/backend/cuda/device.hpp"
 #include "belay/backend/cuda/graph.hpp"
 #include "belay/backend/cuda/stream_state.hpp"
@@ -94,38 +96,53 @@ class stream : public counted_stream {
 
   /// What `work()` queues here, as a graph: nothing of it runs before `launch`. It queues with pointers and scalars
   /// that stay what they are, does not wait, and allocates nothing of the device. Streams that wait for this one's
-  /// events are captured too, and this one waits for theirs before the end. Throws backend_error, and what `work`
-  /// throws; the capture has ended then.
+  /// events are captured too, and this one waits for theirs before the end; so are the rank's communications over NCCL,
+  /// by themselves. Throws backend_error, and what `work` throws; the capture has ended then.
   template <std::invocable Work>
   requires capturing_api<Api>
   [[nodiscard]] graph_type capture(Work&& work, where at = where::current()) {
+    const device<Api>& on = state_->on();
     const std::uint64_t before = state_->last_place();
+    std::shared_ptr<graph_handle<Api>> made;
+    const left_branches leaves{on, made};
+    for (captured_branch<Api>* const each : on.branches()) each->prepare(at);
     expect(api().begin_capture(handle()), "begin_capture", 0, at);
-    state_->on().begin_capture();
+    on.begin_capture();
     state_->begin_capture();
-    typename Api::graph_type made{};
+    std::vector<std::shared_ptr<captured_member<Api>>> members;
+    typename Api::graph_type captured{};
     try {
+      for (captured_branch<Api>* const each : on.branches()) each->fork(*state_, at);
       std::forward<Work>(work)();
+      for (captured_branch<Api>* const each : on.branches())
+        if (auto member = each->join(*state_, at)) members.push_back(std::move(member));
     } catch (...) {
       note_end();
-      if (api().succeeded(api().end_capture(handle(), made)))
-        state_->on().note(api().destroy_graph(made), "destroy_graph");
+      if (api().succeeded(api().end_capture(handle(), captured)))
+        on.note(api().destroy_graph(captured), "destroy_graph");
       renew_after_failure(before);
       throw;
     }
     note_end();
-    const auto got = api().end_capture(handle(), made);
+    const auto got = api().end_capture(handle(), captured);
     if (!api().succeeded(got)) renew_after_failure(before);
     expect(got, "end_capture", 0, at);
-    return graph_type(state_->on(), made, before + 1, state_->last_place());
+    made = std::make_shared<graph_handle<Api>>(on, captured);
+    return graph_type(made, before + 1, state_->last_place(), std::move(members));
   }
-  /// Queues all of a graph that was captured here. Events that were recorded in the capture stand for its end.
+  /// Queues all of a graph that was captured here. Events that were recorded in the capture stand for its end. Throws
+  /// what has failed of the communications in it.
   void launch(graph_type& what, where at = where::current()) requires capturing_api<Api> {
+    for (const auto& each : what.members()) each->before_launch(state_, at);
     {
       const timed_part traced(*this, {.name = "graph", .kind = span_kind::action}, at);
-      expect(api().launch(what.handle(), handle()), "launch", 0, at);
+      if (!what.handle().launch(handle(), at)) {
+        for (const auto& each : what.members()) each->before_launch(state_, at);  // says why
+        throw usage_error("the graph has been ended by what communicates in it: capture it anew", at);
+      }
     }
     if (what.take_first_launch()) state_->renew(what.first_place(), what.last_place(), at);
+    for (const auto& each : what.members()) each->after_launch(state_, at);
   }
 
   /// An event at the end of what is queued. Throws backend_error.
@@ -202,6 +219,15 @@ class stream : public counted_stream {
    private:
     struct nothing {};
     std::optional<std::conditional_t<timing_api<Api>, queued_span<stream>, nothing>> traced_;
+  };
+
+  // Branches are told when the capture is over, however it ends.
+  struct left_branches {
+    const device<Api>& on;
+    const std::shared_ptr<graph_handle<Api>>& made;
+    ~left_branches() {
+      for (captured_branch<Api>* const each : on.branches()) each->leave(made);
+    }
   };
 
   void let_wait(const device_places<Api>& other, const stream_event& mark, where at) {

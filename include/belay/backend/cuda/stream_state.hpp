@@ -88,7 +88,7 @@ class stream_state final : public event_source, public device_places<Api> {
     for (; first <= last; ++first) device_->expect(api().record(event_of(first), stream_), "record", 0, at);
   }
   void let_wait(const stream_state& other, std::uint64_t place, where at) const override {
-    if (&other == this) return;
+    if (&other == this || is_before_capture_of(other, place)) return;
     const std::shared_lock lock(open_);
     if (closed_ || known_over_.load(std::memory_order_acquire) >= place) return;
     other.device_->expect(api().wait(other.stream_, event_of(place)), "wait", 0, at);
@@ -173,6 +173,11 @@ class stream_state final : public event_source, public device_places<Api> {
  private:
   static constexpr std::uint64_t no_place = ~std::uint64_t{0};
 
+  // A launch comes after all that its streams were given before it was captured.
+  [[nodiscard]] bool is_before_capture_of(const stream_state& other, std::uint64_t place) const noexcept {
+    const std::uint64_t first = captured_from_.load(std::memory_order_acquire);
+    return first != no_place && place < first && other.captured_from_.load(std::memory_order_acquire) != no_place;
+  }
   [[nodiscard]] bool captured(std::uint64_t place) const noexcept {
     return place >= captured_from_.load(std::memory_order_acquire);
   }

@@ -18,13 +18,18 @@
 #include <string>
 #include <utility>
 
+#include "belay/backend/cuda/captured_branch.hpp"
 #include "belay/backend/cuda/device_calls.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/stream.hpp"
+#include "belay/backend/nccl/captured_operations.hpp"
 #include "belay/backend/nccl/communicators.hpp"
+#include "belay/backend/nccl/graph_member.hpp"
 #include "belay/backend/nccl/library.hpp"
+#include "belay/backend/nccl/lost_handles.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/backend/nccl/rank_failure.hpp"
+#include "belay/backend/nccl/started_call.hpp"
 #include "belay/comm/abort_cause.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
 #include "belay/comm/call_guard.hpp"
@@ -43,17 +48,13 @@
 
 namespace belay::inline BELAY_ABI::nccl {
 
-/// One operation, as messages name it.
-struct started_call {
-  call_site site;
-  std::chrono::steady_clock::duration limit{};
-};
-
-/// Shared by the rank, its groups and its handles. The device and the library outlive it.
+/// Shared by the rank, its groups and its handles. The device and the library outlive it. What is started while a
+/// stream of the device is captured is in the graph.
 template <cuda::device_api Api, nccl_api N>
 requires std::same_as<typename Api::stream_type, typename N::stream_type>
 class channel final : public completion_source,
                       public cuda::device_places<Api>,
+                      public cuda::captured_branch<Api>,
                       public std::enable_shared_from_this<channel<Api, N>> {
  public:
   /// So many operations may be in flight; one more waits for the oldest.
@@ -70,10 +71,16 @@ class channel final : public completion_source,
         guard_(std::make_shared<own_process>(), on.rank()),
         workspace_(on, workspace_bytes, at),
         stream_(on, stream_kind::communication, failure_.shared_watch(), at),
-        calls_(on, failure_.shared_watch(), at) {}
+        calls_(on, failure_.shared_watch(), at),
+        captured_(stream_, lost_) {
+    on.add_branch(*this);
+  }
   channel(const channel&) = delete;
   channel& operator=(const channel&) = delete;
-  ~channel() { cut(); }
+  ~channel() {
+    cut();
+    device_->remove_branch(*this);
+  }
 
   [[nodiscard]] const cuda::device<Api>& device() const noexcept { return *device_; }
   [[nodiscard]] const library<N>& lib() const noexcept { return *lib_; }
@@ -99,22 +106,13 @@ class channel final : public completion_source,
                                const Queue& queue) {
     guard_.expect_usable(name(site.what), site.at);
     const call_guard::entry mine(guard_, name(site.what), site.at);
-    report_abandoned(site.at);
+    lost_.report(site.at);
+    if (captured_.under_way()) return capture(site, how, limit, queue);
     const std::uint64_t number = launched_.load(std::memory_order_relaxed) + 1;
     expect_alive(site);
     if (number > capacity) await(number - capacity, site);
     operation_slot& slot = slots_[number % capacity];
-    stream_event end;
-    try {
-      if (how.event.source() != nullptr) stream_.wait(how.event, site.at);
-      const auto turn = communicators_.enter();
-      expect_alive(site);
-      queue(site);
-      end = stream_.record(site.at);
-    } catch (const backend_error& problem) {
-      fail(problem);
-      throw;
-    }
+    const stream_event end = queue_behind(how.event, site, queue);
     {
       const std::lock_guard lock(slots_lock_);
       slot = {{site, limit}, how.event, end, how.kept};
@@ -170,31 +168,65 @@ class channel final : public completion_source,
     }
   }
   void abandon(std::uint64_t number, where started_at) noexcept override {
-    const std::lock_guard lock(notes_);
-    if constexpr (checked(check_level::local)) in_flight_.remove(number);
-    ++abandoned_;
-    unreported_ = true;
-    abandoned_at_ = started_at;
-  }
-  [[nodiscard]] std::uint64_t abandoned() const noexcept {
-    const std::lock_guard lock(notes_);
-    return abandoned_;
-  }
-  /// Checked builds: the first call after a handle was lost says so.
-  void report_abandoned([[maybe_unused]] const where& at) {
     if constexpr (checked(check_level::local)) {
       const std::lock_guard lock(notes_);
-      if (!std::exchange(unreported_, false)) return;
-      throw usage_error("the communication started at " + abandoned_at_.text() +
-                            " was never waited for; its buffers may still be in use",
-                        at);
+      in_flight_.remove(number);
     }
+    lost_.note(started_at);
+  }
+  [[nodiscard]] std::uint64_t abandoned() const noexcept { return lost_.count(); }
+
+  // As a branch of captures.
+  void prepare(where at) override {
+    drain(at);
+    for (std::uint64_t last = launched_.load(std::memory_order_relaxed), n = first_in_ring(last); n <= last; ++n)
+      await(n, {operation::none, 0, n, 0, at});
+    mark_good();
+    communicators_.hold_aborts();
+    const std::lock_guard nobody_looks(looking_);  // at events from before: they are recorded again
+  }
+  void fork(cuda::stream_state<Api>& on, where at) override { captured_.fork(on, at); }
+  [[nodiscard]] std::shared_ptr<cuda::captured_member<Api>> join(cuda::stream_state<Api>& on, where at) override {
+    captured_calls calls = captured_.join(on, at);
+    if (calls.all.in_graph == 0) return nullptr;
+    return std::make_shared<graph_member<Api, channel>>(this->shared_from_this(), std::move(calls));
+  }
+  void leave(const std::shared_ptr<cuda::captured_work>& made) noexcept override {
+    captured_.leave(made);
+    if (communicators_.let_aborts()) abort_all();
+  }
+  /// Graphs that have operations of the rank: they end before its communicators.
+  [[nodiscard]] std::size_t graphs() const { return captured_.graphs(); }
+
+  /// A launch is an operation of its own: behind what was started before, and what is started later is behind it.
+  [[nodiscard]] stream_event before_launch(const captured_calls& calls,
+                                           const std::shared_ptr<cuda::stream_state<Api>>& on, where at) {
+    call_site site = calls.all.site;
+    site.at = at;
+    expect_alive(site);
+    const std::uint64_t number = launched_.load(std::memory_order_relaxed) + 1;
+    if (number > capacity) await(number - capacity, site);
+    const stream_event end = stream_.record(at);
+    stream_.state()->let_wait(*on, end.place(), at);
+    return stream_event(on, on->record(at));
+  }
+  void after_launch(const captured_calls& calls, const stream_event& after,
+                    const std::shared_ptr<cuda::stream_state<Api>>& on, where at) {
+    const stream_event end(on, on->record(at));
+    on->let_wait(*stream_.state(), end.place(), at);
+    const std::uint64_t number = launched_.load(std::memory_order_relaxed) + 1;
+    const std::lock_guard lock(slots_lock_);
+    slots_[number % capacity] = {calls.all, after, end, {}};
+    launched_.store(number, std::memory_order_release);
   }
 
   /// What the watchdog does: whether a communicator has met an error, the control world has failed, or the oldest
   /// operation that has begun takes longer than its limit. Then all communicators are aborted. From any thread.
   void look() noexcept {
-    const std::lock_guard lock(looking_);
+    const std::unique_lock lock(looking_, std::try_to_lock);  // who does now may abort, and wait for this thread
+    if (lock.owns_lock()) look_alone();
+  }
+  void look_alone() noexcept {
     if (failure_.failed()) return;
     try {
       if (const auto problem = communicators_.met()) return fail(named(*problem));
@@ -223,7 +255,10 @@ class channel final : public completion_source,
     const std::uint64_t last = launched_.load(std::memory_order_relaxed);
     const call_site site{operation::none, 0, last, 0, at};
     if (last > 0) await(last, site);
-    look();
+    {
+      const std::lock_guard lock(looking_);
+      look_alone();
+    }
     expect_alive(site);
   }
   /// Ends what is queued, by aborting, if there is any communicator left.
@@ -239,6 +274,30 @@ class channel final : public completion_source,
     stream_event end;
     std::shared_ptr<const void> kept;
   };
+
+  // Queues behind `event`; returns the end.
+  template <class Queue>
+  [[nodiscard]] stream_event queue_behind(const stream_event& event, call_site& site, const Queue& queue) {
+    try {
+      if (event.source() != nullptr) stream_.wait(event, site.at);
+      const auto turn = communicators_.enter();
+      expect_alive(site);
+      queue(site);
+      return stream_.record(site.at);
+    } catch (const backend_error& problem) {
+      fail(problem);
+      throw;
+    }
+  }
+  template <class Queue>
+  [[nodiscard]] pending capture(call_site site, const start_order& how, duration limit, const Queue& queue) {
+    expect_alive(site);
+    const stream_event end = queue_behind(how.event, site, queue);
+    return captured_.add({this->shared_from_this(), &captured_}, site, limit, end, how.kept);
+  }
+  [[nodiscard]] static std::uint64_t first_in_ring(std::uint64_t last) noexcept {
+    return last > capacity ? last - capacity + 1 : 1;
+  }
 
   [[nodiscard]] operation_slot slot_of(std::uint64_t number) const {
     const std::lock_guard lock(slots_lock_);
@@ -269,17 +328,17 @@ class channel final : public completion_source,
   [[nodiscard]] backend_error named(const backend_error& problem) const {
     backend_error::details about = problem.about();
     if (const std::uint64_t oldest = oldest_waiting(); oldest != 0) {
-      const call_site site = slot_of(oldest).call.site;
-      about.call = site.text() + ": " + about.call;
-      about.bytes = site.bytes;
-      about.here = site.at;
+      const started_call call = slot_of(oldest).call;
+      about.call = call.text() + ": " + about.call;
+      about.bytes = call.site.bytes;
+      about.here = call.site.at;
     }
     return backend_error(std::move(about));
   }
   [[nodiscard]] std::uint64_t oldest_waiting() const {
     const std::uint64_t last = launched_.load(std::memory_order_acquire);
-    const std::uint64_t first = last > capacity ? last - capacity + 1 : 1;
-    for (std::uint64_t number = std::max(first, good_.load(std::memory_order_relaxed) + 1); number <= last; ++number)
+    for (std::uint64_t number = std::max(first_in_ring(last), good_.load(std::memory_order_relaxed) + 1);
+         number <= last; ++number)
       if (!over(number)) return number;
     return 0;
   }
@@ -294,7 +353,7 @@ class channel final : public completion_source,
     const started_call& call = slot.call;
     if (now - since_ < call.limit) return;
     mark_good();
-    failure_.note_timeout("rank " + std::to_string(lib_->rank()) + " waits in " + call.site.text() + " of " +
+    failure_.note_timeout("rank " + std::to_string(lib_->rank()) + " waits in " + call.text() + " of " +
                               std::to_string(call.site.bytes) + " bytes for " +
                               std::to_string(std::chrono::duration<double>(call.limit).count()) +
                               " s: not all ranks of its group have come to it, or one that has is stuck",
@@ -308,7 +367,10 @@ class channel final : public completion_source,
     while (good < last && (last - good > capacity || over(good + 1))) ++good;
     good_.store(good, std::memory_order_release);
   }
-  void abort_all() noexcept { communicators_.abort(); }
+  void abort_all() noexcept {
+    captured_.end_graphs();
+    communicators_.abort();
+  }
 
   const cuda::device<Api>* device_;
   const library<N>* lib_;
@@ -330,9 +392,8 @@ class channel final : public completion_source,
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
   mutable std::mutex notes_;
   buffers_in_flight<capacity> in_flight_;  // of checked builds
-  std::uint64_t abandoned_ = 0;
-  bool unreported_ = false;
-  where abandoned_at_;
+  lost_handles lost_;
+  captured_operations<Api> captured_;
 };
 
 }  // namespace belay::inline BELAY_ABI::nccl

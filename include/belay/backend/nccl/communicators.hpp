@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "belay/backend/nccl/library.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
@@ -94,15 +95,30 @@ class communicators {
     return turn;
   }
 
+  /// From here on nothing is aborted, while a capture is under way; and again. True: somebody wanted to.
+  void hold_aborts() noexcept {
+    const std::lock_guard lock(list_);
+    held_ = true;
+  }
+  [[nodiscard]] bool let_aborts() noexcept {
+    const std::lock_guard lock(list_);
+    held_ = false;
+    return std::exchange(wanted_, false);
+  }
+
   /// Ends all of them, what they have queued and the calls of others. A call that does not return is aborted in.
   void abort() noexcept {
+    if (aborts_later()) return;
     std::unique_lock turn(calls_, std::try_to_lock);
     for (int tries = 0; !turn.owns_lock() && tries < most_tries; ++tries) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       static_cast<void>(turn.try_lock());
     }
     const std::lock_guard lock(list_);
-    if (over_ || parent_ == handle{}) return;
+    if (over_ || held_ || parent_ == handle{}) {
+      wanted_ = wanted_ || held_;
+      return;
+    }
     over_ = true;
     for (auto each = children_.rbegin(); each != children_.rend(); ++each)
       if (each->usable) lib_->note(api().abort(each->made), "abort");
@@ -134,6 +150,11 @@ class communicators {
   };
 
   [[nodiscard]] N& api() const noexcept { return lib_->api(); }
+  [[nodiscard]] bool aborts_later() noexcept {
+    const std::lock_guard lock(list_);
+    wanted_ = wanted_ || held_;
+    return held_;
+  }
 
   void expect(const typename N::status_type& got, const char* call, where at) const {
     if (!api().in_progress(got)) lib_->expect(got, call, 0, at);
@@ -178,6 +199,7 @@ class communicators {
   mutable std::mutex list_;
   std::deque<child> children_;
   bool over_ = false;
+  bool held_ = false, wanted_ = false;  // aborts; by whom a capture is under way
 };
 
 }  // namespace belay::inline BELAY_ABI::nccl

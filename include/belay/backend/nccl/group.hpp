@@ -59,6 +59,8 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
   /// Where they are of `sums::fixed_order`.
   static constexpr bool sums_in_rank_order = Sums == sums::fixed_order;
   static constexpr bool has_varying_counts = true;
+  /// What is started while a stream of the device is captured is in the graph.
+  static constexpr bool is_captured = true;
   using channel_type = channel<Api, N>;
   using control_type = Control;
   using duration = std::chrono::steady_clock::duration;

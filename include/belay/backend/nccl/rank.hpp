@@ -216,12 +216,17 @@ class rank {
   /// with.
   [[nodiscard]] bool versions_agree() const noexcept { return versions_; }
 
-  /// Waits for what was started, and ends the communicators; collective over the world. Windows have ended before.
-  /// Throws what a wait throws.
+  /// Waits for what was started, and ends the communicators; collective over the world. Windows and graphs have ended
+  /// before. Throws what a wait throws.
   void finish(where at = where::current()) {
     if (channel_->windows() > 0)
       throw usage_error("finish: " + std::to_string(channel_->windows()) +
                             " windows of the rank are left; they end before its communicators",
+                        at);
+    if (channel_->graphs() > 0)
+      throw usage_error("finish: " + std::to_string(channel_->graphs()) +
+                            " graphs with operations of the rank are left; they end before its communicators, which "
+                            "NCCL would wait for",
                         at);
     channel_->drain(at);
     if (size() > 1) {

@@ -177,6 +177,13 @@ class gradient_shares {
   void wait_all(where at) {
     if (any_) staging_.wait_all(at);
   }
+  /// For graphs: later work of `stream` comes after all reductions; and a launch has done those of the step.
+  void join(auto& stream, where at) {
+    if (any_) staging_.join(stream, at);
+  }
+  void recall() noexcept {
+    for (divided_bucket& one : buckets_) one.reductions = micro_batches_;
+  }
   /// Of a step without micro-batches: the shares are zero.
   void zero_untouched() {
     for (std::size_t b = 0; b < buckets_.size(); ++b)

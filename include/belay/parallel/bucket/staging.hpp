@@ -74,6 +74,14 @@ class gradient_staging {
     open_[bucket] = {};
   }
 
+  /// Later work of `stream`, which computes, comes after all reductions; releases all memory.
+  void join(auto& stream, where at) {
+    for (reduction& one : started_) {
+      if (one.over.open()) std::move(one.over).then(stream, at);
+      stream.wait(one.free, at);
+    }
+    release_all();
+  }
   /// Returns when all reductions are over, and releases all memory.
   void wait_all(where at) {
     struct releases {

@@ -42,6 +42,9 @@ namespace belay::inline BELAY_ABI {
 /// When the whole parameters of a layer are given back: after each call, or when the step ends.
 enum class reshard_when : std::uint8_t { after_use, after_step };
 
+/// When a step gathers its first layers.
+enum class gathers_begin : std::uint8_t { with_step, when_asked };
+
 /// Whether a gather is the next one of the plan.
 enum class plan_says : std::uint8_t { so, another };
 
@@ -125,7 +128,15 @@ class parameter_gathers {
   void begin_step(auto& engine, where at) {
     begin(phase::train, engine.epoch());
     in_step_ = true;
-    start_ahead(engine.compute(), at);
+    if (begins_ == gathers_begin::with_step) start_ahead(engine.compute(), at);
+  }
+  /// For graphs: the first gathers of a step begin with it or, from now on, where `begin_in` is called; what `end_in`
+  /// says to the stream, `retire` says to the host.
+  void begin_gathers(gathers_begin when) noexcept { begins_ = when; }
+  void begin_in(auto& stream, where at) { start_ahead(stream, at); }
+  void end_in(auto& stream, where at) {
+    for (layer& one : layers_) one.holders = 0;
+    give_way(stream, at);
   }
   void end_step() noexcept { in_step_ = false; }
   /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step, or in
@@ -346,6 +357,7 @@ class parameter_gathers {
   std::uint64_t epoch_ = 0;    // of the engine, in which the step or pass began
   phase phase_ = phase::eval;  // of the step or pass
   bool in_step_ = false;
+  gathers_begin begins_ = gathers_begin::with_step;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A trainer whose steps may be captured as graphs, and which does at will what a captured step must not do. One rank,
-// or for what is refused several; over any world.
+// A trainer whose steps may be captured as graphs, and which does at will what a captured step must not do; over any
+// world. Each rank has a batch of its own, and rank 0 tells.
 #pragma once
 
 #include <cstddef>
@@ -81,11 +81,14 @@ auto body(const trial& what, record& out, const std::function<std::size_t()>& ca
     const std::span<float> batch = run.template lease<float>(belay::tier::device, elements, "batches");
     const std::span<float> staged = run.template lease<float>(belay::tier::pinned, elements, "batches");
     std::size_t tries = 0;
+    const auto own = static_cast<std::size_t>(rank.number());
+    const auto replicas = static_cast<std::size_t>(axes.data);
+    const bool tells = !rehearsing && own == 0;
     for (auto number : run.steps(what.steps)) {
       if (number == what.drops_in) graphs.drop();
       if constexpr (!rehearsing) {
         for (std::size_t i = 0; i + 1 < elements; ++i)
-          staged[i] = 0.125F * static_cast<float>((i * (number % 5 + 1) + 7 * number) % 13) - 0.75F;
+          staged[i] = 0.125F * static_cast<float>((i * (number % 5 + 1) + 7 * number + 5 * own) % 13) - 0.75F;
         staged[elements - 1] = number == what.overflows_in && ++tries == 1 ? 1.0F : 0.0F;
       }
       auto& compute = run.engine().compute();
@@ -106,7 +109,7 @@ auto body(const trial& what, record& out, const std::function<std::size_t()>& ca
       };
       if (what.runs_late) micro_batch(0);
       graphs.run([&] {
-        if constexpr (!rehearsing) ++out.bodies;
+        if (tells) ++out.bodies;
         compute.run(overflow_if{batch.data() + elements - 1, {run.engine().found(), {}}});
         for (std::size_t m = what.runs_late ? 1 : 0; m < 2; ++m) micro_batch(m);
         if (number == what.loses_in && !rehearsing) {
@@ -115,7 +118,7 @@ auto body(const trial& what, record& out, const std::function<std::size_t()>& ca
         }
       });
       kept.clear();
-      auto outcome = std::move(step).commit(mesh, belay::samples{2 * rows_of_batch + number % 4});
+      auto outcome = std::move(step).commit(mesh, belay::samples{2 * rows_of_batch * replicas + number % 4});
       auto* const ok = belay::committed(outcome);
       if (ok == nullptr) continue;
       run.report(*ok, [&](const belay::step_summary& end) {
@@ -124,9 +127,9 @@ auto body(const trial& what, record& out, const std::function<std::size_t()>& ca
       });
       const double rate = 1e-2 / static_cast<double>(number);
       optimizer.apply(std::move(*ok), {.learning_rate = rate, .clip = number % 3 == 0 ? 0.25 : 1e9});
-      if (calls && !rehearsing) out.ended.push_back(calls());
+      if (calls && tells) out.ended.push_back(calls());
     }
-    if constexpr (!rehearsing) out.launches = graphs.launches();
+    if (tells) out.launches = graphs.launches();
   };
 }
 
