@@ -7126,7 +7126,8 @@ struct device_usage {
       {"of", &device_usage::total},
   };
   for (const auto& [purpose, bytes] : rows) {
-    std::string line = "  " + std::string(purpose);
+    std::string line = "  ";
+    line += purpose;
     line.resize(22, ' ');
     for (const device_usage& each : ranks) line += " " + std::to_string(each.*bytes);
     out += line + "\n";

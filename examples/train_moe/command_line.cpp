@@ -6,7 +6,6 @@
 #include <charconv>
 #include <limits>
 #include <map>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -179,22 +178,6 @@ belay::budget parse_budget(const std::string& text, const std::string& flag) {
   return out;
 }
 
-belay::stream_choice parse_streams(const std::string& text) {
-  using belay::stream_policy;
-  if (text == "immediate") return {};
-  if (text == "queued") return {stream_policy::queued, 0};
-  const std::string_view adversarial = "adversarial";
-  belay::stream_choice out{stream_policy::adversarial, 0};
-  if (text == adversarial) return out;
-  const char* const end = text.data() + text.size();
-  if (text.starts_with(adversarial) && text[adversarial.size()] == ':') {
-    const auto [last, error] = std::from_chars(text.data() + adversarial.size() + 1, end, out.seed);
-    if (error == std::errc{} && last == end) return out;
-  }
-  throw input_error("--streams: '" + text + "' is none of immediate, queued, adversarial and adversarial:SEED, as in " +
-                    "adversarial:7");
-}
-
 belay::traced_steps parse_trace_steps(const std::string& text) {
   belay::traced_steps out;
   const char* const end = text.data() + text.size();
@@ -210,7 +193,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   command_line line;
   options& run = line.run;
   std::string mesh = "pp=2,ep=2";
-  std::string backend = "threads", device = "host";
+  std::string backend = "threads", device = "host", devices = "auto";
   std::string schedule = "1f1b";
   std::string recompute = "none";
   std::string budget, phase_tier, offload, offload_tier = "host";
@@ -229,8 +212,11 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   app.add_option("--backend", backend,
                  "what ranks are; under belay-run, mpirun or another launcher this is one of them")
       ->check(CLI::IsMember({"threads", "processes", "mpi"}));
-  app.add_option("--device", device, "what computes: this processor, or a GPU, which all ranks share")
-      ->check(CLI::IsMember({"host", "cuda"}));
+  app.add_option("--device", device, "what computes: this processor, or GPUs")->check(CLI::IsMember({"host", "cuda"}));
+  app.add_option("--devices", devices,
+                 "--device cuda: a GPU for each rank, over NCCL, or one that ranks, threads, share; auto: where there "
+                 "are enough, a GPU for each")
+      ->check(CLI::IsMember({"auto", "own", "shared"}));
   app.add_flag("--graph", graph, "steps are captured as graphs of the device, and launched: one rank");
   app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
       ->check(CLI::IsMember({"gpipe", "1f1b"}));
@@ -340,6 +326,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
                    : backend == "processes" ? backend_kind::processes
                                             : backend_kind::threads;
     line.device = device == "cuda" ? device_kind::cuda : device_kind::host;
+    line.devices = device_choice_of(devices);
     run.schedule = schedule == "gpipe" ? schedule_kind::gpipe : schedule_kind::one_f_one_b;
     run.recompute = recompute == "full"        ? recompute_kind::full
                     : recompute == "selective" ? recompute_kind::selective
@@ -383,7 +370,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
     expect_outputs_apart(line);
     resolve_model(line, app.count("--model") > 0);
     check(run);
-    if (line.device == device_kind::cuda) expect_runs_on_cuda(line);
+    expect_devices_fit(line);
     if (graph) use_graphs(line);
   } catch (const CLI::ParseError& error) {
     exit_code = app.exit(error) == 0 ? 0 : 2;

@@ -22,6 +22,8 @@ struct command_line {
   model_config config;  // the model's, as config.json says it
   backend_kind backend = backend_kind::threads;
   device_kind device = device_kind::host;
+  device_choice devices = device_choice::automatic;
+  std::optional<device_placement> placed;  // of a run on GPUs, when it has seen them
   std::string model = "tiny";
   std::string data;                 // empty: the repository's own headers and documentation
   std::string json;                 // empty: no JSON lines
@@ -51,8 +53,6 @@ void set_model(options& run, const model_config& from);
 void parse_offload(const std::string& text, const std::string& otherwise, options& run);
 /// "device=512MiB,host=1GiB" to a budget per rank. Throws belay::input_error, with the flag.
 [[nodiscard]] belay::budget parse_budget(const std::string& text, const std::string& flag = "--budget");
-/// "adversarial:7" to a policy and its seed. Throws belay::input_error.
-[[nodiscard]] belay::stream_choice parse_streams(const std::string& text);
 /// "2-4" to the steps of a trace. Throws belay::input_error.
 [[nodiscard]] belay::traced_steps parse_trace_steps(const std::string& text);
 /// One of the four choices of what is frozen. Throws belay::input_error.

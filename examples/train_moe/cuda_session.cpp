@@ -9,12 +9,14 @@
 
 namespace train_moe {
 
-void expect_cuda_device() {
+int count_cuda_devices() {
   throw belay::backend_error({"open", 0, 0,
                               "this train_moe was built without CUDA: build it with -DBELAY_TRAIN_MOE_CUDA=ON, as "
                               "examples/run --cuda does",
                               belay::where::current()});
 }
+
+void expect_cuda_device() { static_cast<void>(count_cuda_devices()); }
 
 void run_cuda_session(prepared_run&) { expect_cuda_device(); }
 

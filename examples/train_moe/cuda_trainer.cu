@@ -7,6 +7,11 @@ namespace train_moe {
 
 template void run_rank_as<float>(prepared_run&, cuda_rank&, cuda_run&);
 
+int count_cuda_devices() {
+  belay::cuda::runtime_api api;
+  return belay::cuda::device_count(api);
+}
+
 void expect_cuda_device() {
   belay::cuda::runtime_api api;
   const belay::cuda::device<belay::cuda::runtime_api> gpu(api);
@@ -20,7 +25,7 @@ void run_cuda_session(prepared_run& prepared) {
     if (run.dtype == belay::dtype::bf16) return run_rank_as<belay::bf16>(prepared, rank, self);
     run_rank_as<float>(prepared, rank, self);
   };
-  belay::launch(belay::cuda::world(api, control), body, prepared.plan, launch_options_of(run));
+  belay::launch(belay::cuda::world(api, control), body, prepared.plan, device_launch_options_of(prepared));
 }
 
 }  // namespace train_moe

@@ -3,6 +3,8 @@
 // The ranks of the trainer on a GPU. Each type of its parameters is a compilation unit; frozen parts are not compiled.
 #pragma once
 
+#include <span>
+
 #include "belay/backend/cuda.hpp"
 #include "belay/backend/cuda/runtime_api.cuh"
 #include "train_moe/cuda_trainer.hpp"
@@ -15,5 +17,15 @@ using cuda_run = belay::run<cuda_rank, belay::engine<cuda_rank::memory_type, cud
 
 extern template void run_rank_as<float>(prepared_run&, cuda_rank&, cuda_run&);
 extern template void run_rank_as<belay::bf16>(prepared_run&, cuda_rank&, cuda_run&);
+
+/// Those of the flags; a plan that is printed is followed by what libraries have taken of each rank's device.
+[[nodiscard]] inline belay::launch_options device_launch_options_of(prepared_run& prepared) {
+  belay::launch_options out = launch_options_of(prepared.line.run);
+  if (prepared.line.print_plan == command_line::plan_output::print)
+    out.measured = [&prepared](std::span<const belay::device_usage> usage) {
+      prepared.printer.say(belay::device_usage_text(usage));
+    };
+  return out;
+}
 
 }  // namespace train_moe

@@ -8,7 +8,10 @@ namespace train_moe {
 
 struct prepared_run;
 
-/// Throws belay::backend_error where the program was built without CUDA, or there is no device or no driver.
+/// How many GPUs this process sees. Throws belay::backend_error where the program was built without CUDA, or there is
+/// no device or no driver.
+[[nodiscard]] int count_cuda_devices();
+/// Opens device 0. Throws as `count_cuda_devices`.
 void expect_cuda_device();
 
 /// Runs what was planned on every rank of the mesh, on device 0. Throws belay::backend_error, and as `run_on`.

@@ -4,20 +4,84 @@
 #include <string>
 
 #include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/train/graph_use.hpp"
 #include "train_moe/command_line.hpp"
 
 namespace train_moe {
 
+using belay::cuda::rank_devices;
+
+namespace {
+
+std::string counted(int number, const char* what) {
+  return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
+}
+
+void expect_nccl(nccl_support nccl) {
+  if (nccl == nccl_support::compiled) return;
+  throw belay::backend_error(
+      {"open", 0, 0,
+       "this train_moe was built without NCCL, over which ranks with a GPU each communicate: install NCCL 2.28.9 or "
+       "later (nccl.h and libnccl, beside the CUDA toolkit or in NCCL_ROOT) and build it anew",
+       belay::where::current()});
+}
+
+void expect_whole_experts(const belay::axes& mesh) {
+  if (mesh.expert == 1) return;
+  throw belay::input_error("--mesh with ep=" + std::to_string(mesh.expert) +
+                           ": ranks that have a GPU each do not divide experts: take ep=1, or --backend threads "
+                           "--devices shared");
+}
+
+}  // namespace
+
+device_choice device_choice_of(const std::string& text) {
+  if (text == "own") return device_choice::own;
+  return text == "shared" ? device_choice::shared : device_choice::automatic;
+}
+
+device_placement placed_threads(device_choice chosen, const belay::axes& mesh, int devices, nccl_support nccl) {
+  const int ranks = static_cast<int>(mesh.ranks());
+  const auto shared = [ranks](const std::string& why) -> device_placement {
+    if (ranks == 1) return {rank_devices::one_shared, "device 0"};
+    return {rank_devices::one_shared, std::to_string(ranks) + " ranks share device 0 (" + why + ")"};
+  };
+  const std::string here = counted(devices, "GPU") + " for " + counted(ranks, "rank");
+  if (chosen == device_choice::shared) return shared("--devices shared");
+  if (chosen == device_choice::automatic) {
+    if (devices < ranks || ranks == 1) return shared(here);
+    if (nccl == nccl_support::absent) return shared(here + ", but the program was built without NCCL");
+    if (mesh.expert > 1) return shared(here + ", but they divide experts");
+  }
+  expect_nccl(nccl);
+  if (devices < ranks)
+    throw belay::input_error("--devices own: there " + std::string(devices == 1 ? "is " : "are ") + here +
+                             ": take fewer ranks, or --devices shared");
+  expect_whole_experts(mesh);
+  return {rank_devices::one_each, "one for each rank, over NCCL (" + here + ")"};
+}
+
+device_placement placed_processes(const belay::axes& mesh, nccl_support nccl) {
+  expect_nccl(nccl);
+  expect_whole_experts(mesh);
+  return {rank_devices::one_each, "one for each rank, over NCCL, by its number among the ranks of its machine"};
+}
+
 // One line each: what begins to work on a device loses its own.
-void expect_runs_on_cuda(const command_line& line) {
+void expect_devices_fit(const command_line& line) {
+  if (line.device != device_kind::cuda) {
+    if (line.devices != device_choice::automatic)
+      throw belay::input_error("--devices says which GPUs ranks have: take it with --device cuda");
+    return;
+  }
   const auto refuse = [](bool wanted, const std::string& flag, const char* why) {
     if (wanted) throw belay::input_error("--device cuda with " + flag + ": " + why);
   };
-  refuse(line.backend != backend_kind::threads,
-         line.backend == backend_kind::mpi ? "--backend mpi" : "--backend processes",
-         "ranks are threads that share device 0: take --backend threads");
+  refuse(line.devices == device_choice::shared && line.backend != backend_kind::threads,
+         "--devices shared and --backend " + std::string(line.backend == backend_kind::mpi ? "mpi" : "processes"),
+         "ranks that share a GPU are threads: take --backend threads, or --devices own");
   refuse(line.run.freeze != freeze_kind::none, std::string("--freeze ") + name(line.run.freeze),
          "trainers with frozen parts are compiled for the host alone: leave it out");
 }

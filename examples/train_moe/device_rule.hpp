@@ -1,23 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What computes, and what a run on a GPU cannot have.
+// What computes, which GPUs ranks have, and what a run on GPUs cannot have.
 #pragma once
 
 #include <cstdint>
+#include <string>
+
+#include "belay/backend/cuda/placed_ranks.hpp"
+#include "belay/comm/mesh.hpp"
 
 namespace train_moe {
 
 struct command_line;
 
-/// What computes: this processor, or a GPU that all ranks share.
+/// What computes: this processor, or GPUs.
 enum class device_kind : std::uint8_t { host, cuda };
 
 [[nodiscard]] constexpr const char* name(device_kind which) noexcept {
   return which == device_kind::cuda ? "cuda" : "host";
 }
 
-/// Throws belay::input_error, with the flag, for what a run with --device cuda cannot have.
-void expect_runs_on_cuda(const command_line& line);
+/// Which GPUs ranks shall have: one each, one for all, or what there is.
+enum class device_choice : std::uint8_t { automatic, own, shared };
+
+/// As the flag --devices names it, of what it knows.
+[[nodiscard]] device_choice device_choice_of(const std::string& text);
+
+/// Whether a program is built with NCCL, over which ranks with a GPU each communicate.
+enum class nccl_support : std::uint8_t { absent, compiled };
+
+/// Which GPUs the ranks of a run have, and a line for people.
+struct device_placement {
+  belay::cuda::rank_devices which = belay::cuda::rank_devices::one_shared;
+  std::string text;
+
+  [[nodiscard]] bool own() const noexcept { return which == belay::cuda::rank_devices::one_each; }
+};
+
+/// Of ranks that are threads of a process that sees so many GPUs. Throws belay::input_error where they shall have one
+/// each and there are fewer, and belay::backend_error where they shall and the program has no NCCL.
+[[nodiscard]] device_placement placed_threads(device_choice chosen, const belay::axes& mesh, int devices,
+                                              nccl_support nccl);
+/// Of ranks that are processes: each takes the GPU of its number among the ranks of its machine. Throws
+/// belay::backend_error where the program has no NCCL.
+[[nodiscard]] device_placement placed_processes(const belay::axes& mesh, nccl_support nccl);
+
+/// Throws belay::input_error, with the flag, for what a run with --device cuda cannot have, and for --devices without
+/// it.
+void expect_devices_fit(const command_line& line);
 /// Steps are captured as graphs. Throws belay::input_error, with the flag, for a run that cannot have that.
 void use_graphs(command_line& line);
 

@@ -6,10 +6,16 @@
 #if defined(BELAY_TRAIN_MOE_MPI)
 
 #include "train_moe/mpi_trainer.hpp"
+#include "train_moe/nccl_trainer.hpp"
 
 namespace train_moe {
 
-void run_mpi_session(prepared_run& prepared) { run_on(belay::mpi::world{}, prepared); }
+void run_mpi_session(prepared_run& prepared) {
+#if defined(BELAY_TRAIN_MOE_NCCL)
+  if (prepared.line.placed) return run_mpi_over_nccl(prepared);
+#endif
+  run_on(belay::mpi::world{}, prepared);
+}
 
 }  // namespace train_moe
 

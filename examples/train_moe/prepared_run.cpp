@@ -31,6 +31,8 @@ nlohmann::ordered_json config_of(const command_line& line) {
                       : line.backend == backend_kind::processes ? "processes"
                                                                 : "threads"},
           {"device", name(line.device)},
+          {"devices",
+           line.placed ? nlohmann::ordered_json(line.placed->own() ? "own" : "shared") : nlohmann::ordered_json()},
           {"graph", run.graphs == belay::graph_use::captured},
           {"schedule", run.schedule == schedule_kind::gpipe ? "gpipe" : "1f1b"},
           {"micro_batches", run.micro_batches},
@@ -206,7 +208,8 @@ prepared_run::prepared_run(command_line& given, voice says, rehearsal_of rehears
     printer.say(plan.text(launch_options_of(given.run)) + propose_offload(given.run, plan.plan, {}).text() + "\n");
   if (given.run.steps > 0 && says == voice::speaks)
     printer.say("products: " + (given.device == device_kind::cuda ? "cuBLAS" : model::product_backend()) +
-                "\nstreams: " + streams_of(given) + "\n");
+                "\nstreams: " + streams_of(given) + "\n" +
+                (given.placed ? "devices: " + given.placed->text + "\n" : ""));
   if (tier_file && says == voice::speaks)
     printer.say("files of " + belay::printable(given.run.tier_folder) + ": " + *tier_file + "\n");
 }

@@ -19,6 +19,7 @@
 #include "belay/comm/launcher.hpp"
 #include "train_moe/cuda_trainer.hpp"
 #include "train_moe/host_trainer.hpp"
+#include "train_moe/nccl_trainer.hpp"
 
 namespace train_moe {
 
@@ -27,9 +28,11 @@ namespace {
 using belay::input_error;
 using belay::host::pinning;
 
-// A rank with a core of its own is pinned to it and keeps its cache. Ranks that share cores are not pinned.
-belay::host::world_options host_options(long long ranks) {
-  const bool spare = ranks <= static_cast<long long>(std::thread::hardware_concurrency());
+// A rank with a core of its own is pinned to it and keeps its cache. Ranks that share cores are not pinned, nor are
+// those with a device, which NCCL's threads would be pinned with.
+belay::host::world_options host_options(const command_line& line) {
+  const bool spare = line.run.mesh.ranks() <= static_cast<long long>(std::thread::hardware_concurrency()) &&
+                     line.device == device_kind::host;
   return {.pin = spare ? pinning::one_core_each : pinning::none};
 }
 
@@ -67,11 +70,35 @@ class outlives_interrupts {
   void (*before_)(int);
 };
 
+// On the GPUs of the ranks' own where they have some, else on the host.
+template <class World>
+void run_ranks(
+    const World& world, prepared_run& prepared, void (*begin)() = [] {}) {
+  if (prepared.line.placed)
+    run_over_nccl(world, prepared, begin);
+  else
+    run_on(world, prepared, begin);
+}
+
+// Which GPUs the ranks have. A process that has asked a device for something cannot be copied, so ranks that are forked
+// find out themselves whether there are enough.
+device_placement found_devices(const command_line& line, const belay::launcher_environment& launcher) {
+  const nccl_support nccl = built_with_nccl();
+  if (line.backend == backend_kind::threads) {
+    expect_cuda_device();
+    return placed_threads(line.devices, line.run.mesh, count_cuda_devices(), nccl);
+  }
+  const device_placement out = placed_processes(line.run.mesh, nccl);
+  if (line.backend == backend_kind::mpi || launcher.size > 1) static_cast<void>(count_cuda_devices());
+  return out;
+}
+
 // A page of ranks that were forked here: where the rank that writes it is gone, it does not say for ever that they run.
 void run_forked(int ranks, prepared_run& prepared) {
   const outlives_interrupts here;
   try {
-    run_on(belay::host::processes{ranks, host_options(ranks)}, prepared, [] { std::signal(SIGINT, SIG_DFL); });
+    run_ranks(belay::host::processes{ranks, host_options(prepared.line)}, prepared,
+              [] { std::signal(SIGINT, SIG_DFL); });
   } catch (const std::exception& problem) {
     const auto* const of_rank = dynamic_cast<const belay::comm_error*>(&problem);
     const bool interrupted = of_rank != nullptr && of_rank->about().signal == SIGINT;
@@ -102,8 +129,7 @@ int run_session(const command_line& given, char** argv) {
   if (threads && found.size > 1)
     throw input_error("--backend threads: " + found.text() + ", and each would train for itself: say --backend " +
                       "processes under belay-run, --backend mpi under mpirun");
-  const bool on_device = line.device == device_kind::cuda;
-  if (on_device) expect_cuda_device();
+  if (line.device == device_kind::cuda) line.placed = found_devices(line, found);
   if (!threads && !forks) expect_ranks(found, run, mpi ? "mpi" : "processes");
   if (forks) start_without_threads(argv);
   std::optional<belay::stop_request> stop;
@@ -111,16 +137,16 @@ int run_session(const command_line& given, char** argv) {
   prepared_run prepared(line, threads || found.rank == 0 ? voice::speaks : voice::silent, rehearsed);
   std::optional<belay::report_interruption> interruption;
   if (prepared.report && !forks) interruption.emplace(prepared.report->page_path());
-  if (on_device) {
+  if (line.placed && !line.placed->own()) {
     run_cuda_session(prepared);
   } else if (threads) {
-    run_on(belay::host::world{ranks, host_options(ranks)}, prepared);
+    run_ranks(belay::host::world{ranks, host_options(line)}, prepared);
   } else if (mpi) {
     run_mpi_session(prepared);
   } else if (forks) {
     run_forked(ranks, prepared);
   } else {
-    run_on(belay::host::world::from_env(host_options(ranks)), prepared);
+    run_ranks(belay::host::world::from_env(host_options(line)), prepared);
   }
   return stop && stop->followed() ? belay::exit_code_of_a_stop : 0;
 }

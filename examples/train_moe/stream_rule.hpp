@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Which streams a run has where no flag says so: by a rule that gives all its ranks the same.
+// Which streams a run has: those that a flag names, else by a rule that gives all its ranks the same.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,9 @@
 #include "belay/device/stream_policy.hpp"
 
 namespace train_moe {
+
+/// "adversarial:7" to a policy and its seed. Throws belay::input_error.
+[[nodiscard]] belay::stream_choice parse_streams(const std::string& text);
 
 struct stream_rule {
   belay::stream_policy policy;

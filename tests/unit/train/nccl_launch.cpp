@@ -138,7 +138,7 @@ TEST_CASE("ranks that are threads need a device each, else they are told of the 
   CHECK(belay::cuda::placed_ranks(api, 3) == belay::cuda::rank_devices::one_shared);
   const belay::host::world threads(3);
   CHECK_THROWS_WITH_AS(belay::nccl::world(api, fakes::nccl_api(fabric), threads),
-                       doctest::Contains("ranks that share one are those of belay::cuda::world"), belay::usage_error);
+                       doctest::Contains("ranks that share one are those of belay::cuda::world"), belay::input_error);
   fakes::device_api none({.fail_at = 1});
   CHECK_THROWS_AS(static_cast<void>(belay::cuda::placed_ranks(none, 1)), belay::backend_error);
 }

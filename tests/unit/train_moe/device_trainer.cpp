@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The example trainer over ranks that share a device of the host, whose memory the host cannot address and whose
-// streams are late on purpose: it trains, evaluates and samples with the bits that it has over ranks of the host.
+// streams are late on purpose, and over ranks that have such a device each and an NCCL of the host: it trains,
+// evaluates and samples with the bits that it has over ranks of the host.
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 
 #include "belay/backend/cuda.hpp"
 #include "belay/backend/host.hpp"
+#include "belay/backend/nccl.hpp"
 #include "belay/train/launch.hpp"
 #include "fakes/cuda/fake_api.hpp"
+#include "fakes/nccl/fake_nccl.hpp"
 #include "unit/report/support/trace_format.hpp"
 #include "unit/train/support/directory.hpp"
 #include "unit/train_moe/support/small_training.hpp"
@@ -40,6 +44,25 @@ record on_device(const options& run, const fakes::device_options& how, belay::tr
   return out;
 }
 
+// Over NCCL, with little to communicate with, so that sums take several rounds.
+record on_devices(const options& run, fakes::device_options how) {
+  const int ranks = static_cast<int>(run.mesh.ranks());
+  how.devices = ranks;
+  fakes::device_api api(how);
+  fakes::nccl_fabric fabric(api);
+  const belay::nccl::world_options room{
+      .ranks = {.workspace_bytes = 1024, .watch_period = std::chrono::milliseconds(5)},
+      .parent_bytes = 1 << 16,
+      .group_bytes = 1 << 12};
+  const record out = trained<float>(run, [&](const auto& body) {
+    belay::launch(belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::world(ranks), room), body);
+  });
+  CHECK(fabric.refusals().empty());
+  CHECK(fabric.empty());
+  CHECK(api.empty());
+  return out;
+}
+
 void check_run(const options& run) {
   INFO(run.mesh.text() << ", zero " << static_cast<int>(run.zero));
   const record expected = on_host(run);
@@ -49,6 +72,7 @@ void check_run(const options& run) {
   for (const fakes::device_options& how :
        {fakes::device_options{fakes::work_order::late}, {fakes::work_order::random, 1}})
     CHECK(on_device(run, how) == expected);
+  if (run.mesh.ranks() > 1 && run.mesh.expert == 1) CHECK(on_devices(run, {fakes::work_order::random, 2}) == expected);
 }
 void check_mesh(belay::axes mesh, belay::zero_stage zero) { check_run(small_run(mesh, zero)); }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/error.hpp"
 #include "train_moe/command_line.hpp"
 #include "train_moe/stream_rule.hpp"
 
@@ -100,13 +101,50 @@ TEST_CASE("what a run on a GPU cannot have is refused by its flag") {
   CHECK(line->device == train_moe::device_kind::cuda);
   CHECK(line->why_streams == "");
   using flags_type = std::vector<std::string>;
-  for (const flags_type& bad : {flags_type{"--streams", "queued"}, flags_type{"--backend", "processes"},
-                                flags_type{"--backend", "mpi"}, flags_type{"--freeze", "experts"}}) {
+  for (const char* backend : {"threads", "processes", "mpi"})
+    CHECK(parsed({"--device", "cuda", "--devices", "own", "--backend", backend})->devices ==
+          train_moe::device_choice::own);
+  CHECK(parsed({"--device", "cuda", "--devices", "shared"})->devices == train_moe::device_choice::shared);
+  CHECK(!parsed({"--devices", "own"}));
+  for (const flags_type& bad : {flags_type{"--streams", "queued"}, flags_type{"--freeze", "experts"},
+                                flags_type{"--devices", "shared", "--backend", "processes"},
+                                flags_type{"--devices", "shared", "--backend", "mpi"}, flags_type{"--devices", "2"}}) {
     CAPTURE(bad[0]);
     std::vector<std::string> flags = good;
     flags.insert(flags.end(), bad.begin(), bad.end());
     CHECK(!parsed(flags));
   }
+}
+
+TEST_CASE("threads have a GPU each where there are enough, and else share one; processes never share") {
+  using train_moe::device_choice;
+  using train_moe::nccl_support;
+  using train_moe::placed_threads;
+  const auto own = placed_threads(device_choice::automatic, {.pipeline = 4}, 8, nccl_support::compiled);
+  CHECK(own.own());
+  CHECK(own.text == "one for each rank, over NCCL (8 GPUs for 4 ranks)");
+  CHECK(placed_threads(device_choice::own, {.pipeline = 1}, 1, nccl_support::compiled).own());
+  CHECK(train_moe::placed_processes({.data = 2}, nccl_support::compiled).own());
+  CHECK(!placed_threads(device_choice::automatic, {.expert = 2}, 2, nccl_support::compiled).own());
+  CHECK_THROWS_AS(static_cast<void>(placed_threads(device_choice::own, {.expert = 2}, 2, nccl_support::compiled)),
+                  belay::input_error);
+  CHECK_THROWS_AS(static_cast<void>(train_moe::placed_processes({.expert = 2}, nccl_support::compiled)),
+                  belay::input_error);
+  const auto few = placed_threads(device_choice::automatic, {.pipeline = 4}, 3, nccl_support::compiled);
+  CHECK(!few.own());
+  CHECK(few.text == "4 ranks share device 0 (3 GPUs for 4 ranks)");
+  CHECK(placed_threads(device_choice::automatic, {.pipeline = 2}, 2, nccl_support::absent).text ==
+        "2 ranks share device 0 (2 GPUs for 2 ranks, but the program was built without NCCL)");
+  CHECK(placed_threads(device_choice::shared, {.pipeline = 2}, 2, nccl_support::compiled).text ==
+        "2 ranks share device 0 (--devices shared)");
+  CHECK(placed_threads(device_choice::automatic, {.pipeline = 1}, 2, nccl_support::compiled).text == "device 0");
+  CHECK_THROWS_WITH_AS(
+      static_cast<void>(placed_threads(device_choice::own, {.pipeline = 2}, 1, nccl_support::compiled)),
+      "belay: --devices own: there is 1 GPU for 2 ranks: take fewer ranks, or --devices shared", belay::input_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(placed_threads(device_choice::own, {.pipeline = 2}, 2, nccl_support::absent)),
+                       doctest::Contains("built without NCCL"), belay::backend_error);
+  CHECK_THROWS_AS(static_cast<void>(train_moe::placed_processes({.data = 2}, nccl_support::absent)),
+                  belay::backend_error);
 }
 
 TEST_CASE("a trace is of steps 2 to 4, of a shorter run of its last ones, and of none where there is none") {

@@ -59,7 +59,7 @@ class world {
   /// Of this process.
   static constexpr bool ranks_are_threads = requires { requires std::remove_reference_t<Control>::ranks_are_threads; };
 
-  /// Where ranks are threads, throws backend_error without a driver and usage_error where devices are fewer; processes
+  /// Where ranks are threads, throws backend_error without a driver and input_error where devices are fewer; processes
   /// find that out in `run`, all alike, for who has used a device cannot be copied.
   world(Api& api, const N& nccl, Control control, const world_options& options = {}, where at = where::current())
       : api_(&api), control_(std::forward<Control>(control)), options_(options), state_(std::make_shared<state>()) {
@@ -76,7 +76,7 @@ class world {
 
   /// Ranks.
   [[nodiscard]] int size() const noexcept { return control_.size(); }
-  /// Runs the body on every rank, as `Control` does. Throws what that throws: the first cause; usage_error on all ranks
+  /// Runs the body on every rank, as `Control` does. Throws what that throws: the first cause; input_error on all ranks
   /// where a machine has fewer devices than ranks.
   template <class Body>
   auto run(Body&& body, where at = where::current()) {
@@ -119,7 +119,7 @@ class world {
   };
 
   [[noreturn]] static void refuse(int devices, int ranks, const std::string& how, where at) {
-    throw usage_error(std::to_string(ranks) + " ranks over NCCL on a machine of which a process sees " +
+    throw input_error(std::to_string(ranks) + " ranks over NCCL on a machine of which a process sees " +
                           std::to_string(devices) + (devices == 1 ? " device" : " devices") +
                           ": each takes one of its own" + how,
                       at);
