@@ -248,7 +248,7 @@ class adamw {
     const bool in_file = memory.state == tier::file;
     const file_medium medium = in_file ? medium_of<Files>(memory.folder, at) : file_medium{};
     const std::size_t alignment = in_file ? medium.alignment : 0;
-    const bool on_device = run.computes() == computes_on::device;
+    const bool on_device = belay::on_device(run.computes());
     const state_layout sizes(memory.state, run.computes(), memory.chunk, adamw_state_parts<T>, sizeof(state_type),
                              sizeof(T), alignment);
     if (in_file)

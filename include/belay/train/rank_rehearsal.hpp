@@ -79,5 +79,8 @@ inline constexpr computes_on computes_on_of = computes_on::host;
 template <class World>
 requires device_region<typename World::memory_type>
 inline constexpr computes_on computes_on_of<World> = computes_on::device;
+template <class World>
+requires device_region<typename World::memory_type> && requires { requires World::ranks_have_devices; }
+inline constexpr computes_on computes_on_of<World> = computes_on::own_device;
 
 }  // namespace belay::inline BELAY_ABI

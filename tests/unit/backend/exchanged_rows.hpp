@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Rows that ranks exchange with their experts, twice, over a world of the host and over ranks that share a device.
+// Rows that ranks exchange with their experts, twice, over a world of the host and over ranks that share a device or
+// have one each.
 // Includes no doctest, so that nvcc can take it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -102,26 +105,52 @@ std::vector<result> on_host(int ranks, const sizes& all) {
     return result{{memory.data(), memory.data() + room}, needed};
   });
 }
+// What a rank with a device has.
+template <class Api, class Rank>
+struct of_rank {
+  using memory_type = belay::cuda::device_memory<Api>;
+  using group_type = typename Rank::group_type;
+
+  of_rank(Rank& rank, belay::freed_memory left)
+      : memory(rank.gpu(), room),
+        staged(rank.gpu(), room),
+        heap(belay::heap_of<group_type>::ranks(rank.world()), {.bytes = room}),
+        engine(memory_type(rank.gpu(), room), meter, rank.make_kit(), left),
+        workspace(rank.gpu(), engine.kit().workspace_bytes()) {
+    engine.kit().use_workspace({workspace.data(), workspace.size_bytes()});
+  }
+
+  memory_type memory;
+  belay::cuda::pinned_memory<Api> staged;
+  typename belay::heap_of<group_type>::type heap;
+  belay::tier_meter meter;
+  belay::engine<memory_type, belay::cuda::kit<Api>> engine;
+  memory_type workspace;
+};
+// Over a world of such ranks.
+template <class T, class World>
+std::vector<result> on_world(World&& world, const sizes& all, belay::freed_memory left) {
+  using api_type = typename std::remove_cvref_t<World>::api_type;
+  // They outlive the run: where a rank fails, peers may still send what is there.
+  std::vector<std::shared_ptr<const void>> kept(static_cast<std::size_t>(world.size()));
+  return world.run([&](auto& rank) {
+    const sizes of = share_of(all, rank.number(), rank.size());
+    const auto has = std::make_shared<of_rank<api_type, std::remove_cvref_t<decltype(rank)>>>(rank, left);
+    kept[static_cast<std::size_t>(rank.number())] = has;
+    auto& stream = has->engine.compute();
+    std::byte* const staged = has->staged.data();
+    fill<T>(staged, of, static_cast<std::size_t>(rank.number()));
+    stream.copy(has->memory.data(), staged, room);
+    const std::size_t needed = exchange_rows<T>(rank.world(), has->engine, has->memory, has->heap, of);
+    stream.copy(staged, has->memory.data(), room);
+    stream.synchronize();
+    return result{{staged, staged + room}, needed};
+  });
+}
+// Of ranks that share one.
 template <class T, class Api>
 std::vector<result> on_device(Api& api, int ranks, const sizes& all, belay::freed_memory left) {
-  const belay::cuda::world world(api, belay::host::world(ranks), {.slot_bytes = 512, .groups = 2});
-  return world.run([&](auto& rank) {
-    const sizes of = share_of(all, rank.number(), ranks);
-    const belay::cuda::device_memory<Api> memory(rank.gpu(), room);
-    const belay::cuda::pinned_memory<Api> staged(rank.gpu(), room);
-    fill<T>(staged.data(), of, static_cast<std::size_t>(rank.number()));
-    belay::tier_meter meter;
-    using engine_type = belay::engine<belay::cuda::device_memory<Api>, belay::cuda::kit<Api>>;
-    engine_type engine(belay::cuda::device_memory<Api>(rank.gpu(), room), meter, rank.make_kit(), left);
-    const belay::cuda::device_memory<Api> workspace(rank.gpu(), engine.kit().workspace_bytes());
-    engine.kit().use_workspace({workspace.data(), workspace.size_bytes()});
-    engine.compute().copy(memory.data(), staged.data(), room);
-    belay::symmetric_heap heap(rank.world(), {.bytes = room});
-    const std::size_t needed = exchange_rows<T>(rank.world(), engine, memory, heap, of);
-    engine.compute().copy(staged.data(), memory.data(), room);
-    engine.compute().synchronize();
-    return result{{staged.data(), staged.data() + room}, needed};
-  });
+  return on_world<T>(belay::cuda::world(api, belay::host::world(ranks), {.slot_bytes = 512, .groups = 2}), all, left);
 }
 
 }  // namespace exchanged_rows

@@ -17,11 +17,12 @@
 #include "belay/backend/nccl.hpp"
 #include "belay/train/launch.hpp"
 #include "fakes/cuda/fake_api.hpp"
-#include "fakes/nccl/fake_nccl.hpp"
+#include "fakes/nccl/failing_nccl.hpp"
 #include "unit/train/support/device_trainer.hpp"
 #include "unit/train/support/directory.hpp"
 
 using namespace device_trainer;
+using fakes::failing_nccl, fakes::has_peers, fakes::one_failure;
 using fakes::work_order;
 
 namespace {
@@ -66,28 +67,6 @@ void check_stage() {
   }
 }
 
-// A policy of which a call of one rank fails: a world copies it for each rank in turn.
-struct one_failure {
-  fakes::nccl_injection what = {};
-  int copies = 0;
-  std::vector<std::string> names = {};  // of all calls of rank 1
-};
-class failing_nccl : public fakes::nccl_api {
- public:
-  failing_nccl(fakes::nccl_fabric& fabric, one_failure& how) : nccl_api(fabric), how_(&how) {}
-  failing_nccl(const failing_nccl& other)
-      : nccl_api(other.fabric(), other.how_->copies == 1 ? other.how_->what : fakes::nccl_injection{}),
-        how_(other.how_),
-        rank_(how_->copies++) {}
-  ~failing_nccl() {
-    if (rank_ == 1) how_->names = names();
-  }
-
- private:
-  one_failure* how_;
-  int rank_ = -1;
-};
-
 // What a launch of two ranks throws, empty: nothing.
 struct thrown {
   std::string what;
@@ -111,12 +90,6 @@ thrown train_with(one_failure& how, std::chrono::duration<double> timeout = std:
   return told;
 }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-// What has peers that wait for it; a transfer is its group's.
-bool has_peers(const std::string& name) {
-  for (const char* other : {"version", "make_id", "group_start", "destroy", "send", "receive"})
-    if (name == other) return false;
-  return true;
-}
 
 }  // namespace
 

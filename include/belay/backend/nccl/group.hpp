@@ -34,8 +34,10 @@
 #include "belay/core/config.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/kit.hpp"
 #include "belay/device/stream_spans.hpp"
 #include "belay/kernel/for_each.hpp"
+#include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::nccl {
 
@@ -96,6 +98,11 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
   void fetch(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
     channel_->calls().fetch(to, from, bytes, at);
   }
+  /// The first, of what is there when `how` lets a communication begin: the host waits for that event alone. Throws the
+  /// rank's first cause, as a wait does.
+  void fetch(void* to, const void* from, std::size_t bytes, const start_order& how) const {
+    channel_->fetch(to, from, bytes, how);
+  }
   void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
     channel_->calls().place(to, from, bytes, at);
   }
@@ -129,6 +136,22 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
     template <kernel::indexed F>
     void each(std::size_t count, const F& f) const {
       of_->in().stream().each(count, f);
+    }
+    /// Queues a team for each row.
+    template <kernel::cooperative G>
+    requires queueable_kernel<G>
+    void teams(std::size_t count, const G& g) const {
+      auto& stream = of_->in().stream();
+      if (count > 0) stream.expect(stream.api().teams(stream.handle(), count, g), "teams", 0, site_->at);
+    }
+    /// Queues a copy between places of the device, and one from memory of the host, which is free when it returns.
+    void copy(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+      of_->in().stream().copy(to, from, bytes, at);
+    }
+    void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+      call_site site = *site_;
+      site.at = at;
+      of_->in().place(to, from, bytes, site);
     }
 
    private:

@@ -56,6 +56,8 @@ class world {
   using api_type = Api;
   using memory_type = cuda::tier_memory<Api>;
   using kit_type = cuda::kit<Api>;
+  /// Each its own: a rank's memory is not addressed by others.
+  static constexpr bool ranks_have_devices = true;
   /// Of this process.
   static constexpr bool ranks_are_threads = requires { requires std::remove_reference_t<Control>::ranks_are_threads; };
 

@@ -13,17 +13,10 @@
 //   backward: write gradients over the outputs, lease gradients | barrier               experts read, write
 //   finish:   barrier | pull row gradients | release all
 //
-// For inputs, and for outputs, which are written later, that synchronisation is the gather. The push of the backward
-// needs none before it: an output row is read and overwritten only by its token's rank, which has read it already, and
-// its owner wrote it before the barrier of the combine. Row gradients are first written after the barrier of the
-// backward. These are five synchronisations a layer; on one rank there are none.
+// These are five synchronisations a layer, on one rank none. More of it: docs/explanation/expert_dispatch.md.
 //
-// On a device that ranks share, the gather is the host's, after what each rank has queued before it, and barriers hand
-// over events.
-//
-// Where ranks cannot address each other's memory, the same kernels work on mirrors of the peers' slots: pushed rows are
-// put into the owners' slots, owners send rows to the mirrors of who pulls them, and `heap.synchronize_in` carries
-// them.
+// Over MPI the same kernels work on mirrors of the peers' slots: pushed rows are put into the owners' slots, owners
+// send rows to mirrors of who pulls them, and `heap.synchronize_in` carries them. Devices: rows_{across,sent}.hpp.
 // IWYU pragma: private, include "belay/parallel/experts.hpp"
 #pragma once
 
@@ -44,6 +37,7 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/tier.hpp"
 #include "belay/kernel/findings.hpp"
 #include "belay/parallel/experts/handles.hpp"
 #include "belay/parallel/experts/layout.hpp"
@@ -52,6 +46,7 @@
 #include "belay/parallel/experts/rows.hpp"
 #include "belay/parallel/experts/rows_across.hpp"
 #include "belay/parallel/experts/rows_here.hpp"
+#include "belay/parallel/experts/rows_sent.hpp"
 #include "belay/parallel/experts/settings.hpp"
 #include "belay/parallel/experts/statistics.hpp"
 #include "belay/parallel/routing.hpp"
@@ -81,8 +76,6 @@ class expert_exchange {
         heap_(&heap),
         shape_(shape_of(settings, static_cast<std::size_t>(group_.size()),
                         static_cast<std::size_t>(layout_rank(group_)), at)) {
-    if (has_local_memory<Group> && shape_.ranks > 1)
-      throw usage_error("experts are not divided among ranks that have a device each: give each rank all", at);
     set_capacity(settings.capacity, at);
     moves_ = std::make_shared<moves_type>(shape_);
   }
@@ -96,6 +89,7 @@ class expert_exchange {
   expert_exchange(Run& run, const Group& group, const expert_settings& settings, where at = where::current())
       : expert_exchange(group, run.windows(group, at), settings, at) {
     part_ = part::waits;
+    sends_ = sends_ || (shape_.ranks > 1 && run.computes() == computes_on::own_device);
   }
 
   expert_exchange(const expert_exchange&) = delete;  // handles point to it
@@ -115,7 +109,7 @@ class expert_exchange {
   /// Sends each row of `x` [rows, hidden] to the experts of its routing, and fills the routing's global counts. `x` is
   /// not used after the call; the routing's memory is, until `finish`. Rows beyond the capacity are recorded as an
   /// overflow and not sent: their contributions and gradients are zero, and the step must be replayed. One gather of
-  /// counts and one barrier of the group; none on one rank.
+  /// counts and one barrier of the group, or one exchange of messages; none on one rank.
   template <class Frame>
   BELAY_OPENS [[nodiscard]] dispatched_type dispatch(Frame& frame, view<const T, 2> x,
                                                      const routing<compute_type_t<T>>& routed,
@@ -126,16 +120,14 @@ class expert_exchange {
           "dispatch: layer '" + printable(frame.layer()) +
               "' uses an expert exchange that its step does not name: belay::step step{run.engine(), store, experts}",
           at);
-    if (routed.experts != shape_.experts || routed.k != shape_.k) {
+    if (routed.experts != shape_.experts || routed.k != shape_.k)
       throw usage_error("dispatch: the routing is over other experts than the exchange", at);
-    }
     frame.engine().adopt(*heap_);  // one that was made by hand has followed no stream before
     state_type state;
     state.exchange = this, state.routed = routed;
-    state.places = frame.template keep<std::int32_t>(extents<2>{routed.rows, shape_.k});
-    const view<std::size_t, 1> bounds = frame.template keep<std::size_t>(extents<1>{shape_.local() * shape_.ranks + 1});
-    state.offsets = {bounds.data(), {shape_.local() + 1}};
-    state.cuts = {bounds.data() + shape_.local() + 1, {shape_.local(), shape_.ranks - 1}};
+    state.keep_in(frame, shape_);
+    if (sends_) state.packed = frame.template keep<T>(extents<2>{state.places.size(), shape_.hidden});
+    if (sends_) state.messages = moves_->messages.take(shape_.experts);
     state.inputs = heap_->lease(slot_bytes(), "rows for experts", at);
     state.outputs = heap_->lease(slot_bytes(), "outputs of experts", at);
     state.obligation = frame.open(obligation_kind::dispatched_tokens, 2 * slot_bytes(), x.shape(), at);
@@ -153,11 +145,12 @@ class expert_exchange {
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
-    const auto by_kernels = [&](const placed_rows<T>& rows) {
+    const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
       auto* const shifts = reinterpret_cast<std::int32_t*>(state.cuts.data());
       const dispatch_counts counts{state.places.data(), state.offsets.data(), shifts, shape_.capacity, found};
-      return dispatched_across<T, moves_type>{
-          moves_.get(), counts, routed.counts, routed.global_counts.data(), state.places.size(), {rows, x.data()}, at};
+      return dispatched_across<T, moves_type, Peers>{
+          moves_.get(),        counts,           routed.counts, routed.global_counts.data(),
+          state.places.size(), {rows, x.data()}, peers,         at};
     };
     move_rows(frame, state, state.inputs, move, by_kernels, at);
     if constexpr (moves_rows_by_kernels<Frame>)
@@ -169,10 +162,10 @@ class expert_exchange {
   /// is a `usage_error` if the overflow was not taken after the last dispatch; in release builds it stays until it is
   /// taken.
   void begin_step(where at = where::current()) {
-    if constexpr (checked(check_level::local)) {
+    if constexpr (checked(check_level::local))
       if (unread_) throw usage_error("the overflow of the last step's expert dispatches was never read", at);
-    }
     moves_->statistics.clear();
+    moves_->messages.reclaim();
     heap_->reclaim();
   }
 
@@ -262,13 +255,13 @@ class expert_exchange {
       moves->synchronize(group, now, at);
       for_each_token(pull_weighted<T, Y>{moves->slots(now), now.routed.weights.data(), y}, now.routed.rows);
     };
-    const auto by_kernels = [&](const placed_rows<T>& rows) {
-      return after_peers<pulled_rows<T, Y>>{{rows, state.routed.weights.data(), y.data()}, state.routed.rows, at};
+    const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
+      const pulled_rows<T, Y> pulled{rows, state.routed.weights.data(), y.data()};
+      return after_peers<pulled_rows<T, Y>, Peers>{pulled, state.routed.rows, peers, at};
     };
     move_rows(frame, state, state.outputs, move, by_kernels, at);
     if (frame.forward_only()) {
-      heap_->release(state.inputs, at);
-      heap_->release(state.outputs, at);
+      release(state, at);
       state.exchange = nullptr;
     } else {
       state.obligation = frame.open(obligation_kind::combined_tokens, 2 * slot_bytes(), y.shape(), at);
@@ -291,9 +284,9 @@ class expert_exchange {
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
-    const auto by_kernels = [&](const placed_rows<T>& rows) {
+    const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
       const returned_rows<T, Dy> returned{rows, state.routed.weights.data(), dy.data(), dweights.data()};
-      return before_peers<returned_rows<T, Dy>>{returned, state.places.size(), at};
+      return before_peers<returned_rows<T, Dy>, Peers>{returned, state.places.size(), peers, at};
     };
     move_rows(frame, state, state.outputs, move, by_kernels, at);
   }
@@ -308,20 +301,23 @@ class expert_exchange {
       moves->synchronize(group, now, at);
       for_each_token(pull_sum<T, Dx>{moves->slots(now), dx}, now.routed.rows);
     };
-    const auto by_kernels = [&](const placed_rows<T>& rows) {
-      return after_peers<pulled_rows<T, Dx>>{{rows, nullptr, dx.data()}, state.routed.rows, at};
+    const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
+      return after_peers<pulled_rows<T, Dx>, Peers>{{rows, nullptr, dx.data()}, state.routed.rows, peers, at};
     };
     move_rows(frame, state, state.gradients, move, by_kernels, at);
     heap_->release(state.gradients, at);
-    heap_->release(state.outputs, at);
-    heap_->release(state.inputs, at);
+    release(state, at);
   }
 
   template <class Frame>
   void abandon(Frame& frame, state_type& state, where at) {
     settle(frame, state, at);
+    release(state, at);
+  }
+  void release(state_type& state, where at) {
     heap_->release(state.outputs, at);
     heap_->release(state.inputs, at);
+    if (sends_) moves_->messages.give_back(state.messages);
   }
 
   // The memory of a handle that outlived its step was reclaimed, and is not touched.
@@ -339,23 +335,27 @@ class expert_exchange {
     return {state.routed, state.places, state.offsets, state.cuts, shape_.capacity, heap_, slot.offset_bytes(), found};
   }
 
-  [[nodiscard]] placed_rows<T> placed(const state_type& state, const slot_type& slot) const {
-    std::byte* const first = heap_->base(0);  // ranks that share a device have their parts side by side
-    const auto apart = shape_.ranks == 1 ? 0 : static_cast<std::size_t>(heap_->base(1) - first);
-    auto* const rows = reinterpret_cast<T*>(first + slot.offset_bytes());
-    return {rows, apart, state.routed.choices.data(), state.places.data(), shape_.local(), shape_.k, shape_.hidden};
+  [[nodiscard]] placed_rows<T> placed(const state_type& state, T* first, std::size_t apart = 0) const {
+    return {first, apart, state.routed.choices.data(), state.places.data(), shape_.local(), shape_.k, shape_.hidden};
   }
-  // Rows of `slot`, as `by_kernels(rows)` says: where all experts are here on the compute stream, where ranks share a
-  // device in a communication. Else `move`, work of the host.
+  // Rows of `slot`, as `by_kernels(rows, peers)` says: where all experts are here on the compute stream, where ranks
+  // share a device or have one each in a communication. Else `move`, work of the host.
   template <class Frame, class Move, class ByKernels>
   void move_rows(Frame& frame, const state_type& state, const slot_type& slot, [[maybe_unused]] const Move& move,
                  [[maybe_unused]] const ByKernels& by_kernels, where at) {
+    [[maybe_unused]] T* const own = rows_in(slot).data();
     if constexpr (moves_rows_by_kernels<Frame>)
-      if (shape_.ranks == 1) return by_kernels(placed(state, slot)).here(frame);
-    if constexpr (works_on_device<Group> && !has_local_memory<Group>)
-      start(frame, by_kernels(placed(state, slot)), slot, at);
-    else if constexpr (!has_local_memory<Group>)
+      if (shape_.ranks == 1) return by_kernels(placed(state, own), addressed_peers{}).here(frame);
+    if constexpr (has_local_memory<Group>) {
+      const peers_by_messages<T, moves_type> peers{moves_.get(), state.messages, state.packed.data(), own};
+      start(frame, by_kernels(placed(state, peers.packed), peers), slot, at);
+    } else if constexpr (works_on_device<Group>) {  // whose parts are side by side
+      T* const first = reinterpret_cast<T*>(heap_->base(0) + slot.offset_bytes());
+      const auto apart = static_cast<std::size_t>(heap_->base(1) - heap_->base(0));
+      start(frame, by_kernels(placed(state, first, apart), addressed_peers{}), slot, at);
+    } else {
       communicate(frame, move, slot, at);
+    }
   }
 
   // The compute stream goes on when `move(group)`, which uses `slot`, is over: one communication of the group, after
@@ -373,6 +373,7 @@ class expert_exchange {
   void start(Frame& frame, const Move& move, const slot_type& slot, where at) {
     auto& stream = frame.engine().compute();
     const start_order how = start_order(after(stream.record(), at)).keeping(moves_);
+    if constexpr (requires { move.prepare(group_, how); }) move.prepare(group_, how);
     pending under_way = group_.start_composite(operation::exchange, move, how);
     heap_->used_until(under_way.event(), slot);
     std::move(under_way).then(stream, at);
@@ -386,6 +387,7 @@ class expert_exchange {
   Heap* heap_;
   expert_shape shape_;
   std::size_t first_layer_ = 0;
+  bool sends_ = has_local_memory<Group> && shape_.ranks > 1;  // rows, or will where it is rehearsed
   bool unread_ = false;
   bool named_ = false;  // by the step or pass that runs
   part part_ = part::unasked;

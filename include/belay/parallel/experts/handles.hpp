@@ -19,6 +19,7 @@
 #include "belay/core/ledger.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
+#include "belay/parallel/experts/layout.hpp"
 #include "belay/parallel/routing.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -34,9 +35,11 @@ struct dispatch_state {
   view<std::int32_t, 2> places;
   view<std::size_t, 1> offsets;
   view<std::size_t, 2> cuts;
-  slot_type inputs;     // rows received
-  slot_type outputs;    // the experts' outputs; in the backward the gradients of these
-  slot_type gradients;  // leased by the backward: the experts' row gradients
+  slot_type inputs;            // rows received
+  slot_type outputs;           // the experts' outputs; in the backward the gradients of these
+  slot_type gradients;         // leased by the backward: the experts' row gradients
+  view<value_type, 2> packed;  // where rows are sent: those of this rank's choices, in the order of experts
+  std::size_t messages = 0;    // of which dispatch
   obligation_id obligation;
 
   dispatch_state() = default;
@@ -49,9 +52,20 @@ struct dispatch_state {
         inputs(std::move(other.inputs)),
         outputs(std::move(other.outputs)),
         gradients(std::move(other.gradients)),
+        packed(other.packed),
+        messages(other.messages),
         obligation(std::exchange(other.obligation, {})) {}
   dispatch_state& operator=(dispatch_state&&) = delete;
   ~dispatch_state() = default;
+
+  /// Places and bounds of a dispatch of `routed`, until its backward.
+  template <class Frame>
+  void keep_in(Frame& frame, const expert_shape& shape) {
+    places = frame.template keep<std::int32_t>(extents<2>{routed.rows, shape.k});
+    const view<std::size_t, 1> bounds = frame.template keep<std::size_t>(extents<1>{shape.local() * shape.ranks + 1});
+    offsets = {bounds.data(), {shape.local() + 1}};
+    cuts = {bounds.data() + shape.local() + 1, {shape.local(), shape.ranks - 1}};
+  }
 
   void expect_alive(where at) const {
     if (exchange != nullptr) return;
@@ -164,6 +178,8 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
     to(state_.routed);
     to(state_.places);
     to(state_.offsets);
+    to(state_.cuts);
+    to(state_.packed);
   }
 
   /// Hands a named handle on: `return std::move(handle).hand_over();`.

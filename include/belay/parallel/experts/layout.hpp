@@ -162,6 +162,32 @@ inline void expert_shifts(const expert_shape& shape, view<const std::int64_t, 2>
   }
 }
 
+/// Writes `sent` [experts]: of this rank's rows, in the order of experts, those of each expert for which its owner has
+/// room. `starts` is what `expert_starts` has written.
+inline void rows_sent(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                      view<const std::int64_t, 1> starts, view<row_range, 1> sent) noexcept {
+  std::size_t before = 0;
+  for (std::size_t e = 0; e < shape.experts; ++e) {
+    const auto start = static_cast<std::size_t>(starts[e]), rows = static_cast<std::size_t>(selections(shape.rank, e));
+    const std::size_t room = start < shape.capacity ? shape.capacity - start : 0;
+    sent[e] = {before, before + (rows < room ? rows : room)};
+    before += rows;
+  }
+}
+/// Writes `received` [ranks, local]: the rows of this rank's slot that each rank sends for each of its experts.
+inline void rows_received_of(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                             view<row_range, 2> received) noexcept {
+  const auto within = [&](std::size_t row) { return row < shape.capacity ? row : shape.capacity; };
+  std::size_t row = 0;
+  for (std::size_t i = 0; i < shape.local(); ++i) {
+    for (std::size_t source = 0; source < shape.ranks; ++source) {
+      const std::size_t first = row;
+      row += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
+      received(source, i) = {within(first), within(row)};
+    }
+  }
+}
+
 /// Writes `places` [rows, k]: the row of the owner's slot for (token, j) of this rank, or `no_place`. `cursor`
 /// [experts] is scratch.
 inline void expert_places(const expert_shape& shape, view<const std::int64_t, 2> selections,

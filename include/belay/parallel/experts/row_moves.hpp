@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/view.hpp"
@@ -22,6 +23,7 @@
 #include "belay/parallel/experts/row_kernels.hpp"
 #include "belay/parallel/experts/rows.hpp"
 #include "belay/parallel/experts/rows_across.hpp"
+#include "belay/parallel/experts/rows_sent.hpp"
 #include "belay/parallel/experts/statistics.hpp"
 #include "belay/parallel/routing.hpp"
 
@@ -57,10 +59,13 @@ class row_moves {
         ends_(works_on_device<Group> ? shape.local() + 1 : 0),
         shifts_(works_on_device<Group> ? shape.experts : 0),
         gather_counts_(shape.ranks, shape.experts),
-        bases_(shape.ranks) {}
+        bases_(shape.ranks) {
+    if constexpr (has_local_memory<Group>) transfers_.reserve(2 * shape.experts);
+  }
 
   expert_statistics statistics;
-  std::size_t needed = 0;  // rows that a rank was to receive in one dispatch
+  row_message_store messages;  // of dispatches whose rows are sent
+  std::size_t needed = 0;      // rows that a rank was to receive in one dispatch
   void note_needed(std::size_t rows) noexcept { needed = rows > needed ? rows : needed; }
 
   /// Every rank learns what every rank has selected, so that all come to the same decisions.
@@ -86,30 +91,68 @@ class row_moves {
     expert_places(shape_, all, rows.routed.choices, {cursor_.data(), {cursor_.size()}}, rows.places);
   }
 
-  /// The same where the counts are in memory of a device: the host waits for them, and puts back what kernels need.
-  template <class Calls>
-  void count_on_device(const Calls& calls, const dispatched_across<T, row_moves>& sent) {
+  /// The same where the counts are in memory of a device: the host waits for them, in the communication; or, where rows
+  /// are sent, before it, so that nobody waits for peers while the rank calls NCCL.
+  template <class Calls, class Dispatch>
+  void count_on_device(const Calls& calls, const Dispatch& sent) {
+    calls.fetch(own_selections(), sent.counts.data(), shape_.experts * sizeof(std::int64_t), sent.at);
+    gather_counts(calls.control(), sent);
+  }
+  template <class Ranks, class Dispatch>
+  void count_to_send(const Ranks& group, const Dispatch& sent, const start_order& how) {
+    group.fetch(own_selections(), sent.counts.data(), shape_.experts * sizeof(std::int64_t), how);
+    gather_counts(group.control(), sent);
+    expert_starts(shape_, selected(), {cursor_.data(), {shape_.experts}});
+    row_messages& now = messages[sent.peers.dispatch];
+    rows_sent(shape_, selected(), {cursor_.data(), {shape_.experts}}, {now.sent.data(), {shape_.experts}});
+    rows_received_of(shape_, selected(), {now.received.data(), {shape_.ranks, shape_.local()}});
+  }
+  /// What kernels need of the counts that were gathered last, to memory of the device.
+  template <class Calls, class Dispatch>
+  void place_counts(const Calls& calls, const Dispatch& sent) {
     const auto& [places, offsets, shifts, capacity, found] = sent.counted;
-    shape_.capacity = capacity;
-    const std::size_t experts = shape_.experts, first = shape_.rank * experts;
-    calls.fetch(selections_.data() + first, sent.counts.data(), experts * sizeof(std::int64_t), sent.at);
-    if constexpr (checked(check_level::local))
-      expect_counts(view<const std::int64_t, 1>{selections_.data() + first, {experts}}, sent.choices, sent.at);
-    calls.control().all_gather_v(std::span<std::int64_t>(selections_), gather_counts_, sent.at);
-    const view<const std::int64_t, 2> all{selections_.data(), {shape_.ranks, experts}};
-    const std::size_t most = rows_needed(shape_, all);
-    note_needed(most);
+    const std::size_t experts = shape_.experts, most = rows_needed(shape_, selected());
     if (most > capacity) calls.each(1, noted_rows{{found, {}}, most});
-    expert_offsets(shape_, all, {ends_.data(), {ends_.size()}});
+    expert_offsets(shape_, selected(), {ends_.data(), {ends_.size()}});
     calls.place(offsets, ends_.data(), ends_.size() * sizeof(std::size_t), sent.at);
-    expert_starts(shape_, all, {cursor_.data(), {experts}});
-    expert_shifts(shape_, all, {cursor_.data(), {experts}}, {shifts_.data(), {experts}});
+    expert_starts(shape_, selected(), {cursor_.data(), {experts}});
+    expert_shifts(shape_, selected(), {cursor_.data(), {experts}}, {shifts_.data(), {experts}});
     calls.place(shifts, shifts_.data(), experts * sizeof(std::int32_t), sent.at);
     for (std::size_t e = 0; e < experts; ++e) {
       cursor_[e] = 0;
-      for (std::size_t source = 0; source < shape_.ranks; ++source) cursor_[e] += all(source, e);
+      for (std::size_t source = 0; source < shape_.ranks; ++source) cursor_[e] += selected()(source, e);
     }
     calls.place(sent.global_counts, cursor_.data(), experts * sizeof(std::int64_t), sent.at);
+  }
+
+  /// In a communication: this rank's packed rows go to their experts and those of others come into its slot, or, where
+  /// they are to be received, all the way back. What it sends itself is copied.
+  template <class Calls, class Peers>
+  void send_rows(const Calls& calls, const Peers& peers, p2p::direction packed, where at) {
+    const row_messages& now = messages[peers.dispatch];
+    const p2p::direction slot = packed == p2p::direction::send ? p2p::direction::receive : p2p::direction::send;
+    const std::size_t bytes = shape_.hidden * sizeof(T);
+    const auto message = [&](p2p::direction kind, std::size_t peer, T* memory, const row_range& rows) {
+      if (rows.first == rows.end) return;
+      transfers_.push_back(
+          {kind, static_cast<int>(peer), memory + rows.first * shape_.hidden, (rows.end - rows.first) * bytes});
+    };
+    transfers_.clear();
+    for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
+      for (std::size_t i = 0; i < shape_.local(); ++i) {
+        const row_range &mine = now.sent[peer * shape_.local() + i], &theirs = now.received[peer * shape_.local() + i];
+        if (peer != shape_.rank) {
+          message(packed, peer, peers.packed, mine);
+          message(slot, peer, peers.slot, theirs);
+        } else if (mine.first < mine.end) {
+          T *const from = peers.packed + mine.first * shape_.hidden, *const to =
+                                                                         peers.slot + theirs.first * shape_.hidden;
+          const bool there = packed == p2p::direction::send;
+          calls.copy(there ? to : from, there ? from : to, (mine.end - mine.first) * bytes, at);
+        }
+      }
+    }
+    calls.exchange(transfers_, at);
   }
 
   /// What all ranks have moved before is there.
@@ -159,13 +202,28 @@ class row_moves {
   }
 
  private:
+  [[nodiscard]] std::int64_t* own_selections() noexcept { return selections_.data() + shape_.rank * shape_.experts; }
+  [[nodiscard]] view<const std::int64_t, 2> selected() const noexcept {
+    return {selections_.data(), {shape_.ranks, shape_.experts}};
+  }
+  // This rank's are there.
+  template <class Control, class Dispatch>
+  void gather_counts(const Control& control, const Dispatch& sent) {
+    shape_.capacity = sent.counted.capacity;
+    if constexpr (checked(check_level::local))
+      expect_counts(view<const std::int64_t, 1>{own_selections(), {shape_.experts}}, sent.choices, sent.at);
+    control.all_gather_v(std::span<std::int64_t>(selections_), gather_counts_, sent.at);
+    note_needed(rows_needed(shape_, selected()));
+  }
+
   expert_shape shape_;
   std::vector<std::int64_t> selections_;  // [ranks, experts], of the current dispatch
   std::vector<std::int64_t> cursor_;
   std::vector<std::size_t> ends_;     // for a device, as are these:
   std::vector<std::int32_t> shifts_;  // [experts]
   std::vector<std::size_t> gather_counts_;
-  std::vector<T*> bases_;  // of the slot on each rank that a kernel moves rows to or from
+  std::vector<p2p> transfers_;  // of one exchange of rows that are sent
+  std::vector<T*> bases_;       // of the slot on each rank that a kernel moves rows to or from
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/view.hpp"
@@ -36,6 +37,24 @@ struct shifted_places {
   }
 };
 
+/// How peers come to each other's rows where a device addresses all of them.
+struct addressed_peers {
+  /// Places are those of slots.
+  static constexpr bool addressed = true;
+  using places_type = shifted_places;
+
+  /// Rows that were written to slots are there.
+  template <class Calls>
+  void to_experts(const Calls& calls, where at) const {
+    calls.barrier(at);
+  }
+  /// Rows of slots may be read.
+  template <class Calls>
+  void to_tokens(const Calls& calls, where at) const {
+    calls.barrier(at);
+  }
+};
+
 /// What a device has of a dispatch beside its routing.
 struct dispatch_counts {
   /// Places among this rank's choices [rows, k], in the order of experts, which become those in slots; offsets [local +
@@ -49,24 +68,32 @@ struct dispatch_counts {
 
 /// A dispatch: the ranks agree on counts, then this rank's rows go to the slots of their experts. `moves` has what the
 /// host needs for it.
-template <class T, class Moves>
+template <class T, class Moves, class Peers>
 struct dispatched_across {
-  /// What is counted, and the kernel of the rows.
+  /// What is counted, the kernel of the rows, and how they travel.
   Moves* moves;
   dispatch_counts counted;
   view<const std::int64_t, 1> counts;
   std::int64_t* global_counts;
   std::size_t choices;
   pushed_rows<T> kernel;
+  Peers peers;
   where at;
 
+  /// Before the communication that begins as `how` says, where rows are sent.
+  template <class Group>
+  requires(!Peers::addressed) void prepare(const Group& group, const start_order& how) const {
+    moves->count_to_send(group, *this, how);
+  }
   /// In a communication.
   template <class Calls>
   void operator()(const Calls& calls) const {
-    moves->count_on_device(calls, *this);
-    calls.each(choices, shifted_places{counted.places, kernel.rows.choices, counted.shifts, counted.capacity});
+    if constexpr (Peers::addressed) moves->count_on_device(calls, *this);
+    moves->place_counts(calls, *this);
+    using places_type = typename Peers::places_type;
+    calls.each(choices, places_type{counted.places, kernel.rows.choices, counted.shifts, counted.capacity});
     calls.teams(choices, kernel);
-    calls.barrier(at);
+    peers.to_experts(calls, at);
   }
   /// Where all experts are on this rank.
   template <class Frame>
@@ -77,18 +104,19 @@ struct dispatched_across {
 };
 
 /// `kernel` for so many rows, then what all ranks have done so is there.
-template <class Kernel>
+template <class Kernel, class Peers>
 struct before_peers {
-  /// The kernel, and how often.
+  /// The kernel, how often, and how rows travel.
   Kernel kernel;
   std::size_t count;
+  Peers peers;
   where at;
 
   /// In a communication, and where all experts are on this rank.
   template <class Calls>
   void operator()(const Calls& calls) const {
     calls.teams(count, kernel);
-    calls.barrier(at);
+    peers.to_experts(calls, at);
   }
   template <class Frame>
   void here(Frame& frame) const {
@@ -96,17 +124,18 @@ struct before_peers {
   }
 };
 /// What all ranks have done before is there, then `kernel` for so many rows.
-template <class Kernel>
+template <class Kernel, class Peers>
 struct after_peers {
-  /// The kernel, and how often.
+  /// The kernel, how often, and how rows travel.
   Kernel kernel;
   std::size_t count;
+  Peers peers;
   where at;
 
   /// In a communication, and where all experts are on this rank.
   template <class Calls>
   void operator()(const Calls& calls) const {
-    calls.barrier(at);
+    peers.to_tokens(calls, at);
     calls.teams(count, kernel);
   }
   template <class Frame>

@@ -36,7 +36,7 @@ class state_layout {
   state_layout(tier state, computes_on on, std::size_t chunk, std::size_t parts, std::size_t state_bytes,
                std::size_t value_bytes, std::size_t alignment) noexcept
       : in_file_(state == tier::file),
-        in_slot_(in_file_ || (on == computes_on::device && state != tier::device)),
+        in_slot_(in_file_ || (on_device(on) && state != tier::device)),
         chunk_(chunk),
         of_state_(parts * state_bytes),
         of_slot_(state_bytes + value_bytes),

@@ -44,6 +44,7 @@ struct settings {
   belay::axes shape = {};
   std::size_t experts = 4;
   std::size_t capacity = 17;  // rows that a rank has room for at first
+  belay::tier activations = belay::tier::device;
 };
 
 template <class T, int Stage = 1>
@@ -70,6 +71,8 @@ auto body(result& out, const settings& how) {
     net.positions().use(positions.data());
     belay::parameter_store store{run, mesh, net, belay::zero<Stage>{}, belay::precision<T>{}, {.seed = 3}};
     belay::gathering_network whole{net, store};
+    belay::offloaded_activations activations{run, how.activations};
+    belay::offloads lower_layer{whole.layers()[0], activations}, upper_layer{whole.layers()[1], activations};
     belay::adamw optimizer{store};
     const std::size_t count = sequences * length;
     const auto tokens = run.template lease<std::int32_t>(belay::tier::device, 4 * count, "batches");
@@ -83,8 +86,8 @@ auto body(result& out, const settings& how) {
             count, batch_of{first, 7 * step_number + 3 * m + 11 * static_cast<std::size_t>(rank.number()), 19});
         const belay::view<const std::int32_t, 2> x{first, {sequences, length}};
         auto embedded = belay::forward(scope, whole.first(), x);
-        auto lower = belay::forward(scope, whole.layers()[0], embedded.out());
-        auto upper = belay::forward(scope, whole.layers()[1], lower.out());
+        auto lower = belay::forward(scope, lower_layer, embedded.out());
+        auto upper = belay::forward(scope, upper_layer, lower.out());
         auto logits = belay::forward(scope, whole.last(), upper.out());
         auto loss = belay::cross_entropy(scope, belay::view<const number, 3>(logits.out()),
                                          belay::view<const std::int32_t, 2>{first + count, x.shape()});
