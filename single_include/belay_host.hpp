@@ -3208,8 +3208,10 @@ namespace belay::inline BELAY_ABI {
 /// `host` for staging.
 enum class tier : std::uint8_t { device, pinned, host, file };
 
-/// What has tier device: the host itself, which addresses all tiers, or a device to which lower tiers are copied.
-enum class computes_on : std::uint8_t { host, device };
+/// What has tier device: the host itself, which addresses all tiers, or a device to which lower tiers are copied. On an
+/// `own_device` a rank is alone, and peers' rows are sent, not addressed.
+enum class computes_on : std::uint8_t { host, device, own_device };
+[[nodiscard]] constexpr bool on_device(computes_on what) noexcept { return what != computes_on::host; }
 
 /// The number of tiers, and a budget without a limit.
 inline constexpr std::size_t tier_count = 4;
@@ -14947,17 +14949,10 @@ class gradient_buckets : public bound_buckets<T, Group> {
 //   backward: write gradients over the outputs, lease gradients | barrier               experts read, write
 //   finish:   barrier | pull row gradients | release all
 //
-// For inputs, and for outputs, which are written later, that synchronisation is the gather. The push of the backward
-// needs none before it: an output row is read and overwritten only by its token's rank, which has read it already, and
-// its owner wrote it before the barrier of the combine. Row gradients are first written after the barrier of the
-// backward. These are five synchronisations a layer; on one rank there are none.
+// These are five synchronisations a layer, on one rank none. More of it: docs/explanation/expert_dispatch.md.
 //
-// On a device that ranks share, the gather is the host's, after what each rank has queued before it, and barriers hand
-// over events.
-//
-// Where ranks cannot address each other's memory, the same kernels work on mirrors of the peers' slots: pushed rows are
-// put into the owners' slots, owners send rows to the mirrors of who pulls them, and `heap.synchronize_in` carries
-// them.
+// Over MPI the same kernels work on mirrors of the peers' slots: pushed rows are put into the owners' slots, owners
+// send rows to mirrors of who pulls them, and `heap.synchronize_in` carries them. Devices: rows_{across,sent}.hpp.
 
 // ---- belay/parallel/experts/handles.hpp
 //
@@ -14966,6 +14961,242 @@ class gradient_buckets : public bound_buckets<T, Group> {
 // The destructor of a lost handle does not communicate: its slots stay leased and its obligation stays in the ledger,
 // so the step does not commit. The next step frees the slots. `dispatched` and `returning` stay where they were made,
 // as `saved` does; `merged` moves, because a layer's residue holds it until the backward.
+
+// ---- belay/parallel/experts/layout.hpp
+//
+// Where every row goes, computed by each rank alone from the selections of all ranks. Rows of an owner are grouped by
+// local expert, within an expert by source rank, within a source by token. This is the order of all tokens of the
+// micro-batch, so an expert sees the same rows in the same order on any mesh. Rows beyond the capacity get no place,
+// and nothing outside of a slot is ever addressed.
+
+// ---- belay/parallel/experts/settings.hpp
+//
+// What an expert exchange is told, and what it says of its capacity.
+
+namespace belay::inline BELAY_ABI {
+
+/// What every rank of an expert group agrees on.
+struct expert_settings {
+  std::size_t experts = 0;   // of all ranks; a multiple of the group's size
+  std::size_t k = 0;         // experts a token visits
+  std::size_t hidden = 0;    // elements of a row
+  std::size_t capacity = 0;  // rows that a rank can receive in one dispatch
+};
+
+/// The capacity that dispatches have needed since it was last taken: the same on all ranks of a group.
+struct expert_overflow {
+  std::size_t needed = 0;    // the most rows that a rank was sent in one dispatch
+  std::size_t capacity = 0;  // the rows that a rank had room for
+
+  [[nodiscard]] bool happened() const noexcept { return needed > capacity; }
+  /// For the vote of a step: the rows to make room for, 0 without an overflow.
+  [[nodiscard]] std::size_t rows_wanted() const noexcept { return happened() ? needed : 0; }
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The place of a row for which there is no room.
+inline constexpr std::int32_t no_place = -1;
+
+/// The sizes of an exchange. Experts are divided evenly: rank r owns experts [r * local, (r + 1) * local).
+struct expert_shape {
+  std::size_t ranks = 1;
+  std::size_t rank = 0;
+  std::size_t experts = 0;
+  std::size_t k = 0;
+  std::size_t hidden = 0;
+  std::size_t capacity = 0;  // rows that a rank can receive
+
+  [[nodiscard]] constexpr std::size_t local() const noexcept { return experts / ranks; }
+};
+
+/// The shape of an exchange on rank `rank` of `ranks`. Throws usage_error where experts cannot be divided among the
+/// ranks, or k of them not be chosen.
+[[nodiscard]] inline expert_shape shape_of(const expert_settings& settings, std::size_t ranks, std::size_t rank,
+                                           where at) {
+  if (settings.experts == 0 || settings.experts % ranks != 0) {
+    throw usage_error(std::to_string(settings.experts) + " experts cannot be divided among " + std::to_string(ranks) +
+                          " ranks: the number of ranks must divide them",
+                      at);
+  }
+  if (settings.k < 1 || settings.k > settings.experts) {
+    throw usage_error(
+        "a token cannot visit " + std::to_string(settings.k) + " of " + std::to_string(settings.experts) + " experts",
+        at);
+  }
+  const checked_size selections = checked_size(ranks) * settings.experts * sizeof(std::int64_t);
+  static_cast<void>(
+      selections.value([&] { return std::to_string(settings.experts) + " experts, counted by every rank, are"; }, at));
+  expert_shape shape;
+  shape.ranks = ranks;
+  shape.rank = rank;
+  shape.experts = settings.experts;
+  shape.k = settings.k;
+  shape.hidden = settings.hidden;
+  return shape;
+}
+
+/// Throws usage_error where rows are not counted in 31 bits, size_error where their slots are more than any memory
+/// holds.
+inline void expect_capacity(const expert_shape& shape, std::size_t rows, std::size_t element_bytes, where at) {
+  if (rows > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
+    throw usage_error("an expert capacity of " + std::to_string(rows) + " rows is beyond 2^31 - 1", at);
+  const checked_size slots = checked_size(rows) * shape.hidden * element_bytes * 3;  // a dispatch and its backward
+  const auto words = [&] {
+    return "an expert capacity of " + std::to_string(rows) + " rows of " + std::to_string(shape.hidden) +
+           " elements is";
+  };
+  static_cast<void>(slots.value(words, at));
+}
+
+/// The rows that `owner` is sent, from `selections` [ranks, experts].
+[[nodiscard]] inline std::size_t rows_received(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                                               std::size_t owner) noexcept {
+  std::int64_t rows = 0;
+  for (std::size_t source = 0; source < shape.ranks; ++source) {
+    for (std::size_t e = owner * shape.local(); e < (owner + 1) * shape.local(); ++e) rows += selections(source, e);
+  }
+  return static_cast<std::size_t>(rows);
+}
+
+/// The most rows that a rank is sent: the least capacity without an overflow.
+[[nodiscard]] inline std::size_t rows_needed(const expert_shape& shape,
+                                             view<const std::int64_t, 2> selections) noexcept {
+  std::size_t most = 0;
+  for (std::size_t owner = 0; owner < shape.ranks; ++owner) {
+    const std::size_t rows = rows_received(shape, selections, owner);
+    most = rows > most ? rows : most;
+  }
+  return most;
+}
+
+/// Writes `offsets` [local + 1]: this rank's received rows of local expert i are [offsets[i], offsets[i + 1]).
+/// Never beyond the capacity.
+inline void expert_offsets(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                           view<std::size_t, 1> offsets) noexcept {
+  std::size_t rows = 0;
+  offsets[0] = 0;
+  for (std::size_t i = 0; i < shape.local(); ++i) {
+    for (std::size_t source = 0; source < shape.ranks; ++source) {
+      rows += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
+    }
+    offsets[i + 1] = rows < shape.capacity ? rows : shape.capacity;
+  }
+}
+
+/// Writes `cuts` [local, ranks - 1]: where the rows of the next source begin among those of this rank's local expert i.
+/// Never beyond the capacity.
+inline void expert_cuts(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                        view<std::size_t, 2> cuts) noexcept {
+  std::size_t row = 0;
+  for (std::size_t i = 0; i < shape.local(); ++i) {
+    for (std::size_t source = 0; source < shape.ranks; ++source) {
+      row += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
+      if (source + 1 < shape.ranks) cuts(i, source) = row < shape.capacity ? row : shape.capacity;
+    }
+  }
+}
+
+/// Rows [first, end) of a slot.
+struct row_range {
+  std::size_t first, end;
+};
+/// The rows of this rank's slot that came from `source` for its local expert i, from what `expert_offsets` and
+/// `expert_cuts` have written.
+[[nodiscard]] inline row_range rows_from(std::size_t source, std::size_t i, view<const std::size_t, 1> offsets,
+                                         view<const std::size_t, 2> cuts) noexcept {
+  const std::size_t last = cuts.extent(1);
+  return {source == 0 ? offsets[i] : cuts(i, source - 1), source == last ? offsets[i + 1] : cuts(i, source)};
+}
+
+/// Writes `starts` [experts]: the row of the owner's slot from which on this rank's rows for an expert lie, as if there
+/// were room for all.
+inline void expert_starts(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                          view<std::int64_t, 1> starts) noexcept {
+  for (std::size_t owner = 0; owner < shape.ranks; ++owner) {
+    std::int64_t row = 0;
+    for (std::size_t e = owner * shape.local(); e < (owner + 1) * shape.local(); ++e) {
+      for (std::size_t source = 0; source < shape.ranks; ++source) {
+        if (source == shape.rank) starts[e] = row;
+        row += selections(source, e);
+      }
+    }
+  }
+}
+/// Writes `shifts` [experts]: from a row's place among this rank's, in the order of experts, to that in the owner's
+/// slot. One beyond the capacity stays beyond it.
+inline void expert_shifts(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                          view<const std::int64_t, 1> starts, view<std::int32_t, 1> shifts) noexcept {
+  const auto capacity = static_cast<std::int64_t>(shape.capacity);
+  std::int64_t before = 0;
+  for (std::size_t e = 0; e < shape.experts; ++e) {
+    const std::int64_t start = starts[e] < capacity ? starts[e] : capacity;
+    shifts[e] = static_cast<std::int32_t>(start - before);
+    before += selections(shape.rank, e);
+  }
+}
+
+/// Writes `sent` [experts]: of this rank's rows, in the order of experts, those of each expert for which its owner has
+/// room. `starts` is what `expert_starts` has written.
+inline void rows_sent(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                      view<const std::int64_t, 1> starts, view<row_range, 1> sent) noexcept {
+  std::size_t before = 0;
+  for (std::size_t e = 0; e < shape.experts; ++e) {
+    const auto start = static_cast<std::size_t>(starts[e]), rows = static_cast<std::size_t>(selections(shape.rank, e));
+    const std::size_t room = start < shape.capacity ? shape.capacity - start : 0;
+    sent[e] = {before, before + (rows < room ? rows : room)};
+    before += rows;
+  }
+}
+/// Writes `received` [ranks, local]: the rows of this rank's slot that each rank sends for each of its experts.
+inline void rows_received_of(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                             view<row_range, 2> received) noexcept {
+  const auto within = [&](std::size_t row) { return row < shape.capacity ? row : shape.capacity; };
+  std::size_t row = 0;
+  for (std::size_t i = 0; i < shape.local(); ++i) {
+    for (std::size_t source = 0; source < shape.ranks; ++source) {
+      const std::size_t first = row;
+      row += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
+      received(source, i) = {within(first), within(row)};
+    }
+  }
+}
+
+/// Writes `places` [rows, k]: the row of the owner's slot for (token, j) of this rank, or `no_place`. `cursor`
+/// [experts] is scratch.
+inline void expert_places(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                          view<const std::int32_t, 2> choices, view<std::int64_t, 1> cursor,
+                          view<std::int32_t, 2> places) noexcept {
+  expert_starts(shape, selections, cursor);
+  const auto capacity = static_cast<std::int64_t>(shape.capacity);
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    const std::int64_t place = cursor[static_cast<std::size_t>(choices.data()[i])]++;
+    places.data()[i] = place < capacity ? static_cast<std::int32_t>(place) : no_place;
+  }
+}
+
+/// Throws usage_error where the counts of a routing, plain data of the caller from which positions in slots are
+/// computed, do not add up to its choices.
+inline void expect_counts(view<const std::int64_t, 1> counts, std::size_t choices, where at) {
+  checked_size selections;
+  for (std::int64_t count : counts.flat()) selections += count < 0 ? largest_size : static_cast<std::size_t>(count);
+  if (selections.saturated() == choices) return;
+  throw usage_error("dispatch: the counts of the routing do not add up to its " + std::to_string(choices) + " choices",
+                    at);
+}
+
+/// Throws usage_error where `what`, [count, hidden], has another shape.
+template <class U>
+void expect_rows(view<U, 2> rows, std::size_t count, std::size_t hidden, const char* what, where at) {
+  if (rows.extent(0) == count && rows.extent(1) == hidden) return;
+  throw usage_error(std::string(what) + " is [" + std::to_string(count) + ", " + std::to_string(hidden) + "], not [" +
+                        std::to_string(rows.extent(0)) + ", " + std::to_string(rows.extent(1)) + "]",
+                    at);
+}
+
+}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/parallel/routing.hpp
 //
@@ -16677,9 +16908,11 @@ struct dispatch_state {
   view<std::int32_t, 2> places;
   view<std::size_t, 1> offsets;
   view<std::size_t, 2> cuts;
-  slot_type inputs;     // rows received
-  slot_type outputs;    // the experts' outputs; in the backward the gradients of these
-  slot_type gradients;  // leased by the backward: the experts' row gradients
+  slot_type inputs;            // rows received
+  slot_type outputs;           // the experts' outputs; in the backward the gradients of these
+  slot_type gradients;         // leased by the backward: the experts' row gradients
+  view<value_type, 2> packed;  // where rows are sent: those of this rank's choices, in the order of experts
+  std::size_t messages = 0;    // of which dispatch
   obligation_id obligation;
 
   dispatch_state() = default;
@@ -16692,9 +16925,20 @@ struct dispatch_state {
         inputs(std::move(other.inputs)),
         outputs(std::move(other.outputs)),
         gradients(std::move(other.gradients)),
+        packed(other.packed),
+        messages(other.messages),
         obligation(std::exchange(other.obligation, {})) {}
   dispatch_state& operator=(dispatch_state&&) = delete;
   ~dispatch_state() = default;
+
+  /// Places and bounds of a dispatch of `routed`, until its backward.
+  template <class Frame>
+  void keep_in(Frame& frame, const expert_shape& shape) {
+    places = frame.template keep<std::int32_t>(extents<2>{routed.rows, shape.k});
+    const view<std::size_t, 1> bounds = frame.template keep<std::size_t>(extents<1>{shape.local() * shape.ranks + 1});
+    offsets = {bounds.data(), {shape.local() + 1}};
+    cuts = {bounds.data() + shape.local() + 1, {shape.local(), shape.ranks - 1}};
+  }
 
   void expect_alive(where at) const {
     if (exchange != nullptr) return;
@@ -16807,6 +17051,8 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
     to(state_.routed);
     to(state_.places);
     to(state_.offsets);
+    to(state_.cuts);
+    to(state_.packed);
   }
 
   /// Hands a named handle on: `return std::move(handle).hand_over();`.
@@ -16873,216 +17119,6 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
 
   dispatch_state<Exchange> state_;
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/experts/layout.hpp
-//
-// Where every row goes, computed by each rank alone from the selections of all ranks. Rows of an owner are grouped by
-// local expert, within an expert by source rank, within a source by token. This is the order of all tokens of the
-// micro-batch, so an expert sees the same rows in the same order on any mesh. Rows beyond the capacity get no place,
-// and nothing outside of a slot is ever addressed.
-
-// ---- belay/parallel/experts/settings.hpp
-//
-// What an expert exchange is told, and what it says of its capacity.
-
-namespace belay::inline BELAY_ABI {
-
-/// What every rank of an expert group agrees on.
-struct expert_settings {
-  std::size_t experts = 0;   // of all ranks; a multiple of the group's size
-  std::size_t k = 0;         // experts a token visits
-  std::size_t hidden = 0;    // elements of a row
-  std::size_t capacity = 0;  // rows that a rank can receive in one dispatch
-};
-
-/// The capacity that dispatches have needed since it was last taken: the same on all ranks of a group.
-struct expert_overflow {
-  std::size_t needed = 0;    // the most rows that a rank was sent in one dispatch
-  std::size_t capacity = 0;  // the rows that a rank had room for
-
-  [[nodiscard]] bool happened() const noexcept { return needed > capacity; }
-  /// For the vote of a step: the rows to make room for, 0 without an overflow.
-  [[nodiscard]] std::size_t rows_wanted() const noexcept { return happened() ? needed : 0; }
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// The place of a row for which there is no room.
-inline constexpr std::int32_t no_place = -1;
-
-/// The sizes of an exchange. Experts are divided evenly: rank r owns experts [r * local, (r + 1) * local).
-struct expert_shape {
-  std::size_t ranks = 1;
-  std::size_t rank = 0;
-  std::size_t experts = 0;
-  std::size_t k = 0;
-  std::size_t hidden = 0;
-  std::size_t capacity = 0;  // rows that a rank can receive
-
-  [[nodiscard]] constexpr std::size_t local() const noexcept { return experts / ranks; }
-};
-
-/// The shape of an exchange on rank `rank` of `ranks`. Throws usage_error where experts cannot be divided among the
-/// ranks, or k of them not be chosen.
-[[nodiscard]] inline expert_shape shape_of(const expert_settings& settings, std::size_t ranks, std::size_t rank,
-                                           where at) {
-  if (settings.experts == 0 || settings.experts % ranks != 0) {
-    throw usage_error(std::to_string(settings.experts) + " experts cannot be divided among " + std::to_string(ranks) +
-                          " ranks: the number of ranks must divide them",
-                      at);
-  }
-  if (settings.k < 1 || settings.k > settings.experts) {
-    throw usage_error(
-        "a token cannot visit " + std::to_string(settings.k) + " of " + std::to_string(settings.experts) + " experts",
-        at);
-  }
-  const checked_size selections = checked_size(ranks) * settings.experts * sizeof(std::int64_t);
-  static_cast<void>(
-      selections.value([&] { return std::to_string(settings.experts) + " experts, counted by every rank, are"; }, at));
-  expert_shape shape;
-  shape.ranks = ranks;
-  shape.rank = rank;
-  shape.experts = settings.experts;
-  shape.k = settings.k;
-  shape.hidden = settings.hidden;
-  return shape;
-}
-
-/// Throws usage_error where rows are not counted in 31 bits, size_error where their slots are more than any memory
-/// holds.
-inline void expect_capacity(const expert_shape& shape, std::size_t rows, std::size_t element_bytes, where at) {
-  if (rows > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
-    throw usage_error("an expert capacity of " + std::to_string(rows) + " rows is beyond 2^31 - 1", at);
-  const checked_size slots = checked_size(rows) * shape.hidden * element_bytes * 3;  // a dispatch and its backward
-  const auto words = [&] {
-    return "an expert capacity of " + std::to_string(rows) + " rows of " + std::to_string(shape.hidden) +
-           " elements is";
-  };
-  static_cast<void>(slots.value(words, at));
-}
-
-/// The rows that `owner` is sent, from `selections` [ranks, experts].
-[[nodiscard]] inline std::size_t rows_received(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                                               std::size_t owner) noexcept {
-  std::int64_t rows = 0;
-  for (std::size_t source = 0; source < shape.ranks; ++source) {
-    for (std::size_t e = owner * shape.local(); e < (owner + 1) * shape.local(); ++e) rows += selections(source, e);
-  }
-  return static_cast<std::size_t>(rows);
-}
-
-/// The most rows that a rank is sent: the least capacity without an overflow.
-[[nodiscard]] inline std::size_t rows_needed(const expert_shape& shape,
-                                             view<const std::int64_t, 2> selections) noexcept {
-  std::size_t most = 0;
-  for (std::size_t owner = 0; owner < shape.ranks; ++owner) {
-    const std::size_t rows = rows_received(shape, selections, owner);
-    most = rows > most ? rows : most;
-  }
-  return most;
-}
-
-/// Writes `offsets` [local + 1]: this rank's received rows of local expert i are [offsets[i], offsets[i + 1]).
-/// Never beyond the capacity.
-inline void expert_offsets(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                           view<std::size_t, 1> offsets) noexcept {
-  std::size_t rows = 0;
-  offsets[0] = 0;
-  for (std::size_t i = 0; i < shape.local(); ++i) {
-    for (std::size_t source = 0; source < shape.ranks; ++source) {
-      rows += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
-    }
-    offsets[i + 1] = rows < shape.capacity ? rows : shape.capacity;
-  }
-}
-
-/// Writes `cuts` [local, ranks - 1]: where the rows of the next source begin among those of this rank's local expert i.
-/// Never beyond the capacity.
-inline void expert_cuts(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                        view<std::size_t, 2> cuts) noexcept {
-  std::size_t row = 0;
-  for (std::size_t i = 0; i < shape.local(); ++i) {
-    for (std::size_t source = 0; source < shape.ranks; ++source) {
-      row += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
-      if (source + 1 < shape.ranks) cuts(i, source) = row < shape.capacity ? row : shape.capacity;
-    }
-  }
-}
-
-/// Rows [first, end) of a slot.
-struct row_range {
-  std::size_t first, end;
-};
-/// The rows of this rank's slot that came from `source` for its local expert i, from what `expert_offsets` and
-/// `expert_cuts` have written.
-[[nodiscard]] inline row_range rows_from(std::size_t source, std::size_t i, view<const std::size_t, 1> offsets,
-                                         view<const std::size_t, 2> cuts) noexcept {
-  const std::size_t last = cuts.extent(1);
-  return {source == 0 ? offsets[i] : cuts(i, source - 1), source == last ? offsets[i + 1] : cuts(i, source)};
-}
-
-/// Writes `starts` [experts]: the row of the owner's slot from which on this rank's rows for an expert lie, as if there
-/// were room for all.
-inline void expert_starts(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                          view<std::int64_t, 1> starts) noexcept {
-  for (std::size_t owner = 0; owner < shape.ranks; ++owner) {
-    std::int64_t row = 0;
-    for (std::size_t e = owner * shape.local(); e < (owner + 1) * shape.local(); ++e) {
-      for (std::size_t source = 0; source < shape.ranks; ++source) {
-        if (source == shape.rank) starts[e] = row;
-        row += selections(source, e);
-      }
-    }
-  }
-}
-/// Writes `shifts` [experts]: from a row's place among this rank's, in the order of experts, to that in the owner's
-/// slot. One beyond the capacity stays beyond it.
-inline void expert_shifts(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                          view<const std::int64_t, 1> starts, view<std::int32_t, 1> shifts) noexcept {
-  const auto capacity = static_cast<std::int64_t>(shape.capacity);
-  std::int64_t before = 0;
-  for (std::size_t e = 0; e < shape.experts; ++e) {
-    const std::int64_t start = starts[e] < capacity ? starts[e] : capacity;
-    shifts[e] = static_cast<std::int32_t>(start - before);
-    before += selections(shape.rank, e);
-  }
-}
-
-/// Writes `places` [rows, k]: the row of the owner's slot for (token, j) of this rank, or `no_place`. `cursor`
-/// [experts] is scratch.
-inline void expert_places(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                          view<const std::int32_t, 2> choices, view<std::int64_t, 1> cursor,
-                          view<std::int32_t, 2> places) noexcept {
-  expert_starts(shape, selections, cursor);
-  const auto capacity = static_cast<std::int64_t>(shape.capacity);
-  for (std::size_t i = 0; i < choices.size(); ++i) {
-    const std::int64_t place = cursor[static_cast<std::size_t>(choices.data()[i])]++;
-    places.data()[i] = place < capacity ? static_cast<std::int32_t>(place) : no_place;
-  }
-}
-
-/// Throws usage_error where the counts of a routing, plain data of the caller from which positions in slots are
-/// computed, do not add up to its choices.
-inline void expect_counts(view<const std::int64_t, 1> counts, std::size_t choices, where at) {
-  checked_size selections;
-  for (std::int64_t count : counts.flat()) selections += count < 0 ? largest_size : static_cast<std::size_t>(count);
-  if (selections.saturated() == choices) return;
-  throw usage_error("dispatch: the counts of the routing do not add up to its " + std::to_string(choices) + " choices",
-                    at);
-}
-
-/// Throws usage_error where `what`, [count, hidden], has another shape.
-template <class U>
-void expect_rows(view<U, 2> rows, std::size_t count, std::size_t hidden, const char* what, where at) {
-  if (rows.extent(0) == count && rows.extent(1) == hidden) return;
-  throw usage_error(std::string(what) + " is [" + std::to_string(count) + ", " + std::to_string(hidden) + "], not [" +
-                        std::to_string(rows.extent(0)) + ", " + std::to_string(rows.extent(1)) + "]",
-                    at);
-}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -17522,6 +17558,24 @@ struct shifted_places {
   }
 };
 
+/// How peers come to each other's rows where a device addresses all of them.
+struct addressed_peers {
+  /// Places are those of slots.
+  static constexpr bool addressed = true;
+  using places_type = shifted_places;
+
+  /// Rows that were written to slots are there.
+  template <class Calls>
+  void to_experts(const Calls& calls, where at) const {
+    calls.barrier(at);
+  }
+  /// Rows of slots may be read.
+  template <class Calls>
+  void to_tokens(const Calls& calls, where at) const {
+    calls.barrier(at);
+  }
+};
+
 /// What a device has of a dispatch beside its routing.
 struct dispatch_counts {
   /// Places among this rank's choices [rows, k], in the order of experts, which become those in slots; offsets [local +
@@ -17535,24 +17589,32 @@ struct dispatch_counts {
 
 /// A dispatch: the ranks agree on counts, then this rank's rows go to the slots of their experts. `moves` has what the
 /// host needs for it.
-template <class T, class Moves>
+template <class T, class Moves, class Peers>
 struct dispatched_across {
-  /// What is counted, and the kernel of the rows.
+  /// What is counted, the kernel of the rows, and how they travel.
   Moves* moves;
   dispatch_counts counted;
   view<const std::int64_t, 1> counts;
   std::int64_t* global_counts;
   std::size_t choices;
   pushed_rows<T> kernel;
+  Peers peers;
   where at;
 
+  /// Before the communication that begins as `how` says, where rows are sent.
+  template <class Group>
+  requires(!Peers::addressed) void prepare(const Group& group, const start_order& how) const {
+    moves->count_to_send(group, *this, how);
+  }
   /// In a communication.
   template <class Calls>
   void operator()(const Calls& calls) const {
-    moves->count_on_device(calls, *this);
-    calls.each(choices, shifted_places{counted.places, kernel.rows.choices, counted.shifts, counted.capacity});
+    if constexpr (Peers::addressed) moves->count_on_device(calls, *this);
+    moves->place_counts(calls, *this);
+    using places_type = typename Peers::places_type;
+    calls.each(choices, places_type{counted.places, kernel.rows.choices, counted.shifts, counted.capacity});
     calls.teams(choices, kernel);
-    calls.barrier(at);
+    peers.to_experts(calls, at);
   }
   /// Where all experts are on this rank.
   template <class Frame>
@@ -17563,18 +17625,19 @@ struct dispatched_across {
 };
 
 /// `kernel` for so many rows, then what all ranks have done so is there.
-template <class Kernel>
+template <class Kernel, class Peers>
 struct before_peers {
-  /// The kernel, and how often.
+  /// The kernel, how often, and how rows travel.
   Kernel kernel;
   std::size_t count;
+  Peers peers;
   where at;
 
   /// In a communication, and where all experts are on this rank.
   template <class Calls>
   void operator()(const Calls& calls) const {
     calls.teams(count, kernel);
-    calls.barrier(at);
+    peers.to_experts(calls, at);
   }
   template <class Frame>
   void here(Frame& frame) const {
@@ -17582,22 +17645,111 @@ struct before_peers {
   }
 };
 /// What all ranks have done before is there, then `kernel` for so many rows.
-template <class Kernel>
+template <class Kernel, class Peers>
 struct after_peers {
-  /// The kernel, and how often.
+  /// The kernel, how often, and how rows travel.
   Kernel kernel;
   std::size_t count;
+  Peers peers;
   where at;
 
   /// In a communication, and where all experts are on this rank.
   template <class Calls>
   void operator()(const Calls& calls) const {
-    calls.barrier(at);
+    peers.to_tokens(calls, at);
     calls.teams(count, kernel);
   }
   template <class Frame>
   void here(Frame& frame) const {
     frame.teams(count, kernel);
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/experts/rows_sent.hpp
+//
+// Rows that travel between ranks which have a device each, as messages. A rank keeps the rows of its choices packed, in
+// the order of experts. There, and in the owner's slot, those of one rank for one expert lie side by side, in the order
+// of tokens: so a message is a range of each, nothing is packed twice, and what arrives is in its place. A kernel
+// between the rank's tokens and its packed rows is the one that ranks with one memory run between tokens and slots.
+//
+// Counts go by the host, before the communication is started: each rank waits for its own, and gathers them. So both
+// ends of a message compute its size, and neither sends rows for which the owner has no room.
+
+namespace belay::inline BELAY_ABI {
+
+/// What a rank sends and receives of one dispatch, and of its way back: rows of its packed choices by expert [experts],
+/// and of its slot by source and local expert [ranks, local].
+struct row_messages {
+  std::vector<row_range> sent, received;
+};
+
+/// Those of all dispatches that are not finished. One that has ended is used again: once there are enough, nothing is
+/// allocated.
+class row_message_store {
+ public:
+  /// For a dispatch, of so many ranges each way.
+  [[nodiscard]] std::size_t take(std::size_t ranges) {
+    if (free_.empty()) {
+      all_.push_back({std::vector<row_range>(ranges), std::vector<row_range>(ranges)});
+      free_.reserve(all_.size());
+      return all_.size() - 1;
+    }
+    const std::size_t index = free_.back();
+    free_.pop_back();
+    return index;
+  }
+  void give_back(std::size_t index) noexcept { free_.push_back(index); }
+  /// Ends all: what a step does when handles were lost.
+  void reclaim() noexcept {
+    free_.clear();
+    for (std::size_t index = all_.size(); index-- > 0;) free_.push_back(index);
+  }
+  [[nodiscard]] row_messages& operator[](std::size_t index) noexcept { return all_[index]; }
+
+ private:
+  std::vector<row_messages> all_;
+  std::vector<std::size_t> free_;
+};
+
+/// A choice's place among its rank's packed rows is none where the owner's slot, `shifts` [experts] further on, has no
+/// room for it.
+struct packed_places {
+  /// The places, the choices, how far those of each expert go, and the capacity.
+  std::int32_t* places;
+  const std::int32_t* choices;
+  const std::int32_t* shifts;
+  std::size_t capacity;
+  /// Place i.
+  BELAY_HD void operator()(std::size_t i) const noexcept {
+    const std::int64_t place = std::int64_t{places[i]} + shifts[choices[i]];
+    if (place >= static_cast<std::int64_t>(capacity)) places[i] = no_place;
+  }
+};
+
+/// How peers come to each other's rows where they are sent: between this rank's packed rows and the owners' slots.
+template <class T, class Moves>
+struct peers_by_messages {
+  /// Places are those of packed rows.
+  static constexpr bool addressed = false;
+  using places_type = packed_places;
+
+  /// Who knows what is sent, which of its dispatches this is, and the memory.
+  Moves* moves;
+  std::size_t dispatch;
+  T* packed;
+  T* slot;
+
+  /// Packed rows go to the slots of their experts.
+  template <class Calls>
+  void to_experts(const Calls& calls, where at) const {
+    moves->send_rows(calls, *this, p2p::direction::send, at);
+  }
+  /// Rows of slots go to where their ranks pack them.
+  template <class Calls>
+  void to_tokens(const Calls& calls, where at) const {
+    moves->send_rows(calls, *this, p2p::direction::receive, at);
   }
 };
 
@@ -17793,10 +17945,13 @@ class row_moves {
         ends_(works_on_device<Group> ? shape.local() + 1 : 0),
         shifts_(works_on_device<Group> ? shape.experts : 0),
         gather_counts_(shape.ranks, shape.experts),
-        bases_(shape.ranks) {}
+        bases_(shape.ranks) {
+    if constexpr (has_local_memory<Group>) transfers_.reserve(2 * shape.experts);
+  }
 
   expert_statistics statistics;
-  std::size_t needed = 0;  // rows that a rank was to receive in one dispatch
+  row_message_store messages;  // of dispatches whose rows are sent
+  std::size_t needed = 0;      // rows that a rank was to receive in one dispatch
   void note_needed(std::size_t rows) noexcept { needed = rows > needed ? rows : needed; }
 
   /// Every rank learns what every rank has selected, so that all come to the same decisions.
@@ -17822,30 +17977,68 @@ class row_moves {
     expert_places(shape_, all, rows.routed.choices, {cursor_.data(), {cursor_.size()}}, rows.places);
   }
 
-  /// The same where the counts are in memory of a device: the host waits for them, and puts back what kernels need.
-  template <class Calls>
-  void count_on_device(const Calls& calls, const dispatched_across<T, row_moves>& sent) {
+  /// The same where the counts are in memory of a device: the host waits for them, in the communication; or, where rows
+  /// are sent, before it, so that nobody waits for peers while the rank calls NCCL.
+  template <class Calls, class Dispatch>
+  void count_on_device(const Calls& calls, const Dispatch& sent) {
+    calls.fetch(own_selections(), sent.counts.data(), shape_.experts * sizeof(std::int64_t), sent.at);
+    gather_counts(calls.control(), sent);
+  }
+  template <class Ranks, class Dispatch>
+  void count_to_send(const Ranks& group, const Dispatch& sent, const start_order& how) {
+    group.fetch(own_selections(), sent.counts.data(), shape_.experts * sizeof(std::int64_t), how);
+    gather_counts(group.control(), sent);
+    expert_starts(shape_, selected(), {cursor_.data(), {shape_.experts}});
+    row_messages& now = messages[sent.peers.dispatch];
+    rows_sent(shape_, selected(), {cursor_.data(), {shape_.experts}}, {now.sent.data(), {shape_.experts}});
+    rows_received_of(shape_, selected(), {now.received.data(), {shape_.ranks, shape_.local()}});
+  }
+  /// What kernels need of the counts that were gathered last, to memory of the device.
+  template <class Calls, class Dispatch>
+  void place_counts(const Calls& calls, const Dispatch& sent) {
     const auto& [places, offsets, shifts, capacity, found] = sent.counted;
-    shape_.capacity = capacity;
-    const std::size_t experts = shape_.experts, first = shape_.rank * experts;
-    calls.fetch(selections_.data() + first, sent.counts.data(), experts * sizeof(std::int64_t), sent.at);
-    if constexpr (checked(check_level::local))
-      expect_counts(view<const std::int64_t, 1>{selections_.data() + first, {experts}}, sent.choices, sent.at);
-    calls.control().all_gather_v(std::span<std::int64_t>(selections_), gather_counts_, sent.at);
-    const view<const std::int64_t, 2> all{selections_.data(), {shape_.ranks, experts}};
-    const std::size_t most = rows_needed(shape_, all);
-    note_needed(most);
+    const std::size_t experts = shape_.experts, most = rows_needed(shape_, selected());
     if (most > capacity) calls.each(1, noted_rows{{found, {}}, most});
-    expert_offsets(shape_, all, {ends_.data(), {ends_.size()}});
+    expert_offsets(shape_, selected(), {ends_.data(), {ends_.size()}});
     calls.place(offsets, ends_.data(), ends_.size() * sizeof(std::size_t), sent.at);
-    expert_starts(shape_, all, {cursor_.data(), {experts}});
-    expert_shifts(shape_, all, {cursor_.data(), {experts}}, {shifts_.data(), {experts}});
+    expert_starts(shape_, selected(), {cursor_.data(), {experts}});
+    expert_shifts(shape_, selected(), {cursor_.data(), {experts}}, {shifts_.data(), {experts}});
     calls.place(shifts, shifts_.data(), experts * sizeof(std::int32_t), sent.at);
     for (std::size_t e = 0; e < experts; ++e) {
       cursor_[e] = 0;
-      for (std::size_t source = 0; source < shape_.ranks; ++source) cursor_[e] += all(source, e);
+      for (std::size_t source = 0; source < shape_.ranks; ++source) cursor_[e] += selected()(source, e);
     }
     calls.place(sent.global_counts, cursor_.data(), experts * sizeof(std::int64_t), sent.at);
+  }
+
+  /// In a communication: this rank's packed rows go to their experts and those of others come into its slot, or, where
+  /// they are to be received, all the way back. What it sends itself is copied.
+  template <class Calls, class Peers>
+  void send_rows(const Calls& calls, const Peers& peers, p2p::direction packed, where at) {
+    const row_messages& now = messages[peers.dispatch];
+    const p2p::direction slot = packed == p2p::direction::send ? p2p::direction::receive : p2p::direction::send;
+    const std::size_t bytes = shape_.hidden * sizeof(T);
+    const auto message = [&](p2p::direction kind, std::size_t peer, T* memory, const row_range& rows) {
+      if (rows.first == rows.end) return;
+      transfers_.push_back(
+          {kind, static_cast<int>(peer), memory + rows.first * shape_.hidden, (rows.end - rows.first) * bytes});
+    };
+    transfers_.clear();
+    for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
+      for (std::size_t i = 0; i < shape_.local(); ++i) {
+        const row_range &mine = now.sent[peer * shape_.local() + i], &theirs = now.received[peer * shape_.local() + i];
+        if (peer != shape_.rank) {
+          message(packed, peer, peers.packed, mine);
+          message(slot, peer, peers.slot, theirs);
+        } else if (mine.first < mine.end) {
+          T *const from = peers.packed + mine.first * shape_.hidden, *const to =
+                                                                         peers.slot + theirs.first * shape_.hidden;
+          const bool there = packed == p2p::direction::send;
+          calls.copy(there ? to : from, there ? from : to, (mine.end - mine.first) * bytes, at);
+        }
+      }
+    }
+    calls.exchange(transfers_, at);
   }
 
   /// What all ranks have moved before is there.
@@ -17895,13 +18088,28 @@ class row_moves {
   }
 
  private:
+  [[nodiscard]] std::int64_t* own_selections() noexcept { return selections_.data() + shape_.rank * shape_.experts; }
+  [[nodiscard]] view<const std::int64_t, 2> selected() const noexcept {
+    return {selections_.data(), {shape_.ranks, shape_.experts}};
+  }
+  // This rank's are there.
+  template <class Control, class Dispatch>
+  void gather_counts(const Control& control, const Dispatch& sent) {
+    shape_.capacity = sent.counted.capacity;
+    if constexpr (checked(check_level::local))
+      expect_counts(view<const std::int64_t, 1>{own_selections(), {shape_.experts}}, sent.choices, sent.at);
+    control.all_gather_v(std::span<std::int64_t>(selections_), gather_counts_, sent.at);
+    note_needed(rows_needed(shape_, selected()));
+  }
+
   expert_shape shape_;
   std::vector<std::int64_t> selections_;  // [ranks, experts], of the current dispatch
   std::vector<std::int64_t> cursor_;
   std::vector<std::size_t> ends_;     // for a device, as are these:
   std::vector<std::int32_t> shifts_;  // [experts]
   std::vector<std::size_t> gather_counts_;
-  std::vector<T*> bases_;  // of the slot on each rank that a kernel moves rows to or from
+  std::vector<p2p> transfers_;  // of one exchange of rows that are sent
+  std::vector<T*> bases_;       // of the slot on each rank that a kernel moves rows to or from
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -17988,8 +18196,6 @@ class expert_exchange {
         heap_(&heap),
         shape_(shape_of(settings, static_cast<std::size_t>(group_.size()),
                         static_cast<std::size_t>(layout_rank(group_)), at)) {
-    if (has_local_memory<Group> && shape_.ranks > 1)
-      throw usage_error("experts are not divided among ranks that have a device each: give each rank all", at);
     set_capacity(settings.capacity, at);
     moves_ = std::make_shared<moves_type>(shape_);
   }
@@ -18003,6 +18209,7 @@ class expert_exchange {
   expert_exchange(Run& run, const Group& group, const expert_settings& settings, where at = where::current())
       : expert_exchange(group, run.windows(group, at), settings, at) {
     part_ = part::waits;
+    sends_ = sends_ || (shape_.ranks > 1 && run.computes() == computes_on::own_device);
   }
 
   expert_exchange(const expert_exchange&) = delete;  // handles point to it
@@ -18022,7 +18229,7 @@ class expert_exchange {
   /// Sends each row of `x` [rows, hidden] to the experts of its routing, and fills the routing's global counts. `x` is
   /// not used after the call; the routing's memory is, until `finish`. Rows beyond the capacity are recorded as an
   /// overflow and not sent: their contributions and gradients are zero, and the step must be replayed. One gather of
-  /// counts and one barrier of the group; none on one rank.
+  /// counts and one barrier of the group, or one exchange of messages; none on one rank.
   template <class Frame>
   BELAY_OPENS [[nodiscard]] dispatched_type dispatch(Frame& frame, view<const T, 2> x,
                                                      const routing<compute_type_t<T>>& routed,
@@ -18033,16 +18240,14 @@ class expert_exchange {
           "dispatch: layer '" + printable(frame.layer()) +
               "' uses an expert exchange that its step does not name: belay::step step{run.engine(), store, experts}",
           at);
-    if (routed.experts != shape_.experts || routed.k != shape_.k) {
+    if (routed.experts != shape_.experts || routed.k != shape_.k)
       throw usage_error("dispatch: the routing is over other experts than the exchange", at);
-    }
     frame.engine().adopt(*heap_);  // one that was made by hand has followed no stream before
     state_type state;
     state.exchange = this, state.routed = routed;
-    state.places = frame.template keep<std::int32_t>(extents<2>{routed.rows, shape_.k});
-    const view<std::size_t, 1> bounds = frame.template keep<std::size_t>(extents<1>{shape_.local() * shape_.ranks + 1});
-    state.offsets = {bounds.data(), {shape_.local() + 1}};
-    state.cuts = {bounds.data() + shape_.local() + 1, {shape_.local(), shape_.ranks - 1}};
+    state.keep_in(frame, shape_);
+    if (sends_) state.packed = frame.template keep<T>(extents<2>{state.places.size(), shape_.hidden});
+    if (sends_) state.messages = moves_->messages.take(shape_.experts);
     state.inputs = heap_->lease(slot_bytes(), "rows for experts", at);
     state.outputs = heap_->lease(slot_bytes(), "outputs of experts", at);
     state.obligation = frame.open(obligation_kind::dispatched_tokens, 2 * slot_bytes(), x.shape(), at);
@@ -18060,11 +18265,12 @@ class expert_exchange {
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
-    const auto by_kernels = [&](const placed_rows<T>& rows) {
+    const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
       auto* const shifts = reinterpret_cast<std::int32_t*>(state.cuts.data());
       const dispatch_counts counts{state.places.data(), state.offsets.data(), shifts, shape_.capacity, found};
-      return dispatched_across<T, moves_type>{
-          moves_.get(), counts, routed.counts, routed.global_counts.data(), state.places.size(), {rows, x.data()}, at};
+      return dispatched_across<T, moves_type, Peers>{
+          moves_.get(),        counts,           routed.counts, routed.global_counts.data(),
+          state.places.size(), {rows, x.data()}, peers,         at};
     };
     move_rows(frame, state, state.inputs, move, by_kernels, at);
     if constexpr (moves_rows_by_kernels<Frame>)
@@ -18076,10 +18282,10 @@ class expert_exchange {
   /// is a `usage_error` if the overflow was not taken after the last dispatch; in release builds it stays until it is
   /// taken.
   void begin_step(where at = where::current()) {
-    if constexpr (checked(check_level::local)) {
+    if constexpr (checked(check_level::local))
       if (unread_) throw usage_error("the overflow of the last step's expert dispatches was never read", at);
-    }
     moves_->statistics.clear();
+    moves_->messages.reclaim();
     heap_->reclaim();
   }
 
@@ -18169,13 +18375,13 @@ class expert_exchange {
       moves->synchronize(group, now, at);
       for_each_token(pull_weighted<T, Y>{moves->slots(now), now.routed.weights.data(), y}, now.routed.rows);
     };
-    const auto by_kernels = [&](const placed_rows<T>& rows) {
-      return after_peers<pulled_rows<T, Y>>{{rows, state.routed.weights.data(), y.data()}, state.routed.rows, at};
+    const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
+      const pulled_rows<T, Y> pulled{rows, state.routed.weights.data(), y.data()};
+      return after_peers<pulled_rows<T, Y>, Peers>{pulled, state.routed.rows, peers, at};
     };
     move_rows(frame, state, state.outputs, move, by_kernels, at);
     if (frame.forward_only()) {
-      heap_->release(state.inputs, at);
-      heap_->release(state.outputs, at);
+      release(state, at);
       state.exchange = nullptr;
     } else {
       state.obligation = frame.open(obligation_kind::combined_tokens, 2 * slot_bytes(), y.shape(), at);
@@ -18198,9 +18404,9 @@ class expert_exchange {
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
-    const auto by_kernels = [&](const placed_rows<T>& rows) {
+    const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
       const returned_rows<T, Dy> returned{rows, state.routed.weights.data(), dy.data(), dweights.data()};
-      return before_peers<returned_rows<T, Dy>>{returned, state.places.size(), at};
+      return before_peers<returned_rows<T, Dy>, Peers>{returned, state.places.size(), peers, at};
     };
     move_rows(frame, state, state.outputs, move, by_kernels, at);
   }
@@ -18215,20 +18421,23 @@ class expert_exchange {
       moves->synchronize(group, now, at);
       for_each_token(pull_sum<T, Dx>{moves->slots(now), dx}, now.routed.rows);
     };
-    const auto by_kernels = [&](const placed_rows<T>& rows) {
-      return after_peers<pulled_rows<T, Dx>>{{rows, nullptr, dx.data()}, state.routed.rows, at};
+    const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
+      return after_peers<pulled_rows<T, Dx>, Peers>{{rows, nullptr, dx.data()}, state.routed.rows, peers, at};
     };
     move_rows(frame, state, state.gradients, move, by_kernels, at);
     heap_->release(state.gradients, at);
-    heap_->release(state.outputs, at);
-    heap_->release(state.inputs, at);
+    release(state, at);
   }
 
   template <class Frame>
   void abandon(Frame& frame, state_type& state, where at) {
     settle(frame, state, at);
+    release(state, at);
+  }
+  void release(state_type& state, where at) {
     heap_->release(state.outputs, at);
     heap_->release(state.inputs, at);
+    if (sends_) moves_->messages.give_back(state.messages);
   }
 
   // The memory of a handle that outlived its step was reclaimed, and is not touched.
@@ -18246,23 +18455,27 @@ class expert_exchange {
     return {state.routed, state.places, state.offsets, state.cuts, shape_.capacity, heap_, slot.offset_bytes(), found};
   }
 
-  [[nodiscard]] placed_rows<T> placed(const state_type& state, const slot_type& slot) const {
-    std::byte* const first = heap_->base(0);  // ranks that share a device have their parts side by side
-    const auto apart = shape_.ranks == 1 ? 0 : static_cast<std::size_t>(heap_->base(1) - first);
-    auto* const rows = reinterpret_cast<T*>(first + slot.offset_bytes());
-    return {rows, apart, state.routed.choices.data(), state.places.data(), shape_.local(), shape_.k, shape_.hidden};
+  [[nodiscard]] placed_rows<T> placed(const state_type& state, T* first, std::size_t apart = 0) const {
+    return {first, apart, state.routed.choices.data(), state.places.data(), shape_.local(), shape_.k, shape_.hidden};
   }
-  // Rows of `slot`, as `by_kernels(rows)` says: where all experts are here on the compute stream, where ranks share a
-  // device in a communication. Else `move`, work of the host.
+  // Rows of `slot`, as `by_kernels(rows, peers)` says: where all experts are here on the compute stream, where ranks
+  // share a device or have one each in a communication. Else `move`, work of the host.
   template <class Frame, class Move, class ByKernels>
   void move_rows(Frame& frame, const state_type& state, const slot_type& slot, [[maybe_unused]] const Move& move,
                  [[maybe_unused]] const ByKernels& by_kernels, where at) {
+    [[maybe_unused]] T* const own = rows_in(slot).data();
     if constexpr (moves_rows_by_kernels<Frame>)
-      if (shape_.ranks == 1) return by_kernels(placed(state, slot)).here(frame);
-    if constexpr (works_on_device<Group> && !has_local_memory<Group>)
-      start(frame, by_kernels(placed(state, slot)), slot, at);
-    else if constexpr (!has_local_memory<Group>)
+      if (shape_.ranks == 1) return by_kernels(placed(state, own), addressed_peers{}).here(frame);
+    if constexpr (has_local_memory<Group>) {
+      const peers_by_messages<T, moves_type> peers{moves_.get(), state.messages, state.packed.data(), own};
+      start(frame, by_kernels(placed(state, peers.packed), peers), slot, at);
+    } else if constexpr (works_on_device<Group>) {  // whose parts are side by side
+      T* const first = reinterpret_cast<T*>(heap_->base(0) + slot.offset_bytes());
+      const auto apart = static_cast<std::size_t>(heap_->base(1) - heap_->base(0));
+      start(frame, by_kernels(placed(state, first, apart), addressed_peers{}), slot, at);
+    } else {
       communicate(frame, move, slot, at);
+    }
   }
 
   // The compute stream goes on when `move(group)`, which uses `slot`, is over: one communication of the group, after
@@ -18280,6 +18493,7 @@ class expert_exchange {
   void start(Frame& frame, const Move& move, const slot_type& slot, where at) {
     auto& stream = frame.engine().compute();
     const start_order how = start_order(after(stream.record(), at)).keeping(moves_);
+    if constexpr (requires { move.prepare(group_, how); }) move.prepare(group_, how);
     pending under_way = group_.start_composite(operation::exchange, move, how);
     heap_->used_until(under_way.event(), slot);
     std::move(under_way).then(stream, at);
@@ -18293,6 +18507,7 @@ class expert_exchange {
   Heap* heap_;
   expert_shape shape_;
   std::size_t first_layer_ = 0;
+  bool sends_ = has_local_memory<Group> && shape_.ranks > 1;  // rows, or will where it is rehearsed
   bool unread_ = false;
   bool named_ = false;  // by the step or pass that runs
   part part_ = part::unasked;
@@ -35942,6 +36157,9 @@ inline constexpr computes_on computes_on_of = computes_on::host;
 template <class World>
 requires device_region<typename World::memory_type>
 inline constexpr computes_on computes_on_of<World> = computes_on::device;
+template <class World>
+requires device_region<typename World::memory_type> && requires { requires World::ranks_have_devices; }
+inline constexpr computes_on computes_on_of<World> = computes_on::own_device;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -36466,7 +36684,7 @@ class state_layout {
   state_layout(tier state, computes_on on, std::size_t chunk, std::size_t parts, std::size_t state_bytes,
                std::size_t value_bytes, std::size_t alignment) noexcept
       : in_file_(state == tier::file),
-        in_slot_(in_file_ || (on == computes_on::device && state != tier::device)),
+        in_slot_(in_file_ || (on_device(on) && state != tier::device)),
         chunk_(chunk),
         of_state_(parts * state_bytes),
         of_slot_(state_bytes + value_bytes),
@@ -37128,7 +37346,7 @@ class adamw {
     const bool in_file = memory.state == tier::file;
     const file_medium medium = in_file ? medium_of<Files>(memory.folder, at) : file_medium{};
     const std::size_t alignment = in_file ? medium.alignment : 0;
-    const bool on_device = run.computes() == computes_on::device;
+    const bool on_device = belay::on_device(run.computes());
     const state_layout sizes(memory.state, run.computes(), memory.chunk, adamw_state_parts<T>, sizeof(state_type),
                              sizeof(T), alignment);
     if (in_file)

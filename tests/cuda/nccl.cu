@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The NCCL backend over the real library: a trainer whose ranks have a card each has the bits of ranks that share one.
+// The NCCL backend over the real library: a trainer whose ranks have a card each has the bits of ranks that share one,
+// and so have rows that they send to experts.
 // Without a device world and communicator are refused in one clear backend_error each.
 #include <algorithm>
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include "belay/backend/nccl/runtime_nccl.cuh"
 #include "belay/comm.hpp"
 #include "belay/train/launch.hpp"
+#include "unit/backend/exchanged_rows.hpp"
 #include "unit/train/support/device_trainer.hpp"
 
 namespace {
@@ -52,10 +54,20 @@ bool trains(belay::cuda::runtime_api& api, const api_type& nccl, int ranks) {
   std::printf("%d ranks with a card each: %s\n", ranks, ok ? "the bits of ranks that share one" : "other bits");
   return ok;
 }
+// The same of rows that go to experts and back.
+bool sends_rows(belay::cuda::runtime_api& api, const api_type& nccl, int ranks) {
+  const exchanged_rows::sizes of{5, 6, 2, 19, 13};
+  const auto left = belay::freed_memory::as_it_was;
+  const bool ok = exchanged_rows::on_world<float>(belay::nccl::world(api, nccl, belay::host::world(ranks)), of, left) ==
+                  exchanged_rows::on_device<float>(api, ranks, of, left);
+  std::printf("rows of %d ranks with a card each: %s\n", ranks, ok ? "the bits of ranks that share one" : "other bits");
+  return ok;
+}
 bool launches(const api_type& nccl, int devices) {
   belay::cuda::runtime_api api;
   try {
-    const bool ok = trains(api, nccl, devices == 0 ? 1 : std::min(devices, 3));
+    const int ranks = devices == 0 ? 1 : std::min(devices, 3);
+    const bool ok = trains(api, nccl, ranks) && sends_rows(api, nccl, ranks);
     return ok && devices > 0;
   } catch (const belay::backend_error& problem) {
     std::printf("%s\n", problem.what());

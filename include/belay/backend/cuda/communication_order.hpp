@@ -22,7 +22,6 @@
 #include "belay/backend/cuda/device.hpp"
 #include "belay/backend/cuda/device_calls.hpp"
 #include "belay/backend/cuda/memory.hpp"
-#include "belay/backend/cuda/placed_copies.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/backend/cuda/stream_state.hpp"
 #include "belay/backend/cuda/timed_spans.hpp"
@@ -48,10 +47,9 @@ class communication_order final : public completion_source,
  public:
   communication_order(const device<Api>& on, const std::shared_ptr<const stream_watch>& watch, where at)
       : device_(&on),
+        called_(on, watch, at),
         fetched_(on, room, at),
-        placed_(on, at),
-        started_(on, stream_kind::communication, watch, at),
-        called_(on, watch, at) {}
+        started_(on, stream_kind::communication, watch, at) {}
 
   /// What returns when a device has done it is done at once, and is in no launch of a graph that is being captured.
   void expect_no_capture(const char* what, where at) const { called_.expect_no_capture(what, at); }
@@ -70,7 +68,7 @@ class communication_order final : public completion_source,
     }
   }
   void place(void* to, const void* from, std::size_t bytes, where at) {
-    placed_.place(started_, to, from, bytes, at, [&] { started_.synchronize(at); });
+    called_.placed().place(started_, to, from, bytes, at, [&] { started_.synchronize(at); });
   }
 
   /// Queues `work(stream, calls)`, small and trivially copyable: `calls` has the blocking operations of `control`, the
@@ -204,7 +202,7 @@ class communication_order final : public completion_source,
   // What was placed is in place then.
   void finish_started(where at) {
     started_.synchronize(at);
-    placed_.note_finished();
+    called_.placed().note_finished();
   }
   // Its number in the control world.
   [[nodiscard]] std::uint64_t command(std::uint64_t number) const noexcept {
@@ -259,10 +257,9 @@ class communication_order final : public completion_source,
   }
 
   const device<Api>* device_;
-  pinned_memory<Api> fetched_;
-  placed_copies<Api> placed_;  // by the communication thread
-  stream<Api> started_;
   device_calls<Api> called_;
+  pinned_memory<Api> fetched_;
+  stream<Api> started_;
   stream_clock clock_{stream_kind::communication, 1};
   std::array<slot, capacity> ring_{};
   std::array<std::atomic<std::uint64_t>, capacity> commands_{}, ends_{};

@@ -14,6 +14,7 @@
 
 #include "belay/backend/cuda/device.hpp"
 #include "belay/backend/cuda/memory.hpp"
+#include "belay/backend/cuda/placed_copies.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -34,11 +35,15 @@ class device_calls {
       : device_(&on),
         stream_(on, stream_kind::communication, watch, at),
         scratch_(on, room, at),
-        staged_(on, room, at) {}
+        staged_(on, room, at),
+        placed_(on, at) {}
 
   [[nodiscard]] cuda::stream<Api>& stream() noexcept { return stream_; }
   /// Memory of the device for what one such call tells the host.
   [[nodiscard]] std::span<std::byte> scratch() const noexcept { return {scratch_.data(), room}; }
+
+  /// For copies from the host in the order of the rank's communications, which end before this.
+  [[nodiscard]] placed_copies<Api>& placed() noexcept { return placed_; }
 
   /// What returns when a device has done it is done at once, and is in no launch of a graph that is being captured.
   void expect_no_capture(const char* what, where at) const {
@@ -79,6 +84,7 @@ class device_calls {
   cuda::stream<Api> stream_;
   device_memory<Api> scratch_;
   pinned_memory<Api> staged_;
+  placed_copies<Api> placed_;
 };
 
 }  // namespace belay::inline BELAY_ABI::cuda

@@ -21,7 +21,6 @@
 #include "belay/backend/cuda/captured_branch.hpp"
 #include "belay/backend/cuda/device_calls.hpp"
 #include "belay/backend/cuda/memory.hpp"
-#include "belay/backend/cuda/placed_copies.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/backend/nccl/captured_operations.hpp"
 #include "belay/backend/nccl/communicators.hpp"
@@ -71,9 +70,8 @@ class channel final : public completion_source,
         communicators_(lib, failure_),
         guard_(std::make_shared<own_process>(), on.rank()),
         workspace_(on, workspace_bytes, at),
-        placed_(on, at),
-        stream_(on, stream_kind::communication, failure_.shared_watch(), at),
         calls_(on, failure_.shared_watch(), at),
+        stream_(on, stream_kind::communication, failure_.shared_watch(), at),
         captured_(stream_, lost_) {
     on.add_branch(*this);
   }
@@ -125,27 +123,6 @@ class channel final : public completion_source,
       in_flight_.add(number, buffers, site.what, site.at);
     }
     return pending(this->shared_from_this(), number, site.what, site.at, end.clock());
-  }
-  /// For what is being queued: a copy to memory of the device. `from` is free when it returns.
-  void place(void* to, const void* from, std::size_t bytes, const call_site& site) {
-    placed_.place(stream_, to, from, bytes, site.at, [&] {
-      stream_.synchronize(site.at);
-      expect_alive(site);
-    });
-  }
-  /// Between operations: copies to memory of the host what is done when `how` begins. Throws the rank's first cause, as
-  /// a wait does.
-  void fetch(void* to, const void* from, std::size_t bytes, const start_order& how) {
-    calls_.expect_no_capture("what the host reads, such as counts of experts on several ranks,", how.at);
-    try {
-      if (how.event.source() != nullptr) calls_.stream().wait(how.event, how.at);
-      calls_.fetch(to, from, bytes, how.at);
-    } catch (const backend_error& problem) {
-      fail(problem);
-      throw;
-    }
-    look();
-    expect_alive({operation::exchange, 0, launched_.load(std::memory_order_relaxed), bytes, how.at});
   }
   /// Checked builds: a blocking call must not touch what a started operation has in flight.
   void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const buffer_use& buffers,
@@ -404,9 +381,8 @@ class channel final : public completion_source,
   communicators<N> communicators_;
   call_guard guard_;
   cuda::device_memory<Api> workspace_;
-  cuda::placed_copies<Api> placed_;
-  cuda::stream<Api> stream_;
   cuda::device_calls<Api> calls_;
+  cuda::stream<Api> stream_;
   mutable std::mutex slots_lock_;  // the host thread writes a slot, any thread reads it
   std::array<operation_slot, capacity> slots_{};
   std::atomic<std::uint64_t> launched_{0};

@@ -101,7 +101,18 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
   /// The first, of what is there when `how` lets a communication begin: the host waits for that event alone. Throws the
   /// rank's first cause, as a wait does.
   void fetch(void* to, const void* from, std::size_t bytes, const start_order& how) const {
-    channel_->fetch(to, from, bytes, how);
+    cuda::device_calls<Api>& calls = channel_->calls();
+    calls.expect_no_capture("what the host reads, such as counts of experts on several ranks,", how.at);
+    try {
+      if (how.event.source() != nullptr) calls.stream().wait(how.event, how.at);
+      calls.fetch(to, from, bytes, how.at);
+    } catch (const backend_error& problem) {
+      channel_->fail(problem);
+      throw;
+    }
+    channel_->look();
+    const std::uint64_t next = alone() ? 0 : state_->operations;
+    channel_->expect_alive({operation::exchange, alone() ? 0 : state_->number, next, bytes, how.at});
   }
   void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
     channel_->calls().place(to, from, bytes, at);
@@ -149,9 +160,12 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
       of_->in().stream().copy(to, from, bytes, at);
     }
     void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
-      call_site site = *site_;
-      site.at = at;
-      of_->in().place(to, from, bytes, site);
+      channel_type& in = of_->in();
+      in.calls().expect_no_capture("what the host places, such as counts of experts on several ranks,", at);
+      in.calls().placed().place(in.stream(), to, from, bytes, at, [&] {
+        in.stream().synchronize(at);
+        in.expect_alive(*site_);
+      });
     }
 
    private:
