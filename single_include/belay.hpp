@@ -17622,6 +17622,12 @@ struct dispatched_across {
   }
 };
 
+/// Whether the host does a part of `Work` before its communication is started.
+template <class Work, class Group>
+concept prepared_before = requires(const Work& work, const Group& group, const start_order& how) {
+  work.prepare(group, how);
+};
+
 /// `kernel` for so many rows, then what all ranks have done so is there.
 template <class Kernel, class Peers>
 struct before_peers {
@@ -18491,7 +18497,7 @@ class expert_exchange {
   void start(Frame& frame, const Move& move, const slot_type& slot, where at) {
     auto& stream = frame.engine().compute();
     const start_order how = start_order(after(stream.record(), at)).keeping(moves_);
-    if constexpr (requires { move.prepare(group_, how); }) move.prepare(group_, how);
+    if constexpr (prepared_before<Move, Group>) move.prepare(group_, how);
     pending under_way = group_.start_composite(operation::exchange, move, how);
     heap_->used_until(under_way.event(), slot);
     std::move(under_way).then(stream, at);

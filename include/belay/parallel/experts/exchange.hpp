@@ -373,7 +373,7 @@ class expert_exchange {
   void start(Frame& frame, const Move& move, const slot_type& slot, where at) {
     auto& stream = frame.engine().compute();
     const start_order how = start_order(after(stream.record(), at)).keeping(moves_);
-    if constexpr (requires { move.prepare(group_, how); }) move.prepare(group_, how);
+    if constexpr (prepared_before<Move, Group>) move.prepare(group_, how);
     pending under_way = group_.start_composite(operation::exchange, move, how);
     heap_->used_until(under_way.event(), slot);
     std::move(under_way).then(stream, at);

@@ -103,6 +103,12 @@ struct dispatched_across {
   }
 };
 
+/// Whether the host does a part of `Work` before its communication is started.
+template <class Work, class Group>
+concept prepared_before = requires(const Work& work, const Group& group, const start_order& how) {
+  work.prepare(group, how);
+};
+
 /// `kernel` for so many rows, then what all ranks have done so is there.
 template <class Kernel, class Peers>
 struct before_peers {
