@@ -84,6 +84,8 @@ TEST_CASE("experts of ranks with a device each have the host's bits, with and wi
   check<belay::bf16>({4, 12, 7, 33, 28});  // rounded after each
 }
 TEST_CASE("rows that are sent before they are packed, and read before they have come, are seen") {
+  // What is read too early may be an index, which a release build does not look at.
+  if constexpr (!belay::checked(belay::check_level::local)) return;
   const std::vector<result> expected = on_host<float>(2, tight);
   const auto differs = [&](fakes::forgets what) {
     fakes::forgetful_api api({.order = work_order::late, .devices = 2}, what);
