@@ -157,10 +157,11 @@ class world {
   std::shared_ptr<state> state_;
 };
 
-// A control world that has a name, as one of MPI's must, is used where it is.
-template <class Api, class N, class Control>
+// A control world that has a name, as one of MPI's must, is used where it is. (As constrained as the class: in
+// templates nvcc prefers a guide of the constructor else, which copies.)
+template <cuda::device_api Api, nccl_api N, class Control>
 world(Api&, const N&, Control&&) -> world<Api, N, Control>;
-template <class Api, class N, class Control>
+template <cuda::device_api Api, nccl_api N, class Control>
 world(Api&, const N&, Control&&, const world_options&) -> world<Api, N, Control>;
 
 }  // namespace belay::inline BELAY_ABI::nccl
