@@ -40,11 +40,18 @@ extern template void run_rank_as<float, model::freezes_experts>(prepared_run&, b
 extern template void run_rank_as<float, model::freezes_parts>(prepared_run&, belay::host::rank&, host_run&);
 extern template void run_rank_as<float, model::freezes_parts>(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
 
+/// What the ranks of a run compute on; before it has seen GPUs, as its flags say.
+[[nodiscard]] inline belay::computes_on computes_on_of(const command_line& line) {
+  if (line.device != device_kind::cuda) return belay::computes_on::host;
+  const bool own =
+      line.placed ? line.placed->own() : line.devices == device_choice::own || line.backend != backend_kind::threads;
+  return own ? belay::computes_on::own_device : belay::computes_on::device;
+}
+
 /// The plan of what all ranks will do.
 [[nodiscard]] inline belay::rehearsal_result rehearsed(prepared_run& rest) {
   const auto body = [&](auto& rank, auto& run) { run_rank(rest, rank, run); };
-  return belay::rehearse(static_cast<int>(rest.line.run.mesh.ranks()), body,
-                         rest.line.device == device_kind::cuda ? belay::computes_on::device : belay::computes_on::host);
+  return belay::rehearse(static_cast<int>(rest.line.run.mesh.ranks()), body, computes_on_of(rest.line));
 }
 
 /// Runs what was planned on every rank of `world`; each calls `begin` first.
