@@ -25596,6 +25596,19 @@ class output {
     }
   }
 
+  /// Throws file_error where there is no room for `bytes` more: before a run, not in it. Nothing is written, and
+  /// nothing kept for later; a file system that cannot tell has room.
+  void expect_room(std::uint64_t bytes, where at = where::current()) const {
+    struct stat now;
+    if (::fstat(descriptor_, &now) != 0 || !S_ISREG(now.st_mode)) return;
+    int done = 0;
+    do {
+      done = ::fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, now.st_size, static_cast<off_t>(bytes));
+    } while (done != 0 && errno == EINTR);
+    if (done != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) fail("cannot be written", errno, at);
+    if (done == 0 && ::ftruncate(descriptor_, now.st_size) != 0) fail("cannot be cut", errno, at);
+  }
+
   /// Takes the last `bytes` of a regular file back.
   void take_back(std::uint64_t bytes, where at = where::current()) {
     const auto rest = static_cast<off_t>(written_ - bytes);
@@ -26663,6 +26676,8 @@ class expert_map {
 //
 // The folder of a report: samples.jsonl, which is appended to, and index.html, which is replaced as a whole.
 
+#include <sys/file.h>
+
 namespace belay::inline BELAY_ABI {
 
 /// Whether a run goes on with the report that is in a folder.
@@ -26670,8 +26685,9 @@ enum class report_start : std::uint8_t { afresh, resumed };
 
 class report_folder {
  public:
-  /// Makes the folder where it is missing. Throws input_error for one with another run's report, and file_error where
-  /// no file can be written to it.
+  /// Makes the folder where it is missing. Throws input_error for one with another run's report, or one that a run
+  /// writes to now, and file_error where no file can be written to it. The folder is this object's until its end, also
+  /// where a process that was forked has it too.
   report_folder(const std::string& path, report_start start, where at = where::current())
       : path_(path),
         samples_path_(path + "/samples.jsonl"),
@@ -26681,14 +26697,17 @@ class report_folder {
     std::filesystem::create_directories(path, wrong);
     if (wrong)
       throw file_error(path, 0, "cannot be made the folder of a report: " + wrong.message() + "; name another", at);
-    const auto bytes = std::filesystem::file_size(samples_path_, wrong);
-    const bool used = (!wrong && bytes > 0) || std::filesystem::exists(page_path_, wrong);
-    if (used && start == report_start::afresh)
-      throw input_error(path + " has the report of a run: resume that run, or name another folder", at);
+    if (start == report_start::afresh) expect_unused(at);
     if (::access(path.c_str(), W_OK | X_OK) != 0)
       throw file_error(path, 0, "no report can be written to it: " + error_text(errno) + "; name another folder", at);
-    samples_.reset(open(samples_path_, O_RDWR | O_CREAT | O_APPEND, at));
+    samples_.reset(open(samples_path_, O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK, at));
+    if (!std::filesystem::is_regular_file(samples_path_, wrong))
+      throw file_error(samples_path_, 0, "is no regular file, as samples are: remove it, or name another folder", at);
+    if (::flock(samples_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+      throw input_error(path + " has the report of a run that is under way: name another folder", at);
+    if (start == report_start::afresh) expect_unused(at);  // a run may have come and gone meanwhile
     lines_.emplace(samples_.get(), samples_path_);
+    lines_->expect_room(least_room, at);
   }
   report_folder(const report_folder&) = delete;
   report_folder& operator=(const report_folder&) = delete;
@@ -26743,6 +26762,14 @@ class report_folder {
 
  private:
   static constexpr std::size_t most_line = std::size_t{1} << 24U;
+  static constexpr std::size_t least_room = std::size_t{1} << 16U;  // of a short run's page and samples
+
+  void expect_unused(where at) const {
+    std::error_code wrong;
+    const auto bytes = std::filesystem::file_size(samples_path_, wrong);
+    if ((!wrong && bytes > 0) || std::filesystem::exists(page_path_, wrong))
+      throw input_error(path_ + " has the report of a run: resume that run, or name another folder", at);
+  }
 
   [[nodiscard]] static int open(const std::string& path, int flags, where at) {
     int out = -1;
@@ -29861,8 +29888,10 @@ class trace_text {
 /// The file of a trace. What fails after it was opened is kept for `take_problem`, and nothing more is written.
 class trace_file {
  public:
-  /// Creates the file, or empties it. Throws file_error.
-  explicit trace_file(std::string path, where at = where::current()) : to_(std::move(path), at) {}
+  /// Creates the file, or empties it. Throws file_error, also where a disk is full.
+  explicit trace_file(std::string path, where at = where::current()) : to_(std::move(path), at) {
+    to_.expect_room(std::size_t{1} << 16U, at);
+  }
   trace_file(const trace_file&) = delete;
   trace_file& operator=(const trace_file&) = delete;
 
@@ -30363,7 +30392,6 @@ void each_stored_part(std::span<const stored_bytes> all, std::size_t begin, std:
 // A folder of checkpoints, each a folder "step-00000050" in it. One is committed when it has its manifest: before that
 // it is a leftover, which the next start sweeps. Only files with names that checkpoints have are ever removed.
 
-#include <sys/file.h>
 #include <sys/random.h>
 
 // ---- belay/train/safetensors/file.hpp

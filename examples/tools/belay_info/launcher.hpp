@@ -22,7 +22,7 @@ namespace belay_info {
     if (name.starts_with(prefix)) return true;
   }
   for (const belay::launcher_variables& from : belay::known_launchers) {
-    if (name == from.rank || name == from.size) return true;
+    if (name == from.rank || name == from.size || name == "MASTER_ADDR" || name == "MASTER_PORT") return true;
     if (from.local_rank != nullptr && name == from.local_rank) return true;
     if (from.local_size != nullptr && name == from.local_size) return true;
   }
@@ -31,7 +31,7 @@ namespace belay_info {
 
 /// What a variable of this name holds is for nobody's eyes: reports are sent around.
 [[nodiscard]] inline bool is_secret(std::string_view name) {
-  for (const std::string_view part : {"TOKEN", "SECRET", "PASSWORD", "JWT", "KEY", "CRED"}) {
+  for (const std::string_view part : {"TOKEN", "SECRET", "PASSWORD", "JWT", "KEY", "CRED", "AUTH", "PASSPHRASE"}) {
     if (name.find(part) != std::string_view::npos) return true;
   }
   return false;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -69,6 +70,19 @@ class output {
       text.remove_prefix(static_cast<std::size_t>(put));
       written_ += static_cast<std::uint64_t>(put);
     }
+  }
+
+  /// Throws file_error where there is no room for `bytes` more: before a run, not in it. Nothing is written, and
+  /// nothing kept for later; a file system that cannot tell has room.
+  void expect_room(std::uint64_t bytes, where at = where::current()) const {
+    struct stat now;
+    if (::fstat(descriptor_, &now) != 0 || !S_ISREG(now.st_mode)) return;
+    int done = 0;
+    do {
+      done = ::fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, now.st_size, static_cast<off_t>(bytes));
+    } while (done != 0 && errno == EINTR);
+    if (done != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) fail("cannot be written", errno, at);
+    if (done == 0 && ::ftruncate(descriptor_, now.st_size) != 0) fail("cannot be cut", errno, at);
   }
 
   /// Takes the last `bytes` of a regular file back.

@@ -195,8 +195,10 @@ class trace_text {
 /// The file of a trace. What fails after it was opened is kept for `take_problem`, and nothing more is written.
 class trace_file {
  public:
-  /// Creates the file, or empties it. Throws file_error.
-  explicit trace_file(std::string path, where at = where::current()) : to_(std::move(path), at) {}
+  /// Creates the file, or empties it. Throws file_error, also where a disk is full.
+  explicit trace_file(std::string path, where at = where::current()) : to_(std::move(path), at) {
+    to_.expect_room(std::size_t{1} << 16U, at);
+  }
   trace_file(const trace_file&) = delete;
   trace_file& operator=(const trace_file&) = delete;
 

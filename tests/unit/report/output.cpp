@@ -2,8 +2,12 @@
 #include "belay/report/output.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -31,6 +35,29 @@ TEST_CASE("a full disk and a place that does not exist are file errors with thei
                        doctest::Contains("/nowhere/at/all: cannot be opened for writing: No such file or "
                                          "directory (there is no folder /nowhere)"),
                        belay::file_error);
+}
+
+TEST_CASE("room is asked for before a run, and nothing is kept of it") {
+  char name[] = "/dev/shm/belay_output_XXXXXX";
+  ::close(::mkstemp(name));
+  belay::output out(name);
+  out.write("line\n");
+  CHECK_NOTHROW(out.expect_room(1 << 20));
+  struct stat now;
+  REQUIRE(::stat(name, &now) == 0);
+  CHECK(now.st_size == 5);
+  CHECK(now.st_blocks * 512 < 1 << 20);
+  // As a full disk.
+  struct rlimit before;
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  auto* const signalled = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit small = {1 << 16, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  CHECK_THROWS_WITH_AS(out.expect_room(1 << 20), doctest::Contains(": cannot be written: File too large"),
+                       belay::file_error);
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  std::signal(SIGXFSZ, signalled);
+  ::unlink(name);
 }
 
 TEST_CASE("what is in a stream's buffer comes first") {

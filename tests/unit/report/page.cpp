@@ -2,6 +2,7 @@
 #include "belay/report/page.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -320,17 +321,23 @@ TEST_CASE("samples that are none are an error that names file and byte, and noth
 TEST_CASE("a folder with a report is refused to another run, one that takes no file at all to any") {
   const folder here;
   made_run run(1, 1, 0, 0);
-  {
-    const belay::report_folder unused(here.path, belay::report_start::afresh);
-  }
+  { const belay::report_folder unused(here.path, belay::report_start::afresh); }
   {
     belay::report_folder to(here.path, belay::report_start::afresh);  // nothing was written to it
+    CHECK_THROWS_WITH_AS(belay::report_folder(here.path, belay::report_start::afresh),
+                         doctest::Contains("has the report of a run that is under way"), belay::input_error);
+    CHECK_THROWS_WITH_AS(belay::report_folder(here.path, belay::report_start::resumed),
+                         doctest::Contains("has the report of a run that is under way"), belay::input_error);
     belay::report_page(to, run.subject).add(run.at(1));
   }
   CHECK_THROWS_WITH_AS(belay::report_folder(here.path, belay::report_start::afresh),
                        doctest::Contains((here.path + " has the report of a run").c_str()), belay::input_error);
   CHECK_THROWS_WITH_AS(belay::report_folder(here.path + "/index.html/below", belay::report_start::afresh),
                        doctest::Contains("index.html/below: cannot be made the folder of a report"), belay::file_error);
+  const std::string pipe = here.path + "/pipe";
+  REQUIRE((files::create_directory(pipe) && ::mkfifo((pipe + "/samples.jsonl").c_str(), 0600) == 0));
+  CHECK_THROWS_WITH_AS(belay::report_folder(pipe, belay::report_start::afresh),
+                       doctest::Contains("samples.jsonl: is no regular file, as samples are"), belay::file_error);
 }
 
 TEST_CASE("a report that fails is said once, and the run goes on") {

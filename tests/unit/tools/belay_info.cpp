@@ -149,10 +149,12 @@ TEST_CASE("cross-memory attach is what this test is allowed too") {
 }
 
 TEST_CASE("what launchers say is shown, but for secrets, and as text") {
-  const json slurm = facts("env -i PATH=\"$PATH\" SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_JWT=hidden OTHER=1");
+  const json slurm =
+      facts("env -i PATH=\"$PATH\" SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_JWT=hidden MASTER_PORT=5 OTHER=1");
   CHECK(slurm["launcher"]["found"] == "slurm: rank 1 of 4");
   CHECK(slurm["launcher"]["problem"].is_null());
-  CHECK(slurm["environment"] == json{{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_JWT", "(not shown)"}});
+  CHECK(slurm["environment"] ==
+        json{{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_JWT", "(not shown)"}, {"MASTER_PORT", "5"}});
   const std::string two = "env -i RANK=0 WORLD_SIZE=2 PMI_RANK=0 PMI_SIZE=3";
   const json disagree = facts(two);
   CHECK(disagree["launcher"]["found"].is_null());

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <array>
@@ -31,8 +32,9 @@ enum class report_start : std::uint8_t { afresh, resumed };
 
 class report_folder {
  public:
-  /// Makes the folder where it is missing. Throws input_error for one with another run's report, and file_error where
-  /// no file can be written to it.
+  /// Makes the folder where it is missing. Throws input_error for one with another run's report, or one that a run
+  /// writes to now, and file_error where no file can be written to it. The folder is this object's until its end, also
+  /// where a process that was forked has it too.
   report_folder(const std::string& path, report_start start, where at = where::current())
       : path_(path),
         samples_path_(path + "/samples.jsonl"),
@@ -42,14 +44,17 @@ class report_folder {
     std::filesystem::create_directories(path, wrong);
     if (wrong)
       throw file_error(path, 0, "cannot be made the folder of a report: " + wrong.message() + "; name another", at);
-    const auto bytes = std::filesystem::file_size(samples_path_, wrong);
-    const bool used = (!wrong && bytes > 0) || std::filesystem::exists(page_path_, wrong);
-    if (used && start == report_start::afresh)
-      throw input_error(path + " has the report of a run: resume that run, or name another folder", at);
+    if (start == report_start::afresh) expect_unused(at);
     if (::access(path.c_str(), W_OK | X_OK) != 0)
       throw file_error(path, 0, "no report can be written to it: " + error_text(errno) + "; name another folder", at);
-    samples_.reset(open(samples_path_, O_RDWR | O_CREAT | O_APPEND, at));
+    samples_.reset(open(samples_path_, O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK, at));
+    if (!std::filesystem::is_regular_file(samples_path_, wrong))
+      throw file_error(samples_path_, 0, "is no regular file, as samples are: remove it, or name another folder", at);
+    if (::flock(samples_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+      throw input_error(path + " has the report of a run that is under way: name another folder", at);
+    if (start == report_start::afresh) expect_unused(at);  // a run may have come and gone meanwhile
     lines_.emplace(samples_.get(), samples_path_);
+    lines_->expect_room(least_room, at);
   }
   report_folder(const report_folder&) = delete;
   report_folder& operator=(const report_folder&) = delete;
@@ -104,6 +109,14 @@ class report_folder {
 
  private:
   static constexpr std::size_t most_line = std::size_t{1} << 24U;
+  static constexpr std::size_t least_room = std::size_t{1} << 16U;  // of a short run's page and samples
+
+  void expect_unused(where at) const {
+    std::error_code wrong;
+    const auto bytes = std::filesystem::file_size(samples_path_, wrong);
+    if ((!wrong && bytes > 0) || std::filesystem::exists(page_path_, wrong))
+      throw input_error(path_ + " has the report of a run: resume that run, or name another folder", at);
+  }
 
   [[nodiscard]] static int open(const std::string& path, int flags, where at) {
     int out = -1;
