@@ -2015,6 +2015,11 @@ concept sums_in_rank_order = communicator<C> && requires {
   requires C::sums_in_rank_order;
 };
 
+/// All ranks get the same bits of one all_reduce, in whatever order it adds: replicated parameters stay alike. What
+/// other operations give, another mesh or another run may differ. NCCL promises that much.
+template <class C>
+concept sums_alike = sums_in_rank_order<C> ||(communicator<C>&& requires { requires C::sums_alike; });
+
 /// Ranks may hold different numbers of elements: the operations whose names end in _v are offered.
 template <class C>
 concept has_varying_counts = communicator<C> && requires {
@@ -12317,9 +12322,9 @@ constexpr bool serves_buckets() {
                 "gradient buckets need a communicator that can start all_reduce, reduce_scatter_v and all_gather_v, "
                 "and can all_gather words");
   if constexpr (reduces_buckets<Group, T>) {
-    static_assert(sums_in_rank_order<Group>,
-                  "gradient buckets add in rank order, so that every mesh and ZeRO stage gives the same bits: take a "
-                  "communicator with sums_in_rank_order, as belay::host and belay::mpi have");
+    static_assert(sums_alike<Group>,
+                  "ranks that replicate a parameter update it with the same bits: take a communicator with "
+                  "sums_in_rank_order, as belay::host and belay::mpi have, or one that promises sums_alike");
     static_assert(has_varying_counts<Group>,
                   "the ranks of a family own different numbers of gradients: take a communicator with "
                   "has_varying_counts, as belay::host and belay::mpi have");
@@ -35471,14 +35476,21 @@ struct device_room {
 };
 
 inline constexpr const char* communication_row = "communication, estimated";
-/// The plan with what each rank communicates with on its device: budgets know it, and not what is measured.
-[[nodiscard]] inline rehearsal_result priced(const rehearsal_result& planned, std::size_t communication) {
-  if (communication == 0) return planned;
+inline constexpr const char* unordered_communication_row = "communication, estimated; it adds in any order";
+/// What each rank communicates with on its device, and the row of a plan that says so.
+struct estimated_communication {
+  std::size_t bytes = 0;
+  const char* row = communication_row;
+};
+/// The plan with that: budgets know it, and not what is measured.
+[[nodiscard]] inline rehearsal_result priced(const rehearsal_result& planned,
+                                             const estimated_communication& communication) {
+  if (communication.bytes == 0) return planned;
   rehearsal_result out = planned;
   std::vector<rank_plan> plans;
   for (const rank_plan& each : planned.plan.ranks()) {
     rank_plan one = each;
-    one.add(tier::device, communication_row, communication);
+    one.add(tier::device, communication.row, communication.bytes);
     plans.push_back(std::move(one));
   }
   out.plan = belay::plan(std::move(plans));
@@ -35492,7 +35504,7 @@ inline constexpr const char* communication_row = "communication, estimated";
   for (const plan_item& item : plan.items()) {
     const bool on_device = item.where_it_is == tier::device;
     if (whose == memory_owner::device)
-      all += on_device && item.purpose != communication_row ? item.capacity : 0;
+      all += on_device && !std::string_view(item.purpose).starts_with(communication_row) ? item.capacity : 0;
     else if (on_device ? whose == memory_owner::machine
                        : item.where_it_is != tier::file || item.of_file == file_bytes::in_memory)
       all += item.bytes;
@@ -36333,14 +36345,16 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   const bool launched = launcher.size == size && launcher.local_size > 0;
   const int ranks_here = launched ? launcher.local_size : size;
   device_room devices;
-  std::size_t workspace = 0, communication = 0;  // of kit and groups, which a rehearsal does not know
+  std::size_t workspace = 0;  // of kit and groups, which a rehearsal does not know
+  estimated_communication communication;
   if constexpr (requires { world.workspace_bytes(); }) workspace = world.workspace_bytes();
   if constexpr (requires { world.available_device_memory(at); }) {
     devices.whose = device_room::of::all_ranks;
     devices.shared = world.available_device_memory(at);
   } else if constexpr (requires { world.communication_bytes(planned.meshes); }) {
     devices.whose = device_room::of::each_rank;
-    communication = world.communication_bytes(planned.meshes);
+    communication.bytes = world.communication_bytes(planned.meshes);
+    if constexpr (!std::remove_cvref_t<World>::sums_in_rank_order) communication.row = unordered_communication_row;
   }
   rehearsal_result known = planned;
   std::vector<rank_plan> plans;

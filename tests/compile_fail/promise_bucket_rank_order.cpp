@@ -1,4 +1,4 @@
-// expect: gradient buckets add in rank order
+// expect: ranks that replicate a parameter update it with the same bits
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "belay/parallel/bucket.hpp"
 

@@ -18,6 +18,7 @@
 #include "belay/train/launch.hpp"
 #include "unit/backend/exchanged_rows.hpp"
 #include "unit/train/support/device_trainer.hpp"
+#include "unit/train/support/graph_trainer.hpp"
 
 namespace {
 
@@ -63,11 +64,24 @@ bool sends_rows(belay::cuda::runtime_api& api, const api_type& nccl, int ranks) 
   std::printf("rows of %d ranks with a card each: %s\n", ranks, ok ? "the bits of ranks that share one" : "other bits");
   return ok;
 }
+// Steps that are launches have the losses of others, where parameters and gradients are divided.
+bool captures(belay::cuda::runtime_api& api, const api_type& nccl, int ranks) {
+  using belay::graph_use, belay::zero_stage;
+  const graph_trainer::trial plain{.use = graph_use::none, .stage = zero_stage::parameters};
+  const graph_trainer::trial captured{.stage = zero_stage::parameters, .overflows_in = 7};
+  graph_trainer::record eager, launched;
+  belay::launch(belay::nccl::world(api, nccl, belay::host::world(ranks)), graph_trainer::body<float>(plain, eager));
+  belay::launch(belay::nccl::world(api, nccl, belay::host::world(ranks)),
+                graph_trainer::body<float>(captured, launched));
+  const bool ok = launched.same_numbers(eager) && launched.launches == 19;
+  std::printf("%d ranks with a card each, steps as graphs: %s\n", ranks, ok ? "the same bits" : "other bits");
+  return ok;
+}
 bool launches(const api_type& nccl, int devices) {
   belay::cuda::runtime_api api;
   try {
     const int ranks = devices == 0 ? 1 : std::min(devices, 3);
-    const bool ok = trains(api, nccl, ranks) && sends_rows(api, nccl, ranks);
+    const bool ok = trains(api, nccl, ranks) && captures(api, nccl, ranks) && sends_rows(api, nccl, ranks);
     return ok && devices > 0;
   } catch (const belay::backend_error& problem) {
     std::printf("%s\n", problem.what());

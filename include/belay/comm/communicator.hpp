@@ -96,6 +96,11 @@ concept sums_in_rank_order = communicator<C> && requires {
   requires C::sums_in_rank_order;
 };
 
+/// All ranks get the same bits of one all_reduce, in whatever order it adds: replicated parameters stay alike. What
+/// other operations give, another mesh or another run may differ. NCCL promises that much.
+template <class C>
+concept sums_alike = sums_in_rank_order<C> ||(communicator<C>&& requires { requires C::sums_alike; });
+
 /// Ranks may hold different numbers of elements: the operations whose names end in _v are offered.
 template <class C>
 concept has_varying_counts = communicator<C> && requires {

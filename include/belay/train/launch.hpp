@@ -182,14 +182,16 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   const bool launched = launcher.size == size && launcher.local_size > 0;
   const int ranks_here = launched ? launcher.local_size : size;
   device_room devices;
-  std::size_t workspace = 0, communication = 0;  // of kit and groups, which a rehearsal does not know
+  std::size_t workspace = 0;  // of kit and groups, which a rehearsal does not know
+  estimated_communication communication;
   if constexpr (requires { world.workspace_bytes(); }) workspace = world.workspace_bytes();
   if constexpr (requires { world.available_device_memory(at); }) {
     devices.whose = device_room::of::all_ranks;
     devices.shared = world.available_device_memory(at);
   } else if constexpr (requires { world.communication_bytes(planned.meshes); }) {
     devices.whose = device_room::of::each_rank;
-    communication = world.communication_bytes(planned.meshes);
+    communication.bytes = world.communication_bytes(planned.meshes);
+    if constexpr (!std::remove_cvref_t<World>::sums_in_rank_order) communication.row = unordered_communication_row;
   }
   rehearsal_result known = planned;
   std::vector<rank_plan> plans;

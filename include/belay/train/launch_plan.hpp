@@ -69,14 +69,21 @@ struct device_room {
 };
 
 inline constexpr const char* communication_row = "communication, estimated";
-/// The plan with what each rank communicates with on its device: budgets know it, and not what is measured.
-[[nodiscard]] inline rehearsal_result priced(const rehearsal_result& planned, std::size_t communication) {
-  if (communication == 0) return planned;
+inline constexpr const char* unordered_communication_row = "communication, estimated; it adds in any order";
+/// What each rank communicates with on its device, and the row of a plan that says so.
+struct estimated_communication {
+  std::size_t bytes = 0;
+  const char* row = communication_row;
+};
+/// The plan with that: budgets know it, and not what is measured.
+[[nodiscard]] inline rehearsal_result priced(const rehearsal_result& planned,
+                                             const estimated_communication& communication) {
+  if (communication.bytes == 0) return planned;
   rehearsal_result out = planned;
   std::vector<rank_plan> plans;
   for (const rank_plan& each : planned.plan.ranks()) {
     rank_plan one = each;
-    one.add(tier::device, communication_row, communication);
+    one.add(tier::device, communication.row, communication.bytes);
     plans.push_back(std::move(one));
   }
   out.plan = belay::plan(std::move(plans));
@@ -90,7 +97,7 @@ inline constexpr const char* communication_row = "communication, estimated";
   for (const plan_item& item : plan.items()) {
     const bool on_device = item.where_it_is == tier::device;
     if (whose == memory_owner::device)
-      all += on_device && item.purpose != communication_row ? item.capacity : 0;
+      all += on_device && !std::string_view(item.purpose).starts_with(communication_row) ? item.capacity : 0;
     else if (on_device ? whose == memory_owner::machine
                        : item.where_it_is != tier::file || item.of_file == file_bytes::in_memory)
       all += item.bytes;

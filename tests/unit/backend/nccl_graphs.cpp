@@ -136,6 +136,21 @@ TEST_CASE("what a capture forbids is refused by name, and the rank goes on") {
                       });
 }
 
+TEST_CASE("NCCL makes no communicator in a capture") {
+  std::string said;
+  const outcome out = run(2, {}, plain, [&](auto& rank, const device_type& gpu, fakes::nccl_api& policy) {
+    stream_type compute(gpu, belay::stream_kind::compute, rank.watch());
+    if (rank.number() != 0) return;
+    static_cast<void>(compute.capture([&] {
+      fakes::nccl_api::communicator_type made{};
+      said = fakes::nccl_api::text(policy.init(made, 2, {}, 0, belay::nccl::calls::blocking));
+    }));
+  });
+  CHECK(said == "init in a capture");
+  CHECK(out.refusals == std::vector<std::string>{"init in a capture"});
+  says(out.ranks[0].what, "init in a capture");
+}
+
 TEST_CASE("a communication stream that is not forked, or not joined, is seen") {
   for (const auto left_out : {unjoined_api::left_out::forks, unjoined_api::left_out::joins}) {
     unjoined_api gpu({.order = work_order::late, .devices = 1}, left_out);
@@ -150,9 +165,8 @@ TEST_CASE("a communication stream that is not forked, or not joined, is seen") {
         const belay::cuda::device_memory<unjoined_api> memory(device, 64);
         const std::span<float> x(reinterpret_cast<float*>(memory.data()), 8);
         belay::cuda::stream<unjoined_api> compute(device);
-        static_cast<void>(compute.capture([&] {
-          rank.world().start_all_gather(std::span<const float>(x.first(4)), x.last(4)).in_start_order();
-        }));
+        static_cast<void>(compute.capture(
+            [&] { rank.world().start_all_gather(std::span<const float>(x.first(4)), x.last(4)).in_start_order(); }));
       });
     } catch (const belay::backend_error& problem) {
       said = problem.what();

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "belay/backend/cuda.hpp"
@@ -246,4 +247,39 @@ TEST_CASE("ranks over NCCL keep what they train in lower tiers, and go on from i
   const result rest = over_nccl<float>(2, how, {work_order::random, 1});
   CHECK(rest.from == 2);
   CHECK(rest.weights == expected.weights);
+}
+TEST_CASE("with sums::any NCCL adds gradients in its own order: near the host's results, and the same on all ranks") {
+  constexpr int ranks = 3;
+  for (const auto stage :
+       {belay::zero_stage::none, belay::zero_stage::optimizer_state, belay::zero_stage::parameters}) {
+    CAPTURE(static_cast<int>(stage));
+    settings trains{.stage = stage};
+    const result expected = on_host<float>(ranks, trains);
+    std::vector<std::vector<float>> last(ranks);
+    trains.last_layer = [&](int rank, std::vector<float> all) {
+      last[static_cast<std::size_t>(rank)] = std::move(all);
+    };
+    for (const fakes::device_options& how : {fakes::device_options{.order = work_order::late, .devices = ranks},
+                                             {.order = work_order::random, .seed = 1, .devices = ranks}}) {
+      result out;
+      const auto launch_with = [&](const belay::launch_options& options) {
+        fakes::device_api api(how);
+        fakes::nccl_fabric fabric(api);
+        belay::launch(belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::world(ranks),
+                                         belay::nccl::adds<belay::nccl::sums::any>{}, options_of()),
+                      trained<float>(out, trains), options);
+        CHECK(fabric.refusals().empty());
+      };
+      belay::launch_options little;
+      little.budget[belay::tier::device] = 60'000;
+      CHECK_THROWS_WITH(launch_with(little), doctest::Contains("communication, estimated; it adds in any order"));
+      launch_with({});
+      REQUIRE(out.losses.size() == expected.losses.size());
+      for (std::size_t step = 0; step < out.losses.size(); ++step)
+        CHECK(out.losses[step] == doctest::Approx(expected.losses[step]).epsilon(1e-5));
+      CHECK(out.norms != expected.norms);  // the fake adds from the last rank to the first
+      CHECK(!last[0].empty());
+      for (const auto& each : last) CHECK(each == last[0]);
+    }
+  }
 }

@@ -60,6 +60,8 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
  public:
   /// Where they are of `sums::fixed_order`.
   static constexpr bool sums_in_rank_order = Sums == sums::fixed_order;
+  /// Of memory that is no window: NCCL reduces each element once for all ranks.
+  static constexpr bool sums_alike = true;
   static constexpr bool has_varying_counts = true;
   /// What is started while a stream of the device is captured is in the graph.
   static constexpr bool is_captured = true;

@@ -25,6 +25,10 @@ namespace belay::inline BELAY_ABI::nccl {
 /// order, with the bits of every backend that sums so; each rank then moves and adds what it takes in that order.
 enum class sums : std::uint8_t { any, fixed_order };
 
+/// To say so where a world is made: `nccl::world(api, nccl, control, nccl::adds<nccl::sums::any>{})`.
+template <sums>
+struct adds {};
+
 /// Whether Belay adds elements of T itself.
 template <sums Sums, class T>
 inline constexpr bool adds_in_order = Sums == sums::fixed_order || !reduced_by_nccl<T>;

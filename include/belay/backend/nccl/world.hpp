@@ -27,6 +27,7 @@
 #include "belay/backend/cuda/kit.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/placed_ranks.hpp"
+#include "belay/backend/nccl/group_calls.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/backend/nccl/rank.hpp"
 #include "belay/comm/axis.hpp"
@@ -58,6 +59,8 @@ class world {
   using kit_type = cuda::kit<Api>;
   /// Each its own: a rank's memory is not addressed by others.
   static constexpr bool ranks_have_devices = true;
+  /// Whether gradients are added in rank order, which plans say.
+  static constexpr bool sums_in_rank_order = Sums == sums::fixed_order;
   /// Of this process.
   static constexpr bool ranks_are_threads = requires { requires std::remove_reference_t<Control>::ranks_are_threads; };
 
@@ -75,6 +78,11 @@ class world {
     state_->devices.resize(ranks);
     for (std::size_t rank = 0; rank < ranks; ++rank) state_->policies.push_back(nccl);
   }
+  /// The same, with NCCL's own sums where `Sums` is `sums::any`: less traffic, and bits that other meshes, stages and
+  /// machines do not have.
+  world(Api& api, const N& nccl, Control control, adds<Sums>, const world_options& options = {},
+        where at = where::current())
+      : world(api, nccl, std::forward<Control>(control), options, at) {}
 
   /// Ranks.
   [[nodiscard]] int size() const noexcept { return control_.size(); }
@@ -163,5 +171,9 @@ template <cuda::device_api Api, nccl_api N, class Control>
 world(Api&, const N&, Control&&) -> world<Api, N, Control>;
 template <cuda::device_api Api, nccl_api N, class Control>
 world(Api&, const N&, Control&&, const world_options&) -> world<Api, N, Control>;
+template <cuda::device_api Api, nccl_api N, class Control, sums Sums>
+world(Api&, const N&, Control&&, adds<Sums>) -> world<Api, N, Control, Sums>;
+template <class Api, class N, class Control, sums Sums>
+world(Api&, const N&, Control&&, adds<Sums>, const world_options&) -> world<Api, N, Control, Sums>;
 
 }  // namespace belay::inline BELAY_ABI::nccl

@@ -31,9 +31,9 @@ constexpr bool serves_buckets() {
                 "gradient buckets need a communicator that can start all_reduce, reduce_scatter_v and all_gather_v, "
                 "and can all_gather words");
   if constexpr (reduces_buckets<Group, T>) {
-    static_assert(sums_in_rank_order<Group>,
-                  "gradient buckets add in rank order, so that every mesh and ZeRO stage gives the same bits: take a "
-                  "communicator with sums_in_rank_order, as belay::host and belay::mpi have");
+    static_assert(sums_alike<Group>,
+                  "ranks that replicate a parameter update it with the same bits: take a communicator with "
+                  "sums_in_rank_order, as belay::host and belay::mpi have, or one that promises sums_alike");
     static_assert(has_varying_counts<Group>,
                   "the ranks of a family own different numbers of gradients: take a communicator with "
                   "has_varying_counts, as belay::host and belay::mpi have");

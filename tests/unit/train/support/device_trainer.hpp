@@ -104,6 +104,7 @@ struct settings {
   belay::tier activations = belay::tier::device;
   belay::tier between_steps = belay::tier::device;  // where gradients and state go to and come from
   belay::store_options store = {.seed = 3, .bucket_bytes = 128};
+  std::function<void(int rank, std::vector<float>)> last_layer = {};  // what each rank has of it at the end
 };
 
 template <class T>
@@ -157,7 +158,12 @@ auto trained(result& out, const settings& how) {
     saved.close();
     if (!how.exports.empty()) belay::export_parameters(mesh, net, how.exports);
     const auto weights = store.read(net.last.weight);
-    if (rank.number() != 0 || run.rehearsing()) return;
+    if (run.rehearsing()) return;
+    if (how.last_layer) {
+      const std::span<const T> own = weights.values();
+      how.last_layer(rank.number(), std::vector<float>(own.begin(), own.end()));
+    }
+    if (rank.number() != 0) return;
     for (const belay::tier in : {belay::tier::device, belay::tier::pinned, belay::tier::host, belay::tier::file})
       out.as_planned = out.as_planned && run.meters()[in].peak_bytes() == run.planned().peak_bytes(in);
     out.from = from.step;
