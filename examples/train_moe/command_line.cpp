@@ -217,7 +217,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
                  "--device cuda: a GPU for each rank, over NCCL, or one that ranks, threads, share; auto: where there "
                  "are enough, a GPU for each")
       ->check(CLI::IsMember({"auto", "own", "shared"}));
-  app.add_flag("--graph", graph, "steps are captured as graphs of the device, and launched: one rank");
+  app.add_flag("--graph", graph, "steps are captured as graphs of devices that no ranks share, and launched");
   app.add_option("--schedule", schedule, "order of the micro-batches over the pipeline")
       ->check(CLI::IsMember({"gpipe", "1f1b"}));
   app.add_option("--micro-batches", run.micro_batches, "micro-batches a step, whatever the mesh")

@@ -19,6 +19,10 @@ std::string counted(int number, const char* what) {
   return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
 }
 
+constexpr const char* shared_devices =
+    "ranks that share a device meet on the host in each operation, which no graph has: take --mesh pp=1, or a GPU for "
+    "each";
+
 void expect_nccl(nccl_support nccl) {
   if (nccl == nccl_support::compiled) return;
   throw belay::backend_error(
@@ -94,12 +98,17 @@ void use_graphs(command_line& line) {
   refuse(line.device != device_kind::cuda, "without --device cuda", "streams of the host have no graphs");
   refuse(run.mesh.expert > 1, "with ep=" + std::to_string(run.mesh.expert),
          "an exchange between ranks waits for counts on the host, which no graph does: take --mesh pp=1");
-  refuse(run.mesh.ranks() > 1, "with " + std::to_string(run.mesh.ranks()) + " ranks",
-         "they share a device, and meet on the host in each operation, which no graph has: take --mesh pp=1");
+  refuse(run.mesh.ranks() > 1 && line.devices == device_choice::shared, "with --devices shared", shared_devices);
   refuse(run.optimizer_tier != belay::tier::device || run.activation_tier != belay::tier::device ||
              run.parameter_tier != belay::tier::device || run.gradient_tier != belay::tier::device,
          "with --offload", "copies between tiers are not captured: leave one of them out");
   run.graphs = belay::graph_use::captured;
+}
+
+void expect_graphs_fit(const command_line& line) {
+  if (line.run.graphs == belay::graph_use::none || line.run.mesh.ranks() == 1) return;
+  if (line.placed && !line.placed->own())
+    throw belay::input_error("--graph where " + line.placed->text + ": " + shared_devices);
 }
 
 }  // namespace train_moe

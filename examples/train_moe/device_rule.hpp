@@ -50,5 +50,7 @@ struct device_placement {
 void expect_devices_fit(const command_line& line);
 /// Steps are captured as graphs. Throws belay::input_error, with the flag, for a run that cannot have that.
 void use_graphs(command_line& line);
+/// The same, when it has seen which GPUs the ranks have.
+void expect_graphs_fit(const command_line& line);
 
 }  // namespace train_moe

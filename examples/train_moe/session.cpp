@@ -130,6 +130,7 @@ int run_session(const command_line& given, char** argv) {
     throw input_error("--backend threads: " + found.text() + ", and each would train for itself: say --backend " +
                       "processes under belay-run, --backend mpi under mpirun");
   if (line.device == device_kind::cuda) line.placed = found_devices(line, found);
+  expect_graphs_fit(line);
   if (!threads && !forks) expect_ranks(found, run, mpi ? "mpi" : "processes");
   if (forks) start_without_threads(argv);
   std::optional<belay::stop_request> stop;

@@ -60,6 +60,9 @@ record on_devices(const options& run, fakes::device_options how) {
   CHECK(fabric.refusals().empty());
   CHECK(fabric.empty());
   CHECK(api.empty());
+  const auto launches = std::count(api.calls().begin(), api.calls().end(), "launch");
+  CHECK(launches ==
+        (run.graphs == belay::graph_use::none ? 0 : 3 * ranks * (static_cast<std::ptrdiff_t>(run.steps) - 1)));
   return out;
 }
 
@@ -124,6 +127,15 @@ TEST_CASE("the trainer over a device has the bits of the host: its steps are lau
   for (const fakes::device_options& how :
        {fakes::device_options{fakes::work_order::late}, {fakes::work_order::random, 1}})
     CHECK(on_device(run, how) == expected);
+}
+TEST_CASE("the trainer over devices of its ranks has the bits of the host: its steps are launches of graphs") {
+  options run = small_run({.pipeline = 2, .data = 2}, belay::zero_stage::parameters);
+  run.steps = 5;
+  const record expected = on_host(run);
+  run.graphs = belay::graph_use::captured;
+  for (const fakes::device_options& how :
+       {fakes::device_options{fakes::work_order::late}, {fakes::work_order::random, 1}})
+    CHECK(on_devices(run, how) == expected);
 }
 TEST_CASE("a run goes on from a checkpoint of a device, on either") {
   const train_bench::directory folder;

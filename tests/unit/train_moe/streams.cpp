@@ -77,7 +77,7 @@ TEST_CASE("policies and seeds that are none are refused, and late streams with r
   }
 }
 
-TEST_CASE("graphs are of one rank on a device that keeps nothing in lower tiers") {
+TEST_CASE("graphs are of ranks that have a device alone, and keep nothing in lower tiers") {
   const auto graphs = [](std::vector<std::string> flags) {
     flags.emplace_back("--graph");
     const auto line = parsed(flags);
@@ -87,9 +87,16 @@ TEST_CASE("graphs are of one rank on a device that keeps nothing in lower tiers"
   CHECK(parsed({"--device", "cuda"})->run.graphs == belay::graph_use::none);
   CHECK(!graphs({"--mesh", "pp=1"}));
   CHECK(!graphs({"--device", "cuda", "--mesh", "ep=2"}));
-  CHECK(!graphs({"--device", "cuda", "--mesh", "pp=2"}));
-  CHECK(!graphs({"--device", "cuda", "--mesh", "dp=2"}));
+  CHECK(!graphs({"--device", "cuda", "--mesh", "pp=2", "--devices", "shared"}));
+  CHECK(graphs({"--device", "cuda", "--mesh", "pp=2,dp=2", "--devices", "own", "--zero", "3"}));
   CHECK(!graphs({"--device", "cuda", "--mesh", "pp=1", "--offload", "optimizer:host"}));
+  auto found = *parsed({"--device", "cuda", "--mesh", "dp=2", "--graph"});  // whose devices are not known yet
+  found.placed = {belay::cuda::rank_devices::one_each, "one for each rank"};
+  CHECK_NOTHROW(train_moe::expect_graphs_fit(found));
+  found.placed = {belay::cuda::rank_devices::one_shared, "2 ranks share device 0 (1 GPU for 2 ranks)"};
+  CHECK_THROWS_WITH_AS(train_moe::expect_graphs_fit(found),
+                       doctest::Contains("--graph where 2 ranks share device 0 (1 GPU for 2 ranks): "),
+                       belay::input_error);
 }
 
 TEST_CASE("what a run on a GPU cannot have is refused by its flag") {

@@ -173,7 +173,7 @@ template <cuda::device_api Api, nccl_api N, class Control>
 world(Api&, const N&, Control&&, const world_options&) -> world<Api, N, Control>;
 template <cuda::device_api Api, nccl_api N, class Control, sums Sums>
 world(Api&, const N&, Control&&, adds<Sums>) -> world<Api, N, Control, Sums>;
-template <class Api, class N, class Control, sums Sums>
+template <cuda::device_api Api, nccl_api N, class Control, sums Sums>
 world(Api&, const N&, Control&&, adds<Sums>, const world_options&) -> world<Api, N, Control, Sums>;
 
 }  // namespace belay::inline BELAY_ABI::nccl
