@@ -36197,15 +36197,19 @@ class rank_rehearsal {
   std::optional<run<rehearsal::rank, rehearsal_engine>> run_;
 };
 
+/// A world whose ranks compute on a device, and one that gives each its own.
+template <class World>
+concept has_devices = device_region<typename World::memory_type>;
+template <class World>
+concept has_own_devices = has_devices<World> && requires {
+  requires World::ranks_have_devices;
+};
+
 /// What the ranks of a world compute on.
 template <class World>
-inline constexpr computes_on computes_on_of = computes_on::host;
-template <class World>
-requires device_region<typename World::memory_type>
-inline constexpr computes_on computes_on_of<World> = computes_on::device;
-template <class World>
-requires device_region<typename World::memory_type> && requires { requires World::ranks_have_devices; }
-inline constexpr computes_on computes_on_of<World> = computes_on::own_device;
+inline constexpr computes_on computes_on_of = has_own_devices<World> ? computes_on::own_device
+                                              : has_devices<World>   ? computes_on::device
+                                                                     : computes_on::host;
 
 }  // namespace belay::inline BELAY_ABI
 
