@@ -79,7 +79,7 @@ struct peaks {
 // What every rank has leased at its peak.
 void measure(options run, tier lower, const batch_source& source, peaks& out) {
   launch(run, [&](auto& rank, auto& self) {
-    trainer<double, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>> trained{
+    trainer<float, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>> trained{
         run, rank, self, source};
     for (const std::size_t step : self.steps(run.steps)) static_cast<void>(trained.train(step));
     if (self.rehearsing()) return;
@@ -99,10 +99,10 @@ TEST_CASE("activations in a lower tier train as resident ones, to the bit") {
     if (only_a_sample() && number++ % 4 != 1) continue;
     options run = run_of(chosen);
     const uneven_text source(run.model.vocab);
-    const record expected = train<double>(run, source);
+    const record expected = train<float>(run, source);
     offload(run, chosen.lower);
     run.streams = chosen.streams;
-    const difference apart = compare(expected, train<double>(run, source));
+    const difference apart = compare(expected, train<float>(run, source));
     INFO(run.mesh.text() << ", zero " << chosen.zero << ", recompute " << static_cast<int>(chosen.recompute)
                          << ", schedule " << static_cast<int>(chosen.schedule) << ", " << name(chosen.streams.policy)
                          << " " << chosen.streams.seed << ": " << apart.where << " differs by " << apart.worst);
@@ -136,11 +136,11 @@ TEST_CASE("a step that is replayed with more room has more in the lower tier too
   run.expert_capacity = 1;
   run.steps = 2;
   const uneven_text source(run.model.vocab);
-  const record expected = train<double>(run, source);
+  const record expected = train<float>(run, source);
   REQUIRE(expected.replays[0] + expected.replays[1] > 0);
   for (const tier lower : {tier::host, tier::file}) {
     offload(run, lower);
-    const record got = train<double>(run, source);
+    const record got = train<float>(run, source);
     CHECK(compare(expected, got).worst == 0);
     CHECK(got.replays == expected.replays);
   }
