@@ -9,6 +9,7 @@
 #include "belay/core/error.hpp"
 #include "belay/train/plan_table.hpp"
 #include "train_moe/command_line.hpp"
+#include "train_moe/offload_proposal.hpp"
 
 namespace train_moe {
 
@@ -153,8 +154,6 @@ std::size_t largest_rank(const belay::plan& planned, belay::tier of) {
   return most;
 }
 
-std::string bytes_of(std::size_t bytes) { return std::to_string(bytes) + " bytes (" + belay::bytes_text(bytes) + ")"; }
-
 // A change that was rehearsed, where it can be made.
 struct rehearsed_change {
   std::size_t bytes = 0;
@@ -201,15 +200,15 @@ std::vector<std::string> rehearsed_advice(belay::tier of, const options& run, co
     const std::string line = one.flag + ": " + one.effect + "; ";
     const bool is_less = found->bytes < largest_rank(planned, of);
     if (!found->missing)
-      fitting.push_back(line + "fits, with " + bytes_of(found->bytes));
+      fitting.push_back(line + "fits, with " + exact_bytes(found->bytes));
     else if (is_less && found->missing->where_it_is != of)
-      others.emplace_back(found->bytes, line + "needs " + bytes_of(found->bytes) + ", but " +
-                                            bytes_of(found->missing->needed_bytes) + " in tier " +
+      others.emplace_back(found->bytes, line + "needs " + exact_bytes(found->bytes) + ", but " +
+                                            exact_bytes(found->missing->needed_bytes) + " in tier " +
                                             belay::name(found->missing->where_it_is));
     else if (is_less)
-      others.emplace_back(found->bytes, line + "needs " + bytes_of(found->bytes));
+      others.emplace_back(found->bytes, line + "needs " + exact_bytes(found->bytes));
     else if (run.reshard != one.changed.reshard)
-      others.emplace_back(found->bytes, line + "needs " + bytes_of(found->bytes) + ", no less");
+      others.emplace_back(found->bytes, line + "needs " + exact_bytes(found->bytes) + ", no less");
   }
   std::ranges::stable_sort(others, {}, [](const auto& one) { return one.first; });
   std::vector<std::string> out = std::move(fitting);

@@ -82,9 +82,11 @@ void propose_files(offload_proposal& out, const std::function<belay::rehearsal_r
   }
 }
 
-std::string bytes_of(std::size_t bytes) { return std::to_string(bytes) + " bytes (" + belay::bytes_text(bytes) + ")"; }
-
 }  // namespace
+
+std::string exact_bytes(std::size_t bytes) {
+  return std::to_string(bytes) + " bytes (" + belay::bytes_text(bytes) + ")";
+}
 
 offload_proposal propose_offload(const options& given, const belay::plan& planned,
                                  const std::function<belay::rehearsal_result(const options& changed)>& rehearse) {
@@ -124,7 +126,7 @@ std::string offload_proposal::text() const {
   if (missing) {
     const std::string with = tiers.empty() ? "" : "with " + tiers + ", in the order pinned, host, file, ";
     return "no --offload that was tried fits: " + with + "tier " + belay::name(missing->where_it_is) + " is " +
-           (tiers.empty() ? "" : "still ") + "short by " + bytes_of(missing->needed_bytes - missing->budget_bytes);
+           (tiers.empty() ? "" : "still ") + "short by " + exact_bytes(missing->needed_bytes - missing->budget_bytes);
   }
   if (tiers == offload_text(given))
     return tiers.empty() ? "no --offload is needed: the plan fits" : "--offload " + tiers + ", as given, fits";
@@ -138,7 +140,7 @@ std::string offload_proposal::text() const {
   bool first = true;
   for (std::size_t t = 0; t < needed.size(); ++t)
     if (needed[t] > 0)
-      out += (std::exchange(first, false) ? "" : ", ") + bytes_of(needed[t]) + " of tier " +
+      out += (std::exchange(first, false) ? "" : ", ") + exact_bytes(needed[t]) + " of tier " +
              belay::name(static_cast<tier>(t));
   return out;
 }

@@ -3,6 +3,7 @@
 // Which --offload would make a plan fit its budgets. It is proposed and never taken: the flag is the user's to give.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string>
@@ -34,5 +35,8 @@ struct offload_proposal {
 [[nodiscard]] offload_proposal propose_offload(
     const options& given, const belay::plan& planned,
     const std::function<belay::rehearsal_result(const options& changed)>& rehearse);
+
+/// "4096 bytes (4.0 KiB)"
+[[nodiscard]] std::string exact_bytes(std::size_t bytes);
 
 }  // namespace train_moe

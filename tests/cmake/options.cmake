@@ -5,6 +5,7 @@ option(BELAY_TEST_STATIC "Also the tests that call the compilers themselves: com
 option(BELAY_TEST_CUDA "Build tests/cuda with nvcc" OFF)
 option(BELAY_TEST_EVERY_COMPILER "What must not compile is tried with every compiler, not only where one alone sees it; the backend's headers stand alone" OFF)
 set(BELAY_TEST_BATCH 1 CACHE STRING "How many sources of one room a program takes, at most: what they include is compiled once for all of them")
+option(BELAY_TEST_PRECOMPILED "Clang reads the headers once for all tests that are compiled alike; not beside ccache" OFF)
 set(BELAY_TEST_ROOMS "." CACHE STRING "Only the tests of sources whose name matches")
 set(BELAY_TEST_OPTIMIZED "^laws/|^unit/model/(gradients|matrix)" CACHE STRING "Debug: the tests that are optimized nevertheless")
 set(BELAY_TEST_TIMEOUT 600 CACHE STRING "Seconds a test may take")
