@@ -32,13 +32,6 @@ void expect_nccl(nccl_support nccl) {
        belay::where::current()});
 }
 
-void expect_whole_experts(const belay::axes& mesh) {
-  if (mesh.expert == 1) return;
-  throw belay::input_error("--mesh with ep=" + std::to_string(mesh.expert) +
-                           ": ranks that have a GPU each do not divide experts: take ep=1, or --backend threads "
-                           "--devices shared");
-}
-
 }  // namespace
 
 device_choice device_choice_of(const std::string& text) {
@@ -46,8 +39,7 @@ device_choice device_choice_of(const std::string& text) {
   return text == "shared" ? device_choice::shared : device_choice::automatic;
 }
 
-device_placement placed_threads(device_choice chosen, const belay::axes& mesh, int devices, nccl_support nccl) {
-  const int ranks = static_cast<int>(mesh.ranks());
+device_placement placed_threads(device_choice chosen, int ranks, int devices, nccl_support nccl) {
   const auto shared = [ranks](const std::string& why) -> device_placement {
     if (ranks == 1) return {rank_devices::one_shared, "device 0"};
     return {rank_devices::one_shared, std::to_string(ranks) + " ranks share device 0 (" + why + ")"};
@@ -57,19 +49,16 @@ device_placement placed_threads(device_choice chosen, const belay::axes& mesh, i
   if (chosen == device_choice::automatic) {
     if (devices < ranks || ranks == 1) return shared(here);
     if (nccl == nccl_support::absent) return shared(here + ", but the program was built without NCCL");
-    if (mesh.expert > 1) return shared(here + ", but they divide experts");
   }
   expect_nccl(nccl);
   if (devices < ranks)
     throw belay::input_error("--devices own: there " + std::string(devices == 1 ? "is " : "are ") + here +
                              ": take fewer ranks, or --devices shared");
-  expect_whole_experts(mesh);
   return {rank_devices::one_each, "one for each rank, over NCCL (" + here + ")"};
 }
 
-device_placement placed_processes(const belay::axes& mesh, nccl_support nccl) {
+device_placement placed_processes(nccl_support nccl) {
   expect_nccl(nccl);
-  expect_whole_experts(mesh);
   return {rank_devices::one_each, "one for each rank, over NCCL, by its number among the ranks of its machine"};
 }
 

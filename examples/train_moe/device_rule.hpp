@@ -7,7 +7,6 @@
 #include <string>
 
 #include "belay/backend/cuda/placed_ranks.hpp"
-#include "belay/comm/mesh.hpp"
 
 namespace train_moe {
 
@@ -39,11 +38,10 @@ struct device_placement {
 
 /// Of ranks that are threads of a process that sees so many GPUs. Throws belay::input_error where they shall have one
 /// each and there are fewer, and belay::backend_error where they shall and the program has no NCCL.
-[[nodiscard]] device_placement placed_threads(device_choice chosen, const belay::axes& mesh, int devices,
-                                              nccl_support nccl);
+[[nodiscard]] device_placement placed_threads(device_choice chosen, int ranks, int devices, nccl_support nccl);
 /// Of ranks that are processes: each takes the GPU of its number among the ranks of its machine. Throws
 /// belay::backend_error where the program has no NCCL.
-[[nodiscard]] device_placement placed_processes(const belay::axes& mesh, nccl_support nccl);
+[[nodiscard]] device_placement placed_processes(nccl_support nccl);
 
 /// Throws belay::input_error, with the flag, for what a run with --device cuda cannot have, and for --devices without
 /// it.

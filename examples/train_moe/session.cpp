@@ -86,9 +86,9 @@ device_placement found_devices(const command_line& line, const belay::launcher_e
   const nccl_support nccl = built_with_nccl();
   if (line.backend == backend_kind::threads) {
     expect_cuda_device();
-    return placed_threads(line.devices, line.run.mesh, count_cuda_devices(), nccl);
+    return placed_threads(line.devices, static_cast<int>(line.run.mesh.ranks()), count_cuda_devices(), nccl);
   }
-  const device_placement out = placed_processes(line.run.mesh, nccl);
+  const device_placement out = placed_processes(nccl);
   if (line.backend == backend_kind::mpi || launcher.size > 1) static_cast<void>(count_cuda_devices());
   return out;
 }

@@ -75,7 +75,7 @@ void check_run(const options& run) {
   for (const fakes::device_options& how :
        {fakes::device_options{fakes::work_order::late}, {fakes::work_order::random, 1}})
     CHECK(on_device(run, how) == expected);
-  if (run.mesh.ranks() > 1 && run.mesh.expert == 1) CHECK(on_devices(run, {fakes::work_order::random, 2}) == expected);
+  if (run.mesh.ranks() > 1) CHECK(on_devices(run, {fakes::work_order::random, 2}) == expected);
 }
 void check_mesh(belay::axes mesh, belay::zero_stage zero) { check_run(small_run(mesh, zero)); }
 

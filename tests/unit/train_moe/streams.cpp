@@ -127,31 +127,25 @@ TEST_CASE("threads have a GPU each where there are enough, and else share one; p
   using train_moe::device_choice;
   using train_moe::nccl_support;
   using train_moe::placed_threads;
-  const auto own = placed_threads(device_choice::automatic, {.pipeline = 4}, 8, nccl_support::compiled);
+  const auto own = placed_threads(device_choice::automatic, 4, 8, nccl_support::compiled);
   CHECK(own.own());
   CHECK(own.text == "one for each rank, over NCCL (8 GPUs for 4 ranks)");
-  CHECK(placed_threads(device_choice::own, {.pipeline = 1}, 1, nccl_support::compiled).own());
-  CHECK(train_moe::placed_processes({.data = 2}, nccl_support::compiled).own());
-  CHECK(!placed_threads(device_choice::automatic, {.expert = 2}, 2, nccl_support::compiled).own());
-  CHECK_THROWS_AS(static_cast<void>(placed_threads(device_choice::own, {.expert = 2}, 2, nccl_support::compiled)),
-                  belay::input_error);
-  CHECK_THROWS_AS(static_cast<void>(train_moe::placed_processes({.expert = 2}, nccl_support::compiled)),
-                  belay::input_error);
-  const auto few = placed_threads(device_choice::automatic, {.pipeline = 4}, 3, nccl_support::compiled);
+  CHECK(placed_threads(device_choice::own, 1, 1, nccl_support::compiled).own());
+  CHECK(train_moe::placed_processes(nccl_support::compiled).own());
+  const auto few = placed_threads(device_choice::automatic, 4, 3, nccl_support::compiled);
   CHECK(!few.own());
   CHECK(few.text == "4 ranks share device 0 (3 GPUs for 4 ranks)");
-  CHECK(placed_threads(device_choice::automatic, {.pipeline = 2}, 2, nccl_support::absent).text ==
+  CHECK(placed_threads(device_choice::automatic, 2, 2, nccl_support::absent).text ==
         "2 ranks share device 0 (2 GPUs for 2 ranks, but the program was built without NCCL)");
-  CHECK(placed_threads(device_choice::shared, {.pipeline = 2}, 2, nccl_support::compiled).text ==
+  CHECK(placed_threads(device_choice::shared, 2, 2, nccl_support::compiled).text ==
         "2 ranks share device 0 (--devices shared)");
-  CHECK(placed_threads(device_choice::automatic, {.pipeline = 1}, 2, nccl_support::compiled).text == "device 0");
-  CHECK_THROWS_WITH_AS(
-      static_cast<void>(placed_threads(device_choice::own, {.pipeline = 2}, 1, nccl_support::compiled)),
-      "belay: --devices own: there is 1 GPU for 2 ranks: take fewer ranks, or --devices shared", belay::input_error);
-  CHECK_THROWS_WITH_AS(static_cast<void>(placed_threads(device_choice::own, {.pipeline = 2}, 2, nccl_support::absent)),
+  CHECK(placed_threads(device_choice::automatic, 1, 2, nccl_support::compiled).text == "device 0");
+  CHECK_THROWS_WITH_AS(static_cast<void>(placed_threads(device_choice::own, 2, 1, nccl_support::compiled)),
+                       "belay: --devices own: there is 1 GPU for 2 ranks: take fewer ranks, or --devices shared",
+                       belay::input_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(placed_threads(device_choice::own, 2, 2, nccl_support::absent)),
                        doctest::Contains("built without NCCL"), belay::backend_error);
-  CHECK_THROWS_AS(static_cast<void>(train_moe::placed_processes({.data = 2}, nccl_support::absent)),
-                  belay::backend_error);
+  CHECK_THROWS_AS(static_cast<void>(train_moe::placed_processes(nccl_support::absent)), belay::backend_error);
 }
 
 TEST_CASE("a trace is of steps 2 to 4, of a shorter run of its last ones, and of none where there is none") {
