@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,10 +27,12 @@
 #include "belay/backend/cuda.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/device/stream.hpp"
-#include "belay/kernel/rows.hpp"
 #include "fakes/cuda/captures.hpp"
+#include "fakes/cuda/device_kernels.hpp"
 #include "fakes/cuda/guarded_memory.hpp"
+#include "fakes/cuda/host_addresses.hpp"
 #include "fakes/cuda/late_queues.hpp"
+#include "fakes/cuda/turns.hpp"
 
 namespace fakes {
 
@@ -39,9 +42,14 @@ struct device_options {
   std::uint64_t fail_at = 0;  // this call fails, counted from 1; 0: none
   std::size_t memory = std::size_t{1} << 40;  // bytes of a device
   int devices = 1;                            // a thread is one of the first until it opens another
+  fakes::turns* turns = nullptr;              // of the threads that call; null: as they come
 };
 
-class device_api {
+struct device_status {
+  std::string failure;
+};
+
+class device_api : public device_kernels<device_api, work_queue*, device_status> {
  public:
   using stream_type = work_queue*;
   struct event {
@@ -52,9 +60,7 @@ class device_api {
   };
   using event_type = event*;
   using graph_type = const recorded_graph*;
-  struct status_type {
-    std::string failure;
-  };
+  using status_type = device_status;
 
   explicit device_api(const device_options& options = {})
       : options_(options), queues_(memory_, options.order, options.seed) {}
@@ -121,7 +127,7 @@ class device_api {
     return call("make_stream", [&] {
       if (const std::string why = captures_.forbid("make_stream"); !why.empty()) return why;
       made = queues_.make();
-      stream_devices_[made] = current();
+      streams_[made] = {current(), options_.turns == nullptr ? std::nullopt : options_.turns->me()};
       return std::string();
     });
   }
@@ -161,7 +167,7 @@ class device_api {
   }
   status_type record(event_type which, stream_type on) {
     return on_stream("record", on, [&] {
-      if (which->device != stream_devices_[on]) return std::string("an event of another device than the stream");
+      if (which->device != streams_[on].device) return std::string("an event of another device than the stream");
       which->in_capture = captures_.record(on);
       if (which->time != nullptr)
         queues_.queue(on, {[to = which->time = std::make_shared<std::uint64_t>(0), this] { *to = ++times_; }, {}});
@@ -191,7 +197,7 @@ class device_api {
       return queues_.failure();
     };
     const status_type got = call("await", look);
-    if (!succeeded(got) || reached || held_) return got;
+    if (!succeeded(got) || reached || held_ || let_others()) return got;
     std::unique_lock lock(mutex_);  // what it waits for has not been queued yet
     changed_.wait_for(lock, at_most, [&] { return !look().empty() || reached; });
     return {queues_.failure()};
@@ -204,50 +210,6 @@ class device_api {
           return "memory of the host that is not registered";
       return add(on, [=] { std::memcpy(to, from, bytes); });
     });
-  }
-  template <class F>
-  status_type each(stream_type on, std::size_t count, const F& f) {
-    const bool backwards = options_.order == work_order::random && options_.seed % 2 == 1;
-    return compute("each", on, [=] {
-      if (!backwards) return belay::kernel::for_each_index(count, f);
-      std::size_t end = count;
-      if constexpr (belay::kernel::packed<F>) {
-        const std::size_t whole = f.packs() ? count / F::indices_of_pack * F::indices_of_pack : 0;
-        for (; end > whole; --end) f(end - 1);
-        for (; end > 0; end -= F::indices_of_pack) f.pack(end - F::indices_of_pack);
-      }
-      for (; end > 0; --end) f(end - 1);
-    });
-  }
-  template <class G>
-  status_type teams(stream_type on, std::size_t count, const G& g) {
-    return compute("teams", on, [=] { belay::kernel::for_each_row(count, g); });
-  }
-  template <class C, class A, class B, class Number>
-  status_type product(stream_type on, belay::operand<C> c, belay::operand<const A> a, belay::operand<const B> b,
-                      Number alpha, Number beta) {
-    return compute("product", on, [=] { host_kit().product(c, a, b, alpha, beta); });
-  }
-  template <class C, class A, class B, class Index, class Number>
-  status_type grouped(stream_type on, C c, A a, B b, belay::view<const Index, 1> ends, Number alpha, Number beta,
-                      const belay::kernel::findings_note& found) {
-    return compute("grouped", on, [=] { host_kit().grouped(c, a, b, ends, alpha, beta, found); });
-  }
-  status_type histogram(stream_type on, std::span<std::byte>, belay::view<const std::int32_t, 1> values,
-                        belay::view<std::int64_t, 1> counts) {
-    return compute("histogram", on, belay::kernel::counted_values{values, counts});
-  }
-  status_type scan(stream_type on, std::span<std::byte>, belay::view<const std::int64_t, 1> counts,
-                   belay::view<std::int64_t, 1> sums) {
-    return compute("scan", on, belay::kernel::scanned_counts{counts, sums});
-  }
-  status_type sort(stream_type on, std::span<std::byte>, belay::view<const std::int32_t, 1> keys, std::size_t limit,
-                   belay::view<std::int32_t, 1> places) {
-    return compute("sort", on, belay::kernel::sorted_places{keys, limit, places});
-  }
-  status_type select(stream_type on, std::span<std::byte>, belay::view<const std::int32_t, 1> values,
-                     belay::view<std::int32_t, 1> positions, std::int64_t* count) {
-    return compute("select", on, belay::kernel::selected_positions{values, positions, count});
   }
   [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return 4096; }
   [[nodiscard]] static constexpr std::size_t scratch_bytes() noexcept { return 64; }  // so that work comes in pieces
@@ -285,6 +247,16 @@ class device_api {
     return end_of_life("destroy_graph", [&] { return graphs_.erase(which) > 0 ? "" : "no graph"; });
   }
 
+  /// Returns when the calling thread may call, where there are turns. None is taken by what changes nothing for others:
+  /// events are made and ended by the hundred, and how often one is asked for, clocks decide.
+  void await_turn(std::string_view name) {
+    if (options_.turns != nullptr && name != "query" && !name.ends_with("_event")) options_.turns->pass(name);
+  }
+  /// Whether there are turns. Who calls again because something has not come lets others call first.
+  bool let_others() {
+    if (options_.turns != nullptr) options_.turns->let_others();
+    return options_.turns != nullptr;
+  }
   /// For what stands on it: `act(queues)` while no call of it runs.
   template <class Do>
   decltype(auto) with_queues(const Do& act) {
@@ -324,11 +296,12 @@ class device_api {
   [[nodiscard]] const std::vector<std::string>& calls() const noexcept { return calls_; }
 
  private:
-  using host_kit = belay::host_kit<belay::kernel::blocked_products, belay::immediate_stream>;
+  friend class device_kernels<device_api, work_queue*, device_status>;
 
   // Counts the call, and fails the one that is to fail. Once a kernel has failed, all calls do.
   template <class Do>
   status_type call(const char* name, const Do& act) {
+    await_turn(name);
     const std::lock_guard lock(mutex_);
     calls_.emplace_back(name);
     if (calls_.size() == options_.fail_at) return {"injected"};
@@ -338,6 +311,7 @@ class device_api {
   // What ends something ends it also where it fails.
   template <class Do>
   status_type end_of_life(const char* name, const Do& act) {
+    await_turn(name);
     const std::lock_guard lock(mutex_);
     calls_.emplace_back(name);
     const std::string failure = act();
@@ -345,14 +319,33 @@ class device_api {
   }
   template <class Do>
   status_type on_stream(const char* name, stream_type on, const Do& act) {
+    if (options_.turns != nullptr) work_for_maker_of(on);
     return call(name, [&] {
       if (!queues_.knows(on)) return std::string("no stream");
-      return stream_devices_[on] == current() ? act() : std::string("a stream of another device than the thread's");
+      return streams_[on].device == current() ? act() : std::string("a stream of another device than the thread's");
     });
+  }
+  // A rank's communication thread is known by the streams that the rank has made.
+  void work_for_maker_of(stream_type which) {
+    std::optional<turns::caller> maker;
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = streams_.find(which); found != streams_.end()) maker = found->second.maker;
+    }
+    if (maker) options_.turns->work_for(*maker);
+  }
+  [[nodiscard]] bool backwards() const noexcept {
+    return options_.order == work_order::random && options_.seed % 2 == 1;
   }
   template <class Work>
   status_type compute(const char* name, stream_type on, const Work& work) {
-    return on_stream(name, on, [&] { return add(on, work); });
+    return on_stream(name, on, [&]() -> std::string {
+      const auto reaches = [&](const std::byte* place) {
+        return memory_.holds(place, 0) || guarded_memory::within(registered_, place, 0);
+      };
+      if (unreachable_address(work, reaches) == nullptr) return add(on, work);
+      return "a kernel has an address of the host that is not registered: " + name_of_kernel<Work>();
+    });
   }
   // What is captured does not run.
   template <class Work>
@@ -365,6 +358,10 @@ class device_api {
   struct owner {
     int device;
     std::size_t bytes;
+  };
+  struct stream_owner {
+    int device = 0;
+    std::optional<turns::caller> maker;
   };
   // Bytes of the thread's device.
   [[nodiscard]] std::size_t taken() const {
@@ -387,7 +384,7 @@ class device_api {
   std::vector<std::string> calls_;
   std::map<std::thread::id, int> threads_;
   std::map<const std::byte*, owner, std::less<>> owners_;
-  std::map<stream_type, int> stream_devices_;
+  std::map<stream_type, stream_owner> streams_;
 };
 
 static_assert(belay::cuda::device_api<device_api> && belay::cuda::capturing_api<device_api>);

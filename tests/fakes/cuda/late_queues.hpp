@@ -37,6 +37,7 @@ struct work_queue {
     place after;
   };
 
+  std::uint64_t number = 0;  // of all, as they were made
   std::deque<operation> waiting;
   std::uint64_t queued = 0;
   std::uint64_t done = 0;
@@ -48,7 +49,7 @@ class late_queues {
       : memory_(&memory), order_(order), random_(seed) {}
 
   [[nodiscard]] work_queue* make() {
-    auto made = std::make_shared<work_queue>();
+    auto made = make_queue();
     work_queue* const address = made.get();
     queues_.emplace(address, std::move(made));
     return address;
@@ -85,7 +86,7 @@ class late_queues {
   }
   /// A queue that is no stream's: where streams meet.
   [[nodiscard]] std::shared_ptr<work_queue> make_meeting() {
-    auto made = std::make_shared<work_queue>();
+    auto made = make_queue();
     if (meetings_.size() >= most_meetings_) {
       std::erase_if(meetings_, [](const auto& each) { return each.expired(); });
       most_meetings_ = 2 * meetings_.size() + 64;
@@ -109,6 +110,11 @@ class late_queues {
   }
 
  private:
+  [[nodiscard]] std::shared_ptr<work_queue> make_queue() {
+    auto made = std::make_shared<work_queue>();
+    made->number = ++made_;
+    return made;
+  }
   [[nodiscard]] bool reach_late(const work_queue::place& place) {
     while (!place.reached()) {
       if (place.of->waiting.empty()) return false;
@@ -126,6 +132,7 @@ class late_queues {
     for (const auto& [address, queue] : queues_) add(queue);
     for (const auto& each : meetings_) add(each.lock());
     if (able.empty()) return false;
+    std::sort(able.begin(), able.end(), [](const auto& a, const auto& b) { return a->number < b->number; });
     run_next(*able[draw(able.size())]);
     return true;
   }
@@ -150,6 +157,7 @@ class late_queues {
   std::map<work_queue*, std::shared_ptr<work_queue>> queues_;
   std::vector<std::weak_ptr<work_queue>> meetings_;
   std::size_t most_meetings_ = 64;
+  std::uint64_t made_ = 0;
   std::string failure_;
 };
 

@@ -79,6 +79,12 @@ class nccl_api {
     });
   }
   status_type async_error(communicator_type on, status_type& told) {
+    // Who polls for a communicator lets its peers come; how often one that is ready is asked, clocks decide.
+    if (fabric_->device().with_queues(
+            [&](late_queues&) { return fabric_->knows(on) && (on->busy || on->polls > 0); })) {
+      fabric_->device().await_turn("async_error");
+      fabric_->device().let_others();
+    }
     return fabric_->device().with_queues([&](late_queues&) -> status_type {
       if (!fabric_->knows(on)) return {fabric_->refuse("a communicator that has ended is asked for its error")};
       told = {on->error, on->error.empty() && (on->busy || on->polls-- > 0)};
@@ -238,6 +244,7 @@ class nccl_api {
   // Counts the call, and lets the one that is to fail fail.
   template <class Do>
   status_type call(const char* name, const Do& act) {
+    fabric_->device().await_turn(name);
     return fabric_->device().with_queues([&](late_queues& queues) -> status_type {
       fabric_->use(queues);
       names_.emplace_back(name);
@@ -252,6 +259,7 @@ class nccl_api {
   // What ends something ends it also where it fails.
   template <class Do>
   status_type end_call(const char* name, const Do& act) {
+    fabric_->device().await_turn(name);
     return fabric_->device().with_queues([&](late_queues& queues) -> status_type {
       fabric_->use(queues);
       names_.emplace_back(name);

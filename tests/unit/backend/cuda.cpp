@@ -65,6 +65,22 @@ struct all_kinds {
 
 }  // namespace
 
+TEST_CASE("a kernel is given memory of the device or registered memory: other memory of the host is refused by name") {
+  bench on;
+  std::vector<float> heap(8);
+  float stack[8] = {};
+  const auto queue = [&](float* to, const float* from) {
+    on.kit.each(8, belay::kernel::axpy<float>{0.5F, from, to});
+    on.kit.stream().synchronize();
+  };
+  queue(on.on_device<float>(0), on.on_host<float>(0));
+  if (!fakes::finds_host_addresses) return;
+  for (float* const other : {heap.data(), static_cast<float*>(stack)}) {
+    CHECK_THROWS_WITH_AS(queue(on.on_device<float>(0), other), doctest::Contains("axpy<float"), belay::backend_error);
+    CHECK_THROWS_WITH_AS(queue(other, on.on_device<float>(0)), doctest::Contains("an address of the host"),
+                         belay::backend_error);
+  }
+}
 TEST_CASE("a kit of a device has the bits of the host's, whenever its work runs") {
   const belay::host_pages expected(1 << 16);
   all_kinds::inputs(expected.data());
