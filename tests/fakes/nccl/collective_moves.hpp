@@ -57,6 +57,11 @@ struct nccl_side {
   }
 };
 
+[[nodiscard]] inline nccl_side side(nccl_call what, const void* from, void* to, std::size_t count, belay::dtype type,
+                                    belay::reduction how = belay::reduction::none, int peer = -1) {
+  return {what, static_cast<const std::byte*>(from), static_cast<std::byte*>(to), count, type, how, peer};
+}
+
 template <class T, class Op>
 void reduce_backwards(const std::vector<nccl_side>& sides, std::vector<std::byte>& total, std::size_t count, Op) {
   using accumulator = belay::accumulator_of<T>;

@@ -125,6 +125,14 @@ class nccl_fabric {
     return why;
   }
 
+  /// Who polls for a communicator lets its peers come; how often one that is ready is asked, clocks decide. While no
+  /// call of the device runs.
+  void let_peers_come(nccl_communicator* on) {
+    if (!device_->with_queues([&](late_queues&) { return knows(on) && (on->busy || on->polls > 0); })) return;
+    device_->await_turn("async_error");
+    device_->let_others();
+  }
+
   nccl_communicator* make(std::shared_ptr<nccl_ring> ring, int rank, int ranks, belay::nccl::calls kind) {
     auto made = std::make_unique<nccl_communicator>();
     made->ring = std::move(ring), made->rank = rank, made->ranks = ranks, made->kind = kind;

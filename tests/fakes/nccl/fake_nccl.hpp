@@ -79,12 +79,7 @@ class nccl_api {
     });
   }
   status_type async_error(communicator_type on, status_type& told) {
-    // Who polls for a communicator lets its peers come; how often one that is ready is asked, clocks decide.
-    if (fabric_->device().with_queues(
-            [&](late_queues&) { return fabric_->knows(on) && (on->busy || on->polls > 0); })) {
-      fabric_->device().await_turn("async_error");
-      fabric_->device().let_others();
-    }
+    fabric_->let_peers_come(on);
     return fabric_->device().with_queues([&](late_queues&) -> status_type {
       if (!fabric_->knows(on)) return {fabric_->refuse("a communicator that has ended is asked for its error")};
       told = {on->error, on->error.empty() && (on->busy || on->polls-- > 0)};
@@ -228,10 +223,6 @@ class nccl_api {
     stream_type stream;
   };
 
-  static nccl_side side(nccl_call what, const void* from, void* to, std::size_t count, belay::dtype type,
-                        belay::reduction how = belay::reduction::none, int peer = -1) {
-    return {what, static_cast<const std::byte*>(from), static_cast<std::byte*>(to), count, type, how, peer};
-  }
   std::string refuse(const std::string& why) {
     return fabric_->device().with_queues([&](late_queues&) { return fabric_->refuse(why); });
   }
