@@ -26433,6 +26433,9 @@ class page_ending {
   /// Blanks after it leave room for other words.
   static constexpr std::string_view running = "running    ";
   static constexpr std::string_view refresh = "<meta http-equiv=\"refresh\" content=\"10\">";
+  /// Around the reason of a page that says "failed", in every page.
+  static constexpr std::string_view reason = "<p class=\"bad\">", end_of_reason = "</p>";
+  static constexpr std::size_t most_reason = 4000;  // bytes
 
   /// Puts `words`, which are no longer than `running`, into the page at `path` where it says so. Any other page stays.
   static void write(const char* path, std::string_view words) noexcept {
@@ -26457,9 +26460,10 @@ class page_ending {
   }
 };
 
-/// While it lives a signal that ends this process makes a page that says "running" say "interrupted" first. One in a
-/// process at a time; signals that are handled or ignored already stay so. A signal handler is given a number and can
-/// be given nothing else, so what it finds is static.
+/// While it lives a signal that ends this process makes a page that says "running" say "interrupted" first, or "failed"
+/// where it is of an error of the process itself. What the page shows stays as it was drawn: a handler can interrupt
+/// whatever is being written, and may not read it. One in a process at a time; signals that are handled or ignored
+/// already stay so. A signal handler is given a number and can be given nothing else, so what it finds is static.
 class report_interruption {
  public:
   /// Of the page at `path`. Where another is watched, or the path is longer than a system's may be, it does nothing.
@@ -26495,7 +26499,10 @@ class report_interruption {
   }
 
  private:
-  static constexpr std::array ending{SIGINT, SIGTERM, SIGHUP};
+  static constexpr std::array ending{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
+  static constexpr bool is_of_others(int number) noexcept {
+    return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
+  }
   struct state {
     std::atomic<bool> used;
     pid_t owner;  // a forked child has a copy of all this
@@ -26505,7 +26512,8 @@ class report_interruption {
 
   static void on_signal(int number) {
     const int error = errno;
-    if (::getpid() == watched_page_.owner) page_ending::write(watched_page_.path, "interrupted");
+    if (::getpid() == watched_page_.owner)
+      page_ending::write(watched_page_.path, is_of_others(number) ? "interrupted" : "failed");
     ::raise(number);  // delivered when this handler returns, to what there is by default
     errno = error;
   }
@@ -26681,6 +26689,152 @@ class expert_map {
 
 #include <sys/file.h>
 
+#include <fstream>
+
+// ---- belay/report/page/markup.hpp
+//
+// The text of a page: markup as it is, texts escaped, numbers for readers and coordinates for pictures. Nothing is
+// allocated.
+
+namespace belay::inline BELAY_ABI {
+
+/// How the numbers of a picture are written.
+enum class page_unit : std::uint8_t { number, share, bytes };
+
+/// The range of an axis, and its ticks: low, low + step, ... high.
+struct page_axis {
+  double low = 0;
+  double high = 1;
+  double step = 0.25;
+  page_unit unit = page_unit::number;
+
+  /// A range that holds both, with steps that are easy to read.
+  [[nodiscard]] static page_axis around(double low, double high, page_unit unit) noexcept {
+    if (!(high > low)) {
+      const double pad = high == 0 ? 1 : std::abs(high) / 4;
+      low = low >= 0 && low < pad ? 0 : low - pad;
+      high += pad;
+    }
+    const double raw = (high - low) / 4;
+    double step = std::exp2(std::ceil(std::log2(raw)));
+    if (unit != page_unit::bytes) {
+      const double power = std::pow(10.0, std::floor(std::log10(raw)));
+      const double digits = raw / power;
+      step = power * (digits <= 1 ? 1 : digits <= 2 ? 2 : digits <= 2.5 ? 2.5 : digits <= 5 ? 5 : 10);
+    }
+    return {std::floor(low / step) * step, std::ceil(high / step) * step, step, unit};
+  }
+  /// 0 to 1, upwards.
+  [[nodiscard]] double share(double value) const noexcept { return (value - low) / (high - low); }
+  [[nodiscard]] int ticks() const noexcept { return static_cast<int>(std::lround((high - low) / step)) + 1; }
+  [[nodiscard]] double tick(int number) const noexcept {
+    const double value = low + step * number;
+    return std::abs(value) < step / 1e6 ? 0 : value;
+  }
+};
+
+class page_markup {
+ public:
+  explicit page_markup(text_buffer& out) noexcept : out_(&out) {}
+
+  page_markup& operator<<(std::string_view markup) noexcept {
+    out_->put(markup);
+    return *this;
+  }
+  template <std::integral T>
+  page_markup& operator<<(T value) noexcept {
+    out_->put(value);
+    return *this;
+  }
+
+  /// A text as it is read: markup, control characters and bytes that are no UTF-8 are not obeyed. Newlines stay. At
+  /// most `most` bytes of it, and "..." where there was more.
+  page_markup& text(std::string_view text, std::size_t most = 400) noexcept {
+    const std::size_t end = text.size() > most ? most : text.size();
+    for (std::size_t at = 0; at < end;) {
+      const std::size_t length = utf8_length(text.substr(at));
+      const std::string_view one = text.substr(at, length == 0 ? 1 : length);
+      at += one.size();
+      if (length == 0 || (one != "\n" && is_control(utf8_code_point(one)))) {
+        out_->put("\xef\xbf\xbd");
+        continue;
+      }
+      switch (one.front()) {
+        case '&': out_->put("&amp;"); break;
+        case '<': out_->put("&lt;"); break;
+        case '>': out_->put("&gt;"); break;
+        case '"': out_->put("&quot;"); break;
+        case '\'': out_->put("&#39;"); break;
+        default: out_->put(one);
+      }
+    }
+    if (end < text.size()) out_->put("...");
+    return *this;
+  }
+
+  /// A coordinate or percentage: one digit after the point at most.
+  page_markup& place(double value) noexcept {
+    const auto tenths = static_cast<long long>(std::llround(value * 10));
+    if (tenths < 0) out_->put('-');
+    const long long all = tenths < 0 ? -tenths : tenths;
+    out_->put(all / 10);
+    if (all % 10 != 0) out_->put('.').put(all % 10);
+    return *this;
+  }
+
+  /// A number for readers, with `digits` significant ones.
+  page_markup& number(double value, int digits = 4) noexcept {
+    const double size = std::abs(value);
+    if (size >= 99999.5 && size < 1e15) {
+      const int kind = size < 999999.5 ? 0 : size < 999999999.5 ? 1 : size < 999999999999.5 ? 2 : 3;
+      constexpr double units[] = {1e3, 1e6, 1e9, 1e12};
+      return general(value / units[kind], digits) << std::string_view("kMGT").substr(static_cast<std::size_t>(kind), 1);
+    }
+    if (size >= 1e15) {  // of no use to anybody, and no wider than others
+      general(value, digits < 3 ? digits : 3);
+      return *this;
+    }
+    if (size >= 1000) {
+      out_->put_fixed(value, 0);
+      return *this;
+    }
+    return general(value, digits);
+  }
+  page_markup& share(double value, int digits = 3) noexcept {
+    return (value > 10 ? number(100 * value, digits) : general(100 * value, digits)) << " %";
+  }
+  page_markup& bytes(double value, int digits = 4) noexcept {
+    constexpr std::string_view units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"};
+    std::size_t unit = 0;
+    for (; value >= 1024 && unit < 6; ++unit) value /= 1024;
+    return general(value, value >= 1000 && digits < 4 ? 4 : digits) << units[unit];
+  }
+  /// A time that is known in seconds.
+  page_markup& seconds(double value) noexcept {
+    return value < 1 ? number(1e3 * value, 3) << " ms" : number(value, 3) << " s";
+  }
+  page_markup& value(double value, page_unit unit, int digits = 4) noexcept {
+    switch (unit) {
+      case page_unit::share: return share(value, digits);
+      case page_unit::bytes: return bytes(value, digits);
+      case page_unit::number: break;
+    }
+    return number(value, digits);
+  }
+
+ private:
+  page_markup& general(double value, int digits) noexcept {
+    char room[40];
+    const auto end = std::to_chars(room, room + sizeof room, value, std::chars_format::general, digits);
+    out_->put(std::string_view(room, static_cast<std::size_t>(end.ptr - room)));
+    return *this;
+  }
+
+  text_buffer* out_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// Whether a run goes on with the report that is in a folder.
@@ -26752,8 +26906,36 @@ class report_folder {
   /// Replaces the page: who reads it sees the old one or the new one. Allocates nothing.
   void replace_page(std::string_view text, where at = where::current()) const {
     const unique_fd file(open(temporary_path_, O_WRONLY | O_CREAT | O_TRUNC, at));
+    try {
+      write(file.get(), text, at);
+    } catch (const file_error&) {
+      ::unlink(temporary_path_.c_str());
+      throw;
+    }
+  }
+
+  /// Puts `why` into a page that says "failed", instead of the reason that it has: for whoever knows why the run as a
+  /// whole has failed, when the rank that wrote the page knows its own reason or is gone. Any other page stays.
+  void explain(std::string_view why, where at = where::current()) const {
+    std::ifstream in(page_path_, std::ios::binary);
+    std::string page{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    const std::size_t begin = page.find(page_ending::reason), end = page.find(page_ending::end_of_reason, begin);
+    if (end == page.npos || page.rfind("<p class=\"soft\">failed", begin) == page.npos) return;
+    std::string room(8 * page_ending::most_reason, ' ');
+    text_buffer shown(room);
+    page_markup(shown).text(why, page_ending::most_reason);
+    page.replace(begin, end - begin, std::string(page_ending::reason).append(shown.text()));
+    replace_page(page, at);
+  }
+
+ private:
+  static constexpr std::size_t most_line = std::size_t{1} << 24U;
+  static constexpr std::size_t least_room = std::size_t{1} << 16U;  // of a short run's page and samples
+
+  // And puts it into the page's place.
+  void write(int file, std::string_view text, where at) const {
     for (std::string_view rest = text; !rest.empty();) {
-      const ssize_t put = ::write(file.get(), rest.data(), rest.size());
+      const ssize_t put = ::write(file, rest.data(), rest.size());
       if (put < 0 && errno == EINTR) continue;
       if (put < 0)
         throw file_error(temporary_path_, text.size() - rest.size(), "cannot be written: " + error_text(errno), at);
@@ -26762,10 +26944,6 @@ class report_folder {
     if (std::rename(temporary_path_.c_str(), page_path_.c_str()) != 0)
       throw file_error(page_path_, 0, "cannot be replaced: " + error_text(errno), at);
   }
-
- private:
-  static constexpr std::size_t most_line = std::size_t{1} << 24U;
-  static constexpr std::size_t least_room = std::size_t{1} << 16U;  // of a short run's page and samples
 
   void expect_unused(where at) const {
     std::error_code wrong;
@@ -26846,7 +27024,7 @@ struct report_subject {
   std::size_t ranks = 1;                   //
   std::size_t layers = 0;                  // with experts; 0: there are none
   std::size_t experts = 0;                 // of a layer
-  std::size_t shown_rank = 0;              // whose memory samples have, that with most
+  std::size_t shown_rank = 0;              // whose memory samples have, that with most in tier device
   std::vector<report_row> memory = {};     // rows of a tier follow each other
   std::vector<report_setting> setup = {};  // settings of the run
   std::string loss_unit = "nats a token";  //
@@ -26857,9 +27035,10 @@ struct report_tier {
   std::uint64_t live = 0;     // leased after the step
   std::uint64_t peak = 0;     // the most at once so far
   std::uint64_t planned = 0;  // the peak by the plan of the step; 0: as the subject has it
+  std::uint64_t most = 0;     // the largest peak of any rank; 0: not known
 };
 
-/// What a stage of a pipeline computes, and when: any unit, from any moment on.
+/// What a stage of a pipeline computes, and when: seconds, from any moment on.
 struct report_action {
   std::size_t stage = 0;
   std::size_t micro_batch = 0;
@@ -27005,6 +27184,7 @@ class report_history {
     if (!std::isfinite(value)) return;
     const std::size_t bucket = place(step);
     if (bucket == most_points) return;
+    trained_ = std::max(trained_, step);
     of(curve)[bucket].add({value, value, value, 1});
     last_[static_cast<std::size_t>(curve)] = value;
     known_[static_cast<std::size_t>(curve)] = current_[static_cast<std::size_t>(curve)] = true;
@@ -27014,6 +27194,7 @@ class report_history {
     if (count == 0) return;
     const std::size_t bucket = place(step);
     if (bucket == most_points) return;
+    if (mark != report_mark::refusal) trained_ = std::max(trained_, step);
     of(mark)[bucket] += static_cast<std::uint32_t>(std::min<std::uint64_t>(count, 1U << 20U));
     totals_[static_cast<std::size_t>(mark)] += count;
   }
@@ -27022,6 +27203,7 @@ class report_history {
   void begin_again() noexcept {
     std::fill_n(current_, report_curve_count, false);
     std::fill_n(current_peaks_, most_tiers, std::uint64_t{0});
+    std::fill_n(current_most_, most_tiers, std::uint64_t{0});
   }
 
   /// Bytes of tier `number` of the subject, and of its rows from `first` on. A bucket keeps the step with most.
@@ -27036,6 +27218,8 @@ class report_history {
     planned_[number] = std::max(planned_[number], bytes.planned);
     peaks_[number] = std::max(peaks_[number], bytes.peak);
     current_peaks_[number] = std::max(current_peaks_[number], bytes.peak);
+    current_most_[number] = std::max(current_most_[number], bytes.most);
+    trained_ = std::max(trained_, step);
     if (bytes.live < kept.live) return;
     kept.live = bytes.live;
     for (std::size_t i = 0; i < rows.size() && first + i < most_rows; ++i) {
@@ -27045,6 +27229,8 @@ class report_history {
   }
 
   [[nodiscard]] const step_buckets& buckets() const noexcept { return buckets_; }
+  /// The last step that was committed; 0: none was. A refused one has its mark and no more.
+  [[nodiscard]] std::uint64_t trained() const noexcept { return trained_; }
   [[nodiscard]] bool has(report_curve curve) const noexcept { return known_[static_cast<std::size_t>(curve)]; }
   /// Whether `last` is of the run as it goes on now, and of none before it.
   [[nodiscard]] bool current(report_curve curve) const noexcept { return current_[static_cast<std::size_t>(curve)]; }
@@ -27058,6 +27244,8 @@ class report_history {
   }
   [[nodiscard]] std::uint64_t peak(std::size_t number) const noexcept { return peaks_[number]; }
   [[nodiscard]] std::uint64_t current_peak(std::size_t number) const noexcept { return current_peaks_[number]; }
+  /// The largest peak of any rank; 0: not known.
+  [[nodiscard]] std::uint64_t current_most(std::size_t number) const noexcept { return current_most_[number]; }
   [[nodiscard]] std::uint64_t planned(std::size_t number) const noexcept { return planned_[number]; }
   [[nodiscard]] std::span<const report_tier> bytes(std::size_t number) const noexcept {
     return tier(number).first(buckets_.used());
@@ -27114,6 +27302,7 @@ class report_history {
   }
 
   step_buckets buckets_;
+  std::uint64_t trained_ = 0;
   std::span<point> curves_;         // [curve][bucket]
   std::span<report_tier> tiers_;    // [tier][bucket]
   std::span<std::uint64_t> rows_;   // [row][bucket]
@@ -27124,6 +27313,7 @@ class report_history {
   std::uint64_t totals_[report_mark_count] = {};
   std::uint64_t peaks_[most_tiers] = {};
   std::uint64_t current_peaks_[most_tiers] = {};
+  std::uint64_t current_most_[most_tiers] = {};
   std::uint64_t planned_[most_tiers] = {};  // the largest
   std::size_t tier_of_[most_rows] = {};
 };
@@ -27302,146 +27492,6 @@ namespace belay::inline BELAY_ABI {
 // What ranks have waited for each other in the communications of the last step, and who came last: a group of bars for
 // each kind of communication.
 
-// ---- belay/report/page/markup.hpp
-//
-// The text of a page: markup as it is, texts escaped, numbers for readers and coordinates for pictures. Nothing is
-// allocated.
-
-namespace belay::inline BELAY_ABI {
-
-/// How the numbers of a picture are written.
-enum class page_unit : std::uint8_t { number, share, bytes };
-
-/// The range of an axis, and its ticks: low, low + step, ... high.
-struct page_axis {
-  double low = 0;
-  double high = 1;
-  double step = 0.25;
-  page_unit unit = page_unit::number;
-
-  /// A range that holds both, with steps that are easy to read.
-  [[nodiscard]] static page_axis around(double low, double high, page_unit unit) noexcept {
-    if (!(high > low)) {
-      const double pad = high == 0 ? 1 : std::abs(high) / 4;
-      low = low >= 0 && low < pad ? 0 : low - pad;
-      high += pad;
-    }
-    const double raw = (high - low) / 4;
-    double step = std::exp2(std::ceil(std::log2(raw)));
-    if (unit != page_unit::bytes) {
-      const double power = std::pow(10.0, std::floor(std::log10(raw)));
-      const double digits = raw / power;
-      step = power * (digits <= 1 ? 1 : digits <= 2 ? 2 : digits <= 2.5 ? 2.5 : digits <= 5 ? 5 : 10);
-    }
-    return {std::floor(low / step) * step, std::ceil(high / step) * step, step, unit};
-  }
-  /// 0 to 1, upwards.
-  [[nodiscard]] double share(double value) const noexcept { return (value - low) / (high - low); }
-  [[nodiscard]] int ticks() const noexcept { return static_cast<int>(std::lround((high - low) / step)) + 1; }
-  [[nodiscard]] double tick(int number) const noexcept {
-    const double value = low + step * number;
-    return std::abs(value) < step / 1e6 ? 0 : value;
-  }
-};
-
-class page_markup {
- public:
-  explicit page_markup(text_buffer& out) noexcept : out_(&out) {}
-
-  page_markup& operator<<(std::string_view markup) noexcept {
-    out_->put(markup);
-    return *this;
-  }
-  template <std::integral T>
-  page_markup& operator<<(T value) noexcept {
-    out_->put(value);
-    return *this;
-  }
-
-  /// A text as it is read: markup, control characters and bytes that are no UTF-8 are not obeyed. Newlines stay. At
-  /// most `most` bytes of it, and "..." where there was more.
-  page_markup& text(std::string_view text, std::size_t most = 400) noexcept {
-    const std::size_t end = text.size() > most ? most : text.size();
-    for (std::size_t at = 0; at < end;) {
-      const std::size_t length = utf8_length(text.substr(at));
-      const std::string_view one = text.substr(at, length == 0 ? 1 : length);
-      at += one.size();
-      if (length == 0 || (one != "\n" && is_control(utf8_code_point(one)))) {
-        out_->put("\xef\xbf\xbd");
-        continue;
-      }
-      switch (one.front()) {
-        case '&': out_->put("&amp;"); break;
-        case '<': out_->put("&lt;"); break;
-        case '>': out_->put("&gt;"); break;
-        case '"': out_->put("&quot;"); break;
-        case '\'': out_->put("&#39;"); break;
-        default: out_->put(one);
-      }
-    }
-    if (end < text.size()) out_->put("...");
-    return *this;
-  }
-
-  /// A coordinate or percentage: one digit after the point at most.
-  page_markup& place(double value) noexcept {
-    const auto tenths = static_cast<long long>(std::llround(value * 10));
-    if (tenths < 0) out_->put('-');
-    const long long all = tenths < 0 ? -tenths : tenths;
-    out_->put(all / 10);
-    if (all % 10 != 0) out_->put('.').put(all % 10);
-    return *this;
-  }
-
-  /// A number for readers, with `digits` significant ones.
-  page_markup& number(double value, int digits = 4) noexcept {
-    const double size = std::abs(value);
-    if (size >= 99999.5 && size < 1e15) {
-      const int kind = size < 999999.5 ? 0 : size < 999999999.5 ? 1 : size < 999999999999.5 ? 2 : 3;
-      constexpr double units[] = {1e3, 1e6, 1e9, 1e12};
-      return general(value / units[kind], digits) << std::string_view("kMGT").substr(static_cast<std::size_t>(kind), 1);
-    }
-    if (size >= 1e15) {  // of no use to anybody, and no wider than others
-      general(value, digits < 3 ? digits : 3);
-      return *this;
-    }
-    if (size >= 1000) {
-      out_->put_fixed(value, 0);
-      return *this;
-    }
-    return general(value, digits);
-  }
-  page_markup& share(double value, int digits = 3) noexcept {
-    return (value > 10 ? number(100 * value, digits) : general(100 * value, digits)) << " %";
-  }
-  page_markup& bytes(double value, int digits = 4) noexcept {
-    constexpr std::string_view units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"};
-    std::size_t unit = 0;
-    for (; value >= 1024 && unit < 6; ++unit) value /= 1024;
-    return general(value, value >= 1000 && digits < 4 ? 4 : digits) << units[unit];
-  }
-  page_markup& value(double value, page_unit unit, int digits = 4) noexcept {
-    switch (unit) {
-      case page_unit::share: return share(value, digits);
-      case page_unit::bytes: return bytes(value, digits);
-      case page_unit::number: break;
-    }
-    return number(value, digits);
-  }
-
- private:
-  page_markup& general(double value, int digits) noexcept {
-    char room[40];
-    const auto end = std::to_chars(room, room + sizeof room, value, std::chars_format::general, digits);
-    out_->put(std::string_view(room, static_cast<std::size_t>(end.ptr - room)));
-    return *this;
-  }
-
-  text_buffer* out_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 
 /// A copy of the waits of the last step that has some: of the kinds of communication with most waiting.
@@ -27506,7 +27556,7 @@ class wait_bars {
           << "</b> <small>" << each.calls << (each.calls == 1 ? " call" : " calls");
       if (each.last_calls > 0)
         *out_ << "; rank " << each.last_rank << " came last in " << each.last_calls << ", and the others waited ";
-      if (each.last_calls > 0) time(each.last_seconds);
+      if (each.last_calls > 0) out_->seconds(each.last_seconds);
       *out_ << "</small></figcaption>\n<div class=\"bars\">";
       if (each.seconds.size() <= most_ranks) {
         for (std::size_t rank = 0; rank < each.seconds.size(); ++rank) bar(rank, each.seconds[rank], most);
@@ -27549,14 +27599,7 @@ class wait_bars {
   void bar_itself(double seconds, double most) {
     *out_ << "<div><i style=\"width:";
     out_->place(100 * std::clamp(seconds / most, 0.0, 1.0)) << "%\"></i></div><span class=\"n\">";
-    time(seconds);
-    *out_ << "</span>";
-  }
-  void time(double seconds) {
-    if (seconds < 1)
-      out_->number(1e3 * seconds, 3) << " ms";
-    else
-      out_->number(seconds, 3) << " s";
+    out_->seconds(seconds) << "</span>";
   }
 
   page_markup* out_;
@@ -28022,18 +28065,22 @@ class page_plot {
   /// The same with other numbers below it.
   void end(std::uint64_t first, std::uint64_t last, std::string_view what) {
     *out_ << "</svg><div class=\"x\">";
-    const std::uint64_t all = last - first;
-    const std::uint64_t labels = all < 4 ? all : 4;
-    for (std::uint64_t i = 0; i <= labels; ++i) {
-      const auto share = labels == 0 ? 0.5 : static_cast<double>(i) / static_cast<double>(labels);
-      const auto past = labels == 0 ? 0 : static_cast<std::uint64_t>(std::llround(share * static_cast<double>(all)));
-      const double where = all == 0 ? 0.5 : static_cast<double>(past) / static_cast<double>(all);
-      const bool odd = labels == 4 && i % 2 == 1;
-      const bool begins = labels > 0 && i == 0, ends = labels > 0 && i == labels;
-      *out_ << "<span class=\"" << (begins ? "start" : ends ? "end" : odd ? "odd" : "only") << "\" style=\"left:";
-      out_->place(100 * where) << "%\">" << (i == 0 ? what : "") << first + past << "</span>";
+    const std::uint64_t all = last - first, step = step_of(all);
+    const std::uint64_t begin = step <= 2 ? first : (first + step - 1) / step * step;
+    const std::uint64_t labels = (last - begin) / step + 1;
+    for (std::uint64_t i = 0; i < labels; ++i) {
+      const std::uint64_t here = begin + i * step;
+      label(all == 0 ? 0.5 : static_cast<double>(here - first) / static_cast<double>(all), labels > 3 && i % 2 == 1);
+      *out_ << (i == 0 ? what : "") << here << "</span>";
     }
     *out_ << "</div></div></figure>\n";
+  }
+  /// The begin of a label below a picture, 0 to 1 from its left; its text follows, then `</span>`. On a narrow screen
+  /// labels that are `odd` are left out.
+  void label(double where, bool odd) {
+    const std::string_view side = where == 0 ? "start" : where > 0.97 ? "end" : "only";
+    *out_ << "<span class=\"" << side << (odd ? " odd" : "") << "\" style=\"left:";
+    out_->place(100 * where) << "%\">";
   }
 
   void point(double across, double up) {
@@ -28042,6 +28089,13 @@ class page_plot {
   }
 
  private:
+  // From label to label, of at most six: 1, 2 or 5 and zeros.
+  [[nodiscard]] static std::uint64_t step_of(std::uint64_t all) noexcept {
+    for (std::uint64_t power = 1;; power *= 10)
+      for (const std::uint64_t step : {power, 2 * power, 5 * power})
+        if (all / step <= 5) return step;
+  }
+
   page_markup* out_;
 };
 
@@ -28049,39 +28103,79 @@ class page_plot {
 
 // ---- belay/report/page/tier_colours.hpp
 //
-// Which purposes of a tier have a colour of their own: the largest of the plan, in its order, and the same in all
-// pictures of the tier.
+// Which purposes of a tier have a colour of their own: the largest of the plan. A purpose has one colour, whatever the
+// tier and the picture; where all tiers together have more purposes than there are colours, some share one, but never
+// in one picture.
 
 namespace belay::inline BELAY_ABI {
 
 class tier_colours {
  public:
-  static constexpr std::size_t most = 8;
-  static constexpr std::size_t rest = 9;  // of what has none
+  static constexpr std::size_t most = 8;   // of a tier
+  static constexpr std::size_t rest = 9;   // of what has none
+  static constexpr std::size_t none = 99;  // of no picture
 
-  tier_colours(const report_subject& subject, const report_tier_rows& tier) noexcept
-      : subject_(&subject), tier_(&tier) {}
-
-  /// Of row `row` of the subject's memory, which is the tier's; `most` where it has none.
-  [[nodiscard]] std::size_t of(std::size_t row) const noexcept {
-    if (larger_than(row) >= most) return most;
-    std::size_t out = 0;
-    for (std::size_t before = tier_->first; before < row; ++before) out += larger_than(before) < most ? 1 : 0;
-    return out;
+  explicit tier_colours(const report_subject& subject) noexcept
+      : subject_(&subject), rows_(std::min(subject.memory.size(), report_history::most_rows)) {
+    colours_.fill(none);
+    for (std::size_t first = 0, end = 0; first < rows_; first = end) {
+      while (end < rows_ && at(end).tier == at(first).tier) ++end;
+      for (std::size_t row = first; row < end; ++row)
+        if (is_large(row)) inherit(row);
+      for (std::size_t row = first; row < end; ++row)
+        if (is_large(row) && colours_[row] == none) choose(row);
+    }
   }
 
+  /// Of row `row` of the subject's memory; `none` where it has none.
+  [[nodiscard]] std::size_t of(std::size_t row) const noexcept { return row < rows_ ? colours_[row] : none; }
+
  private:
-  // Rows with more bytes in the plan.
-  [[nodiscard]] std::size_t larger_than(std::size_t row) const noexcept {
-    const auto planned = [this](std::size_t which) { return subject_->memory[which].planned; };
-    std::size_t out = 0;
-    for (std::size_t other = tier_->first; other < tier_->first + tier_->count; ++other)
-      out += planned(other) > planned(row) || (planned(other) == planned(row) && other < row) ? 1 : 0;
-    return out;
+  // 8 and 9 are those of lines and of the rest.
+  static constexpr std::array<std::size_t, 12> all{0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13};
+
+  [[nodiscard]] const report_row& at(std::size_t row) const noexcept { return subject_->memory[row]; }
+
+  // Whether less than `most` rows of its tier have more bytes in the plan.
+  [[nodiscard]] bool is_large(std::size_t row) const noexcept {
+    std::size_t larger = 0;
+    for (std::size_t other = 0; other < subject_->memory.size(); ++other) {
+      const std::uint64_t planned = at(other).planned;
+      if (at(other).tier == at(row).tier && (planned > at(row).planned || (planned == at(row).planned && other < row)))
+        ++larger;
+    }
+    return larger < most;
+  }
+  // The colour that its purpose has in a tier before.
+  void inherit(std::size_t row) noexcept {
+    for (std::size_t before = 0; before < row; ++before)
+      if (at(before).purpose == at(row).purpose && colours_[before] != none && !tier_has(row, colours_[before])) {
+        colours_[row] = colours_[before];
+        return;
+      }
+  }
+  // The first that no tier has, or else the first that this one has not.
+  void choose(std::size_t row) noexcept {
+    for (const std::size_t colour : all)
+      if (std::find(colours_.begin(), colours_.end(), colour) == colours_.end()) {
+        colours_[row] = colour;
+        return;
+      }
+    for (const std::size_t colour : all)
+      if (!tier_has(row, colour)) {
+        colours_[row] = colour;
+        return;
+      }
+  }
+  [[nodiscard]] bool tier_has(std::size_t row, std::size_t colour) const noexcept {
+    for (std::size_t other = 0; other < rows_; ++other)
+      if (at(other).tier == at(row).tier && colours_[other] == colour) return true;
+    return false;
   }
 
   const report_subject* subject_;
-  const report_tier_rows* tier_;
+  std::size_t rows_;
+  std::array<std::size_t, report_history::most_rows> colours_{};  // by row
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -28148,7 +28242,7 @@ class step_picture {
  public:
   explicit step_picture(page_markup& out) noexcept : out_(&out), plot_(out) {}
 
-  /// Both schedules, a row a stage, from the same beginning and at the same scale.
+  /// Both schedules, a row a stage, from the same beginning and at the same scale, which is below the last.
   void schedules(const last_step& last) {
     if (last.executed().empty()) return;
     const double length = std::max(length_of(last.executed()), length_of(last.planned()));
@@ -28157,8 +28251,8 @@ class step_picture {
           << "</b> <small>idle time is shaded</small><span class=\"key area c0\">forward</span>"
           << "<span class=\"key area c2\">backward</span><span class=\"key area c9\">idle</span></figcaption>\n"
           << "<div class=\"schedules\">";
-    rows("executed", last.executed(), length);
-    if (!last.planned().empty()) rows("planned", last.planned(), length);
+    rows("executed", last.executed(), length, last.planned().empty() ? scale::below : scale::none);
+    if (!last.planned().empty()) rows("planned", last.planned(), length, scale::below);
     *out_ << "</div></figure>\n";
   }
 
@@ -28223,11 +28317,11 @@ class step_picture {
   // The largest purposes of the plan that have bytes, in its order and with the colours that they have over the run.
   void choose(const last_step& last, const report_tier_rows& tier, const report_subject& subject) noexcept {
     chosen_ = 0;
-    tier_colours colours(subject, tier);
+    const tier_colours colours(subject);
     for (std::size_t row = tier.first; row < tier.first + tier.count; ++row) {
       bool any = false;
       for (std::size_t moment = 0; moment < last.moments().size(); ++moment) any = any || last.live(moment, row) > 0;
-      if (const std::size_t colour = colours.of(row); any && colour < tier_colours::most) {
+      if (const std::size_t colour = colours.of(row); any && colour != tier_colours::none) {
         colours_[chosen_] = colour;
         rows_[chosen_++] = row;
       }
@@ -28256,11 +28350,18 @@ class step_picture {
     return out;
   }
 
-  void rows(std::string_view label, std::span<const report_action> actions, double length) {
+  enum class scale { none, below };
+  void rows(std::string_view label, std::span<const report_action> actions, double length, scale time) {
     std::size_t stages = 0;
     for (const report_action& each : actions) stages = std::max(stages, each.stage + 1);
     const double begin = begin_of(actions);
-    *out_ << "<span>" << label << "</span>";
+    *out_ << "<span>" << label << "</span><div class=\"plot stages" << (time == scale::below ? " timed" : "")
+          << "\" style=\"--rows:" << stages << "\"><div class=\"y\">";
+    for (std::size_t stage = 0; stage < stages; stage += (stages + 15) / 16) {
+      *out_ << "<span style=\"top:";
+      out_->place(100 * (of(stage) + 0.5) / of(stages)) << "%\">stage " << stage << "</span>";
+    }
+    *out_ << "</div>";
     plot_.open(label, 1000, 10 * stages);
     *out_ << "<path class=\"area c9\" d=\"";
     for (std::size_t stage = 0; stage < stages; ++stage) {
@@ -28277,6 +28378,17 @@ class step_picture {
       *out_ << "\"/>";
     }
     *out_ << "</svg>";
+    if (time == scale::below) times(length);
+    *out_ << "</div>";
+  }
+  void times(double length) {
+    const page_axis axis = page_axis::around(0, length, page_unit::number);
+    *out_ << "<div class=\"x\">";
+    for (int i = 0; i < axis.ticks() && axis.tick(i) <= length; ++i) {
+      plot_.label(axis.tick(i) / length, i % 2 == 1);
+      out_->seconds(axis.tick(i)) << "</span>";
+    }
+    *out_ << "</div>";
   }
   void box(double from, double to, std::size_t stage) {
     const double left = std::clamp(from, 0.0, 1.0) * 1000, right = std::clamp(to, 0.0, 1.0) * 1000;
@@ -28379,11 +28491,10 @@ class page_tables {
   /// The last values, one a tile.
   void tiles(const report_subject& subject, const report_history& history, std::span<const report_tier_rows> tiers) {
     *out_ << "<div class=\"tiles\">";
-    *out_ << "<div><b>" << history.buckets().last();
+    *out_ << "<div><b>" << history.trained();
     *out_ << "</b><span>";
     if (subject.steps > 0) *out_ << "of " << subject.steps << " ";
-    *out_ << ((subject.steps > 0 ? subject.steps : history.buckets().last()) == 1 ? "step" : "steps")
-          << "</span></div>";
+    *out_ << ((subject.steps > 0 ? subject.steps : history.trained()) == 1 ? "step" : "steps") << "</span></div>";
     tile(history, report_curve::loss, "loss");
     tile(history, report_curve::eval_loss, "eval loss");
     tile(history, report_curve::tokens_per_s, "tokens/s");
@@ -28391,10 +28502,14 @@ class page_tables {
     tile(history, report_curve::grad_norm, "gradient norm");
     tile(history, report_curve::bubble, "bubble", page_unit::share);
     for (std::size_t i = 0; i < tiers.size() && i < report_history::most_tiers; ++i) {
-      if (history.current_peak(i) == 0) continue;
+      const std::uint64_t of_any = history.current_most(i), most = of_any > 0 ? of_any : history.current_peak(i);
+      if (most == 0) continue;
       *out_ << "<div><b>";
-      out_->bytes(static_cast<double>(history.current_peak(i)), 3) << "</b><span>";
-      out_->text(tiers[i].tier, 20) << ", at most</span></div>";
+      out_->bytes(static_cast<double>(most), 3) << "</b><span>";
+      out_->text(tiers[i].tier, 20) << ", at most";
+      if (subject.ranks > 1 && of_any > 0) *out_ << " on any rank";
+      if (subject.ranks > 1 && of_any == 0) *out_ << " on rank " << subject.shown_rank;
+      *out_ << "</span></div>";
     }
     *out_ << "</div>\n";
   }
@@ -28755,11 +28870,11 @@ class memory_stack {
   // The largest purposes of the plan, in its order.
   void choose(const report_tier_rows& tier) {
     chosen_ = 0;
-    const tier_colours colours(*subject_, tier);
+    const tier_colours colours(*subject_);
     for (std::size_t row = 0; row < tier.count && tier.first + row < report_history::most_rows; ++row) {
       const auto ever = history_->row_bytes(tier.first + row);
       const std::size_t colour = colours.of(tier.first + row);
-      if (colour == tier_colours::most ||
+      if (colour == tier_colours::none ||
           std::none_of(ever.begin(), ever.end(), [](std::uint64_t bytes) { return bytes > 0; }))
         continue;
       colours_[chosen_] = colour;
@@ -28856,13 +28971,13 @@ inline constexpr std::string_view page_style = R"css(
 :root{color-scheme:light dark;--back:#f5f6f7;--card:#fff;--ink:#1b1f24;--soft:#5a636e;--line:#e2e5e9;--bad:#c4302b;
 --fine:#2b6cc4;
 --c0:#2b6cc4;--c1:#d2601a;--c2:#2c8f5b;--c3:#8a56c2;--c4:#b88a00;--c5:#1591a5;--c6:#c8437f;--c7:#7b6a56;
---c8:#3a424b;--c9:#a9b1ba;
+--c8:#3a424b;--c9:#a9b1ba;--c10:#8fb4e3;--c11:#e9b48c;--c12:#9a3b3b;--c13:#93c47d;
 --h0:#1d5fa8;--h1:#6ba3d6;--h2:#b9d5ec;--h3:#eceef0;--h4:#fbdcb5;--h5:#f5b06a;--h6:#e67e3c;--h7:#c84a26;
 --h8:#8c1f1f}
 @media (prefers-color-scheme:dark){:root{--back:#121519;--card:#1b2026;--ink:#e8ebee;--soft:#9ba5b0;--line:#2f363e;
 --bad:#ff7b72;--fine:#6aa9f5;
 --c0:#6aa9f5;--c1:#f0914e;--c2:#5cc48d;--c3:#b78ee8;--c4:#d9b13b;--c5:#4fc0d3;--c6:#ef82b0;--c7:#b7a48c;
---c8:#d3d9df;--c9:#66707b;
+--c8:#d3d9df;--c9:#66707b;--c10:#3f6fb5;--c11:#a8683a;--c12:#e06666;--c13:#7fae5f;
 --h0:#79b8f5;--h1:#4583bd;--h2:#2d5478;--h3:#2b3138;--h4:#5f452c;--h5:#96602a;--h6:#cd7b33;--h7:#ee8f62;
 --h8:#ffb3a3}}
 *{box-sizing:border-box}
@@ -28874,6 +28989,7 @@ h2{font-size:16px;margin:24px 0 8px}
 p{margin:4px 0}
 small,.note,.soft{color:var(--soft)}
 .bad{color:var(--bad);white-space:pre-line}
+.bad:empty{display:none}
 .tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(140px,1fr));gap:8px;margin:12px 0}
 .tiles div,figure,.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px;
 margin:0;min-width:0}
@@ -28916,7 +29032,11 @@ path.mark.fine{stroke:var(--fine)}
 border:1px solid var(--line);border-radius:8px;padding:10px 12px}
 .lanes svg{display:block;width:100%;height:16px}
 .schedules{display:grid;grid-template-columns:max-content 1fr;gap:10px 12px;align-items:center}
-.schedules svg{display:block;width:100%;height:88px}
+.plot.stages{padding:2px 4px 2px 66px}
+.plot.stages .y{top:2px;bottom:2px}
+.plot.timed{padding-bottom:22px}
+.plot.timed .y{bottom:22px}
+.plot.stages svg{height:clamp(48px,calc(var(--rows)*22px),352px)}
 path.action{fill:var(--c);stroke:var(--card);stroke-width:1px}
 .bars{display:grid;grid-template-columns:max-content 1fr max-content;gap:5px 12px;align-items:center}
 .bars i{display:block;height:10px;border-radius:2px;background:var(--c0)}
@@ -28928,13 +29048,14 @@ td.n{white-space:nowrap}
 th{color:var(--soft);font-weight:500}
 pre{white-space:pre-wrap;margin:0;font:12.5px/1.5 ui-monospace,monospace}
 @media (max-width:600px){main{padding:10px}.x .odd{display:none}.tiles{grid-template-columns:repeat(2,1fr)}
-.plot{padding-left:60px}.x{left:60px}.y{width:54px}}
+.plot,.plot.stages{padding-left:60px}.schedules{grid-template-columns:1fr}.x{left:60px}.y{width:54px}}
 )css";
 
 /// Classes of colours: what they mean to the rules above.
 inline constexpr std::string_view page_colours =
     ".c0{--c:var(--c0)}.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}.c5{--c:var(--c5)}"
     ".c6{--c:var(--c6)}.c7{--c:var(--c7)}.c8{--c:var(--c8)}.c9{--c:var(--c9)}"
+    ".c10{--c:var(--c10)}.c11{--c:var(--c11)}.c12{--c:var(--c12)}.c13{--c:var(--c13)}"
     ".h0{--c:var(--h0)}.h1{--c:var(--h1)}.h2{--c:var(--h2)}.h3{--c:var(--h3)}.h4{--c:var(--h4)}.h5{--c:var(--h5)}"
     ".h6{--c:var(--h6)}.h7{--c:var(--h7)}.h8{--c:var(--h8)}\n";
 
@@ -28961,7 +29082,7 @@ struct report_content {
 
 class page_writer {
  public:
-  static constexpr std::size_t most_text = 4000;  // bytes of a message or a sample
+  static constexpr std::size_t most_text = page_ending::most_reason;  // bytes of a message or a sample
 
   page_writer(text_buffer& to, const report_content& of) noexcept : out_(to), of_(&of) {}
 
@@ -28995,7 +29116,7 @@ class page_writer {
       out_ << "; a point of a curve is " << of_->history.buckets().each()
            << " steps: a line at their mean in a band from least to most";
     out_ << "</p>\n";
-    if (!of_->message.empty()) (out_ << "<p class=\"bad\">").text(of_->message, most_text) << "</p>\n";
+    (out_ << page_ending::reason).text(of_->message, most_text) << page_ending::end_of_reason << "\n";
     page_tables(out_).tiles(subject, of_->history, of_->tiers);
   }
 
@@ -29003,14 +29124,14 @@ class page_writer {
     switch (of_->state) {
       case report_state::running: out_ << page_ending::running; break;
       case report_state::finished: out_ << "finished"; break;
-      case report_state::stopped: out_ << "stopped at step " << of_->history.buckets().last() << " as asked"; break;
+      case report_state::stopped: out_ << "stopped at step " << of_->history.trained() << " as asked"; break;
       case report_state::failed: out_ << "failed"; break;
     }
   }
 
   void training() {
     page_curves curves(out_, of_->history);
-    if (of_->history.buckets().used() == 0) {
+    if (of_->history.trained() == 0) {
       out_ << "<section><h2>Training</h2>\n<p>No step was trained.</p></section>\n";
       return;
     }
@@ -29029,9 +29150,9 @@ class page_writer {
   }
 
   void memory() {
-    if (of_->tiers.empty() || of_->history.buckets().used() == 0) return;
+    if (of_->tiers.empty() || of_->history.trained() == 0) return;
     out_ << "<section><h2>Memory of rank " << of_->subject.shown_rank << "</h2>";
-    if (of_->subject.ranks > 1) out_ << "<p class=\"note\">The rank whose plan has most.</p>";
+    if (of_->subject.ranks > 1) out_ << "<p class=\"note\">The rank whose plan has most in tier device.</p>";
     out_ << "<div class=\"two\">\n";
     memory_stack stack(out_, of_->subject, of_->history);
     for (std::size_t i = 0; i < of_->tiers.size(); ++i) {

@@ -93,6 +93,11 @@ std::string setting_text(const nlohmann::ordered_json& value) {
   return out;
 }
 
+// As the flag has it.
+std::string traced_text(const command_line& line) {
+  return std::to_string(line.trace_steps.first) + "-" + std::to_string(line.trace_steps.last);
+}
+
 template <class T>
 nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
@@ -240,8 +245,11 @@ belay::report_subject prepared_run::subject() const {
   out.memory = belay::report_rows(plan.plan, out.shown_rank);
   out.loss_unit = "nats a byte";
   const nlohmann::ordered_json config = config_of(line);
-  for (const auto& [name, value] : config.items())
-    if (const std::string shown = setting_text(value); !shown.empty()) out.setup.push_back({name, shown});
+  for (const auto& [name, value] : config.items()) {
+    std::string shown = setting_text(value);
+    if (name == "trace_steps" && !shown.empty()) shown = traced_text(line);
+    if (!shown.empty()) out.setup.push_back({name, shown});
+  }
   return out;
 }
 

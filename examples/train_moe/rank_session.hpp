@@ -114,11 +114,11 @@ class rank_session {
     double timed_seconds = 0;
     auto begin = clock::now();
     for (const std::size_t step : run_->steps(run.steps, done_)) {
-      report_.begin_step(trainer_);
       trace_.begin(trainer_, step);
+      report_.begin_step(trainer_, trace_);
       const auto result = trainer_.train(step);
+      report_.end_step(trainer_, trace_);
       trace_.end(trainer_, step, result ? run_trace::end_of_step::committed : run_trace::end_of_step::replayed);
-      report_.end_step(trainer_);
       if (!result) {  // it comes again with more room, or the run ends
         if (run_->engine().last_end() == belay::end_of_step::refused) report_.mark(belay::report_mark::refusal, step);
         continue;

@@ -4,12 +4,22 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <string>
 #include <utility>
 
 #include "belay/core/error.hpp"
-#include "belay/core/printable.hpp"
+#include "input/problem_text.hpp"
 
 namespace train_moe {
+
+std::string reason_of(const std::exception& problem) {
+  std::string out = input::problem_text(problem);
+  if (const auto* const ours = dynamic_cast<const belay::error*>(&problem); ours != nullptr && ours->at().line > 0)
+    if (const std::string site = ours->at().text() + ": "; out.starts_with(site)) out.erase(0, site.size());
+  constexpr std::string_view clone = BELAY_SOURCE_DIR "/";
+  for (std::size_t at = out.find(clone); at != out.npos; at = out.find(clone, at)) out.erase(at, clone.size());
+  return out;
+}
 
 void run_report::begin(prepared_run& prepared, std::span<std::byte> room) {
   const options& run = prepared.line.run;
@@ -45,7 +55,9 @@ void run_report::read_bytes(const belay::step_report& printed) {
                                      : tier.tier == belay::name(belay::tier::host)   ? printed.host
                                                                                      : printed.file;
     bytes_[i] = {};
-    if (from.used()) bytes_[i] = {from.live[shown_rank_], from.peak[shown_rank_], from.planned[shown_rank_]};
+    if (from.used())
+      bytes_[i] = {from.live[shown_rank_], from.peak[shown_rank_], from.planned[shown_rank_],
+                   *std::ranges::max_element(from.peak)};
   }
   if (record_.any())
     for (std::size_t row = 0; row < live_.size(); ++row) live_[row] = record_.live(record_.moments(), row);
@@ -143,14 +155,14 @@ void run_report::stop() {
 
 void run_report::fail(const std::exception& problem) {
   if (!page_) return;
-  page_->fail(belay::printable_what(problem));
+  page_->fail(reason_of(problem));
   say_problem();
 }
 
 void run_report::say_problem() {
   if (const auto problem = page_->take_problem())
     std::fprintf(stderr, "train_moe: no more of the report is written, training goes on: %s\n",
-                 belay::printable_what(*problem).c_str());
+                 input::problem_text(*problem).c_str());
 }
 
 }  // namespace train_moe

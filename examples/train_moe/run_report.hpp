@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,11 +21,16 @@
 #include "belay/train/plan.hpp"
 #include "train_moe/prepared_run.hpp"
 #include "train_moe/report_table.hpp"
+#include "train_moe/run_trace.hpp"
 #include "train_moe/step_record.hpp"
 #include "train_moe/trainer.hpp"
 #include "train_moe/wait_record.hpp"
 
 namespace train_moe {
+
+/// Why a run has failed, as its page says it: without the line of the program that has found it, and of other files
+/// without the path of the clone.
+[[nodiscard]] std::string reason_of(const std::exception& problem);
 
 class run_report {
  public:
@@ -55,14 +61,14 @@ class run_report {
         record_.watch(trainer, belay::report_rows(*plan_, shown_rank_));
     waits_.open(trainer);
   }
-  /// Around each step.
+  /// Around each step, within its trace.
   template <class Trainer>
-  void begin_step(const Trainer& trainer) {
-    waits_.begin(trainer);
+  void begin_step(const Trainer& trainer, const run_trace& trace) {
+    waits_.begin(trainer, trace);
   }
   template <class Trainer>
-  void end_step(const Trainer& trainer) {
-    waits_.end(trainer);
+  void end_step(const Trainer& trainer, run_trace& trace) {
+    waits_.end(trainer, trace);
   }
   /// After each committed step, before add(). Collective over the world.
   template <class Trainer>

@@ -47,6 +47,7 @@ class run_trace {
     const auto room = run.template lease<char>(belay::tier::host, belay::trace_merge::room_bytes, "trace");
     if (run.rehearsing()) return;
     log_.emplace(spans);
+    room_ = spans.size();
     const auto& control = trainer.mesh().control();
     if (rank_ == 0) file_ = &*prepared.trace;
     // Ranks that are threads share the file, when the run fails.
@@ -63,7 +64,9 @@ class run_trace {
   /// Before a step, and after it, whether it was committed or comes again. Collective over the world.
   template <class Trainer>
   void begin(Trainer& trainer, std::size_t step) {
-    if (!log_ || !steps_.has(step)) return;
+    traces_ = log_ && steps_.has(step);
+    if (!traces_) return;
+    begin_ = log_->spans().size();
     trace_into(trainer, &*log_);
     step_ = log_->add({.name = "step", .number = static_cast<std::uint32_t>(step), .kind = belay::span_kind::step});
     if (step_ != nullptr) step_->begin_at(belay::span_log::now());
@@ -75,6 +78,14 @@ class run_trace {
     if (step_ != nullptr) step_->end_at(belay::span_log::now());
     trace_into(trainer, nullptr);
     if (step == steps_.last && how == end_of_step::committed) write(trainer);
+  }
+  /// Of the step that has begun last: whether it is traced; what the log has of it, as long as the trace lives.
+  [[nodiscard]] bool traces() const noexcept { return traces_; }
+  [[nodiscard]] std::span<const belay::traced_span> of_step() const noexcept { return log_->spans().subspan(begin_); }
+  /// Whether nothing more has room; then who looks at a traced step itself counts what the log would have forgotten.
+  [[nodiscard]] bool full() const noexcept { return log_->spans().size() == room_; }
+  void forget(std::size_t spans) noexcept {
+    for (; spans > 0; --spans) static_cast<void>(log_->add({}));
   }
   /// After the last step of the run, which may be before the last that is to be traced. Collective over the world.
   template <class Trainer>
@@ -122,6 +133,9 @@ class run_trace {
   belay::trace_file* file_ = nullptr;             // on rank 0
   belay::trace_file* file_of_failure_ = nullptr;  // where this rank can write to it alone
   belay::traced_span* step_ = nullptr;
+  std::size_t room_ = 0;   // spans of the log
+  std::size_t begin_ = 0;  // of the step that has begun last
+  bool traces_ = false;    // it
   bool written_ = false;
 };
 

@@ -20,6 +20,7 @@
 #include "train_moe/cuda_trainer.hpp"
 #include "train_moe/host_trainer.hpp"
 #include "train_moe/nccl_trainer.hpp"
+#include "train_moe/run_report.hpp"
 
 namespace train_moe {
 
@@ -93,6 +94,16 @@ device_placement found_devices(const command_line& line, const belay::launcher_e
   return out;
 }
 
+// The page of a run that has failed gets the reason that standard error gets. The rank that wrote the page has its own,
+// which is not the first cause's where ranks fail together, and one that is gone has none.
+void explain(prepared_run& prepared, const std::exception& problem) noexcept {
+  try {
+    if (prepared.report) prepared.report->explain(reason_of(problem));
+  } catch (const std::exception&) {
+    return;  // the run's problem is said, and the page's file has one of its own
+  }
+}
+
 // A page of ranks that were forked here: where the rank that writes it is gone, it does not say for ever that they run.
 void run_forked(int ranks, prepared_run& prepared) {
   const outlives_interrupts here;
@@ -138,16 +149,21 @@ int run_session(const command_line& given, char** argv) {
   prepared_run prepared(line, threads || found.rank == 0 ? voice::speaks : voice::silent, rehearsed);
   std::optional<belay::report_interruption> interruption;
   if (prepared.report && !forks) interruption.emplace(prepared.report->page_path());
-  if (line.placed && !line.placed->own()) {
-    run_cuda_session(prepared);
-  } else if (threads) {
-    run_ranks(belay::host::world{ranks, host_options(line)}, prepared);
-  } else if (mpi) {
-    run_mpi_session(prepared);
-  } else if (forks) {
-    run_forked(ranks, prepared);
-  } else {
-    run_ranks(belay::host::world::from_env(host_options(line)), prepared);
+  try {
+    if (line.placed && !line.placed->own()) {
+      run_cuda_session(prepared);
+    } else if (threads) {
+      run_ranks(belay::host::world{ranks, host_options(line)}, prepared);
+    } else if (mpi) {
+      run_mpi_session(prepared);
+    } else if (forks) {
+      run_forked(ranks, prepared);
+    } else {
+      run_ranks(belay::host::world::from_env(host_options(line)), prepared);
+    }
+  } catch (const std::exception& problem) {
+    if (threads || forks) explain(prepared, problem);
+    throw;
   }
   return stop && stop->followed() ? belay::exit_code_of_a_stop : 0;
 }

@@ -15,6 +15,7 @@
 #include "belay/report/page.hpp"
 #include "belay/report/trace_clock.hpp"
 #include "train_moe/arrivals.hpp"
+#include "train_moe/run_trace.hpp"
 
 namespace train_moe {
 
@@ -45,20 +46,27 @@ class wait_record {
     if (trainer.mesh().control().rank() == 0) found_.make_room();
   }
 
-  /// Around each step. A trace that begins later has the communications of its steps to itself.
+  /// Around each step. A trace that has begun before has the step's communications, and lends them, for as long as it
+  /// has room.
   template <class Trainer>
-  void begin(const Trainer& trainer) {
+  void begin(const Trainer& trainer, const run_trace& trace) {
     if constexpr (!Trainer::rehearsing()) {
       if (!watches_) return;
       now_ = 1 - now_;
       logs_[now_]->clear();
-      trainer.mesh().control().trace_into(&*logs_[now_]);
+      own_ = !trace.traces() || trace.full();
+      if (own_) trainer.mesh().control().trace_into(&*logs_[now_]);
     }
   }
   template <class Trainer>
-  void end(const Trainer& trainer) {
-    if constexpr (!Trainer::rehearsing())
-      if (watches_) trainer.mesh().control().trace_into(nullptr);
+  void end(const Trainer& trainer, run_trace& trace) {
+    if constexpr (!Trainer::rehearsing()) {
+      if (!watches_) return;
+      spans_[now_] = own_ ? logs_[now_]->spans() : trace.of_step();
+      if (!own_) return;
+      trainer.mesh().control().trace_into(nullptr);
+      if (trace.traces()) trace.forget(spans_[now_].size());
+    }
   }
   /// After a committed step: of the one before, because only of that everything that was started is over. Collective
   /// over the world.
@@ -66,7 +74,7 @@ class wait_record {
   void gather(const Trainer& trainer) {
     if (!watches_) return;
     std::fill(all_.begin(), all_.end(), 0.0);
-    found_.note(logs_[1 - now_]->spans(), static_cast<std::size_t>(trainer.mesh().control().rank()));
+    found_.note(spans_[1 - now_], static_cast<std::size_t>(trainer.mesh().control().rank()));
     trainer.mesh().control().all_reduce(all_, belay::sum);
     if (trainer.mesh().control().rank() == 0) found_.match();
   }
@@ -78,8 +86,10 @@ class wait_record {
   bool watches_ = false;
   std::span<double> all_;
   arrivals found_;
-  std::optional<belay::span_log> logs_[2];  // of this step, and of the one before
+  std::optional<belay::span_log> logs_[2];        // of this step, and of the one before
+  std::span<const belay::traced_span> spans_[2];  // theirs, or those of a trace
   std::size_t now_ = 0;
+  bool own_ = false;  // of this step: its own log, not that of a trace
 };
 
 }  // namespace train_moe

@@ -29,6 +29,9 @@ class page_ending {
   /// Blanks after it leave room for other words.
   static constexpr std::string_view running = "running    ";
   static constexpr std::string_view refresh = "<meta http-equiv=\"refresh\" content=\"10\">";
+  /// Around the reason of a page that says "failed", in every page.
+  static constexpr std::string_view reason = "<p class=\"bad\">", end_of_reason = "</p>";
+  static constexpr std::size_t most_reason = 4000;  // bytes
 
   /// Puts `words`, which are no longer than `running`, into the page at `path` where it says so. Any other page stays.
   static void write(const char* path, std::string_view words) noexcept {
@@ -53,9 +56,10 @@ class page_ending {
   }
 };
 
-/// While it lives a signal that ends this process makes a page that says "running" say "interrupted" first. One in a
-/// process at a time; signals that are handled or ignored already stay so. A signal handler is given a number and can
-/// be given nothing else, so what it finds is static.
+/// While it lives a signal that ends this process makes a page that says "running" say "interrupted" first, or "failed"
+/// where it is of an error of the process itself. What the page shows stays as it was drawn: a handler can interrupt
+/// whatever is being written, and may not read it. One in a process at a time; signals that are handled or ignored
+/// already stay so. A signal handler is given a number and can be given nothing else, so what it finds is static.
 class report_interruption {
  public:
   /// Of the page at `path`. Where another is watched, or the path is longer than a system's may be, it does nothing.
@@ -91,7 +95,10 @@ class report_interruption {
   }
 
  private:
-  static constexpr std::array ending{SIGINT, SIGTERM, SIGHUP};
+  static constexpr std::array ending{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
+  static constexpr bool is_of_others(int number) noexcept {
+    return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
+  }
   struct state {
     std::atomic<bool> used;
     pid_t owner;  // a forked child has a copy of all this
@@ -101,7 +108,8 @@ class report_interruption {
 
   static void on_signal(int number) {
     const int error = errno;
-    if (::getpid() == watched_page_.owner) page_ending::write(watched_page_.path, "interrupted");
+    if (::getpid() == watched_page_.owner)
+      page_ending::write(watched_page_.path, is_of_others(number) ? "interrupted" : "failed");
     ::raise(number);  // delivered when this handler returns, to what there is by default
     errno = error;
   }

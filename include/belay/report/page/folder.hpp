@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,6 +26,9 @@
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 #include "belay/report/output.hpp"
+#include "belay/report/page/ending.hpp"
+#include "belay/report/page/markup.hpp"
+#include "belay/report/text_buffer.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -96,8 +101,36 @@ class report_folder {
   /// Replaces the page: who reads it sees the old one or the new one. Allocates nothing.
   void replace_page(std::string_view text, where at = where::current()) const {
     const unique_fd file(open(temporary_path_, O_WRONLY | O_CREAT | O_TRUNC, at));
+    try {
+      write(file.get(), text, at);
+    } catch (const file_error&) {
+      ::unlink(temporary_path_.c_str());
+      throw;
+    }
+  }
+
+  /// Puts `why` into a page that says "failed", instead of the reason that it has: for whoever knows why the run as a
+  /// whole has failed, when the rank that wrote the page knows its own reason or is gone. Any other page stays.
+  void explain(std::string_view why, where at = where::current()) const {
+    std::ifstream in(page_path_, std::ios::binary);
+    std::string page{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    const std::size_t begin = page.find(page_ending::reason), end = page.find(page_ending::end_of_reason, begin);
+    if (end == page.npos || page.rfind("<p class=\"soft\">failed", begin) == page.npos) return;
+    std::string room(8 * page_ending::most_reason, ' ');
+    text_buffer shown(room);
+    page_markup(shown).text(why, page_ending::most_reason);
+    page.replace(begin, end - begin, std::string(page_ending::reason).append(shown.text()));
+    replace_page(page, at);
+  }
+
+ private:
+  static constexpr std::size_t most_line = std::size_t{1} << 24U;
+  static constexpr std::size_t least_room = std::size_t{1} << 16U;  // of a short run's page and samples
+
+  // And puts it into the page's place.
+  void write(int file, std::string_view text, where at) const {
     for (std::string_view rest = text; !rest.empty();) {
-      const ssize_t put = ::write(file.get(), rest.data(), rest.size());
+      const ssize_t put = ::write(file, rest.data(), rest.size());
       if (put < 0 && errno == EINTR) continue;
       if (put < 0)
         throw file_error(temporary_path_, text.size() - rest.size(), "cannot be written: " + error_text(errno), at);
@@ -106,10 +139,6 @@ class report_folder {
     if (std::rename(temporary_path_.c_str(), page_path_.c_str()) != 0)
       throw file_error(page_path_, 0, "cannot be replaced: " + error_text(errno), at);
   }
-
- private:
-  static constexpr std::size_t most_line = std::size_t{1} << 24U;
-  static constexpr std::size_t least_room = std::size_t{1} << 16U;  // of a short run's page and samples
 
   void expect_unused(where at) const {
     std::error_code wrong;

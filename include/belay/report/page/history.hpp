@@ -58,6 +58,7 @@ class report_history {
     if (!std::isfinite(value)) return;
     const std::size_t bucket = place(step);
     if (bucket == most_points) return;
+    trained_ = std::max(trained_, step);
     of(curve)[bucket].add({value, value, value, 1});
     last_[static_cast<std::size_t>(curve)] = value;
     known_[static_cast<std::size_t>(curve)] = current_[static_cast<std::size_t>(curve)] = true;
@@ -67,6 +68,7 @@ class report_history {
     if (count == 0) return;
     const std::size_t bucket = place(step);
     if (bucket == most_points) return;
+    if (mark != report_mark::refusal) trained_ = std::max(trained_, step);
     of(mark)[bucket] += static_cast<std::uint32_t>(std::min<std::uint64_t>(count, 1U << 20U));
     totals_[static_cast<std::size_t>(mark)] += count;
   }
@@ -75,6 +77,7 @@ class report_history {
   void begin_again() noexcept {
     std::fill_n(current_, report_curve_count, false);
     std::fill_n(current_peaks_, most_tiers, std::uint64_t{0});
+    std::fill_n(current_most_, most_tiers, std::uint64_t{0});
   }
 
   /// Bytes of tier `number` of the subject, and of its rows from `first` on. A bucket keeps the step with most.
@@ -89,6 +92,8 @@ class report_history {
     planned_[number] = std::max(planned_[number], bytes.planned);
     peaks_[number] = std::max(peaks_[number], bytes.peak);
     current_peaks_[number] = std::max(current_peaks_[number], bytes.peak);
+    current_most_[number] = std::max(current_most_[number], bytes.most);
+    trained_ = std::max(trained_, step);
     if (bytes.live < kept.live) return;
     kept.live = bytes.live;
     for (std::size_t i = 0; i < rows.size() && first + i < most_rows; ++i) {
@@ -98,6 +103,8 @@ class report_history {
   }
 
   [[nodiscard]] const step_buckets& buckets() const noexcept { return buckets_; }
+  /// The last step that was committed; 0: none was. A refused one has its mark and no more.
+  [[nodiscard]] std::uint64_t trained() const noexcept { return trained_; }
   [[nodiscard]] bool has(report_curve curve) const noexcept { return known_[static_cast<std::size_t>(curve)]; }
   /// Whether `last` is of the run as it goes on now, and of none before it.
   [[nodiscard]] bool current(report_curve curve) const noexcept { return current_[static_cast<std::size_t>(curve)]; }
@@ -111,6 +118,8 @@ class report_history {
   }
   [[nodiscard]] std::uint64_t peak(std::size_t number) const noexcept { return peaks_[number]; }
   [[nodiscard]] std::uint64_t current_peak(std::size_t number) const noexcept { return current_peaks_[number]; }
+  /// The largest peak of any rank; 0: not known.
+  [[nodiscard]] std::uint64_t current_most(std::size_t number) const noexcept { return current_most_[number]; }
   [[nodiscard]] std::uint64_t planned(std::size_t number) const noexcept { return planned_[number]; }
   [[nodiscard]] std::span<const report_tier> bytes(std::size_t number) const noexcept {
     return tier(number).first(buckets_.used());
@@ -167,6 +176,7 @@ class report_history {
   }
 
   step_buckets buckets_;
+  std::uint64_t trained_ = 0;
   std::span<point> curves_;         // [curve][bucket]
   std::span<report_tier> tiers_;    // [tier][bucket]
   std::span<std::uint64_t> rows_;   // [row][bucket]
@@ -177,6 +187,7 @@ class report_history {
   std::uint64_t totals_[report_mark_count] = {};
   std::uint64_t peaks_[most_tiers] = {};
   std::uint64_t current_peaks_[most_tiers] = {};
+  std::uint64_t current_most_[most_tiers] = {};
   std::uint64_t planned_[most_tiers] = {};  // the largest
   std::size_t tier_of_[most_rows] = {};
 };

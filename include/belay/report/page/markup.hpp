@@ -130,6 +130,10 @@ class page_markup {
     for (; value >= 1024 && unit < 6; ++unit) value /= 1024;
     return general(value, value >= 1000 && digits < 4 ? 4 : digits) << units[unit];
   }
+  /// A time that is known in seconds.
+  page_markup& seconds(double value) noexcept {
+    return value < 1 ? number(1e3 * value, 3) << " ms" : number(value, 3) << " s";
+  }
   page_markup& value(double value, page_unit unit, int digits = 4) noexcept {
     switch (unit) {
       case page_unit::share: return share(value, digits);

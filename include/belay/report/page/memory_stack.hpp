@@ -67,11 +67,11 @@ class memory_stack {
   // The largest purposes of the plan, in its order.
   void choose(const report_tier_rows& tier) {
     chosen_ = 0;
-    const tier_colours colours(*subject_, tier);
+    const tier_colours colours(*subject_);
     for (std::size_t row = 0; row < tier.count && tier.first + row < report_history::most_rows; ++row) {
       const auto ever = history_->row_bytes(tier.first + row);
       const std::size_t colour = colours.of(tier.first + row);
-      if (colour == tier_colours::most ||
+      if (colour == tier_colours::none ||
           std::none_of(ever.begin(), ever.end(), [](std::uint64_t bytes) { return bytes > 0; }))
         continue;
       colours_[chosen_] = colour;

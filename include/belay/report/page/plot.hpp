@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 
 #include "belay/core/config.hpp"
@@ -67,18 +68,22 @@ class page_plot {
   /// The same with other numbers below it.
   void end(std::uint64_t first, std::uint64_t last, std::string_view what) {
     *out_ << "</svg><div class=\"x\">";
-    const std::uint64_t all = last - first;
-    const std::uint64_t labels = all < 4 ? all : 4;
-    for (std::uint64_t i = 0; i <= labels; ++i) {
-      const auto share = labels == 0 ? 0.5 : static_cast<double>(i) / static_cast<double>(labels);
-      const auto past = labels == 0 ? 0 : static_cast<std::uint64_t>(std::llround(share * static_cast<double>(all)));
-      const double where = all == 0 ? 0.5 : static_cast<double>(past) / static_cast<double>(all);
-      const bool odd = labels == 4 && i % 2 == 1;
-      const bool begins = labels > 0 && i == 0, ends = labels > 0 && i == labels;
-      *out_ << "<span class=\"" << (begins ? "start" : ends ? "end" : odd ? "odd" : "only") << "\" style=\"left:";
-      out_->place(100 * where) << "%\">" << (i == 0 ? what : "") << first + past << "</span>";
+    const std::uint64_t all = last - first, step = step_of(all);
+    const std::uint64_t begin = step <= 2 ? first : (first + step - 1) / step * step;
+    const std::uint64_t labels = (last - begin) / step + 1;
+    for (std::uint64_t i = 0; i < labels; ++i) {
+      const std::uint64_t here = begin + i * step;
+      label(all == 0 ? 0.5 : static_cast<double>(here - first) / static_cast<double>(all), labels > 3 && i % 2 == 1);
+      *out_ << (i == 0 ? what : "") << here << "</span>";
     }
     *out_ << "</div></div></figure>\n";
+  }
+  /// The begin of a label below a picture, 0 to 1 from its left; its text follows, then `</span>`. On a narrow screen
+  /// labels that are `odd` are left out.
+  void label(double where, bool odd) {
+    const std::string_view side = where == 0 ? "start" : where > 0.97 ? "end" : "only";
+    *out_ << "<span class=\"" << side << (odd ? " odd" : "") << "\" style=\"left:";
+    out_->place(100 * where) << "%\">";
   }
 
   void point(double across, double up) {
@@ -87,6 +92,13 @@ class page_plot {
   }
 
  private:
+  // From label to label, of at most six: 1, 2 or 5 and zeros.
+  [[nodiscard]] static std::uint64_t step_of(std::uint64_t all) noexcept {
+    for (std::uint64_t power = 1;; power *= 10)
+      for (const std::uint64_t step : {power, 2 * power, 5 * power})
+        if (all / step <= 5) return step;
+  }
+
   page_markup* out_;
 };
 

@@ -81,7 +81,7 @@ class wait_bars {
           << "</b> <small>" << each.calls << (each.calls == 1 ? " call" : " calls");
       if (each.last_calls > 0)
         *out_ << "; rank " << each.last_rank << " came last in " << each.last_calls << ", and the others waited ";
-      if (each.last_calls > 0) time(each.last_seconds);
+      if (each.last_calls > 0) out_->seconds(each.last_seconds);
       *out_ << "</small></figcaption>\n<div class=\"bars\">";
       if (each.seconds.size() <= most_ranks) {
         for (std::size_t rank = 0; rank < each.seconds.size(); ++rank) bar(rank, each.seconds[rank], most);
@@ -124,14 +124,7 @@ class wait_bars {
   void bar_itself(double seconds, double most) {
     *out_ << "<div><i style=\"width:";
     out_->place(100 * std::clamp(seconds / most, 0.0, 1.0)) << "%\"></i></div><span class=\"n\">";
-    time(seconds);
-    *out_ << "</span>";
-  }
-  void time(double seconds) {
-    if (seconds < 1)
-      out_->number(1e3 * seconds, 3) << " ms";
-    else
-      out_->number(seconds, 3) << " s";
+    out_->seconds(seconds) << "</span>";
   }
 
   page_markup* out_;

@@ -60,7 +60,7 @@ struct report_subject {
   std::size_t ranks = 1;                   //
   std::size_t layers = 0;                  // with experts; 0: there are none
   std::size_t experts = 0;                 // of a layer
-  std::size_t shown_rank = 0;              // whose memory samples have, that with most
+  std::size_t shown_rank = 0;              // whose memory samples have, that with most in tier device
   std::vector<report_row> memory = {};     // rows of a tier follow each other
   std::vector<report_setting> setup = {};  // settings of the run
   std::string loss_unit = "nats a token";  //
@@ -71,9 +71,10 @@ struct report_tier {
   std::uint64_t live = 0;     // leased after the step
   std::uint64_t peak = 0;     // the most at once so far
   std::uint64_t planned = 0;  // the peak by the plan of the step; 0: as the subject has it
+  std::uint64_t most = 0;     // the largest peak of any rank; 0: not known
 };
 
-/// What a stage of a pipeline computes, and when: any unit, from any moment on.
+/// What a stage of a pipeline computes, and when: seconds, from any moment on.
 struct report_action {
   std::size_t stage = 0;
   std::size_t micro_batch = 0;

@@ -81,7 +81,7 @@ class step_picture {
  public:
   explicit step_picture(page_markup& out) noexcept : out_(&out), plot_(out) {}
 
-  /// Both schedules, a row a stage, from the same beginning and at the same scale.
+  /// Both schedules, a row a stage, from the same beginning and at the same scale, which is below the last.
   void schedules(const last_step& last) {
     if (last.executed().empty()) return;
     const double length = std::max(length_of(last.executed()), length_of(last.planned()));
@@ -90,8 +90,8 @@ class step_picture {
           << "</b> <small>idle time is shaded</small><span class=\"key area c0\">forward</span>"
           << "<span class=\"key area c2\">backward</span><span class=\"key area c9\">idle</span></figcaption>\n"
           << "<div class=\"schedules\">";
-    rows("executed", last.executed(), length);
-    if (!last.planned().empty()) rows("planned", last.planned(), length);
+    rows("executed", last.executed(), length, last.planned().empty() ? scale::below : scale::none);
+    if (!last.planned().empty()) rows("planned", last.planned(), length, scale::below);
     *out_ << "</div></figure>\n";
   }
 
@@ -156,11 +156,11 @@ class step_picture {
   // The largest purposes of the plan that have bytes, in its order and with the colours that they have over the run.
   void choose(const last_step& last, const report_tier_rows& tier, const report_subject& subject) noexcept {
     chosen_ = 0;
-    tier_colours colours(subject, tier);
+    const tier_colours colours(subject);
     for (std::size_t row = tier.first; row < tier.first + tier.count; ++row) {
       bool any = false;
       for (std::size_t moment = 0; moment < last.moments().size(); ++moment) any = any || last.live(moment, row) > 0;
-      if (const std::size_t colour = colours.of(row); any && colour < tier_colours::most) {
+      if (const std::size_t colour = colours.of(row); any && colour != tier_colours::none) {
         colours_[chosen_] = colour;
         rows_[chosen_++] = row;
       }
@@ -189,11 +189,18 @@ class step_picture {
     return out;
   }
 
-  void rows(std::string_view label, std::span<const report_action> actions, double length) {
+  enum class scale { none, below };
+  void rows(std::string_view label, std::span<const report_action> actions, double length, scale time) {
     std::size_t stages = 0;
     for (const report_action& each : actions) stages = std::max(stages, each.stage + 1);
     const double begin = begin_of(actions);
-    *out_ << "<span>" << label << "</span>";
+    *out_ << "<span>" << label << "</span><div class=\"plot stages" << (time == scale::below ? " timed" : "")
+          << "\" style=\"--rows:" << stages << "\"><div class=\"y\">";
+    for (std::size_t stage = 0; stage < stages; stage += (stages + 15) / 16) {
+      *out_ << "<span style=\"top:";
+      out_->place(100 * (of(stage) + 0.5) / of(stages)) << "%\">stage " << stage << "</span>";
+    }
+    *out_ << "</div>";
     plot_.open(label, 1000, 10 * stages);
     *out_ << "<path class=\"area c9\" d=\"";
     for (std::size_t stage = 0; stage < stages; ++stage) {
@@ -210,6 +217,17 @@ class step_picture {
       *out_ << "\"/>";
     }
     *out_ << "</svg>";
+    if (time == scale::below) times(length);
+    *out_ << "</div>";
+  }
+  void times(double length) {
+    const page_axis axis = page_axis::around(0, length, page_unit::number);
+    *out_ << "<div class=\"x\">";
+    for (int i = 0; i < axis.ticks() && axis.tick(i) <= length; ++i) {
+      plot_.label(axis.tick(i) / length, i % 2 == 1);
+      out_->seconds(axis.tick(i)) << "</span>";
+    }
+    *out_ << "</div>";
   }
   void box(double from, double to, std::size_t stage) {
     const double left = std::clamp(from, 0.0, 1.0) * 1000, right = std::clamp(to, 0.0, 1.0) * 1000;

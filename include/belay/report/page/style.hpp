@@ -14,13 +14,13 @@ inline constexpr std::string_view page_style = R"css(
 :root{color-scheme:light dark;--back:#f5f6f7;--card:#fff;--ink:#1b1f24;--soft:#5a636e;--line:#e2e5e9;--bad:#c4302b;
 --fine:#2b6cc4;
 --c0:#2b6cc4;--c1:#d2601a;--c2:#2c8f5b;--c3:#8a56c2;--c4:#b88a00;--c5:#1591a5;--c6:#c8437f;--c7:#7b6a56;
---c8:#3a424b;--c9:#a9b1ba;
+--c8:#3a424b;--c9:#a9b1ba;--c10:#8fb4e3;--c11:#e9b48c;--c12:#9a3b3b;--c13:#93c47d;
 --h0:#1d5fa8;--h1:#6ba3d6;--h2:#b9d5ec;--h3:#eceef0;--h4:#fbdcb5;--h5:#f5b06a;--h6:#e67e3c;--h7:#c84a26;
 --h8:#8c1f1f}
 @media (prefers-color-scheme:dark){:root{--back:#121519;--card:#1b2026;--ink:#e8ebee;--soft:#9ba5b0;--line:#2f363e;
 --bad:#ff7b72;--fine:#6aa9f5;
 --c0:#6aa9f5;--c1:#f0914e;--c2:#5cc48d;--c3:#b78ee8;--c4:#d9b13b;--c5:#4fc0d3;--c6:#ef82b0;--c7:#b7a48c;
---c8:#d3d9df;--c9:#66707b;
+--c8:#d3d9df;--c9:#66707b;--c10:#3f6fb5;--c11:#a8683a;--c12:#e06666;--c13:#7fae5f;
 --h0:#79b8f5;--h1:#4583bd;--h2:#2d5478;--h3:#2b3138;--h4:#5f452c;--h5:#96602a;--h6:#cd7b33;--h7:#ee8f62;
 --h8:#ffb3a3}}
 *{box-sizing:border-box}
@@ -32,6 +32,7 @@ h2{font-size:16px;margin:24px 0 8px}
 p{margin:4px 0}
 small,.note,.soft{color:var(--soft)}
 .bad{color:var(--bad);white-space:pre-line}
+.bad:empty{display:none}
 .tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(140px,1fr));gap:8px;margin:12px 0}
 .tiles div,figure,.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px;
 margin:0;min-width:0}
@@ -74,7 +75,11 @@ path.mark.fine{stroke:var(--fine)}
 border:1px solid var(--line);border-radius:8px;padding:10px 12px}
 .lanes svg{display:block;width:100%;height:16px}
 .schedules{display:grid;grid-template-columns:max-content 1fr;gap:10px 12px;align-items:center}
-.schedules svg{display:block;width:100%;height:88px}
+.plot.stages{padding:2px 4px 2px 66px}
+.plot.stages .y{top:2px;bottom:2px}
+.plot.timed{padding-bottom:22px}
+.plot.timed .y{bottom:22px}
+.plot.stages svg{height:clamp(48px,calc(var(--rows)*22px),352px)}
 path.action{fill:var(--c);stroke:var(--card);stroke-width:1px}
 .bars{display:grid;grid-template-columns:max-content 1fr max-content;gap:5px 12px;align-items:center}
 .bars i{display:block;height:10px;border-radius:2px;background:var(--c0)}
@@ -86,13 +91,14 @@ td.n{white-space:nowrap}
 th{color:var(--soft);font-weight:500}
 pre{white-space:pre-wrap;margin:0;font:12.5px/1.5 ui-monospace,monospace}
 @media (max-width:600px){main{padding:10px}.x .odd{display:none}.tiles{grid-template-columns:repeat(2,1fr)}
-.plot{padding-left:60px}.x{left:60px}.y{width:54px}}
+.plot,.plot.stages{padding-left:60px}.schedules{grid-template-columns:1fr}.x{left:60px}.y{width:54px}}
 )css";
 
 /// Classes of colours: what they mean to the rules above.
 inline constexpr std::string_view page_colours =
     ".c0{--c:var(--c0)}.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}.c5{--c:var(--c5)}"
     ".c6{--c:var(--c6)}.c7{--c:var(--c7)}.c8{--c:var(--c8)}.c9{--c:var(--c9)}"
+    ".c10{--c:var(--c10)}.c11{--c:var(--c11)}.c12{--c:var(--c12)}.c13{--c:var(--c13)}"
     ".h0{--c:var(--h0)}.h1{--c:var(--h1)}.h2{--c:var(--h2)}.h3{--c:var(--h3)}.h4{--c:var(--h4)}.h5{--c:var(--h5)}"
     ".h6{--c:var(--h6)}.h7{--c:var(--h7)}.h8{--c:var(--h8)}\n";
 

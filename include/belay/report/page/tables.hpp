@@ -81,11 +81,10 @@ class page_tables {
   /// The last values, one a tile.
   void tiles(const report_subject& subject, const report_history& history, std::span<const report_tier_rows> tiers) {
     *out_ << "<div class=\"tiles\">";
-    *out_ << "<div><b>" << history.buckets().last();
+    *out_ << "<div><b>" << history.trained();
     *out_ << "</b><span>";
     if (subject.steps > 0) *out_ << "of " << subject.steps << " ";
-    *out_ << ((subject.steps > 0 ? subject.steps : history.buckets().last()) == 1 ? "step" : "steps")
-          << "</span></div>";
+    *out_ << ((subject.steps > 0 ? subject.steps : history.trained()) == 1 ? "step" : "steps") << "</span></div>";
     tile(history, report_curve::loss, "loss");
     tile(history, report_curve::eval_loss, "eval loss");
     tile(history, report_curve::tokens_per_s, "tokens/s");
@@ -93,10 +92,14 @@ class page_tables {
     tile(history, report_curve::grad_norm, "gradient norm");
     tile(history, report_curve::bubble, "bubble", page_unit::share);
     for (std::size_t i = 0; i < tiers.size() && i < report_history::most_tiers; ++i) {
-      if (history.current_peak(i) == 0) continue;
+      const std::uint64_t of_any = history.current_most(i), most = of_any > 0 ? of_any : history.current_peak(i);
+      if (most == 0) continue;
       *out_ << "<div><b>";
-      out_->bytes(static_cast<double>(history.current_peak(i)), 3) << "</b><span>";
-      out_->text(tiers[i].tier, 20) << ", at most</span></div>";
+      out_->bytes(static_cast<double>(most), 3) << "</b><span>";
+      out_->text(tiers[i].tier, 20) << ", at most";
+      if (subject.ranks > 1 && of_any > 0) *out_ << " on any rank";
+      if (subject.ranks > 1 && of_any == 0) *out_ << " on rank " << subject.shown_rank;
+      *out_ << "</span></div>";
     }
     *out_ << "</div>\n";
   }

@@ -46,7 +46,7 @@ struct report_content {
 
 class page_writer {
  public:
-  static constexpr std::size_t most_text = 4000;  // bytes of a message or a sample
+  static constexpr std::size_t most_text = page_ending::most_reason;  // bytes of a message or a sample
 
   page_writer(text_buffer& to, const report_content& of) noexcept : out_(to), of_(&of) {}
 
@@ -80,7 +80,7 @@ class page_writer {
       out_ << "; a point of a curve is " << of_->history.buckets().each()
            << " steps: a line at their mean in a band from least to most";
     out_ << "</p>\n";
-    if (!of_->message.empty()) (out_ << "<p class=\"bad\">").text(of_->message, most_text) << "</p>\n";
+    (out_ << page_ending::reason).text(of_->message, most_text) << page_ending::end_of_reason << "\n";
     page_tables(out_).tiles(subject, of_->history, of_->tiers);
   }
 
@@ -88,14 +88,14 @@ class page_writer {
     switch (of_->state) {
       case report_state::running: out_ << page_ending::running; break;
       case report_state::finished: out_ << "finished"; break;
-      case report_state::stopped: out_ << "stopped at step " << of_->history.buckets().last() << " as asked"; break;
+      case report_state::stopped: out_ << "stopped at step " << of_->history.trained() << " as asked"; break;
       case report_state::failed: out_ << "failed"; break;
     }
   }
 
   void training() {
     page_curves curves(out_, of_->history);
-    if (of_->history.buckets().used() == 0) {
+    if (of_->history.trained() == 0) {
       out_ << "<section><h2>Training</h2>\n<p>No step was trained.</p></section>\n";
       return;
     }
@@ -114,9 +114,9 @@ class page_writer {
   }
 
   void memory() {
-    if (of_->tiers.empty() || of_->history.buckets().used() == 0) return;
+    if (of_->tiers.empty() || of_->history.trained() == 0) return;
     out_ << "<section><h2>Memory of rank " << of_->subject.shown_rank << "</h2>";
-    if (of_->subject.ranks > 1) out_ << "<p class=\"note\">The rank whose plan has most.</p>";
+    if (of_->subject.ranks > 1) out_ << "<p class=\"note\">The rank whose plan has most in tier device.</p>";
     out_ << "<div class=\"two\">\n";
     memory_stack stack(out_, of_->subject, of_->history);
     for (std::size_t i = 0; i < of_->tiers.size(); ++i) {
