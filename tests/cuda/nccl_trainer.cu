@@ -52,7 +52,8 @@ int main() {
     const record one = over_nccl({}, zero_stage::none);
     if (devices < 2) return 0;
     return has_losses_of_one(one, {.pipeline = 2}, zero_stage::optimizer_state) &&
-                   has_losses_of_one(one, {.data = 2}, zero_stage::parameters)
+                   has_losses_of_one(one, {.data = 2}, zero_stage::parameters) &&
+                   has_losses_of_one(one, {.expert = 2}, zero_stage::gradients)
                ? 0
                : 1;
   } catch (const belay::backend_error& problem) {
