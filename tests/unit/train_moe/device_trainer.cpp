@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #include "belay/backend/cuda.hpp"
 #include "belay/backend/host.hpp"
@@ -15,6 +17,8 @@
 #include "belay/train/launch.hpp"
 #include "fakes/cuda/fake_api.hpp"
 #include "fakes/nccl/fake_nccl.hpp"
+#include "laws/support/pairwise.hpp"
+#include "test_length.hpp"
 #include "unit/report/support/trace_format.hpp"
 #include "unit/train/support/directory.hpp"
 #include "unit/train_moe/support/small_training.hpp"
@@ -79,6 +83,47 @@ void check_run(const options& run) {
 }
 void check_mesh(belay::axes mesh, belay::zero_stage zero) { check_run(small_run(mesh, zero)); }
 
+// What a run may be: of each column one value. The last says whether its ranks share a device.
+constexpr belay::axes meshes[] = {
+    {}, {.pipeline = 2}, {.data = 2}, {.pipeline = 2, .data = 2}, {.data = 2, .expert = 2}};
+constexpr belay::tier tiers[] = {belay::tier::device, belay::tier::pinned, belay::tier::host, belay::tier::file};
+enum columns : std::size_t {
+  mesh,
+  zero,
+  recompute,
+  optimizer_tier,
+  share_tier,
+  activation_tier,
+  devices,
+  column_count
+};
+constexpr unsigned values_of[column_count] = {5, 4, 3, 4, 4, 4, 2};
+using row_type = laws::setting_row<column_count>;
+
+options run_of(const row_type& row) {
+  options run = small_run(meshes[row[mesh]], static_cast<belay::zero_stage>(row[zero]));
+  run.recompute = static_cast<recompute_kind>(row[recompute]);
+  run.optimizer_tier = tiers[row[optimizer_tier]];
+  run.activation_tier = tiers[row[activation_tier]];
+  if (run.zero >= belay::zero_stage::gradients) run.gradient_tier = tiers[row[share_tier]];
+  if (run.zero >= belay::zero_stage::parameters) run.parameter_tier = tiers[row[share_tier]];
+  return run;
+}
+// Rows in which every two values of two columns meet that can.
+std::vector<row_type> pairwise_rows() {
+  std::vector<row_type> all;
+  unsigned count = 1;
+  for (const unsigned values : values_of) count *= values;
+  for (unsigned number = 0; number < count; ++number) {
+    unsigned rest = number;
+    row_type row;
+    for (std::size_t c = 0; c < column_count; ++c) row[c] = rest % values_of[c], rest /= values_of[c];
+    const bool has_shares = static_cast<belay::zero_stage>(row[zero]) >= belay::zero_stage::gradients;
+    if (has_shares || row[share_tier] == 0) all.push_back(row);
+  }
+  return laws::pairwise(all);
+}
+
 }  // namespace
 
 TEST_CASE("the trainer over a device has the bits of the host: one rank") { check_mesh({}, belay::zero_stage::none); }
@@ -99,6 +144,22 @@ TEST_CASE("the trainer over a device has the bits of the host: what lives in low
   run.optimizer_tier = run.gradient_tier = belay::tier::host;
   run.parameter_tier = run.activation_tier = belay::tier::pinned;
   check_run(run);
+}
+TEST_CASE("the trainer over devices has the bits of the host: meshes, ZeRO, recompute and tiers pairwise") {
+  const std::vector<row_type> rows = pairwise_rows();
+  const std::size_t step = is_soak() ? 1 : only_a_sample() ? 9 : 4;
+  for (std::size_t k = 0; k < rows.size(); k += step) {
+    CAPTURE(k);
+    const train_bench::directory folder;
+    options run = run_of(rows[k]);
+    if (uses_files(run)) run.tier_folder = folder.path;
+    INFO(run.mesh.text() << ", zero " << static_cast<int>(run.zero) << ", recompute " << rows[k][recompute]
+                         << ", optimizer " << name(run.optimizer_tier) << ", parameters " << name(run.parameter_tier)
+                         << ", gradients " << name(run.gradient_tier) << ", activations " << name(run.activation_tier));
+    const fakes::device_options how = k % 2 == 0 ? fakes::device_options{fakes::work_order::late}
+                                                 : fakes::device_options{fakes::work_order::random, k};
+    CHECK((rows[k][devices] == 0 ? on_device(run, how) : on_devices(run, how)) == on_host(run));
+  }
 }
 TEST_CASE("a traced step of the trainer over a device has its ranks' layers and actions, and the bits of others") {
   const train_bench::directory folder;
