@@ -11396,6 +11396,7 @@ class bucket_layout {
     std::size_t count = 0;             // with padding between parameters
     std::vector<std::size_t> members;  // parameter numbers, in the order of memory
     std::vector<std::size_t> counts;   // elements per rank of the family; only for sharded families, else empty
+    std::vector<std::size_t> before;   // and of the ranks before each
     std::size_t reduced_at = 0;        // element offset in the gradients' memory of where it is reduced
   };
 
@@ -11483,7 +11484,7 @@ class bucket_layout {
     std::size_t from = b.first;
     std::size_t to = b.first + b.count;
     if (!b.counts.empty()) {
-      for (std::size_t r = 0; r < rank; ++r) from += b.counts[r];
+      from += b.before[rank];
       to = from + b.counts[rank];
     }
     for (std::size_t parameter : b.members) {
@@ -11558,6 +11559,8 @@ class bucket_layout {
                   [&](std::size_t rank, std::size_t units) { b.counts[rank] += units * unit; });
       if (tail > 0) shares.give(1, tail, [&](std::size_t rank, std::size_t) { b.counts[rank] += padded(tail); });
     }
+    b.before = std::vector<std::size_t>(family.ranks);
+    for (std::size_t rank = 1; rank < family.ranks; ++rank) b.before[rank] = b.before[rank - 1] + b.counts[rank - 1];
   }
 
   // In place; in a checked build behind all gradients, which are kept.
@@ -11637,7 +11640,7 @@ class bucket_places {
       one.own = b.count;
       if (!b.counts.empty()) {
         const std::size_t rank = rank_in_family[b.family];
-        for (std::size_t r = 0; r < rank; ++r) one.before += b.counts[r];
+        one.before = b.before[rank];
         one.own = b.counts[rank];
       }
       if (family.divides_values()) one.values_in = family.values;
@@ -26116,20 +26119,22 @@ struct plan_table {
   std::span<const std::string_view> suggestions = {};  // what would need less; shown only where a budget is exceeded
 };
 
-/// "12.5 MiB", in the unit that leaves one to four digits before the point.
+/// Tenths of `unit` that `bytes` are, to the nearest: the digits before and after the point of all sizes that are
+/// printed.
+[[nodiscard]] constexpr std::uint64_t tenths_of(std::uint64_t bytes, std::uint64_t unit) noexcept {
+  return bytes / unit * 10 + (bytes % unit * 10 + unit / 2) / unit;
+}
+
+/// "12.5 MiB", to the nearest tenth, in the unit that leaves one to four digits before the point.
 [[nodiscard]] inline std::string bytes_text(std::uint64_t bytes) {
-  constexpr std::string_view units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " B";
+  constexpr std::string_view units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   std::size_t unit = 0;
-  std::uint64_t whole = bytes;
-  std::uint64_t rest = 0;
-  while (whole >= 1024) {
-    rest = whole % 1024;
-    whole /= 1024;
-    ++unit;
-  }
-  std::string text = std::to_string(whole);
-  if (unit != 0) text += "." + std::to_string(rest * 10 / 1024);
-  return text + " " + std::string(units[unit]);
+  std::uint64_t size = 1024;
+  // What would be rounded to 1024 of a unit is one of the next.
+  for (; unit + 1 < std::size(units) && tenths_of(bytes, size) >= 10240; ++unit) size *= 1024;
+  const std::uint64_t tenths = tenths_of(bytes, size);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " " + std::string(units[unit]);
 }
 
 /// Formats plan tables. It builds strings, so it is not for every step.
@@ -29668,17 +29673,20 @@ class step_line {
 
   [[nodiscard]] std::span<char> room() noexcept { return {room_.data(), room_.size()}; }
 
-  static double mebibytes(std::span<const std::uint64_t> ranks) noexcept {
+  // Of the rank that has most.
+  static text_buffer& put_mebibytes(text_buffer& line, std::span<const std::uint64_t> ranks) noexcept {
     std::uint64_t largest = 0;
     for (std::uint64_t bytes : ranks) {
       if (bytes > largest) largest = bytes;
     }
-    return static_cast<double>(largest) / (1024.0 * 1024.0);
+    const std::uint64_t tenths = tenths_of(largest, std::uint64_t{1} << 20U);
+    return line.put(tenths / 10).put('.').put(tenths % 10);
   }
 
   static void tier(text_buffer& line, std::string_view name, const tier_report& report) noexcept {
-    line.put("  ").put(name).put(' ').put_fixed(mebibytes(report.live), 1).put('/');
-    line.put_fixed(mebibytes(report.peak), 1).put('/').put_fixed(mebibytes(report.planned), 1).put(" MiB");
+    put_mebibytes(line.put("  ").put(name).put(' '), report.live);
+    put_mebibytes(line.put('/'), report.peak);
+    put_mebibytes(line.put('/'), report.planned).put(" MiB");
   }
 
   static void bytes(json_line& line, std::string_view key, const step_report& report,

@@ -85,6 +85,12 @@ int show_plan(const question& asked, const planner& plans) {
   return does_not_fit;
 }
 
+// A search that does not rehearse all that could fit says so.
+std::string cut_text(const fit_result& result) {
+  if (result.how == fit_result::end::all_tried) return "";
+  return "the search ended after " + grouped(result.rehearsals) + " rehearsals: others may fit";
+}
+
 int show_fit(const question& asked, const planner& plans) {
   const fit_result result = fit::of(plans, asked);
   if (!result.found.empty()) draw(asked, result.found.front());
@@ -94,18 +100,23 @@ int show_fit(const question& asked, const planner& plans) {
       answers.push_back(json_of(each));
       answers.back()["flags"] = flags_of(each.run);
     }
-    put_json({{"tried", result.tried}, {"fits", !result.found.empty()}, {"answers", answers}});
+    put_json({{"tried", result.tried},
+              {"rehearsals", result.rehearsals},
+              {"cut_short", result.how == fit_result::end::cut_short},
+              {"fits", !result.found.empty()},
+              {"answers", answers}});
   } else if (!result.found.empty()) {
     put(model_text(plans.model()) + grouped(result.tried) + " settings of " + grouped(*asked.ranks) +
         " ranks were tried, " + grouped(asked.run.global_batch) + " sequences of " + grouped(asked.run.sequence) +
         " tokens a step; predicted with " + constants_text(asked.constants) + "\n\n" +
-        search_text(result.found, asked.limit));
+        search_text(result.found, asked.limit) + (cut_text(result).empty() ? "" : cut_text(result) + "\n"));
   }
   if (!result.found.empty()) return planned;
   complain("nothing fits: of " + grouped(result.tried) + " settings of " + grouped(*asked.ranks) +
            " ranks what needs least of the device is " + flags_of(result.least.run) + ". " +
            shortage_text(result.least, asked.limit) +
-           ". More --ranks, a larger budget, a shorter --sequence, or --tier with a larger budget there");
+           ". More --ranks, a larger budget, a shorter --sequence, or --tier with a larger budget there" +
+           (cut_text(result).empty() ? "" : "; " + cut_text(result)));
   return does_not_fit;
 }
 

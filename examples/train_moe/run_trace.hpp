@@ -39,7 +39,7 @@ class run_trace {
   /// All ranks of the run make one, after the trainer. `prepared` outlives it.
   template <class Trainer>
   run_trace(prepared_run& prepared, Trainer& trainer)
-      : steps_(prepared.line.trace_steps), rank_(trainer.mesh().control().rank()) {
+      : steps_(prepared.line.trace_steps), rank_(belay::layout_rank(trainer.mesh().control())) {
     if (prepared.line.trace.empty()) return;
     auto& run = trainer.run();
     const auto spans =

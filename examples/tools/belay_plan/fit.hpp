@@ -21,6 +21,8 @@ struct fit_result {
   std::vector<plan_result> found;  // fastest first, one of each mesh and micro-batch
   plan_result least;               // where none is: what needs least of the device
   std::size_t tried = 0;
+  std::size_t rehearsals = 0;
+  enum class end { all_tried, cut_short } how = end::all_tried;
 };
 
 class fit {
@@ -28,8 +30,11 @@ class fit {
   [[nodiscard]] static fit_result of(const planner& plans, const question& asked) { return fit(plans, asked).search(); }
 
  private:
-  static constexpr std::size_t most_rehearsals = 40;
-  static constexpr double slack = 1.25;  // of formulas, where a rehearsal says what is so
+  // By so much more than the formula allows a rehearsal may still fit: of large models the two differ by some percent,
+  // of small ones, whose buckets and batches count, by up to a fifth.
+  static constexpr double slack = 1.25;
+  // Calls of layers in all rehearsals of a search: what takes some seconds.
+  static constexpr count most_calls = count{1} << 15U;
 
   fit(const planner& plans, const question& asked) : plans_(&plans), asked_(&asked) {}
 
@@ -43,34 +48,47 @@ class fit {
       throw belay::input_error("--global-batch " + std::to_string(asked_->run.global_batch) +
                                " cannot be divided by any mesh of " + std::to_string(*asked_->ranks) +
                                " ranks: take a multiple of " + std::to_string(*asked_->ranks));
-    try_in_order(all);
-    if (out_.found.empty() && rehearses) {
+    rehearsed_.resize(out_.tried);
+    try_in_order(all, most_calls);
+    if (out_.found.empty() && out_.how == fit_result::end::cut_short) {
       std::sort(all.begin(), all.end(), [](const candidate& a, const candidate& b) {
         return a.bytes != b.bytes ? a.bytes < b.bytes : a.number < b.number;
       });
-      tried_ = most_rehearsals / 2;
-      try_in_order(all);
+      try_in_order(all, most_calls + most_calls / 2);
     }
     if (out_.found.empty()) out_.least = plans_->plan(search.least().run);
     return std::move(out_);
   }
 
-  void try_in_order(const std::vector<candidate>& all) {
+  void try_in_order(const std::vector<candidate>& all, count most) {
     for (const candidate& each : all) {
-      if (out_.found.size() == asked_->top || tried_ == most_rehearsals) return;
-      if (std::any_of(out_.found.begin(), out_.found.end(),
-                      [&](const plan_result& one) { return same_shape(one.run, each.run); }))
+      if (out_.found.size() == asked_->top) return;
+      if (rehearsed_[each.number] || std::any_of(out_.found.begin(), out_.found.end(),
+                                                 [&](const plan_result& one) { return same_shape(one.run, each.run); }))
         continue;
+      if (calls_ >= most) {
+        out_.how = fit_result::end::cut_short;
+        return;
+      }
       plan_result one = plans_->plan(each.run);
-      if (one.rehearsed()) ++tried_;
+      if (one.rehearsed()) {
+        rehearsed_[each.number] = true;
+        ++out_.rehearsals;
+        calls_ += calls_of(each.run);
+      }
       if (!one.shortage(asked_->limit)) out_.found.push_back(std::move(one));
     }
+  }
+  // One rank of each stage is rehearsed, and what each rank owns is counted.
+  [[nodiscard]] count calls_of(const setting& run) const noexcept {
+    return plans_->model().layers * (run.micro_batches() + run.ranks() / 128 + 1);
   }
 
   const planner* plans_;
   const question* asked_;
   fit_result out_;
-  std::size_t tried_ = 0;  // rehearsals
+  std::vector<bool> rehearsed_;  // by the candidates' numbers
+  count calls_ = 0;
 };
 
 }  // namespace belay_plan

@@ -24,6 +24,12 @@ recompute_kind recompute_of(const std::string& text) {
   return recompute_kind::none;
 }
 
+// A time that follows from it is a number, and so are the tokens a second.
+double usable(double value, const std::string& given, double least, double most, const char* range) {
+  if (value >= least && value <= most) return value;
+  throw input_error(given + " is no constant that a time can be predicted with: it can be " + range);
+}
+
 tiers parse_offload(const std::string& text, const std::string& otherwise) {
   train_moe::options parsed;
   train_moe::parse_offload(text, otherwise, parsed);
@@ -140,11 +146,15 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
     throw input_error("--tier " + offload_tier + " is the tier of an --offload that names none: say what is offloaded");
   if (!alpha.empty())
     out.constants.alpha =
-        input::measured(alpha, "--alpha", {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}}, "10us");
+        usable(input::measured(alpha, "--alpha", {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}}, "10us"),
+               "--alpha " + alpha, 1e-15, 1e6, "1e-6ns to 1e6s");
   if (!beta.empty())
-    out.constants.bandwidth = input::measured(
-        beta, "--beta", {{"B/s", 1}, {"KB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}, {"TB/s", 1e12}}, "50GB/s");
-  if (!flops.empty()) out.constants.flops = input::flops_of(flops, "--flops");
+    out.constants.bandwidth =
+        usable(input::measured(beta, "--beta",
+                               {{"B/s", 1}, {"KB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}, {"TB/s", 1e12}}, "50GB/s"),
+               "--beta " + beta, 1, 1e18, "1B/s to 1e6TB/s");
+  if (!flops.empty())
+    out.constants.flops = usable(input::flops_of(flops, "--flops"), "--flops " + flops, 1, 1e21, "1FLOPS to 1e6PFLOPS");
   return out;
 }
 

@@ -74,6 +74,7 @@ using nlohmann::ordered_json;
   return {{"model", json_of(plan.model)},
           {"run", json_of(plan.run)},
           {"rehearsed", plan.rehearsed()},
+          {"rehearsed_ranks", plan.rehearsed_ranks},
           {"why_estimate", plan.rehearsed() ? ordered_json() : ordered_json(plan.why_estimate)},
           {"checks", static_cast<int>(belay::checks)},
           {"classes", classes},

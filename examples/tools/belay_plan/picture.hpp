@@ -149,11 +149,20 @@ class plan_picture {
     }
     const char* const centred = "text-anchor=\"middle\"";
     out += text(middle, bottom + 15, "stage " + std::to_string(one.stage), centred);
-    const std::string ranks = ranks_text(one.ranks);
-    if (static_cast<double>(ranks.size()) * 6 < width / static_cast<double>(bars_.size()))
-      out += text(middle, bottom + 29, ranks, "text-anchor=\"middle\" fill=\"#777\" font-size=\"10\"");
-    if (bars_.size() <= 8) out += text(middle, y - 4, belay::bytes_text(one.total(in)), centred);
+    out +=
+        text(middle, bottom + 29, shortened_ranks(one.ranks), "text-anchor=\"middle\" fill=\"#777\" font-size=\"10\"");
+    out += text(middle, y - 4, belay::bytes_text(one.total(in)),
+                bars_.size() <= 8 ? centred : "text-anchor=\"middle\" font-size=\"11\"");
   }
+  // As many ranges as there is room for below a bar, at least the first.
+  [[nodiscard]] std::string shortened_ranks(const std::vector<rank_range>& ranks) const {
+    std::size_t most = 4;
+    while (most > 1 && static_cast<double>(ranks_text(ranks, most).size()) * 5.5 > room()) --most;
+    std::string out = ranks_text(ranks, most);
+    if (static_cast<double>(out.size()) * 5.5 > room()) out = ranks_text({ranks.front()}) + "+";
+    return out;
+  }
+  [[nodiscard]] double room() const noexcept { return width / static_cast<double>(bars_.size()) - 4; }
 
   // As it is played with the predicted times.
   [[nodiscard]] double schedule(std::string& out, double y) const {

@@ -75,6 +75,7 @@ struct plan_result {
   architecture model;
   setting run;
   std::string why_estimate;  // why it was not rehearsed; empty: it was
+  std::size_t rehearsed_ranks = 0;
   std::vector<rank_class> classes;
   std::vector<stage_states> states;  // by stage
   time_constants constants;
@@ -131,12 +132,12 @@ struct plan_result {
   return out;
 }
 
-/// "0-3, 8", of ranks in order.
-[[nodiscard]] inline std::string ranks_text(const std::vector<rank_range>& ranks) {
+/// "0-3, 8", of ranks in order; "0-3, ..." of more than `most` ranges.
+[[nodiscard]] inline std::string ranks_text(const std::vector<rank_range>& ranks, std::size_t most = 4) {
   std::string out;
   std::size_t shown = 0;
   for (const rank_range& each : ranks) {
-    if (++shown > 4) return out + ", ...";
+    if (++shown > most) return out + ", ...";
     out += (out.empty() ? "" : ", ") + std::to_string(each.first) +
            (each.last > each.first ? "-" + std::to_string(each.last) : "");
   }

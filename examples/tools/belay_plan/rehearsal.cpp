@@ -109,6 +109,7 @@ plan_result planner::plan(const setting& run) const {
       const belay::rehearsal_result rehearsed = train_moe::planned_run(line_of(config_, run));
       plan_result out = plan_without_bytes(model_, run, with_);
       out.classes = classes_of(rehearsed.plan, run);
+      out.rehearsed_ranks = rehearsed.rehearsed;
       return out;
     } catch (const belay::error& problem) {
       why = "the rehearsal was refused: " + what_of(problem);

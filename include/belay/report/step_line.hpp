@@ -20,6 +20,7 @@
 #include "belay/core/view.hpp"
 #include "belay/report/json_line.hpp"
 #include "belay/report/text_buffer.hpp"
+#include "belay/train/plan_table.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -151,17 +152,20 @@ class step_line {
 
   [[nodiscard]] std::span<char> room() noexcept { return {room_.data(), room_.size()}; }
 
-  static double mebibytes(std::span<const std::uint64_t> ranks) noexcept {
+  // Of the rank that has most.
+  static text_buffer& put_mebibytes(text_buffer& line, std::span<const std::uint64_t> ranks) noexcept {
     std::uint64_t largest = 0;
     for (std::uint64_t bytes : ranks) {
       if (bytes > largest) largest = bytes;
     }
-    return static_cast<double>(largest) / (1024.0 * 1024.0);
+    const std::uint64_t tenths = tenths_of(largest, std::uint64_t{1} << 20U);
+    return line.put(tenths / 10).put('.').put(tenths % 10);
   }
 
   static void tier(text_buffer& line, std::string_view name, const tier_report& report) noexcept {
-    line.put("  ").put(name).put(' ').put_fixed(mebibytes(report.live), 1).put('/');
-    line.put_fixed(mebibytes(report.peak), 1).put('/').put_fixed(mebibytes(report.planned), 1).put(" MiB");
+    put_mebibytes(line.put("  ").put(name).put(' '), report.live);
+    put_mebibytes(line.put('/'), report.peak);
+    put_mebibytes(line.put('/'), report.planned).put(" MiB");
   }
 
   static void bytes(json_line& line, std::string_view key, const step_report& report,

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,20 +48,22 @@ struct plan_table {
   std::span<const std::string_view> suggestions = {};  // what would need less; shown only where a budget is exceeded
 };
 
-/// "12.5 MiB", in the unit that leaves one to four digits before the point.
+/// Tenths of `unit` that `bytes` are, to the nearest: the digits before and after the point of all sizes that are
+/// printed.
+[[nodiscard]] constexpr std::uint64_t tenths_of(std::uint64_t bytes, std::uint64_t unit) noexcept {
+  return bytes / unit * 10 + (bytes % unit * 10 + unit / 2) / unit;
+}
+
+/// "12.5 MiB", to the nearest tenth, in the unit that leaves one to four digits before the point.
 [[nodiscard]] inline std::string bytes_text(std::uint64_t bytes) {
-  constexpr std::string_view units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " B";
+  constexpr std::string_view units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   std::size_t unit = 0;
-  std::uint64_t whole = bytes;
-  std::uint64_t rest = 0;
-  while (whole >= 1024) {
-    rest = whole % 1024;
-    whole /= 1024;
-    ++unit;
-  }
-  std::string text = std::to_string(whole);
-  if (unit != 0) text += "." + std::to_string(rest * 10 / 1024);
-  return text + " " + std::string(units[unit]);
+  std::uint64_t size = 1024;
+  // What would be rounded to 1024 of a unit is one of the next.
+  for (; unit + 1 < std::size(units) && tenths_of(bytes, size) >= 10240; ++unit) size *= 1024;
+  const std::uint64_t tenths = tenths_of(bytes, size);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " " + std::string(units[unit]);
 }
 
 /// Formats plan tables. It builds strings, so it is not for every step.

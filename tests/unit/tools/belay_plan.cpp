@@ -3,6 +3,7 @@
 // The built belay-plan beside the trainer whose runs it plans, and as whoever uses it wrongly sees it.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 
 #include "tools/belay_plan/config.hpp"
 #include "tools/belay_plan/plan.hpp"
+#include "tools/belay_plan/search.hpp"
 #include "tools/belay_plan/text.hpp"
 #include "unit/tools/program_output.hpp"
 
@@ -174,6 +176,49 @@ TEST_CASE("an answer of --fit is a plan that fits, and where nothing fits the ex
   CHECK(has(run(program + "gpt2 --budget device=1MiB"), "tier device: rank 0 needs " + std::to_string(needed)));
 }
 
+// Of each setting in the order of predicted time, whatever a formula says of its bytes, is asked whether it fits.
+TEST_CASE("a search has the answers of one that rehearses every setting") {
+  using namespace belay_plan;
+  for (const std::string model : {"tiny", "small"}) {
+    const bool tiny = model == "tiny";
+    setting base;
+    base.global_batch = 4;
+    base.sequence = 8;
+    const std::string budget = tiny ? "device=16MiB" : "device=330MiB";
+    plan_search search(config_reader::read(config_of(model)), base, tiny ? 4 : 2, {}, {});
+    std::vector<setting> found;
+    for (const candidate& each : search.run()) {
+      if (found.size() == 2) break;
+      if (std::any_of(found.begin(), found.end(), [&](const setting& one) { return same_shape(one, each.run); }))
+        continue;
+      if (run(program + model + " " + flags_of(each.run) + " --budget " + budget + " --json 2>&1").code == 0)
+        found.push_back(each.run);
+    }
+    const json answers = planned(model + " --global-batch 4 --sequence 8 --top 2 --fit " + budget + " --ranks " +
+                                 (tiny ? "4" : "2"))["answers"];
+    REQUIRE(answers.size() == found.size());
+    for (std::size_t i = 0; i < found.size(); ++i) CHECK(answers[i]["flags"] == flags_of(found[i]));
+  }
+}
+
+// What a search of a thousand ranks takes is counted, not timed.
+TEST_CASE("one rank of each stage is rehearsed, and a search rehearses little") {
+  CHECK(planned("tiny --mesh pp=2,dp=2,ep=2 --sequence 8 --zero 3 --micro-batch-size 2")["rehearsed_ranks"] == 2);
+  CHECK(planned("small --mesh dp=3 --sequence 8 --zero 1 --offload optimizer")["rehearsed_ranks"] == 1);
+  const json fast = planned("mixtral-8x7b --ranks 1024 --fit device=80GiB --top 2");
+  CHECK(fast["rehearsals"] < 40);
+  CHECK(fast["cut_short"] == false);
+  for (const json& each : fast["answers"]) {
+    CHECK(each["rehearsed"] == true);
+    CHECK(each["rehearsed_ranks"] == each["run"]["mesh"]["pp"]);
+  }
+  const json many = planned("mixtral-8x7b --ranks 64 --global-batch 128 --fit device=80GiB --top 3");
+  CHECK(many["answers"].size() == 3);
+  CHECK(many["rehearsals"] < 40);
+  const json none = planned("mixtral-8x7b --ranks 64 --global-batch 128 --fit device=1GiB", 3);
+  CHECK(none["rehearsals"] == 0);
+}
+
 TEST_CASE("constants are printed, and change the prediction alone") {
   const json plan = planned("llama-3-8b --ranks 8 --zero 1");
   const json other = planned("llama-3-8b --ranks 8 --zero 1 --alpha 1ms --beta 1GB/s --flops 1PFLOPS");
@@ -227,6 +272,18 @@ TEST_CASE("a picture has every class, the budget and the schedule") {
   CHECK(svg.find("nan") == std::string::npos);
   CHECK(svg.find(">31</text>") != std::string::npos);  // all micro-batches have their numbers
   CHECK(svg.find(">512.0 MiB</text>") != std::string::npos);
+  // Of sixteen classes each bar has its bytes and its first ranks.
+  CHECK(run(program + "small --mesh pp=8,ep=2 --micro-batch-size 2 --sequence 8 --svg " + path).code == 0);
+  std::ifstream again(path);
+  std::size_t bars = 0, totals = 0, ranks = 0;
+  for (std::string line; std::getline(again, line);) {
+    bars += line.find(">stage ") != std::string::npos && line.find("middle") != std::string::npos ? 1U : 0U;
+    totals += line.find("font-size=\"11\"") != std::string::npos && line.find("iB<") != std::string::npos ? 1U : 0U;
+    ranks += line.find("#777") != std::string::npos ? 1U : 0U;
+  }
+  CHECK(bars == 32);  // of two tiers
+  CHECK(totals == bars);
+  CHECK(ranks == bars);
   const outcome refused = run(program + "tiny --svg " + (folder / "no/plan.svg"));
   CHECK(refused.code == 1);  // as all output that cannot be written
   CHECK(has(refused, "no/plan.svg"));
@@ -274,6 +331,11 @@ TEST_CASE("what makes no sense is refused with the flag and what would work") {
            wrong{"gpt2 --top 3", "--top says how many answers --fit shows"},
            wrong{"gpt2 --beta 50", "--beta is a number larger than 0 with its unit, as in 50GB/s, not '50'"},
            wrong{"gpt2 --alpha 0us", "--alpha is a number larger than 0"},
+           wrong{"gpt2 --flops 1e-300",
+                 "--flops 1e-300 is no constant that a time can be predicted with: it can be 1FLOPS"},
+           wrong{"gpt2 --flops 1e300", "--flops 1e300 is no constant"},
+           wrong{"gpt2 --beta 1e-300GB/s", "--beta 1e-300GB/s is no constant"},
+           wrong{"gpt2 --alpha 1e300s", "--alpha 1e300s is no constant"},
            wrong{"gpt2 --expert-capacity 0.5", "--expert-capacity is a factor"},
            wrong{"gpt2 --jsno", "--jsno"},
        }) {

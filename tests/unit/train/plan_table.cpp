@@ -40,7 +40,7 @@ TEST_CASE("a refusal says which rank is short by how much, and what would help")
   const belay::plan_printer printer({rows, budgets, suggestions});
   CHECK(!printer.fits());
   const std::string text = printer.text();
-  CHECK(text.find("device: rank 1 needs 5242880 bytes (5.0 MiB), the budget is 5242879 (4.9 MiB): short by 1 (1 B)\n"
+  CHECK(text.find("device: rank 1 needs 5242880 bytes (5.0 MiB), the budget is 5242879 (5.0 MiB): short by 1 (1 B)\n"
                   "what would need less:\n  - --micro-batch-size 2\n  - --recompute full\n") != std::string::npos);
   CHECK(text.find("host:") == std::string::npos);
 }
@@ -66,5 +66,9 @@ TEST_CASE("bytes are written in the unit that fits") {
   CHECK(belay::bytes_text(0) == "0 B");
   CHECK(belay::bytes_text(1023) == "1023 B");
   CHECK(belay::bytes_text(1536) == "1.5 KiB");
-  CHECK(belay::bytes_text(~std::uint64_t{0}) == "15.9 EiB");
+  CHECK(belay::bytes_text(32'679'744) == "31.2 MiB");  // 31.166
+  CHECK(belay::bytes_text(32'661'312) == "31.1 MiB");  // 31.148
+  CHECK(belay::bytes_text((1U << 20U) - 52) == "1023.9 KiB");
+  CHECK(belay::bytes_text((1U << 20U) - 51) == "1.0 MiB");
+  CHECK(belay::bytes_text(~std::uint64_t{0}) == "16.0 EiB");
 }

@@ -94,6 +94,7 @@ class bucket_layout {
     std::size_t count = 0;             // with padding between parameters
     std::vector<std::size_t> members;  // parameter numbers, in the order of memory
     std::vector<std::size_t> counts;   // elements per rank of the family; only for sharded families, else empty
+    std::vector<std::size_t> before;   // and of the ranks before each
     std::size_t reduced_at = 0;        // element offset in the gradients' memory of where it is reduced
   };
 
@@ -181,7 +182,7 @@ class bucket_layout {
     std::size_t from = b.first;
     std::size_t to = b.first + b.count;
     if (!b.counts.empty()) {
-      for (std::size_t r = 0; r < rank; ++r) from += b.counts[r];
+      from += b.before[rank];
       to = from + b.counts[rank];
     }
     for (std::size_t parameter : b.members) {
@@ -256,6 +257,8 @@ class bucket_layout {
                   [&](std::size_t rank, std::size_t units) { b.counts[rank] += units * unit; });
       if (tail > 0) shares.give(1, tail, [&](std::size_t rank, std::size_t) { b.counts[rank] += padded(tail); });
     }
+    b.before = std::vector<std::size_t>(family.ranks);
+    for (std::size_t rank = 1; rank < family.ranks; ++rank) b.before[rank] = b.before[rank - 1] + b.counts[rank - 1];
   }
 
   // In place; in a checked build behind all gradients, which are kept.

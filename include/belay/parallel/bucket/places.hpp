@@ -57,7 +57,7 @@ class bucket_places {
       one.own = b.count;
       if (!b.counts.empty()) {
         const std::size_t rank = rank_in_family[b.family];
-        for (std::size_t r = 0; r < rank; ++r) one.before += b.counts[r];
+        one.before = b.before[rank];
         one.own = b.counts[rank];
       }
       if (family.divides_values()) one.values_in = family.values;
