@@ -84,9 +84,9 @@ TEST_CASE("every line has the fields that scripts read") {
   const outcome got = run(in, {"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "2", "--tensorboard",
                                in.file("events"), "--report", in.file("page")});
   REQUIRE(got.steps.size() == 2);
-  check_page(in, got);
+  check_pages(in, got);
   check_trace(in, run(in, {"--model", in.file("model.json"), "--mesh", "pp=2,ep=2", "--steps", "2", "--trace",
-                           in.file("trace"), "--trace-steps", "1-2"}));
+                           in.file("trace"), "--trace-steps", "1-2", "--report", in.file("traced")}));
   // The same numbers for TensorBoard: the first event is the format's version, the last one the sample.
   const auto events = report_test::read_events(files::directory_iterator(in.file("events"))->path().string());
   REQUIRE(events.size() == 4);

@@ -44,6 +44,10 @@ inline void check_trace(const folder& in, const outcome& got) {
   }
   CHECK(trace.of(0, "name", "optimizer").size() == 2);
   CHECK(trace.counters > 0);
+  // The page beside it knows who waited in a traced step.
+  const std::string page = bytes_of(in.file("traced/index.html"));
+  CHECK(page.find("Waiting for the last rank, step 1<") != std::string::npos);
+  CHECK(page.find("trace_steps</td><td>1-2</td>") != std::string::npos);
   const std::vector<std::string> flags{"train_moe", "--model", in.file("model.json"), "--trace", in.file("refused")};
   const auto code_with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), flags.begin(), flags.end());
