@@ -162,7 +162,7 @@ void run_report::fail(const std::exception& problem) {
 void run_report::say_problem() {
   if (const auto problem = page_->take_problem())
     std::fprintf(stderr, "train_moe: no more of the report is written, training goes on: %s\n",
-                 input::problem_text(*problem).c_str());
+                 reason_of(*problem).c_str());
 }
 
 }  // namespace train_moe
