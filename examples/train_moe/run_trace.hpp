@@ -15,11 +15,11 @@
 #include <utility>
 
 #include "belay/comm/fingerprint.hpp"
-#include "belay/core/printable.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/report/trace.hpp"
 #include "belay/step/call_spans.hpp"
+#include "input/problem_text.hpp"
 #include "train_moe/prepared_run.hpp"
 
 namespace train_moe {
@@ -95,7 +95,7 @@ class run_trace {
   /// Of a run that fails, on each rank: what it has done until then. Nobody is waited for.
   void fail(const std::exception& problem) {
     if (file_of_failure_ != nullptr)
-      merge_->fail(belay::printable_what(problem), static_cast<std::size_t>(rank_), *log_, *file_of_failure_);
+      merge_->fail(input::problem_text(problem), static_cast<std::size_t>(rank_), *log_, *file_of_failure_);
   }
 
  private:
@@ -122,7 +122,7 @@ class run_trace {
       merge_->write(control, *log_, file_);
       if (const auto problem = file_ == nullptr ? std::nullopt : file_->take_problem())
         std::fprintf(stderr, "train_moe: the trace is not complete, training goes on: %s\n",
-                     belay::printable_what(*problem).c_str());
+                     input::problem_text(*problem).c_str());
     }
   }
 
