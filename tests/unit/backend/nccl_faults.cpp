@@ -25,8 +25,8 @@ using belay::nccl::sums;
 using fakes::nccl_injection;
 
 // Communicators, a window, collectives, transfers in groups, started and blocking.
-const auto program = [](auto& rank, const device_type& device, auto&) {
-  bridge memory(device, 4096);
+const auto program = [](auto& rank, const device_type& device, auto&, kept_memory& kept) {
+  bridge& memory = kept_bridge(kept, device, 4096);
   const int all[] = {0, 1};
   const auto other = rank.group(all);
   const auto window = rank.make_window(other, 100);
@@ -53,9 +53,9 @@ outcome with(const nccl_injection& injection, std::chrono::duration<double> time
 // The names of all calls of a rank.
 std::vector<std::string> calls_of_program() {
   std::vector<std::string> names;
-  const outcome got =
-      run<sums::fixed_order>(2, {.nccl = {.team = 2}}, plain, [&](auto& rank, const device_type& device, auto& policy) {
-        program(rank, device, policy);
+  const outcome got = run<sums::fixed_order>(
+      2, {.nccl = {.team = 2}}, plain, [&](auto& rank, const device_type& device, auto& policy, kept_memory& kept) {
+        program(rank, device, policy, kept);
         rank.finish();
         if (rank.number() == 1) names = policy.names();
       });
@@ -149,8 +149,8 @@ TEST_CASE("a call of the device that fails under NCCL is told, and everything is
 }
 
 TEST_CASE("a rank whose body throws is the first cause of ranks that wait in NCCL for it") {
-  const outcome got = run(3, {}, plain, [](auto& rank, const device_type& device, auto&) {
-    bridge memory(device, 4096);
+  const outcome got = run(3, {}, plain, [](auto& rank, const device_type& device, auto&, kept_memory& kept) {
+    bridge& memory = kept_bridge(kept, device, 4096);
     if (rank.number() == 2) throw belay::usage_error("gives up", belay::where::current());
     rank.world().all_reduce(memory.floats(0, 8), belay::sum);
   });
@@ -164,9 +164,10 @@ TEST_CASE("a rank whose body throws is the first cause of ranks that wait in NCC
 }
 
 TEST_CASE("after a failure every call says the first cause, and what was over before stays so") {
-  const outcome got =
-      run(2, {.timeout = std::chrono::milliseconds(100)}, plain, [](auto& rank, const device_type& device, auto&) {
-        bridge memory(device, 4096);
+  const outcome got = run(
+      2, {.timeout = std::chrono::milliseconds(100)}, plain,
+      [](auto& rank, const device_type& device, auto&, kept_memory& kept) {
+        bridge& memory = kept_bridge(kept, device, 4096);
         belay::pending good = rank.world().start_all_reduce(memory.floats(0, 8), belay::sum);
         rank.world().barrier();
         if (rank.number() == 0)

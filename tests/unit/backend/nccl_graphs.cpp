@@ -199,8 +199,8 @@ TEST_CASE("a graph that is left when the rank finishes is refused: NCCL would wa
 TEST_CASE("what fails in a launch is an error that names the graph's rank and operations, and nobody hangs") {
   using kind = fakes::nccl_injection::kind;
   for (const kind how : {kind::asynchronous, kind::silent}) {
-    const auto train = [](auto& rank, const device_type& gpu, fakes::nccl_api&) {
-      bridge at(gpu, 256);
+    const auto train = [](auto& rank, const device_type& gpu, fakes::nccl_api&, kept_memory& kept) {
+      bridge& at = kept_bridge(kept, gpu, 256);
       stream_type compute(gpu, belay::stream_kind::compute, rank.watch());
       queue_step(rank, compute, at.floats(0, 4), at.floats(4, 4));
       auto graph = compute.capture([&] { queue_step(rank, compute, at.floats(0, 4), at.floats(4, 4)); });
@@ -211,8 +211,8 @@ TEST_CASE("what fails in a launch is an error that names the graph's rank and op
       }
     };
     std::uint64_t at_call = 0;
-    const outcome fine = run(2, {}, plain, [&](auto& rank, const device_type& gpu, fakes::nccl_api& policy) {
-      train(rank, gpu, policy);
+    const outcome fine = run(2, {}, plain, [&](auto& rank, const device_type& gpu, auto& policy, kept_memory& kept) {
+      train(rank, gpu, policy, kept);
       if (rank.number() == 1)
         for (std::uint64_t k = 0; k < policy.names().size(); ++k)
           if (policy.names()[k] == "launched") at_call = k + 1;

@@ -7,9 +7,12 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "belay/backend/cuda.hpp"
@@ -52,7 +55,11 @@ struct outcome {
   }
 };
 
-/// `make(fabric, number)` is each rank's policy; `body(rank, device, policy)` what it does.
+/// What a rank's body communicates in, where it may fail: its peers, and what it has queued, use it still.
+using kept_memory = std::shared_ptr<void>;
+
+/// `make(fabric, number)` is each rank's policy; `body(rank, device, policy)` what it does, or with a kept_memory
+/// behind these, which outlives all ranks.
 template <belay::nccl::sums Sums = belay::nccl::sums::any, class Make, class Body>
 outcome run(int ranks, const world_options& options, const Make& make, const Body& body) {
   outcome out;
@@ -60,15 +67,23 @@ outcome run(int ranks, const world_options& options, const Make& make, const Bod
   fakes::device_api gpu(
       {.order = options.order, .seed = options.seed, .fail_at = options.device_fails_at, .devices = ranks});
   fakes::nccl_fabric fabric(gpu, options.nccl);
+  std::vector<std::optional<device_type>> devices(out.ranks.size());
+  std::vector<kept_memory> kept(out.ranks.size());
   try {
     belay::host::world{ranks, {.timeout = options.timeout}}.run([&](belay::host::rank& control) {
-      end_of_rank& end = out.ranks[static_cast<std::size_t>(control.number())];
+      const auto number = static_cast<std::size_t>(control.number());
+      end_of_rank& end = out.ranks[number];
       try {
         auto policy = make(fabric, control.number());
-        const device_type device(gpu, control.number(), belay::cuda::device_number{control.number()});
+        const device_type& device =
+            devices[number].emplace(gpu, control.number(), belay::cuda::device_number{control.number()});
         rank_type<decltype(policy), Sums> rank(control, device, policy,
                                                {.workspace_bytes = 1024, .watch_period = std::chrono::milliseconds(5)});
-        body(rank, device, policy);
+        if constexpr (std::is_invocable_v<const Body&, decltype(rank)&, const device_type&, decltype(policy)&,
+                                          kept_memory&>)
+          body(rank, device, policy, kept[number]);
+        else
+          body(rank, device, policy);
         rank.finish();
       } catch (const belay::backend_error& problem) {
         const auto& about = problem.about();
@@ -82,6 +97,8 @@ outcome run(int ranks, const world_options& options, const Make& make, const Bod
   } catch (const std::exception&) {
     // each rank has told
   }
+  kept.clear();
+  devices.clear();
   out.refusals = fabric.refusals();
   out.all_freed = gpu.empty() && fabric.empty();
   return out;
@@ -115,5 +132,12 @@ class bridge {
   belay::cuda::pinned_memory<fakes::device_api> host_;
   belay::cuda::stream<fakes::device_api> stream_;
 };
+
+/// One that outlives all ranks.
+[[nodiscard]] inline bridge& kept_bridge(kept_memory& kept, const device_type& on, std::size_t bytes) {
+  const auto made = std::make_shared<bridge>(on, bytes);
+  kept = made;
+  return *made;
+}
 
 }  // namespace nccl_test
