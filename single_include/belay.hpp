@@ -7136,8 +7136,8 @@ struct device_usage {
     std::string line = "  ";
     line += purpose;
     line.resize(22, ' ');
-    for (const device_usage& each : ranks) line += " " + std::to_string(each.*bytes);
-    out += line + "\n";
+    for (const device_usage& each : ranks) (line += ' ') += std::to_string(each.*bytes);
+    (out += line) += '\n';
   }
   return out;
 }
