@@ -29,6 +29,7 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/event_count.hpp"
 #include "belay/comm/lane.hpp"
+#include "belay/comm/lost_handles.hpp"
 #include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
@@ -171,29 +172,18 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   /// From any thread: a handle may be lost where it was refused.
   void abandon(std::uint64_t number, where started_at) noexcept override {
-    const std::lock_guard lock(notes_);
-    if constexpr (checked(check_level::local)) in_flight_.remove(number);
-    ++abandoned_;
-    unreported_ = true;
-    abandoned_at_ = started_at;
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      in_flight_.remove(number);
+    }
+    lost_.note(started_at);
   }
 
   /// Started communications of this rank whose handle was lost.
-  [[nodiscard]] std::uint64_t abandoned() const noexcept {
-    const std::lock_guard lock(notes_);
-    return abandoned_;
-  }
+  [[nodiscard]] std::uint64_t abandoned() const noexcept { return lost_.count(); }
 
   /// Checked builds: the first call after a handle was lost says so.
-  void report_abandoned([[maybe_unused]] const where& at) {
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      if (!std::exchange(unreported_, false)) return;
-      throw usage_error("the communication started at " + abandoned_at_.text() +
-                            " was never waited for; its buffers may still be in use",
-                        at);
-    }
-  }
+  void report_abandoned(const where& at) { lost_.report(at); }
 
   /// Checked builds: a call must not touch what a started operation has in flight. (Another started one may: it runs
   /// after that.)
@@ -354,7 +344,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   int rank_;
   span_log* spans_ = nullptr;  // of the step that is traced
   stream_clock clock_{stream_kind::communication, 1};
-  mutable std::mutex notes_;  // of what is in flight and of lost handles
+  mutable std::mutex notes_;  // of what is in flight
   call_guard guard_;
   std::thread thread_;
   std::array<command, capacity> ring_{};
@@ -365,9 +355,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   std::vector<stream_transfer> named_;
   std::atomic<std::uint64_t> failed_after_{none_failed};
   buffers_in_flight<capacity> in_flight_;  // of checked builds
-  std::uint64_t abandoned_ = 0;
-  bool unreported_ = false;
-  where abandoned_at_;
+  lost_handles lost_;
 };
 
 }  // namespace belay::inline BELAY_ABI

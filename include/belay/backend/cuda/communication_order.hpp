@@ -27,6 +27,7 @@
 #include "belay/backend/cuda/timed_spans.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
 #include "belay/comm/fingerprint.hpp"
+#include "belay/comm/lost_handles.hpp"
 #include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
@@ -120,20 +121,9 @@ class communication_order final : public completion_source,
       in_flight_.expect_free(buffers, by, at);
     }
   }
-  void report_abandoned([[maybe_unused]] const where& at) {
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      if (!std::exchange(unreported_, false)) return;
-      throw usage_error("the communication started at " + abandoned_at_.text() +
-                            " was never waited for; its buffers may still be in use",
-                        at);
-    }
-  }
+  void report_abandoned(const where& at) { lost_.report(at); }
   /// Started communications whose handle was lost.
-  [[nodiscard]] std::uint64_t abandoned() const noexcept {
-    const std::lock_guard lock(notes_);
-    return abandoned_;
-  }
+  [[nodiscard]] std::uint64_t abandoned() const noexcept { return lost_.count(); }
 
   // As a source of events. One that has failed is over, and has never been queued.
   [[nodiscard]] bool over(std::uint64_t number) const noexcept override {
@@ -175,11 +165,11 @@ class communication_order final : public completion_source,
     }
   }
   void abandon(std::uint64_t number, where started_at) noexcept override {
-    const std::lock_guard lock(notes_);
-    if constexpr (checked(check_level::local)) in_flight_.remove(number);
-    ++abandoned_;
-    unreported_ = true;
-    abandoned_at_ = started_at;
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      in_flight_.remove(number);
+    }
+    lost_.note(started_at);
   }
 
  private:
@@ -271,9 +261,7 @@ class communication_order final : public completion_source,
   span_log* spans_ = nullptr;
   mutable std::mutex notes_;
   buffers_in_flight<capacity> in_flight_;  // of checked builds
-  std::uint64_t abandoned_ = 0;
-  bool unreported_ = false;
-  where abandoned_at_;
+  lost_handles lost_;
 };
 
 }  // namespace belay::inline BELAY_ABI::cuda

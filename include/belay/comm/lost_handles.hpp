@@ -2,7 +2,7 @@
 //
 // Handles of started communications that nobody has waited for: counted in their destructors, and said by the next call
 // of the rank in checked builds.
-// IWYU pragma: private, include "belay/backend/nccl.hpp"
+// IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 
-namespace belay::inline BELAY_ABI::nccl {
+namespace belay::inline BELAY_ABI {
 
 /// Of any thread.
 class lost_handles {
@@ -46,4 +46,4 @@ class lost_handles {
   where last_at_;
 };
 
-}  // namespace belay::inline BELAY_ABI::nccl
+}  // namespace belay::inline BELAY_ABI
