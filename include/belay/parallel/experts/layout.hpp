@@ -96,37 +96,43 @@ inline void expect_capacity(const expert_shape& shape, std::size_t rows, std::si
   return most;
 }
 
+/// Rows [first, end) of a slot.
+struct row_range {
+  std::size_t first, end;
+};
+/// Calls `take(source, i, rows)` for each local expert i and each rank whose rows for it lie in this rank's slot, in
+/// the order of memory. Never beyond the capacity.
+template <class Take>
+void for_each_received(const expert_shape& shape, view<const std::int64_t, 2> selections, const Take& take) noexcept {
+  const auto within = [&](std::size_t row) { return row < shape.capacity ? row : shape.capacity; };
+  std::size_t row = 0;
+  for (std::size_t i = 0; i < shape.local(); ++i) {
+    for (std::size_t source = 0; source < shape.ranks; ++source) {
+      const std::size_t first = row;
+      row += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
+      take(source, i, row_range{within(first), within(row)});
+    }
+  }
+}
+
 /// Writes `offsets` [local + 1]: this rank's received rows of local expert i are [offsets[i], offsets[i + 1]).
 /// Never beyond the capacity.
 inline void expert_offsets(const expert_shape& shape, view<const std::int64_t, 2> selections,
                            view<std::size_t, 1> offsets) noexcept {
-  std::size_t rows = 0;
   offsets[0] = 0;
-  for (std::size_t i = 0; i < shape.local(); ++i) {
-    for (std::size_t source = 0; source < shape.ranks; ++source) {
-      rows += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
-    }
-    offsets[i + 1] = rows < shape.capacity ? rows : shape.capacity;
-  }
+  for_each_received(shape, selections,
+                    [&](std::size_t, std::size_t i, const row_range& rows) { offsets[i + 1] = rows.end; });
 }
 
 /// Writes `cuts` [local, ranks - 1]: where the rows of the next source begin among those of this rank's local expert i.
 /// Never beyond the capacity.
 inline void expert_cuts(const expert_shape& shape, view<const std::int64_t, 2> selections,
                         view<std::size_t, 2> cuts) noexcept {
-  std::size_t row = 0;
-  for (std::size_t i = 0; i < shape.local(); ++i) {
-    for (std::size_t source = 0; source < shape.ranks; ++source) {
-      row += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
-      if (source + 1 < shape.ranks) cuts(i, source) = row < shape.capacity ? row : shape.capacity;
-    }
-  }
+  for_each_received(shape, selections, [&](std::size_t source, std::size_t i, const row_range& rows) {
+    if (source + 1 < shape.ranks) cuts(i, source) = rows.end;
+  });
 }
 
-/// Rows [first, end) of a slot.
-struct row_range {
-  std::size_t first, end;
-};
 /// The rows of this rank's slot that came from `source` for its local expert i, from what `expert_offsets` and
 /// `expert_cuts` have written.
 [[nodiscard]] inline row_range rows_from(std::size_t source, std::size_t i, view<const std::size_t, 1> offsets,
@@ -177,15 +183,8 @@ inline void rows_sent(const expert_shape& shape, view<const std::int64_t, 2> sel
 /// Writes `received` [ranks, local]: the rows of this rank's slot that each rank sends for each of its experts.
 inline void rows_received_of(const expert_shape& shape, view<const std::int64_t, 2> selections,
                              view<row_range, 2> received) noexcept {
-  const auto within = [&](std::size_t row) { return row < shape.capacity ? row : shape.capacity; };
-  std::size_t row = 0;
-  for (std::size_t i = 0; i < shape.local(); ++i) {
-    for (std::size_t source = 0; source < shape.ranks; ++source) {
-      const std::size_t first = row;
-      row += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
-      received(source, i) = {within(first), within(row)};
-    }
-  }
+  for_each_received(shape, selections,
+                    [&](std::size_t source, std::size_t i, const row_range& rows) { received(source, i) = rows; });
 }
 
 /// Writes `places` [rows, k]: the row of the owner's slot for (token, j) of this rank, or `no_place`. `cursor`

@@ -102,7 +102,6 @@ class row_moves {
   void count_to_send(const Ranks& group, const Dispatch& sent, const start_order& how) {
     group.fetch(own_selections(), sent.counts.data(), shape_.experts * sizeof(std::int64_t), how);
     gather_counts(group.control(), sent);
-    expert_starts(shape_, selected(), {cursor_.data(), {shape_.experts}});
     row_messages& now = messages[sent.peers.dispatch];
     rows_sent(shape_, selected(), {cursor_.data(), {shape_.experts}}, {now.sent.data(), {shape_.experts}});
     rows_received_of(shape_, selected(), {now.received.data(), {shape_.ranks, shape_.local()}});
@@ -111,11 +110,10 @@ class row_moves {
   template <class Calls, class Dispatch>
   void place_counts(const Calls& calls, const Dispatch& sent) {
     const auto& [places, offsets, shifts, capacity, found] = sent.counted;
-    const std::size_t experts = shape_.experts, most = rows_needed(shape_, selected());
-    if (most > capacity) calls.each(1, noted_rows{{found, {}}, most});
+    const std::size_t experts = shape_.experts;
+    if (needed_now_ > capacity) calls.each(1, noted_rows{{found, {}}, needed_now_});
     expert_offsets(shape_, selected(), {ends_.data(), {ends_.size()}});
     calls.place(offsets, ends_.data(), ends_.size() * sizeof(std::size_t), sent.at);
-    expert_starts(shape_, selected(), {cursor_.data(), {experts}});
     expert_shifts(shape_, selected(), {cursor_.data(), {experts}}, {shifts_.data(), {experts}});
     calls.place(shifts, shifts_.data(), experts * sizeof(std::int32_t), sent.at);
     for (std::size_t e = 0; e < experts; ++e) {
@@ -145,10 +143,11 @@ class row_moves {
           message(packed, peer, peers.packed, mine);
           message(slot, peer, peers.slot, theirs);
         } else if (mine.first < mine.end) {
-          T *const from = peers.packed + mine.first * shape_.hidden, *const to =
-                                                                         peers.slot + theirs.first * shape_.hidden;
+          T* const packed_rows = peers.packed + mine.first * shape_.hidden;
+          T* const slot_rows = peers.slot + theirs.first * shape_.hidden;
           const bool there = packed == p2p::direction::send;
-          calls.copy(there ? to : from, there ? from : to, (mine.end - mine.first) * bytes, at);
+          calls.copy(there ? slot_rows : packed_rows, there ? packed_rows : slot_rows, (mine.end - mine.first) * bytes,
+                     at);
         }
       }
     }
@@ -206,19 +205,22 @@ class row_moves {
   [[nodiscard]] view<const std::int64_t, 2> selected() const noexcept {
     return {selections_.data(), {shape_.ranks, shape_.experts}};
   }
-  // This rank's are there.
+  // This rank's are there. The cursor is where its rows for each expert start, until `place_counts`.
   template <class Control, class Dispatch>
   void gather_counts(const Control& control, const Dispatch& sent) {
     shape_.capacity = sent.counted.capacity;
     if constexpr (checked(check_level::local))
       expect_counts(view<const std::int64_t, 1>{own_selections(), {shape_.experts}}, sent.choices, sent.at);
     control.all_gather_v(std::span<std::int64_t>(selections_), gather_counts_, sent.at);
-    note_needed(rows_needed(shape_, selected()));
+    expert_starts(shape_, selected(), {cursor_.data(), {shape_.experts}});
+    needed_now_ = rows_needed(shape_, selected());
+    note_needed(needed_now_);
   }
 
   expert_shape shape_;
   std::vector<std::int64_t> selections_;  // [ranks, experts], of the current dispatch
   std::vector<std::int64_t> cursor_;
+  std::size_t needed_now_ = 0;        // by the dispatch whose counts were gathered last
   std::vector<std::size_t> ends_;     // for a device, as are these:
   std::vector<std::int32_t> shifts_;  // [experts]
   std::vector<std::size_t> gather_counts_;

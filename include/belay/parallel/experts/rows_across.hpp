@@ -22,9 +22,14 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// The place of a choice among its rank's becomes that in the slot of its expert: `shifts` [experts] further on. Places
-/// beyond the capacity are none.
-struct shifted_places {
+/// Which places of rows a dispatch has in the end: of slots, or of a rank's packed rows.
+enum class places_of : std::uint8_t { slots, packed_rows };
+
+/// A choice's place among its rank's rows, in the order of experts, and that in the slot of its expert, `shifts`
+/// [experts] further on: the latter is kept of slots, the former of packed rows. Where that of the slot is beyond the
+/// capacity, there is none.
+template <places_of Which>
+struct fitted_places {
   /// The places, the choices, how far those of each expert go, and the capacity.
   std::int32_t* places;
   const std::int32_t* choices;
@@ -33,7 +38,10 @@ struct shifted_places {
   /// Place i.
   BELAY_HD void operator()(std::size_t i) const noexcept {
     const std::int64_t place = std::int64_t{places[i]} + shifts[choices[i]];
-    places[i] = place < static_cast<std::int64_t>(capacity) ? static_cast<std::int32_t>(place) : no_place;
+    if (place >= static_cast<std::int64_t>(capacity))
+      places[i] = no_place;
+    else if constexpr (Which == places_of::slots)
+      places[i] = static_cast<std::int32_t>(place);
   }
 };
 
@@ -41,7 +49,7 @@ struct shifted_places {
 struct addressed_peers {
   /// Places are those of slots.
   static constexpr bool addressed = true;
-  using places_type = shifted_places;
+  using places_type = fitted_places<places_of::slots>;
 
   /// Rows that were written to slots are there.
   template <class Calls>

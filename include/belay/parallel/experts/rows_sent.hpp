@@ -11,14 +11,13 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <span>
 #include <vector>
 
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/experts/layout.hpp"
+#include "belay/parallel/experts/rows_across.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -56,27 +55,12 @@ class row_message_store {
   std::vector<std::size_t> free_;
 };
 
-/// A choice's place among its rank's packed rows is none where the owner's slot, `shifts` [experts] further on, has no
-/// room for it.
-struct packed_places {
-  /// The places, the choices, how far those of each expert go, and the capacity.
-  std::int32_t* places;
-  const std::int32_t* choices;
-  const std::int32_t* shifts;
-  std::size_t capacity;
-  /// Place i.
-  BELAY_HD void operator()(std::size_t i) const noexcept {
-    const std::int64_t place = std::int64_t{places[i]} + shifts[choices[i]];
-    if (place >= static_cast<std::int64_t>(capacity)) places[i] = no_place;
-  }
-};
-
 /// How peers come to each other's rows where they are sent: between this rank's packed rows and the owners' slots.
 template <class T, class Moves>
 struct peers_by_messages {
   /// Places are those of packed rows.
   static constexpr bool addressed = false;
-  using places_type = packed_places;
+  using places_type = fitted_places<places_of::packed_rows>;
 
   /// Who knows what is sent, which of its dispatches this is, and the memory.
   Moves* moves;
