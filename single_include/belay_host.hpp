@@ -2018,7 +2018,7 @@ concept sums_in_rank_order = communicator<C> && requires {
 /// All ranks get the same bits of one all_reduce, in whatever order it adds: replicated parameters stay alike. What
 /// other operations give, another mesh or another run may differ. NCCL promises that much.
 template <class C>
-concept sums_alike = sums_in_rank_order<C> ||(communicator<C>&& requires { requires C::sums_alike; });
+concept sums_alike = sums_in_rank_order<C> || (communicator<C> && requires { requires C::sums_alike; });
 
 /// Ranks may hold different numbers of elements: the operations whose names end in _v are offered.
 template <class C>
@@ -2089,8 +2089,8 @@ concept has_local_memory = communicator<C> && !has_symmetric_memory<C> && requir
 /// memory there for what such a kernel tells the host. What ranks agree on travels on `control()`, the communicator of
 /// the same ranks for memory of the host.
 template <class C>
-concept works_on_device = communicator<C> &&
-    requires(const C& c, void* to, const void* from, std::size_t bytes, where at) {
+concept works_on_device = communicator<C> && requires(const C& c, void* to, const void* from, std::size_t bytes,
+                                                      where at) {
   { c.control().rank() } -> std::same_as<int>;
   { c.scratch() } -> std::same_as<std::span<std::byte>>;
   c.fetch(to, from, bytes, at);
@@ -15080,37 +15080,43 @@ inline void expect_capacity(const expert_shape& shape, std::size_t rows, std::si
   return most;
 }
 
+/// Rows [first, end) of a slot.
+struct row_range {
+  std::size_t first, end;
+};
+/// Calls `take(source, i, rows)` for each local expert i and each rank whose rows for it lie in this rank's slot, in
+/// the order of memory. Never beyond the capacity.
+template <class Take>
+void for_each_received(const expert_shape& shape, view<const std::int64_t, 2> selections, const Take& take) noexcept {
+  const auto within = [&](std::size_t row) { return row < shape.capacity ? row : shape.capacity; };
+  std::size_t row = 0;
+  for (std::size_t i = 0; i < shape.local(); ++i) {
+    for (std::size_t source = 0; source < shape.ranks; ++source) {
+      const std::size_t first = row;
+      row += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
+      take(source, i, row_range{within(first), within(row)});
+    }
+  }
+}
+
 /// Writes `offsets` [local + 1]: this rank's received rows of local expert i are [offsets[i], offsets[i + 1]).
 /// Never beyond the capacity.
 inline void expert_offsets(const expert_shape& shape, view<const std::int64_t, 2> selections,
                            view<std::size_t, 1> offsets) noexcept {
-  std::size_t rows = 0;
   offsets[0] = 0;
-  for (std::size_t i = 0; i < shape.local(); ++i) {
-    for (std::size_t source = 0; source < shape.ranks; ++source) {
-      rows += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
-    }
-    offsets[i + 1] = rows < shape.capacity ? rows : shape.capacity;
-  }
+  for_each_received(shape, selections,
+                    [&](std::size_t, std::size_t i, const row_range& rows) { offsets[i + 1] = rows.end; });
 }
 
 /// Writes `cuts` [local, ranks - 1]: where the rows of the next source begin among those of this rank's local expert i.
 /// Never beyond the capacity.
 inline void expert_cuts(const expert_shape& shape, view<const std::int64_t, 2> selections,
                         view<std::size_t, 2> cuts) noexcept {
-  std::size_t row = 0;
-  for (std::size_t i = 0; i < shape.local(); ++i) {
-    for (std::size_t source = 0; source < shape.ranks; ++source) {
-      row += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
-      if (source + 1 < shape.ranks) cuts(i, source) = row < shape.capacity ? row : shape.capacity;
-    }
-  }
+  for_each_received(shape, selections, [&](std::size_t source, std::size_t i, const row_range& rows) {
+    if (source + 1 < shape.ranks) cuts(i, source) = rows.end;
+  });
 }
 
-/// Rows [first, end) of a slot.
-struct row_range {
-  std::size_t first, end;
-};
 /// The rows of this rank's slot that came from `source` for its local expert i, from what `expert_offsets` and
 /// `expert_cuts` have written.
 [[nodiscard]] inline row_range rows_from(std::size_t source, std::size_t i, view<const std::size_t, 1> offsets,
@@ -15161,15 +15167,8 @@ inline void rows_sent(const expert_shape& shape, view<const std::int64_t, 2> sel
 /// Writes `received` [ranks, local]: the rows of this rank's slot that each rank sends for each of its experts.
 inline void rows_received_of(const expert_shape& shape, view<const std::int64_t, 2> selections,
                              view<row_range, 2> received) noexcept {
-  const auto within = [&](std::size_t row) { return row < shape.capacity ? row : shape.capacity; };
-  std::size_t row = 0;
-  for (std::size_t i = 0; i < shape.local(); ++i) {
-    for (std::size_t source = 0; source < shape.ranks; ++source) {
-      const std::size_t first = row;
-      row += static_cast<std::size_t>(selections(source, shape.rank * shape.local() + i));
-      received(source, i) = {within(first), within(row)};
-    }
-  }
+  for_each_received(shape, selections,
+                    [&](std::size_t source, std::size_t i, const row_range& rows) { received(source, i) = rows; });
 }
 
 /// Writes `places` [rows, k]: the row of the owner's slot for (token, j) of this rank, or `no_place`. `cursor`
@@ -17551,9 +17550,14 @@ void dispatch_here(Frame& frame, const Dispatch& of) {
 
 namespace belay::inline BELAY_ABI {
 
-/// The place of a choice among its rank's becomes that in the slot of its expert: `shifts` [experts] further on. Places
-/// beyond the capacity are none.
-struct shifted_places {
+/// Which places of rows a dispatch has in the end: of slots, or of a rank's packed rows.
+enum class places_of : std::uint8_t { slots, packed_rows };
+
+/// A choice's place among its rank's rows, in the order of experts, and that in the slot of its expert, `shifts`
+/// [experts] further on: the latter is kept of slots, the former of packed rows. Where that of the slot is beyond the
+/// capacity, there is none.
+template <places_of Which>
+struct fitted_places {
   /// The places, the choices, how far those of each expert go, and the capacity.
   std::int32_t* places;
   const std::int32_t* choices;
@@ -17562,7 +17566,10 @@ struct shifted_places {
   /// Place i.
   BELAY_HD void operator()(std::size_t i) const noexcept {
     const std::int64_t place = std::int64_t{places[i]} + shifts[choices[i]];
-    places[i] = place < static_cast<std::int64_t>(capacity) ? static_cast<std::int32_t>(place) : no_place;
+    if (place >= static_cast<std::int64_t>(capacity))
+      places[i] = no_place;
+    else if constexpr (Which == places_of::slots)
+      places[i] = static_cast<std::int32_t>(place);
   }
 };
 
@@ -17570,7 +17577,7 @@ struct shifted_places {
 struct addressed_peers {
   /// Places are those of slots.
   static constexpr bool addressed = true;
-  using places_type = shifted_places;
+  using places_type = fitted_places<places_of::slots>;
 
   /// Rows that were written to slots are there.
   template <class Calls>
@@ -17611,7 +17618,8 @@ struct dispatched_across {
 
   /// Before the communication that begins as `how` says, where rows are sent.
   template <class Group>
-  requires(!Peers::addressed) void prepare(const Group& group, const start_order& how) const {
+  requires(!Peers::addressed)
+  void prepare(const Group& group, const start_order& how) const {
     moves->count_to_send(group, *this, how);
   }
   /// In a communication.
@@ -17727,27 +17735,12 @@ class row_message_store {
   std::vector<std::size_t> free_;
 };
 
-/// A choice's place among its rank's packed rows is none where the owner's slot, `shifts` [experts] further on, has no
-/// room for it.
-struct packed_places {
-  /// The places, the choices, how far those of each expert go, and the capacity.
-  std::int32_t* places;
-  const std::int32_t* choices;
-  const std::int32_t* shifts;
-  std::size_t capacity;
-  /// Place i.
-  BELAY_HD void operator()(std::size_t i) const noexcept {
-    const std::int64_t place = std::int64_t{places[i]} + shifts[choices[i]];
-    if (place >= static_cast<std::int64_t>(capacity)) places[i] = no_place;
-  }
-};
-
 /// How peers come to each other's rows where they are sent: between this rank's packed rows and the owners' slots.
 template <class T, class Moves>
 struct peers_by_messages {
   /// Places are those of packed rows.
   static constexpr bool addressed = false;
-  using places_type = packed_places;
+  using places_type = fitted_places<places_of::packed_rows>;
 
   /// Who knows what is sent, which of its dispatches this is, and the memory.
   Moves* moves;
@@ -18002,7 +17995,6 @@ class row_moves {
   void count_to_send(const Ranks& group, const Dispatch& sent, const start_order& how) {
     group.fetch(own_selections(), sent.counts.data(), shape_.experts * sizeof(std::int64_t), how);
     gather_counts(group.control(), sent);
-    expert_starts(shape_, selected(), {cursor_.data(), {shape_.experts}});
     row_messages& now = messages[sent.peers.dispatch];
     rows_sent(shape_, selected(), {cursor_.data(), {shape_.experts}}, {now.sent.data(), {shape_.experts}});
     rows_received_of(shape_, selected(), {now.received.data(), {shape_.ranks, shape_.local()}});
@@ -18011,11 +18003,10 @@ class row_moves {
   template <class Calls, class Dispatch>
   void place_counts(const Calls& calls, const Dispatch& sent) {
     const auto& [places, offsets, shifts, capacity, found] = sent.counted;
-    const std::size_t experts = shape_.experts, most = rows_needed(shape_, selected());
-    if (most > capacity) calls.each(1, noted_rows{{found, {}}, most});
+    const std::size_t experts = shape_.experts;
+    if (needed_now_ > capacity) calls.each(1, noted_rows{{found, {}}, needed_now_});
     expert_offsets(shape_, selected(), {ends_.data(), {ends_.size()}});
     calls.place(offsets, ends_.data(), ends_.size() * sizeof(std::size_t), sent.at);
-    expert_starts(shape_, selected(), {cursor_.data(), {experts}});
     expert_shifts(shape_, selected(), {cursor_.data(), {experts}}, {shifts_.data(), {experts}});
     calls.place(shifts, shifts_.data(), experts * sizeof(std::int32_t), sent.at);
     for (std::size_t e = 0; e < experts; ++e) {
@@ -18045,10 +18036,11 @@ class row_moves {
           message(packed, peer, peers.packed, mine);
           message(slot, peer, peers.slot, theirs);
         } else if (mine.first < mine.end) {
-          T *const from = peers.packed + mine.first * shape_.hidden, *const to =
-                                                                         peers.slot + theirs.first * shape_.hidden;
+          T* const packed_rows = peers.packed + mine.first * shape_.hidden;
+          T* const slot_rows = peers.slot + theirs.first * shape_.hidden;
           const bool there = packed == p2p::direction::send;
-          calls.copy(there ? to : from, there ? from : to, (mine.end - mine.first) * bytes, at);
+          calls.copy(there ? slot_rows : packed_rows, there ? packed_rows : slot_rows, (mine.end - mine.first) * bytes,
+                     at);
         }
       }
     }
@@ -18106,19 +18098,22 @@ class row_moves {
   [[nodiscard]] view<const std::int64_t, 2> selected() const noexcept {
     return {selections_.data(), {shape_.ranks, shape_.experts}};
   }
-  // This rank's are there.
+  // This rank's are there. The cursor is where its rows for each expert start, until `place_counts`.
   template <class Control, class Dispatch>
   void gather_counts(const Control& control, const Dispatch& sent) {
     shape_.capacity = sent.counted.capacity;
     if constexpr (checked(check_level::local))
       expect_counts(view<const std::int64_t, 1>{own_selections(), {shape_.experts}}, sent.choices, sent.at);
     control.all_gather_v(std::span<std::int64_t>(selections_), gather_counts_, sent.at);
-    note_needed(rows_needed(shape_, selected()));
+    expert_starts(shape_, selected(), {cursor_.data(), {shape_.experts}});
+    needed_now_ = rows_needed(shape_, selected());
+    note_needed(needed_now_);
   }
 
   expert_shape shape_;
   std::vector<std::int64_t> selections_;  // [ranks, experts], of the current dispatch
   std::vector<std::int64_t> cursor_;
+  std::size_t needed_now_ = 0;        // by the dispatch whose counts were gathered last
   std::vector<std::size_t> ends_;     // for a device, as are these:
   std::vector<std::int32_t> shifts_;  // [experts]
   std::vector<std::size_t> gather_counts_;
@@ -36122,8 +36117,8 @@ class run {
   /// Calls `print(mean_loss)`, or `print(step_summary)`, on rank 0 alone, and never in a rehearsal. `result` is the
   /// token of a committed step, or an evaluation, which has the mean alone.
   template <class Result, class Print>
-  requires(std::invocable<Print&, double> ||
-           std::invocable<Print&, const step_summary&>) void report(const Result& result, Print&& print) {
+    requires(std::invocable<Print&, double> || std::invocable<Print&, const step_summary&>)
+  void report(const Result& result, Print&& print) {
     if constexpr (!rehearsing()) {
       if (number_ != 0) return;
       if constexpr (std::invocable<Print&, const step_summary&>)
@@ -46097,6 +46092,46 @@ class call_guard {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/comm/lost_handles.hpp
+//
+// Handles of started communications that nobody has waited for: counted in their destructors, and said by the next call
+// of the rank in checked builds.
+
+namespace belay::inline BELAY_ABI {
+
+/// Of any thread.
+class lost_handles {
+ public:
+  void note(where started_at) noexcept {
+    const std::lock_guard lock(mutex_);
+    ++count_;
+    unreported_ = true;
+    last_at_ = started_at;
+  }
+  [[nodiscard]] std::uint64_t count() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return count_;
+  }
+  /// Throws usage_error of the last, once, in checked builds.
+  void report([[maybe_unused]] const where& at) {
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(mutex_);
+      if (!std::exchange(unreported_, false)) return;
+      throw usage_error(
+          "the communication started at " + last_at_.text() + " was never waited for; its buffers may still be in use",
+          at);
+    }
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::uint64_t count_ = 0;
+  bool unreported_ = false;
+  where last_at_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/comm/operation_spans.hpp
 //
 // Spans of communication: on the rank's thread of those that it calls, in the communication stream of those that it
@@ -46380,29 +46415,18 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   /// From any thread: a handle may be lost where it was refused.
   void abandon(std::uint64_t number, where started_at) noexcept override {
-    const std::lock_guard lock(notes_);
-    if constexpr (checked(check_level::local)) in_flight_.remove(number);
-    ++abandoned_;
-    unreported_ = true;
-    abandoned_at_ = started_at;
+    if constexpr (checked(check_level::local)) {
+      const std::lock_guard lock(notes_);
+      in_flight_.remove(number);
+    }
+    lost_.note(started_at);
   }
 
   /// Started communications of this rank whose handle was lost.
-  [[nodiscard]] std::uint64_t abandoned() const noexcept {
-    const std::lock_guard lock(notes_);
-    return abandoned_;
-  }
+  [[nodiscard]] std::uint64_t abandoned() const noexcept { return lost_.count(); }
 
   /// Checked builds: the first call after a handle was lost says so.
-  void report_abandoned([[maybe_unused]] const where& at) {
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(notes_);
-      if (!std::exchange(unreported_, false)) return;
-      throw usage_error("the communication started at " + abandoned_at_.text() +
-                            " was never waited for; its buffers may still be in use",
-                        at);
-    }
-  }
+  void report_abandoned(const where& at) { lost_.report(at); }
 
   /// Checked builds: a call must not touch what a started operation has in flight. (Another started one may: it runs
   /// after that.)
@@ -46563,7 +46587,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   int rank_;
   span_log* spans_ = nullptr;  // of the step that is traced
   stream_clock clock_{stream_kind::communication, 1};
-  mutable std::mutex notes_;  // of what is in flight and of lost handles
+  mutable std::mutex notes_;  // of what is in flight
   call_guard guard_;
   std::thread thread_;
   std::array<command, capacity> ring_{};
@@ -46574,9 +46598,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   std::vector<stream_transfer> named_;
   std::atomic<std::uint64_t> failed_after_{none_failed};
   buffers_in_flight<capacity> in_flight_;  // of checked builds
-  std::uint64_t abandoned_ = 0;
-  bool unreported_ = false;
-  where abandoned_at_;
+  lost_handles lost_;
 };
 
 }  // namespace belay::inline BELAY_ABI

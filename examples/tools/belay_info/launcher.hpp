@@ -21,8 +21,9 @@ namespace belay_info {
   for (const std::string_view prefix : {"BELAY_", "OMPI_", "PMI_", "PMIX_", "SLURM_"}) {
     if (name.starts_with(prefix)) return true;
   }
+  if (name == "MASTER_ADDR" || name == "MASTER_PORT") return true;  // torchrun's, beside those of its ranks
   for (const belay::launcher_variables& from : belay::known_launchers) {
-    if (name == from.rank || name == from.size || name == "MASTER_ADDR" || name == "MASTER_PORT") return true;
+    if (name == from.rank || name == from.size) return true;
     if (from.local_rank != nullptr && name == from.local_rank) return true;
     if (from.local_size != nullptr && name == from.local_size) return true;
   }

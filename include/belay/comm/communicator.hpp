@@ -99,7 +99,7 @@ concept sums_in_rank_order = communicator<C> && requires {
 /// All ranks get the same bits of one all_reduce, in whatever order it adds: replicated parameters stay alike. What
 /// other operations give, another mesh or another run may differ. NCCL promises that much.
 template <class C>
-concept sums_alike = sums_in_rank_order<C> ||(communicator<C>&& requires { requires C::sums_alike; });
+concept sums_alike = sums_in_rank_order<C> || (communicator<C> && requires { requires C::sums_alike; });
 
 /// Ranks may hold different numbers of elements: the operations whose names end in _v are offered.
 template <class C>
@@ -170,8 +170,8 @@ concept has_local_memory = communicator<C> && !has_symmetric_memory<C> && requir
 /// memory there for what such a kernel tells the host. What ranks agree on travels on `control()`, the communicator of
 /// the same ranks for memory of the host.
 template <class C>
-concept works_on_device = communicator<C> &&
-    requires(const C& c, void* to, const void* from, std::size_t bytes, where at) {
+concept works_on_device = communicator<C> && requires(const C& c, void* to, const void* from, std::size_t bytes,
+                                                      where at) {
   { c.control().rank() } -> std::same_as<int>;
   { c.scratch() } -> std::same_as<std::span<std::byte>>;
   c.fetch(to, from, bytes, at);

@@ -248,8 +248,8 @@ class run {
   /// Calls `print(mean_loss)`, or `print(step_summary)`, on rank 0 alone, and never in a rehearsal. `result` is the
   /// token of a committed step, or an evaluation, which has the mean alone.
   template <class Result, class Print>
-  requires(std::invocable<Print&, double> ||
-           std::invocable<Print&, const step_summary&>) void report(const Result& result, Print&& print) {
+    requires(std::invocable<Print&, double> || std::invocable<Print&, const step_summary&>)
+  void report(const Result& result, Print&& print) {
     if constexpr (!rehearsing()) {
       if (number_ != 0) return;
       if constexpr (std::invocable<Print&, const step_summary&>)

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "fakes/cuda/draws.hpp"
 #include "fakes/cuda/guarded_memory.hpp"
 
 namespace fakes {
@@ -46,7 +47,7 @@ struct work_queue {
 class late_queues {
  public:
   late_queues(const guarded_memory& memory, work_order order, std::uint64_t seed)
-      : memory_(&memory), order_(order), random_(seed) {}
+      : memory_(&memory), order_(order), draw_(seed) {}
 
   [[nodiscard]] work_queue* make() {
     auto made = make_queue();
@@ -69,7 +70,7 @@ class late_queues {
     ++on->queued;
     if (order_ == work_order::eager) reach(end_of(on));
     if (order_ == work_order::random)
-      for (std::uint64_t more = draw(4); more > 1; --more) static_cast<void>(run_one_of_all());
+      for (std::uint64_t more = draw_(4); more > 1; --more) static_cast<void>(run_one_of_all());
     opened_.reset();
   }
   /// Runs what has to be over before `place` is reached, and then some. Returns before where that waits for what
@@ -101,13 +102,6 @@ class late_queues {
 
   /// What the first kernel that failed has thrown; empty: none has.
   [[nodiscard]] const std::string& failure() const noexcept { return failure_; }
-  [[nodiscard]] std::uint64_t draw(std::uint64_t below) noexcept {  // splitmix64
-    random_ += 0x9e3779b97f4a7c15U;
-    std::uint64_t z = random_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-    return (z ^ (z >> 31)) % below;
-  }
 
  private:
   [[nodiscard]] std::shared_ptr<work_queue> make_queue() {
@@ -133,7 +127,7 @@ class late_queues {
     for (const auto& each : meetings_) add(each.lock());
     if (able.empty()) return false;
     std::sort(able.begin(), able.end(), [](const auto& a, const auto& b) { return a->number < b->number; });
-    run_next(*able[draw(able.size())]);
+    run_next(*able[draw_(able.size())]);
     return true;
   }
   void run_next(work_queue& of) {
@@ -153,7 +147,7 @@ class late_queues {
   const guarded_memory* memory_;
   std::optional<guarded_memory::batch> opened_;  // from the first work of a batch on
   work_order order_;
-  std::uint64_t random_;
+  draws draw_;
   std::map<work_queue*, std::shared_ptr<work_queue>> queues_;
   std::vector<std::weak_ptr<work_queue>> meetings_;
   std::size_t most_meetings_ = 64;

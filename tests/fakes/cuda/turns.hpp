@@ -35,6 +35,8 @@
 #include <utility>
 #include <vector>
 
+#include "fakes/cuda/draws.hpp"
+
 namespace fakes {
 
 /// Whether all threads of the process but the caller sleep, until another wakes them. Who sleeps for a time goes on
@@ -107,7 +109,7 @@ class turns {
   };
 
   /// By the thread that is to start the ranks, before it does.
-  explicit turns(std::uint64_t seed) : random_(seed) {}
+  explicit turns(std::uint64_t seed) : draw_(seed) {}
   turns(const turns&) = delete;
   turns& operator=(const turns&) = delete;
 
@@ -188,23 +190,16 @@ class turns {
     if (able.empty())
       for (const auto& [who, call] : waiting_) able.push_back(who);
     patient_.clear();
-    const auto next = waiting_.find(able[draw(able.size())]);
+    const auto next = waiting_.find(able[draw_(able.size())]);
     order_.push_back(std::to_string(next->first.rank) + (next->first.beside ? "' " : " ") + next->second);
     waiting_.erase(next);
     changed_.notify_all();
-  }
-  [[nodiscard]] std::uint64_t draw(std::uint64_t below) noexcept {  // splitmix64
-    random_ += 0x9e3779b97f4a7c15U;
-    std::uint64_t z = random_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-    return (z ^ (z >> 31)) % below;
   }
 
   sleeping_threads threads_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::uint64_t random_;
+  draws draw_;
   int awaited_ = 0;       // ranks that have not entered
   bool looking_ = false;  // one of those that wait
   std::map<std::thread::id, caller> callers_;

@@ -2,15 +2,15 @@
 #include "belay/report/output.hpp"
 
 #include <doctest/doctest.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+
+#include "unit/report/support/file_size_limit.hpp"
 
 TEST_CASE("a line arrives in one piece") {
   int ends[2];
@@ -47,16 +47,9 @@ TEST_CASE("room is asked for before a run, and nothing is kept of it") {
   REQUIRE(::stat(name, &now) == 0);
   CHECK(now.st_size == 5);
   CHECK(now.st_blocks * 512 < 1 << 20);
-  // As a full disk.
-  struct rlimit before;
-  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
-  auto* const signalled = std::signal(SIGXFSZ, SIG_IGN);
-  const struct rlimit small = {1 << 16, before.rlim_max};
-  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const report_test::file_size_limit full(1 << 16);
   CHECK_THROWS_WITH_AS(out.expect_room(1 << 20), doctest::Contains(": cannot be written: File too large"),
                        belay::file_error);
-  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
-  std::signal(SIGXFSZ, signalled);
   ::unlink(name);
 }
 

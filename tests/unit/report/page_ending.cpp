@@ -13,6 +13,7 @@
 
 #include "belay/report/page.hpp"
 #include "belay/report/page/ending.hpp"
+#include "support/file_size_limit.hpp"
 #include "support/page_text.hpp"
 #include "support/report_pages.hpp"
 
@@ -107,14 +108,10 @@ TEST_CASE("a page that cannot be written whole leaves the one before, and nothin
   belay::report_page page(to, run.subject);
   page.add<leaping_clock>(run.at(1));
   const std::string before = content(to.page_path());
-  const auto ignored = ::signal(SIGXFSZ, SIG_IGN);
-  rlimit all{};
-  ::getrlimit(RLIMIT_FSIZE, &all);
-  const rlimit few{4096, all.rlim_max};
-  ::setrlimit(RLIMIT_FSIZE, &few);
-  page.add<leaping_clock>(run.at(2));
-  ::setrlimit(RLIMIT_FSIZE, &all);
-  ::signal(SIGXFSZ, ignored);
+  {
+    const file_size_limit few(4096);
+    page.add<leaping_clock>(run.at(2));
+  }
   const auto problem = page.take_problem();
   REQUIRE(problem);
   CHECK(std::string(problem->what()).find("index.html.tmp: cannot be written: File too large") != std::string::npos);

@@ -2,17 +2,17 @@
 #include "belay/train/safetensors.hpp"
 
 #include <doctest/doctest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <thread>
+
+#include "unit/report/support/file_size_limit.hpp"
 
 namespace {
 
@@ -286,25 +286,19 @@ TEST_CASE("what the system refuses is a file error that names the path and the b
       "cannot be created: No such file or directory (there is no folder " + dir.path + "/none)";
   CHECK_THROWS_WITH_AS(st::writer(dir.path + "/none/m", {}), doctest::Contains(folder_said.c_str()), belay::file_error);
   std::filesystem::remove(dir.file("pipe"));
-  const auto before = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit old{};
-  ::getrlimit(RLIMIT_FSIZE, &old);
-  const rlimit tight{1024, old.rlim_max};
   {
     st::writer out(dir.file("m"), {{"a", st::stored_type::f32, {1000}}});
-    ::setrlimit(RLIMIT_FSIZE, &tight);
     const std::vector<float> values(1000);
     try {
+      const report_test::file_size_limit tight(1024);
       out.write<float>("a", 0, values);
       CHECK(false);
     } catch (const belay::file_error& error) {
       CHECK(error.offset() == 1024);  // the part that fitted was written, the rest was not
       CHECK(std::string(error.what()).find("File too large") != std::string::npos);
     }
-    ::setrlimit(RLIMIT_FSIZE, &old);
     CHECK_THROWS_AS(out.commit(), belay::usage_error);
   }
-  std::signal(SIGXFSZ, before);
   CHECK(dir.entries() == 0);
 }
 

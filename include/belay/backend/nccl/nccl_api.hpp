@@ -60,36 +60,36 @@ inline constexpr int least_version = 22809;
 /// loaded and stored, which is no failure; `write_pointers` queues a kernel that writes the address of each
 /// member's window into `table`, memory of the device.
 template <class N>
-concept nccl_library = requires(N& api, const typename N::status_type& status, typename N::status_type& told,
-                                typename N::communicator_type on, typename N::communicator_type& made,
-                                typename N::window_type window, typename N::window_type& made_window,
-                                typename N::stream_type stream, unique_id& id, const unique_id& known_id, int& version,
-                                int number, calls how, std::byte* memory, std::byte*& made_memory, std::byte** table,
-                                std::size_t bytes, load_store_team& team, const load_store_team& known_team) {
-  requires std::is_trivially_copyable_v<typename N::communicator_type>;
-  requires std::is_trivially_copyable_v<typename N::window_type>;
-  requires std::equality_comparable<typename N::communicator_type>;
-  { api.succeeded(status) } -> std::same_as<bool>;
-  { api.in_progress(status) } -> std::same_as<bool>;
-  { api.text(status) } -> std::same_as<std::string>;
-  { api.compiled_version() } -> std::same_as<int>;
-  { api.version(version) } -> std::same_as<typename N::status_type>;
-  { api.make_id(id) } -> std::same_as<typename N::status_type>;
-  { api.init(made, number, known_id, number, how) } -> std::same_as<typename N::status_type>;
-  { api.split(on, number, number, made, how) } -> std::same_as<typename N::status_type>;
-  { api.async_error(on, told) } -> std::same_as<typename N::status_type>;
-  { api.destroy(on) } -> std::same_as<typename N::status_type>;
-  { api.abort(on) } -> std::same_as<typename N::status_type>;
-  { api.group_start() } -> std::same_as<typename N::status_type>;
-  { api.group_end() } -> std::same_as<typename N::status_type>;
-  { api.allocate(made_memory, bytes) } -> std::same_as<typename N::status_type>;
-  { api.release(memory) } -> std::same_as<typename N::status_type>;
-  { api.register_window(on, memory, bytes, made_window) } -> std::same_as<typename N::status_type>;
-  { api.deregister_window(on, window) } -> std::same_as<typename N::status_type>;
-  { api.window_granularity() } -> std::same_as<std::size_t>;
-  { api.find_team(on, team) } -> std::same_as<typename N::status_type>;
-  { api.write_pointers(stream, window, known_team, table) } -> std::same_as<typename N::status_type>;
-};
+concept nccl_library =
+    requires(N& api, const typename N::status_type& status, typename N::status_type& told,
+             typename N::communicator_type on, typename N::communicator_type& made, typename N::window_type window,
+             typename N::window_type& made_window, typename N::stream_type stream, unique_id& id,
+             const unique_id& known_id, int& version, int number, calls how, std::byte* memory, std::byte*& made_memory,
+             std::byte** table, std::size_t bytes, load_store_team& team, const load_store_team& known_team) {
+      requires std::is_trivially_copyable_v<typename N::communicator_type>;
+      requires std::is_trivially_copyable_v<typename N::window_type>;
+      requires std::equality_comparable<typename N::communicator_type>;
+      { api.succeeded(status) } -> std::same_as<bool>;
+      { api.in_progress(status) } -> std::same_as<bool>;
+      { api.text(status) } -> std::same_as<std::string>;
+      { api.compiled_version() } -> std::same_as<int>;
+      { api.version(version) } -> std::same_as<typename N::status_type>;
+      { api.make_id(id) } -> std::same_as<typename N::status_type>;
+      { api.init(made, number, known_id, number, how) } -> std::same_as<typename N::status_type>;
+      { api.split(on, number, number, made, how) } -> std::same_as<typename N::status_type>;
+      { api.async_error(on, told) } -> std::same_as<typename N::status_type>;
+      { api.destroy(on) } -> std::same_as<typename N::status_type>;
+      { api.abort(on) } -> std::same_as<typename N::status_type>;
+      { api.group_start() } -> std::same_as<typename N::status_type>;
+      { api.group_end() } -> std::same_as<typename N::status_type>;
+      { api.allocate(made_memory, bytes) } -> std::same_as<typename N::status_type>;
+      { api.release(memory) } -> std::same_as<typename N::status_type>;
+      { api.register_window(on, memory, bytes, made_window) } -> std::same_as<typename N::status_type>;
+      { api.deregister_window(on, window) } -> std::same_as<typename N::status_type>;
+      { api.window_granularity() } -> std::same_as<std::size_t>;
+      { api.find_team(on, team) } -> std::same_as<typename N::status_type>;
+      { api.write_pointers(stream, window, known_team, table) } -> std::same_as<typename N::status_type>;
+    };
 
 /// Collectives and transfers, queued on a stream. Of memory of the device; all ranks give equal counts. `from` and `to`
 /// may be the same place where the operation is in place. `type` has a reduction where one is asked for.

@@ -90,7 +90,8 @@ struct dispatched_across {
 
   /// Before the communication that begins as `how` says, where rows are sent.
   template <class Group>
-  requires(!Peers::addressed) void prepare(const Group& group, const start_order& how) const {
+  requires(!Peers::addressed)
+  void prepare(const Group& group, const start_order& how) const {
     moves->count_to_send(group, *this, how);
   }
   /// In a communication.
