@@ -19,6 +19,7 @@
 #include "belay/core/ledger.hpp"
 #include "belay/train/launch.hpp"
 #include "fakes/cuda/fake_api.hpp"
+#include "fakes/cuda/turned_ranks.hpp"
 #include "fakes/cuda/turns.hpp"
 #include "fakes/nccl/fake_nccl.hpp"
 #include "unit/train/support/device_trainer.hpp"

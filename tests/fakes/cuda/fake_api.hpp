@@ -32,6 +32,7 @@
 #include "fakes/cuda/guarded_memory.hpp"
 #include "fakes/cuda/host_addresses.hpp"
 #include "fakes/cuda/late_queues.hpp"
+#include "fakes/cuda/turned_meeting.hpp"
 #include "fakes/cuda/turns.hpp"
 
 namespace fakes {
@@ -61,6 +62,7 @@ class device_api : public device_kernels<device_api, work_queue*, device_status>
   using event_type = event*;
   using graph_type = const recorded_graph*;
   using status_type = device_status;
+  using meeting_type = turned_meeting<device_api>;
 
   explicit device_api(const device_options& options = {})
       : options_(options), queues_(memory_, options.order, options.seed) {}
@@ -250,12 +252,13 @@ class device_api : public device_kernels<device_api, work_queue*, device_status>
   /// Returns when the calling thread may call, where there are turns. None is taken by what changes nothing for others:
   /// events are made and ended by the hundred, and how often one is asked for, clocks decide.
   void await_turn(std::string_view name) {
-    if (options_.turns != nullptr && name != "query" && !name.ends_with("_event")) options_.turns->pass(name);
+    if (takes_turns() && name != "query" && !name.ends_with("_event")) options_.turns->pass(name);
   }
+  [[nodiscard]] bool takes_turns() const noexcept { return options_.turns != nullptr; }
   /// Whether there are turns. Who calls again because something has not come lets others call first.
   bool let_others() {
-    if (options_.turns != nullptr) options_.turns->let_others();
-    return options_.turns != nullptr;
+    if (takes_turns()) options_.turns->let_others();
+    return takes_turns();
   }
   /// For what stands on it: `act(queues)` while no call of it runs.
   template <class Do>
@@ -319,7 +322,7 @@ class device_api : public device_kernels<device_api, work_queue*, device_status>
   }
   template <class Do>
   status_type on_stream(const char* name, stream_type on, const Do& act) {
-    if (options_.turns != nullptr) work_for_maker_of(on);
+    if (takes_turns()) work_for_maker_of(on);
     return call(name, [&] {
       if (!queues_.knows(on)) return std::string("no stream");
       return streams_[on].device == current() ? act() : std::string("a stream of another device than the thread's");

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The interleaving of ranks that are threads, from a seed. Each call of a fake waits for its turn, and one turn is
-// given at a time: when all threads of the process sleep, in a fake or where a rank waits for its peers or its
-// communication thread. Then nothing will happen but by a turn, whoever sleeps where, so waits need no hook.
+// The interleaving of ranks that are threads, from a seed. One of them goes on at a time, from its turn to its next
+// call of a fake, or until it waits for its peers or its communication thread (fakes/cuda/turned_ranks.hpp): it needs
+// another turn to go on from there, as a thread does that begins. A turn is given when all threads of the process
+// sleep, whoever sleeps where, and wakes the thread alone that gets it. So ranks may share plain data without a lock.
+// That they sleep is known where the one that has run since has only come to its next call.
 //
 //   fakes::turns turns(seed);
 //   fakes::device_api api({.order = fakes::work_order::late, .turns = &turns});
@@ -19,11 +21,13 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <compare>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -31,7 +35,6 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -119,10 +122,13 @@ class turns {
     awaited_ = ranks;
     callers_.clear();
   }
-  /// The calling thread is a rank while this lives.
+  /// The calling thread is a rank while this lives, and begins in a turn of its own.
   class member {
    public:
-    member(turns& of, int rank) : of_(&of) { of.enter(rank); }
+    member(turns& of, int rank) : of_(&of) {
+      of.enter(rank);
+      of.pass("begins");
+    }
     member(const member&) = delete;
     member& operator=(const member&) = delete;
     ~member() { of_->leave(); }
@@ -135,99 +141,156 @@ class turns {
   [[nodiscard]] std::optional<caller> me() {
     const std::lock_guard lock(mutex_);
     const auto found = callers_.find(std::this_thread::get_id());
-    return found == callers_.end() ? std::nullopt : std::optional(found->second);
+    return found == callers_.end() ? std::nullopt : std::optional(found->second.who);
   }
   /// The calling thread works for that rank beside it, unless it is known.
   void work_for(const caller& whose) {
     const std::lock_guard lock(mutex_);
-    callers_.try_emplace(std::this_thread::get_id(), caller{whose.rank, true});
+    callers_.try_emplace(std::this_thread::get_id(), known{{whose.rank, true}, place::runs});
+  }
+  /// The calling thread has begun, and awaits its first turn, or has ended, what it was started for.
+  class work {
+   public:
+    work(turns& of, int rank) : of_(&of) {
+      of.work_for({rank, true});
+      of.pass("begins");
+    }
+    work(const work&) = delete;
+    work& operator=(const work&) = delete;
+    ~work() { of_->rest(); }
+
+   private:
+    turns* of_;
+  };
+  /// The calling thread starts another, or what wakes it.
+  void note_started() {
+    const std::lock_guard lock(mutex_);
+    unsettle();
   }
   /// Returns in the calling thread's turn; at once in one that is nobody's.
   void pass(std::string_view call) {
     std::unique_lock lock(mutex_);
     const auto found = callers_.find(std::this_thread::get_id());
     if (found == callers_.end()) return;
-    const caller mine = found->second;
-    while (!waiting_.emplace(mine, call).second) changed_.wait(lock);  // of two threads beside a rank one calls
-    while (waiting_.count(mine) > 0) {
-      if (looking_) {
-        changed_.wait(lock);
+    known& mine = found->second;
+    waiter self{std::string(call)};
+    if (looker_ == nullptr) looker_ = &self;
+    waiting_[mine.who].push_back(&self);
+    mine.now = place::passes;
+    if (settled()) give_turn();
+    while (!self.has_turn) {
+      if (looker_ != &self) {
+        self.changed.wait(lock);
+      } else if (!unsettled_ && self.changed.wait_for(lock, patience) == std::cv_status::no_timeout) {
         continue;
+      } else if (!self.has_turn && look(lock) && !self.has_turn) {  // one that came meanwhile may have given it
+        unsettled_ = false;
+        give_turn();
       }
-      looking_ = true;
-      lock.unlock();
-      const bool still = threads_.all();
-      if (!still) ::sched_yield();
-      lock.lock();
-      looking_ = false;
-      if (still && awaited_ == 0) give_turn();
     }
-    changed_.notify_all();  // another one looks
+    mine.now = place::runs;
+    if (looker_ == &self) let_another_look();
+  }
+  /// The calling thread is about to wait for what other ranks do; it needs a turn afterwards.
+  void note(std::string_view call) {
+    const std::lock_guard lock(mutex_);
+    const auto found = callers_.find(std::this_thread::get_id());
+    if (found == callers_.end()) return;
+    add(found->second.who, call);
+    found->second.now = place::waits;
+    unsettle();
   }
   /// What the calling thread waits for has not come: others have their turns first.
   void let_others() {
     const std::lock_guard lock(mutex_);
     const auto found = callers_.find(std::this_thread::get_id());
-    if (found != callers_.end()) patient_.insert(found->second);
+    if (found != callers_.end()) patient_.insert(found->second.who);
   }
   /// Who has called what.
   [[nodiscard]] const std::vector<std::string>& order() const noexcept { return order_; }
 
  private:
+  enum class place : std::uint8_t { runs, passes, waits };
+  struct known {
+    caller who;
+    place now;
+  };
+  // A thread in `pass`.
+  struct waiter {
+    std::string call;
+    std::condition_variable changed = {};
+    bool has_turn = false;
+  };
+  // So long a thread has its turn before it is looked whether it sleeps in a place that is not noted.
+  static constexpr std::chrono::milliseconds patience{2};
+
   void enter(int rank) {
     const std::lock_guard lock(mutex_);
-    callers_[std::this_thread::get_id()] = {rank, false};
+    callers_.insert_or_assign(std::this_thread::get_id(), known{{rank, false}, place::runs});
     --awaited_;
+    unsettle();
   }
   void leave() {
     const std::lock_guard lock(mutex_);
     callers_.erase(std::this_thread::get_id());
+    unsettle();
+  }
+  void rest() {
+    const std::lock_guard lock(mutex_);
+    callers_.find(std::this_thread::get_id())->second.now = place::waits;
+    unsettle();
+  }
+  // Others than the one that has its turn may run.
+  void unsettle() {
+    unsettled_ = true;
+    if (looker_ != nullptr) looker_->changed.notify_one();
+  }
+  [[nodiscard]] bool settled() const {
+    return !unsettled_ && awaited_ == 0 && std::none_of(callers_.begin(), callers_.end(), [](const auto& each) {
+      return each.second.now == place::runs;
+    });
+  }
+  // Whether all sleep.
+  [[nodiscard]] bool look(std::unique_lock<std::mutex>& lock) {
+    lock.unlock();
+    const bool still = threads_.all();
+    if (!still) ::sched_yield();
+    lock.lock();
+    return still && awaited_ == 0;
+  }
+  void add(const caller& who, std::string_view call) {
+    order_.push_back(std::to_string(who.rank) + (who.beside ? "' " : " ") + std::string(call));
   }
   void give_turn() {
     std::vector<caller> able;
-    for (const auto& [who, call] : waiting_)
+    for (const auto& [who, threads] : waiting_)
       if (patient_.count(who) == 0) able.push_back(who);
     if (able.empty())
-      for (const auto& [who, call] : waiting_) able.push_back(who);
+      for (const auto& [who, threads] : waiting_) able.push_back(who);
     patient_.clear();
     const auto next = waiting_.find(able[draw_(able.size())]);
-    order_.push_back(std::to_string(next->first.rank) + (next->first.beside ? "' " : " ") + next->second);
-    waiting_.erase(next);
-    changed_.notify_all();
+    waiter& first = *next->second.front();  // of several threads beside a rank
+    add(next->first, first.call);
+    next->second.pop_front();
+    if (next->second.empty()) waiting_.erase(next);
+    first.has_turn = true;
+    first.changed.notify_one();
+  }
+  void let_another_look() {
+    looker_ = waiting_.empty() ? nullptr : waiting_.begin()->second.front();
+    if (looker_ != nullptr) looker_->changed.notify_one();
   }
 
   sleeping_threads threads_;
   std::mutex mutex_;
-  std::condition_variable changed_;
   draws draw_;
-  int awaited_ = 0;       // ranks that have not entered
-  bool looking_ = false;  // one of those that wait
-  std::map<std::thread::id, caller> callers_;
-  std::map<caller, std::string> waiting_;
+  int awaited_ = 0;           // ranks that have not entered
+  bool unsettled_ = true;     // since it was last seen that all sleep
+  waiter* looker_ = nullptr;  // that of those in `pass` which looks
+  std::map<std::thread::id, known> callers_;
+  std::map<caller, std::deque<waiter*>> waiting_;
   std::set<caller> patient_;
   std::vector<std::string> order_;
-};
-
-/// A world of threads whose ranks are known to `turns`.
-template <class Control>
-class in_turns {
- public:
-  static constexpr bool ranks_are_threads = true;
-  in_turns(turns& by, Control control) : by_(&by), control_(std::move(control)) {}
-
-  [[nodiscard]] int size() const { return control_.size(); }
-  template <class Body>
-  auto run(Body&& body) const {
-    by_->begin(size());
-    return control_.run([&](auto& rank) {
-      const turns::member here(*by_, rank.number());
-      return body(rank);
-    });
-  }
-
- private:
-  turns* by_;
-  Control control_;
 };
 
 }  // namespace fakes

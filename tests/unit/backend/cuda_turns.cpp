@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Ranks that are threads interleave as a seed says: the same seed gives the same order of calls, and finds the same
-// mistake. Under every seed ranks that share a device, and ranks over a fake NCCL, have the same numbers.
+// mistake. Under every seed ranks that share a device, and ranks over a fake NCCL, have the same numbers. One rank goes
+// on at a time: what they note in a plain list has one order too.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -17,6 +18,7 @@
 #include "belay/comm.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "fakes/cuda/fake_api.hpp"
+#include "fakes/cuda/turned_ranks.hpp"
 #include "fakes/cuda/turns.hpp"
 #include "fakes/nccl/fake_nccl.hpp"
 
@@ -28,7 +30,8 @@ constexpr std::size_t count = 96;
 
 struct seen {
   std::vector<std::vector<float>> values;
-  std::vector<std::string> order;
+  std::vector<std::string> order;  // of all calls and waits
+  std::vector<int> went_on;        // ranks, after they have met
 };
 
 struct counted_up {
@@ -36,12 +39,9 @@ struct counted_up {
   BELAY_HD void operator()(std::size_t i) const { x[i] = from + static_cast<float>(i % 7); }
 };
 
-// Which of two ranks that share a device looks first at what an exchange has posted, no turn says.
-enum class starts : std::uint8_t { sums, exchanges_too };
-
 // Two rounds of a kernel, of what is started after it, and of kernels that use that.
 template <class Rank>
-std::vector<float> communicate(Rank& rank, starts what) {
+std::vector<float> communicate(Rank& rank, std::vector<int>& went_on) {
   const auto& world = rank.world();
   belay::cuda::kit kit(rank.gpu(), rank.watch());
   auto& compute = kit.stream();
@@ -55,10 +55,14 @@ std::vector<float> communicate(Rank& rank, starts what) {
     const auto made = compute.record();
     const belay::p2p ring[] = {belay::p2p::send(next, std::span<const float>(at(0))),
                                belay::p2p::receive(previous, at(1))};
-    if (what == starts::exchanges_too) world.start_exchange(ring, belay::after(made)).then(compute);
+    world.start_exchange(ring, belay::after(made)).then(compute);
     world.start_all_reduce(at(0), belay::sum, belay::after(made)).then(compute);
     kit.each(count, belay::kernel::axpy<float>{0.5F, at(0).data(), at(2).data()});
     kit.each(count, belay::kernel::axpy<float>{0.25F, at(1).data(), at(2).data()});
+  }
+  for (int meeting = 0; meeting < 3; ++meeting) {
+    rank.control().barrier();
+    went_on.push_back(rank.number());
   }
   compute.copy(result.data(), at(2).data(), result.size_bytes());
   compute.synchronize();
@@ -66,20 +70,20 @@ std::vector<float> communicate(Rank& rank, starts what) {
   return {first, first + count};
 }
 
-seen on_one_device(int ranks, std::uint64_t seed, work_order order, starts what) {
+seen on_one_device(int ranks, std::uint64_t seed, work_order order) {
   fakes::turns turns(seed);
   fakes::device_api api({.order = order, .seed = seed, .turns = &turns});
   seen out;
   {
     const belay::cuda::world world(api, fakes::in_turns(turns, belay::host::world(ranks)),
                                    {.slot_bytes = 256, .groups = 1});
-    out.values = world.run([&](auto& rank) { return communicate(rank, what); });
+    out.values = world.run([&](auto& rank) { return communicate(rank, out.went_on); });
   }
   CHECK(api.empty());
   out.order = turns.order();
   return out;
 }
-seen over_nccl(int ranks, std::uint64_t seed, work_order order, starts what) {
+seen over_nccl(int ranks, std::uint64_t seed, work_order order) {
   fakes::turns turns(seed);
   fakes::device_api api({.order = order, .seed = seed, .devices = ranks, .turns = &turns});
   fakes::nccl_fabric fabric(api);
@@ -88,7 +92,7 @@ seen over_nccl(int ranks, std::uint64_t seed, work_order order, starts what) {
     fakes::nccl_api nccl(fabric);
     const belay::cuda::device gpu(api, control.number(), belay::cuda::device_number{control.number()});
     belay::nccl::rank rank(control, gpu, nccl, {.workspace_bytes = 1024});
-    auto values = communicate(rank, what);
+    auto values = communicate(rank, out.went_on);
     rank.finish();
     return values;
   });
@@ -113,20 +117,22 @@ work_order order_of(std::uint64_t seed) { return seed % 2 == 0 ? work_order::lat
 
 template <class Run>
 void check_numbers(const Run& run) {
-  const seen first = run(3, 0, work_order::eager, starts::exchanges_too);
+  const seen first = run(3, 0, work_order::eager);
   CHECK(first.values[0][5] > 0);
   for (std::uint64_t seed = 0; seed < 8; ++seed) {
     CAPTURE(seed);
-    CHECK(run(3, seed, order_of(seed), starts::exchanges_too).values == first.values);
+    CHECK(run(3, seed, order_of(seed)).values == first.values);
   }
 }
 template <class Run>
-void check_orders(const Run& run, starts what) {
+void check_orders(const Run& run) {
   std::set<std::vector<std::string>> orders;
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     CAPTURE(seed);
-    const seen got = run(2, seed, order_of(seed), what);
-    CHECK(first_difference(got.order, run(2, seed, order_of(seed), what).order) == "");
+    const seen got = run(3, seed, order_of(seed)), again = run(3, seed, order_of(seed));
+    CHECK(first_difference(got.order, again.order) == "");
+    CHECK(got.went_on.size() == 9);
+    CHECK(got.went_on == again.went_on);
     orders.insert(got.order);
   }
   CHECK(orders.size() == 4);
@@ -152,9 +158,9 @@ float read_of_peer(std::uint64_t seed, meets how) {
 
 }  // namespace
 
-TEST_CASE("the same seed gives ranks the same order of calls, another seed another") {
-  check_orders(on_one_device, starts::sums);
-  check_orders(over_nccl, starts::exchanges_too);
+TEST_CASE("the same seed gives ranks the same order of calls and of what they do after waits, another seed another") {
+  check_orders(on_one_device);
+  check_orders(over_nccl);
 }
 TEST_CASE("ranks have the same numbers whatever order of calls a seed gives them") {
   check_numbers(on_one_device);

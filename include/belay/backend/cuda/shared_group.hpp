@@ -36,6 +36,25 @@ struct parcel {
   bool is_taken = false;
 };
 
+/// What the host threads of ranks that share a device wait for each other on. An Api may bring a `meeting_type` of its
+/// own, made of the Api: it decides then who goes on, as a device of tests does.
+struct host_meeting {
+  explicit host_meeting(const auto& /*api*/) {}
+  /// Of what is posted; and that something was.
+  std::mutex mutex;
+  std::condition_variable news;
+};
+/// Which of the two an Api has.
+template <class Api>
+struct meeting_of {
+  using type = host_meeting;
+};
+template <class Api>
+requires requires { typename Api::meeting_type; }
+struct meeting_of<Api> {
+  using type = typename Api::meeting_type;
+};
+
 /// Every rank has two slots, which it uses in turns: it fills one, records `filled`, and all ranks meet; who reads it
 /// waits for that event, and records `emptied` afterwards. A rank fills a slot again two rounds later: it has met its
 /// peers in between, so their `emptied` is recorded by then, and its streams wait for it. An event is recorded again
@@ -61,7 +80,8 @@ class shared_group {
         slots_(slots),
         slot_bytes_(slot_bytes),
         given_(size_),
-        calls_(2 * size_, call{{}, {}, std::vector<std::size_t>(size_), std::vector<std::size_t>(size_)}) {
+        calls_(2 * size_, call{{}, {}, std::vector<std::size_t>(size_), std::vector<std::size_t>(size_)}),
+        meeting_(on.api()) {
     events_.reserve(kinds * size_);
     try {
       while (events_.size() < kinds * size_) {
@@ -109,8 +129,8 @@ class shared_group {
   [[nodiscard]] call& called(std::size_t turn, std::size_t rank) noexcept { return calls_[turn * size_ + rank]; }
 
   /// Of what is posted; whoever has posted or taken something notifies.
-  [[nodiscard]] std::mutex& posting() noexcept { return posting_; }
-  [[nodiscard]] std::condition_variable& news() noexcept { return news_; }
+  [[nodiscard]] auto& posting() noexcept { return meeting_.mutex; }
+  [[nodiscard]] auto& news() noexcept { return meeting_.news; }
   /// The sends of one rank to another, in order.
   [[nodiscard]] std::vector<parcel<Api>*>& posted(lane of, std::size_t from, std::size_t to) noexcept {
     return posted_[index(of)][from * size_ + to];
@@ -131,8 +151,7 @@ class shared_group {
   std::vector<std::shared_ptr<const shared_parts<Api>>> given_;
   std::vector<event_type> events_;
   std::vector<call> calls_;
-  std::mutex posting_;
-  std::condition_variable news_;
+  typename meeting_of<Api>::type meeting_;
   std::array<std::vector<std::vector<parcel<Api>*>>, 2> posted_;  // by lane
 };
 
