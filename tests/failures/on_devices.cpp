@@ -13,29 +13,20 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/cuda.hpp"
-#include "belay/backend/host.hpp"
-#include "belay/backend/nccl.hpp"
 #include "belay/core/ledger.hpp"
-#include "belay/train/launch.hpp"
-#include "fakes/cuda/fake_api.hpp"
-#include "fakes/cuda/turned_ranks.hpp"
-#include "fakes/cuda/turns.hpp"
-#include "fakes/nccl/fake_nccl.hpp"
+#include "failures/support/gather_orders.hpp"
+#include "failures/support/gathered_parameters.hpp"
+#include "failures/support/on_fakes.hpp"
+#include "failures/support/on_host.hpp"
+#include "failures/support/pulled_shares.hpp"
 #include "unit/train/support/device_trainer.hpp"
 
 using namespace device_trainer;
-using fakes::work_order;
+using namespace failures;
 
 namespace {
 
 enum class slip : std::uint8_t { none, forgotten_backward, other_seed, throws_in_a_step };
-
-struct descent {
-  float* value;
-  const float* gradient;
-  BELAY_HD void operator()(std::size_t i) const { value[i] -= 0.1F * gradient[i]; }
-};
 
 struct seen {
   std::vector<double> losses;
@@ -90,67 +81,164 @@ auto body(seen& out, slip what) {
   };
 }
 
-// Its ranks take turns from the seed of `how`.
-struct one_device {
-  static seen train(int ranks, slip what, fakes::device_options how, std::string* thrown = nullptr) {
-    fakes::turns turns(how.seed);
-    how.turns = &turns;
-    fakes::device_api api(how);
-    seen out;
-    try {
-      belay::launch(belay::cuda::world(api, fakes::in_turns(turns, belay::host::world(ranks)), {.slot_bytes = 512}),
-                    body(out, what));
-    } catch (const std::exception& problem) {
-      if (thrown == nullptr) throw;
-      *thrown = problem.what();
-    }
-    CHECK(api.empty());
-    return out;
+// What a launch has thrown, empty: nothing.
+template <class World>
+std::string thrown_by(const World& world, const auto& body) {
+  try {
+    world(body);
+  } catch (const std::exception& problem) {
+    return problem.what();
   }
-};
-struct device_each {
-  static seen train(int ranks, slip what, fakes::device_options how, std::string* thrown = nullptr) {
-    how.devices = ranks;
-    fakes::device_api api(how);
-    fakes::nccl_fabric fabric(api);
-    seen out;
-    try {
-      belay::launch(belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::world(ranks),
-                                       {.ranks = {.workspace_bytes = 192}, .parent_bytes = 1 << 16}),
-                    body(out, what));
-    } catch (const std::exception& problem) {
-      if (thrown == nullptr) throw;
-      *thrown = problem.what();
-    }
-    CHECK(fabric.refusals().empty());
-    CHECK((fabric.empty() && api.empty()));
-    return out;
-  }
-};
+  return {};
+}
+template <class World>
+seen train(int ranks, slip what, fakes::device_options how, std::string* thrown = nullptr) {
+  seen out;
+  const std::string got = thrown_by(World{ranks, how}, body(out, what));
+  if (thrown == nullptr) CHECK(got == "");
+  if (thrown != nullptr) *thrown = got;
+  return out;
+}
 
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("a backward that is forgotten is named, or its step is refused", World, one_device, device_each) {
+TEST_CASE_TEMPLATE("a backward that is forgotten is named, or its step is refused", World, on_one_device_in_turns,
+                   on_device_each) {
   std::string thrown;
-  CHECK(World::train(2, slip::none, {work_order::late}).losses.size() == steps);
-  const seen got = World::train(2, slip::forgotten_backward, {work_order::late}, &thrown);
+  CHECK(train<World>(2, slip::none, {work_order::late}).losses.size() == steps);
+  const seen got = train<World>(2, slip::forgotten_backward, {work_order::late}, &thrown);
   CHECK(got.losses.empty());
   if constexpr (belay::checked(belay::check_level::local))
     CHECK(has(thrown, "backward was never called"));
   else
     CHECK((thrown.empty() && got.open > 0));
 }
-TEST_CASE_TEMPLATE("replicas that begin with other values are named", World, one_device, device_each) {
+TEST_CASE_TEMPLATE("replicas that begin with other values are named", World, on_one_device_in_turns, on_device_each) {
   std::string thrown;
-  CHECK(World::train(3, slip::other_seed, {work_order::random, 2}, &thrown).losses.empty());
+  CHECK(train<World>(3, slip::other_seed, {work_order::random, 2}, &thrown).losses.empty());
   CHECK(has(thrown, "begin with different values of parameter"));
 }
-TEST_CASE_TEMPLATE("a rank that throws in a step ends the run with what it threw", World, one_device, device_each) {
+TEST_CASE_TEMPLATE("a rank that throws in a step ends the run with what it threw", World, on_one_device_in_turns,
+                   on_device_each) {
   for (const work_order order : {work_order::eager, work_order::late}) {
     std::string thrown;
-    CHECK(World::train(3, slip::throws_in_a_step, {order}, &thrown).losses.size() == 1);
+    CHECK(train<World>(3, slip::throws_in_a_step, {order}, &thrown).losses.size() == 1);
     CHECK(thrown == "out of data");
   }
+}
+
+namespace {
+
+std::vector<fakes::device_options> orders() {
+  std::vector<fakes::device_options> out{{work_order::eager}, {work_order::late}};
+  for (std::uint64_t seed = 0; seed < 4; ++seed) out.push_back({work_order::random, seed});
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("what ranks of devices gather is what every rank's update has left", World, on_one_device,
+                   on_device_each) {
+  using pulled_shares::train, pulled_shares::update_ends;
+  for (const int ranks : {2, 3}) {
+    const std::vector<double> expected = train(on_host{ranks});
+    REQUIRE(expected.size() == 6);
+    for (const fakes::device_options& how : orders()) CHECK(train(World{ranks, how}) == expected);
+    const auto losses_without = [&](forgets what) {
+      std::vector<double> losses;
+      static_cast<void>(
+          thrown_by(World{ranks, {work_order::late}, what}, pulled_shares::body(losses, update_ends::with_barrier)));
+      return losses;
+    };
+    CHECK(losses_without(forgets::nothing) == expected);
+    CHECK(losses_without(forgets::own) != expected);
+  }
+  CHECK(has(thrown_by(World{2}, pulled_shares::early_gather()), pulled_shares::early_words));
+}
+TEST_CASE("an update that ends without the barrier is seen where ranks pull shares on their device") {
+  using pulled_shares::train, pulled_shares::update_ends;
+  const std::vector<double> expected = train(on_host{3});
+  bool other = false;
+  for (std::uint64_t seed = 0; seed < 20 && !other; ++seed)
+    other = train(on_one_device_in_turns{3, {work_order::random, seed}}, update_ends::without) != expected;
+  CHECK(other);
+}
+
+TEST_CASE_TEMPLATE("whole parameters of devices end with the calls that gathered them", World, on_one_device,
+                   on_device_each) {
+  using namespace gathered_parameters;
+  for (const belay::tier parameters : {belay::tier::device, belay::tier::pinned})
+    for (const how what : {how::plain_and_observed, how::recomputed, how::two_in_flight}) {
+      CAPTURE(static_cast<int>(parameters));
+      CAPTURE(static_cast<int>(what));
+      const World world{2 + static_cast<int>(what) % 2, {work_order::late}};
+      const found right = train<belay::gathers>(world, what, 6, parameters);
+      CHECK(right.after_use == 0);
+      CHECK(right.other_live == 0);
+      CHECK(right.as_planned);
+      CHECK((train<gathers_by_counter>(world, what, 2, parameters).after_use > 0) == (what != how::two_in_flight));
+    }
+}
+TEST_CASE_TEMPLATE("what an exception has left gathered on devices ends with its step", World, on_one_device,
+                   on_device_each) {
+  using namespace gathered_parameters;
+  for (const belay::gather_by gathers : {belay::gather_by::reach, belay::gather_by::collectives})
+    for (const thrown where : {thrown::between_calls, thrown::in_forward, thrown::in_backward}) {
+      CAPTURE(static_cast<int>(where));
+      throw_in_a_step(World{3, {work_order::late}}, gathers, where, [](bool holds) { CHECK(holds); });
+    }
+}
+
+TEST_CASE_TEMPLATE("layers of devices are gathered in the order of the plan, and what departs from it is one miss",
+                   World, on_one_device, on_device_each) {
+  using namespace gather_orders;
+  constexpr std::size_t count = 5;
+  const World world{2, {work_order::late}};
+  const std::vector<found> host = run_on(on_host{2}, between::nothing, otherwise::never, gather_by::reach, count);
+  for (const gather_by how : {gather_by::reach, gather_by::collectives}) {
+    for (const found& each : run_on(world, between::evaluation, otherwise::never, how, count)) {
+      REQUIRE(each.steps.size() == count);
+      for (const gather_counts& step : each.steps) CHECK(step.prefetched == 6);
+      for (const gather_counts& step : each.steps) CHECK(step.in_order + step.missed == 0);
+      for (const gather_counts& pass : each.passes) CHECK(pass.prefetched == 2);
+      for (const gather_counts& pass : each.passes) CHECK(pass.missed == 0);
+      CHECK(hits_of_one_trace(each.calls) == 0);
+    }
+    for (const found& each : run_on(world, between::nothing, otherwise::one_extra_call, how, count)) {
+      REQUIRE(each.steps.size() == count);
+      for (std::size_t i = 0; i < count; ++i) CHECK(each.steps[i].missed == (i == 2 ? 1 : 0));
+      for (std::size_t i = 0; i < count; ++i) CHECK((i == 2 || each.steps[i].prefetched == 6));
+      if (!each.losses.empty()) CHECK(each.losses == host[0].losses);  // to the bit
+    }
+  }
+}
+TEST_CASE("a rank that departs from the plan on its device gathers alone: its misses, and nobody else's") {
+  using namespace gather_orders;
+  for (const otherwise what : {otherwise::one_extra_call_on_rank_1, otherwise::passes_on_rank_1}) {
+    const std::vector<found> all =
+        run_on(on_one_device{2, {work_order::late}}, between::nothing, what, gather_by::reach, 5);
+    CHECK(all[0].losses == run_on(on_host{2}, between::nothing, otherwise::never, gather_by::reach, 5)[0].losses);
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      const bool departs = rank == 1, passes = what == otherwise::passes_on_rank_1;
+      REQUIRE(all[rank].steps.size() == 5);
+      CHECK(all[rank].steps[2].missed == (departs && !passes ? 1 : 0));
+      CHECK(all[rank].passes[2].missed == (departs && passes ? 15 : 0));
+    }
+  }
+}
+TEST_CASE_TEMPLATE("where ranks of devices gather together, an order that depends on the rank is named on all ranks",
+                   World, on_one_device, on_device_each) {
+  using namespace gather_orders;
+  for (const auto& [what, words] : departures)
+    for (const int ranks : {2, 3}) {
+      if (std::is_same_v<World, on_device_each> && what != otherwise::another_layer_on_rank_1 &&
+          what != otherwise::same_call_at_another_place)
+        continue;
+      CAPTURE(words);
+      std::vector<found> out;
+      for (const std::string& each : told_of(World{ranks, {work_order::late}}, what, out)) CHECK(has(each, words));
+      for (const found& each : out) CHECK(each.steps.size() <= 2);
+    }
 }
