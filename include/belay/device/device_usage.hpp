@@ -7,6 +7,7 @@
 //   };
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -25,20 +26,26 @@ struct device_usage {
   std::uint64_t before = 0;         // taken before the rank's first: the context, and what others have
   std::uint64_t communication = 0;  // communicators, and memory and streams that the rank's groups work with
   std::uint64_t kit = 0;            // what libraries of products have taken
+  std::uint64_t planned = 0;        // for communication, as the plan has estimated it; 0: it has not
 
   [[nodiscard]] bool operator==(const device_usage&) const = default;
 };
 
-/// A line a purpose, a column a rank.
+/// A line a purpose, a column a rank; what was planned stands below what was measured of it, where ranks' plans have an
+/// estimate.
 [[nodiscard]] inline std::string device_usage_text(std::span<const device_usage> ranks) {
   std::string out = "measured beside the plan, bytes of each rank's device\n";
   constexpr std::pair<const char*, std::uint64_t device_usage::*> rows[] = {
       {"context and others", &device_usage::before},
       {"communication", &device_usage::communication},
+      {"  planned for it", &device_usage::planned},
       {"products' library", &device_usage::kit},
       {"of", &device_usage::total},
   };
   for (const auto& [purpose, bytes] : rows) {
+    std::uint64_t most = 0;
+    for (const device_usage& each : ranks) most = std::max(most, each.*bytes);
+    if (bytes == &device_usage::planned && most == 0) continue;
     std::string line = "  ";
     line += purpose;
     line.resize(22, ' ');

@@ -238,7 +238,9 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
                                            again, own_streams, run_parts_of<engine_type>(rank));
     kept[mine] = self;
     if constexpr (tells_usage<rank_type>) {
-      const std::vector<device_usage> measured = told_by_ranks(rank, rank.usage(), at);
+      device_usage used = rank.usage();
+      used.planned = communication.bytes;
+      const std::vector<device_usage> measured = told_by_ranks(rank, used, at);
       if (number == 0 && options.measured) options.measured(measured);
     }
     if constexpr (takes_arbiter<rank_type>) {

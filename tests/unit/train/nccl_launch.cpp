@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <map>
+#include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -92,6 +95,45 @@ thrown train_with(one_failure& how, std::chrono::duration<double> timeout = std:
 }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
+// A device whose context takes some of it, and an NCCL whose communicators do.
+class taking_api : public fakes::device_api {
+ public:
+  static constexpr std::size_t context = 7'000;
+  using device_api::device_api;
+  status_type memory_info(belay::cuda::device_memory_info& room) {
+    const status_type got = device_api::memory_info(room);
+    const std::lock_guard lock(mutex_);
+    room.free -= context + taken_[std::this_thread::get_id()];
+    return got;
+  }
+  void take(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    taken_[std::this_thread::get_id()] += bytes;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::thread::id, std::size_t> taken_;  // by a rank's thread, whose device it is
+};
+class taking_nccl : public failing_nccl {
+ public:
+  static constexpr std::size_t of_parent = 40'000, of_group = 152;
+  taking_nccl(fakes::nccl_fabric& fabric, one_failure& how, taking_api& from)
+      : failing_nccl(fabric, how), from_(&from) {}
+  status_type init(communicator_type& made, int ranks, const belay::nccl::unique_id& id, int rank,
+                   belay::nccl::calls how) {
+    from_->take(of_parent);
+    return failing_nccl::init(made, ranks, id, rank, how);
+  }
+  status_type split(communicator_type of, int colour, int key, communicator_type& made, belay::nccl::calls how) {
+    from_->take(of_group);
+    return failing_nccl::split(of, colour, key, made, how);
+  }
+
+ private:
+  taking_api* from_;
+};
+
 }  // namespace
 
 TEST_CASE("a trainer over NCCL has the bits of the host: whole state on each rank") { check_stage<0>(); }
@@ -159,18 +201,31 @@ TEST_CASE("what a rank leases of its device is held against what that has left, 
 }
 
 TEST_CASE("what communication takes of each device is measured at launch, when all groups have been made") {
-  fakes::device_api api({.order = work_order::late, .memory = 1 << 20, .devices = 2});
+  taking_api api({.order = work_order::late, .memory = 1 << 20, .devices = 2});
   fakes::nccl_fabric fabric(api);
   one_failure none;
   std::vector<belay::device_usage> told;
   belay::launch_options options;
   options.measured = [&](std::span<const belay::device_usage> usage) { told.assign(usage.begin(), usage.end()); };
   result out;
-  belay::launch(belay::nccl::world(api, failing_nccl(fabric, none), belay::host::world(2), options_of()),
-                body<1, float>(out), options);
+  std::size_t planned = 0;
+  {
+    belay::nccl::world world(api, taking_nccl(fabric, none, api), belay::host::world(2), options_of());
+    const belay::rehearsal_result rehearsed = belay::rehearse(world, body<1, float>(out));
+    planned = world.communication_bytes(rehearsed.meshes);
+    belay::launch(world, body<1, float>(out), rehearsed, options);
+  }
   REQUIRE(told.size() == 2);
-  for (const belay::device_usage& each : told) CHECK(each == belay::device_usage{1 << 20, 0, (1 << 16) + 192, 0});
-  CHECK(has(belay::device_usage_text(told), "communication        65728 65728\n"));
+  const std::size_t own = belay::cuda::device_calls<taking_api>::room + 192;  // workspace, and what calls use
+  const std::size_t groups = 2;                                               // of all ranks, and of the data axis
+  CHECK(planned >= own + (1 << 16) + groups * (1 << 12));
+  for (const belay::device_usage& each : told)
+    CHECK(each == belay::device_usage{1 << 20, taking_api::context,
+                                      own + taking_nccl::of_parent + groups * taking_nccl::of_group, 0, planned});
+  const std::string text = belay::device_usage_text(told), both = std::to_string(planned);
+  CHECK(has(text, "context and others   7000 7000\n"));
+  CHECK(has(text, "communication        106032 106032\n"));
+  CHECK(has(text, "  planned for it     " + both + ' ' + both + '\n'));
   const auto first = std::find(none.names.begin(), none.names.end(), "all_reduce");
   CHECK(std::count(none.names.begin(), first, "split") == std::count(none.names.begin(), none.names.end(), "split"));
 }

@@ -100,35 +100,45 @@ __global__ void __launch_bounds__(K::lanes) run_blocks(std::size_t tiles, K k) {
   return static_cast<unsigned>(blocks < most ? blocks : most);
 }
 
+/// Launches a kernel of `threads` a block. Gives the error of this launch alone: what the thread's calls have met
+/// before is not asked for, such as that an event is not reached yet.
+template <class... Parameters, class... Arguments>
+[[nodiscard]] cudaError_t launch_kernel(cudaStream_t on, unsigned blocks, unsigned threads,
+                                        void (*kernel)(Parameters...), const Arguments&... arguments) {
+  cudaLaunchConfig_t how{};
+  how.gridDim = dim3(blocks);
+  how.blockDim = dim3(threads);
+  how.stream = on;
+  return cudaLaunchKernelEx(&how, kernel, arguments...);
+}
+
 /// Launches the kernel on the stream, by 16 bytes an access where it has a form for that and its arrays are aligned;
 /// nothing for a count of 0. Gives the launch's error.
 template <kernel::indexed F>
 [[nodiscard]] cudaError_t launch_each(cudaStream_t on, std::size_t count, const F& f) {
   constexpr unsigned threads = 256;
   if constexpr (kernel::packed<F>) {
-    if (count >= F::indices_of_pack && f.packs()) {
-      run_packs<<<blocks_for(count / F::indices_of_pack, threads), threads, 0, on>>>(count, f);
-      return cudaGetLastError();
-    }
+    if (count >= F::indices_of_pack && f.packs())
+      return launch_kernel(on, blocks_for(count / F::indices_of_pack, threads), threads, run_packs<F>, count, f);
   }
-  if (count > 0) run_indices<<<blocks_for(count, threads), threads, 0, on>>>(count, f);
-  return cudaGetLastError();
+  if (count == 0) return cudaSuccess;
+  return launch_kernel(on, blocks_for(count, threads), threads, run_indices<F>, count, f);
 }
 
 /// Launches `run_rows` on the stream; nothing for no rows. Gives the launch's error.
 template <kernel::cooperative<warp> G>
 [[nodiscard]] cudaError_t launch_rows(cudaStream_t on, std::size_t rows, const G& g) {
   constexpr unsigned warps = 4;
-  if (rows > 0) run_rows<<<blocks_for(rows, warps), warps * warp::lanes, 0, on>>>(rows, g);
-  return cudaGetLastError();
+  if (rows == 0) return cudaSuccess;
+  return launch_kernel(on, blocks_for(rows, warps), warps * warp::lanes, run_rows<G>, rows, g);
 }
 
 /// Every tile is one of a block of `K::lanes` threads.
 template <kernel::blocked K>
 [[nodiscard]] cudaError_t launch_blocks(cudaStream_t on, std::size_t tiles, const K& k) {
   static_assert(sizeof(typename K::shared_type) <= 48 * 1024 && K::lanes % 32 == 0);
-  if (tiles > 0) run_blocks<<<blocks_for(tiles, 1), K::lanes, 0, on>>>(tiles, k);
-  return cudaGetLastError();
+  if (tiles == 0) return cudaSuccess;
+  return launch_kernel(on, blocks_for(tiles, 1), K::lanes, run_blocks<K>, tiles, k);
 }
 
 /// Launches one kernel after the other on a stream, until one cannot be.

@@ -78,43 +78,43 @@ class runtime_api {
   [[nodiscard]] status_type open() const noexcept { return open(device_); }
   [[nodiscard]] status_type open(int device) const noexcept {
     int devices = 0;
-    const status_type counted{"cudaGetDeviceCount", cudaGetDeviceCount(&devices)};
-    return succeeded(counted) ? status_type{"cudaSetDevice", cudaSetDevice(device)} : counted;
+    const status_type counted = told("cudaGetDeviceCount", cudaGetDeviceCount(&devices));
+    return succeeded(counted) ? told("cudaSetDevice", cudaSetDevice(device)) : counted;
   }
 
   /// How many devices there are, and what the opened one has left.
   [[nodiscard]] status_type count_devices(int& devices) const noexcept {
-    return {"cudaGetDeviceCount", cudaGetDeviceCount(&devices)};
+    return told("cudaGetDeviceCount", cudaGetDeviceCount(&devices));
   }
   [[nodiscard]] status_type memory_info(device_memory_info& room) const noexcept {
-    return {"cudaMemGetInfo", cudaMemGetInfo(&room.free, &room.total)};
+    return told("cudaMemGetInfo", cudaMemGetInfo(&room.free, &room.total));
   }
 
   /// Memory of the device, and host memory that it may copy from and to at full speed.
   [[nodiscard]] status_type allocate(std::byte*& made, std::size_t bytes) const noexcept {
     void* memory = nullptr;
-    const status_type got{"cudaMalloc", cudaMalloc(&memory, bytes)};
+    const status_type got = told("cudaMalloc", cudaMalloc(&memory, bytes));
     made = static_cast<std::byte*>(memory);
     return got;
   }
-  [[nodiscard]] status_type release(std::byte* memory) const noexcept { return {"cudaFree", cudaFree(memory)}; }
+  [[nodiscard]] status_type release(std::byte* memory) const noexcept { return told("cudaFree", cudaFree(memory)); }
   [[nodiscard]] status_type register_host(std::byte* first, std::size_t bytes) const noexcept {
-    return {"cudaHostRegister", cudaHostRegister(first, bytes, cudaHostRegisterPortable)};
+    return told("cudaHostRegister", cudaHostRegister(first, bytes, cudaHostRegisterPortable));
   }
   [[nodiscard]] status_type unregister_host(std::byte* first) const noexcept {
-    return {"cudaHostUnregister", cudaHostUnregister(first)};
+    return told("cudaHostUnregister", cudaHostUnregister(first));
   }
 
   /// A stream that waits for no other, with a handle for its products where it computes.
   [[nodiscard]] status_type make_stream(stream_type& made, stream_kind kind) const noexcept {
     made = {};
-    status_type got{"cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&made.order, cudaStreamNonBlocking)};
+    status_type got = told("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&made.order, cudaStreamNonBlocking));
     if (!succeeded(got) || kind != stream_kind::compute) return got;
     cublasHandle_t handle = nullptr;
-    got = {"cublasCreate", cudaSuccess, cublasCreate(&handle)};
-    if (succeeded(got)) got = {"cublasSetStream", cudaSuccess, cublasSetStream(handle, made.order)};
+    got = told("cublasCreate", cudaSuccess, cublasCreate(&handle));
+    if (succeeded(got)) got = told("cublasSetStream", cudaSuccess, cublasSetStream(handle, made.order));
     // fp32 is fp32: neither TF32 nor emulation
-    if (succeeded(got)) got = {"cublasSetMathMode", cudaSuccess, cublasSetMathMode(handle, CUBLAS_PEDANTIC_MATH)};
+    if (succeeded(got)) got = told("cublasSetMathMode", cudaSuccess, cublasSetMathMode(handle, CUBLAS_PEDANTIC_MATH));
     if (succeeded(got)) {
       made.products = new (std::nothrow) product_handle(handle);
       if (made.products == nullptr) got = {"memory of the host", cudaErrorMemoryAllocation};
@@ -129,33 +129,34 @@ class runtime_api {
   [[nodiscard]] status_type destroy_stream(stream_type which) const noexcept {
     status_type products;
     if (const std::unique_ptr<product_handle> its{which.products}; its != nullptr)
-      products = {"cublasDestroy", cudaSuccess, cublasDestroy(its->get())};
-    const status_type order{"cudaStreamDestroy", cudaStreamDestroy(which.order)};
+      products = told("cublasDestroy", cudaSuccess, cublasDestroy(its->get()));
+    const status_type order = told("cudaStreamDestroy", cudaStreamDestroy(which.order));
     return succeeded(order) ? products : order;
   }
   [[nodiscard]] status_type make_event(event_type& made) const noexcept {
-    return {"cudaEventCreateWithFlags", cudaEventCreateWithFlags(&made, cudaEventDisableTiming)};
+    return told("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
   }
   /// Events with times, and the time from one to another; both are reached.
   [[nodiscard]] status_type make_timed_event(event_type& made) const noexcept {
-    return {"cudaEventCreate", cudaEventCreate(&made)};
+    return told("cudaEventCreate", cudaEventCreate(&made));
   }
   [[nodiscard]] status_type elapsed(event_type from, event_type to, float& milliseconds) const noexcept {
-    return {"cudaEventElapsedTime", cudaEventElapsedTime(&milliseconds, from, to)};
+    return told("cudaEventElapsedTime", cudaEventElapsedTime(&milliseconds, from, to));
   }
   [[nodiscard]] status_type destroy_event(event_type which) const noexcept {
-    return {"cudaEventDestroy", cudaEventDestroy(which)};
+    return told("cudaEventDestroy", cudaEventDestroy(which));
   }
   [[nodiscard]] status_type record(event_type which, stream_type on) const noexcept {
-    return {"cudaEventRecord", cudaEventRecord(which, on.order)};
+    return told("cudaEventRecord", cudaEventRecord(which, on.order));
   }
   [[nodiscard]] status_type wait(stream_type on, event_type which) const noexcept {
-    return {"cudaStreamWaitEvent", cudaStreamWaitEvent(on.order, which, 0)};
+    return told("cudaStreamWaitEvent", cudaStreamWaitEvent(on.order, which, 0));
   }
   [[nodiscard]] status_type query(event_type which, bool& reached) const noexcept {
     const cudaError_t got = cudaEventQuery(which);
     reached = got == cudaSuccess;
-    return {"cudaEventQuery", got == cudaErrorNotReady ? cudaSuccess : got};
+    const status_type asked = told("cudaEventQuery", got);
+    return got == cudaErrorNotReady ? status_type{asked.call} : asked;
   }
   [[nodiscard]] status_type await(event_type which, std::chrono::nanoseconds at_most, bool& reached) const {
     constexpr int busy = 200;  // asked at once so often, then seldom
@@ -172,37 +173,37 @@ class runtime_api {
 
   /// Graphs of what a stream is given, captured for the calling thread alone, and ready to be launched.
   [[nodiscard]] status_type begin_capture(stream_type on) const noexcept {
-    return {"cudaStreamBeginCapture", cudaStreamBeginCapture(on.order, cudaStreamCaptureModeThreadLocal)};
+    return told("cudaStreamBeginCapture", cudaStreamBeginCapture(on.order, cudaStreamCaptureModeThreadLocal));
   }
   [[nodiscard]] status_type end_capture(stream_type on, graph_type& made) const noexcept {
     made = nullptr;
     cudaGraph_t recorded = nullptr;
-    status_type got{"cudaStreamEndCapture", cudaStreamEndCapture(on.order, &recorded)};
+    status_type got = told("cudaStreamEndCapture", cudaStreamEndCapture(on.order, &recorded));
     if (!succeeded(got)) return got;
-    got = {"cudaGraphInstantiate", cudaGraphInstantiate(&made, recorded, 0)};
-    const status_type freed{"cudaGraphDestroy", cudaGraphDestroy(recorded)};
+    got = told("cudaGraphInstantiate", cudaGraphInstantiate(&made, recorded, 0));
+    const status_type freed = told("cudaGraphDestroy", cudaGraphDestroy(recorded));
     if (!succeeded(got) || succeeded(freed)) return got;
     static_cast<void>(cudaGraphExecDestroy(made));
     return freed;
   }
   [[nodiscard]] status_type launch(graph_type which, stream_type on) const noexcept {
-    return {"cudaGraphLaunch", cudaGraphLaunch(which, on.order)};
+    return told("cudaGraphLaunch", cudaGraphLaunch(which, on.order));
   }
   [[nodiscard]] status_type destroy_graph(graph_type which) const noexcept {
-    return {"cudaGraphExecDestroy", cudaGraphExecDestroy(which)};
+    return told("cudaGraphExecDestroy", cudaGraphExecDestroy(which));
   }
 
   /// Work in the order of a stream: a copy in any direction, a kernel of indices, a kernel of teams.
   [[nodiscard]] status_type copy(stream_type on, void* to, const void* from, std::size_t bytes) const noexcept {
-    return {"cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, on.order)};
+    return told("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, on.order));
   }
   template <class F>
   [[nodiscard]] status_type each(stream_type on, std::size_t count, const F& f) const {
-    return {"a kernel's launch", launch_each(on.order, count, f)};
+    return told("a kernel's launch", launch_each(on.order, count, f));
   }
   template <class G>
   [[nodiscard]] status_type teams(stream_type on, std::size_t rows, const G& g) const {
-    return {"a kernel's launch", launch_rows(on.order, rows, g)};
+    return told("a kernel's launch", launch_rows(on.order, rows, g));
   }
   /// By cuBLAS where it takes the types: fp32, fp64, and half precisions of one type; else with converted operands. An
   /// element a thread where there is no workspace to convert to, or no width.
@@ -212,11 +213,11 @@ class runtime_api {
     if (on.products != nullptr && a.width() > 0) {
       if constexpr (half_operands<C, A, B> ||
                     (std::is_same_v<C, Number> && std::is_same_v<C, A> && std::is_same_v<C, B>)) {
-        return {"cublasGemm", cudaSuccess, on.products->product(c, a, b, alpha, beta)};
+        return told("cublasGemm", cudaSuccess, on.products->product(c, a, b, alpha, beta));
       } else if (!on.products->panels().empty()) {
         queued_products by{on.order, on.products};
         converted_product(by, c, a, b, alpha, beta, on.products->panels());
-        return {"a product of converted operands", by.launched, by.multiplied};
+        return told("a product of converted operands", by.launched, by.multiplied);
       }
     }
     return each(on, c.rows * c.columns, element_product<C, A, B>{c, a, b, alpha, beta});
@@ -240,35 +241,35 @@ class runtime_api {
   [[nodiscard]] status_type attention(stream_type on, const attention_call<T>& call) const {
     queued_kernels by{on.order};
     queue_attention(by, call);
-    return {"a kernel's launch", by.launched};
+    return told("a kernel's launch", by.launched);
   }
   template <class T>
   [[nodiscard]] status_type attention(stream_type on, const attention_gradient_call<T>& call) const {
     queued_kernels by{on.order};
     queue_attention(by, call);
-    return {"a kernel's launch", by.launched};
+    return told("a kernel's launch", by.launched);
   }
   /// By CUB, in sorting.cu, in `room`, which is no workspace of products.
   [[nodiscard]] status_type histogram(stream_type on, std::span<std::byte> room, view<const std::int32_t, 1> values,
                                       view<std::int64_t, 1> counts) const {
-    return {"cub::DeviceHistogram", queue_histogram(on.order, room, values, counts)};
+    return told("cub::DeviceHistogram", queue_histogram(on.order, room, values, counts));
   }
   [[nodiscard]] status_type scan(stream_type on, std::span<std::byte> room, view<const std::int64_t, 1> counts,
                                  view<std::int64_t, 1> sums) const {
-    return {"cub::DeviceScan", queue_scan(on.order, room, counts, sums)};
+    return told("cub::DeviceScan", queue_scan(on.order, room, counts, sums));
   }
   [[nodiscard]] status_type sort(stream_type on, std::span<std::byte> room, view<const std::int32_t, 1> keys,
                                  std::size_t limit, view<std::int32_t, 1> places) const {
-    return {"cub::DeviceRadixSort", queue_sort(on.order, room, keys, limit, places)};
+    return told("cub::DeviceRadixSort", queue_sort(on.order, room, keys, limit, places));
   }
   [[nodiscard]] status_type select(stream_type on, std::span<std::byte> room, view<const std::int32_t, 1> values,
                                    view<std::int32_t, 1> positions, std::int64_t* count) const {
-    return {"cub::DeviceSelect", queue_select(on.order, room, values, positions, count)};
+    return told("cub::DeviceSelect", queue_select(on.order, room, values, positions, count));
   }
   /// A kernel of blocks, with as many as it says.
   template <class K>
   [[nodiscard]] status_type blocks(stream_type on, const K& k) const {
-    return {"a kernel's launch", launch_blocks(on.order, k.blocks(), k)};
+    return told("a kernel's launch", launch_blocks(on.order, k.blocks(), k));
   }
 
   /// Memory for products, which a graph may capture: how much, and from where.
@@ -276,10 +277,20 @@ class runtime_api {
   [[nodiscard]] static constexpr std::size_t scratch_bytes() noexcept { return std::size_t{16} << 20; }
   [[nodiscard]] status_type use_workspace(stream_type on, std::byte* memory, std::size_t bytes) const noexcept {
     if (on.products == nullptr) return {};
-    return {"cublasSetWorkspace", cudaSuccess, on.products->use_workspace({memory, bytes})};
+    return told("cublasSetWorkspace", cudaSuccess, on.products->use_workspace({memory, bytes}));
   }
 
  private:
+  // What is told here no later call of the thread tells again: CUB's launches ask for its last error, and that an event
+  // is not reached yet is one too.
+  [[nodiscard]] static status_type told(const char* call, cudaError_t got,
+                                        cublasStatus_t products = CUBLAS_STATUS_SUCCESS) noexcept {
+    const status_type out{call, got, products};
+    if (!succeeded(out)) [[unlikely]]
+      static_cast<void>(cudaGetLastError());
+    return out;
+  }
+
   int device_;
 };
 
