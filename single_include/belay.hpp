@@ -8189,9 +8189,10 @@ class arbitrated {
   runner by_;
   stream_kind kind_;
   bool granted_ = false;
-  const stream_meeting* meeting_ = nullptr;  // of what has its turn
-  bool in_meeting_ = false;                  // while candidates are found
-  std::vector<std::uint64_t> messages_;      // the number of each transfer among all between the same ranks
+  std::condition_variable* sleeper_ = nullptr;  // of the thread that waits for its turn
+  const stream_meeting* meeting_ = nullptr;     // of what has its turn
+  bool in_meeting_ = false;                     // while candidates are found
+  std::vector<std::uint64_t> messages_;         // the number of each transfer among all between the same ranks
 };
 
 /// Shared by all ranks of a world of threads.
@@ -8201,6 +8202,7 @@ class stream_arbiter {
   /// these to copies between tiers: as late as possible for what they read.
   stream_arbiter(std::uint64_t seed, std::size_t hosts) : random_(seed), seed_(seed), running_(hosts) {
     streams_.reserve(8 * hosts);  // waiting allocates nothing
+    sleepers_.reserve(hosts);
     candidates_.reserve(8 * hosts);
     lists_.reserve(8 * hosts);
     for (std::size_t i = 0; i < hosts; ++i) lists_.emplace_back().reserve(64);
@@ -8252,14 +8254,19 @@ class stream_arbiter {
   struct waiting_host {
     function_ref<bool()> done;
     bool released;
+    std::condition_variable called;
   };
 
   void leave() noexcept;
-  void schedule(std::unique_lock<std::mutex>& lock);
+  void let_all_run() noexcept;
+  void schedule(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
+  void sleep(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
+  void call(std::condition_variable& sleeper) noexcept;
+  void call_a_host() noexcept;
   [[nodiscard]] bool release_hosts();
   [[nodiscard]] bool must_end(const arbitrated& stream) const noexcept;
   [[nodiscard]] std::uint64_t& posted(std::uint64_t key, int from, int to, stream_transfer::direction way);
-  void run_one(std::unique_lock<std::mutex>& lock);
+  void run_one(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
   void find_candidates();
   [[nodiscard]] bool lacks_a_rank(const arbitrated& stream) const noexcept;
   [[nodiscard]] arbitrated* in_meeting(int rank, std::uint64_t key) const noexcept;
@@ -8267,7 +8274,7 @@ class stream_arbiter {
   [[nodiscard]] std::uint64_t draw(std::uint64_t below) noexcept;
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::vector<std::condition_variable*> sleepers_;  // hosts: one that is called goes on with what has its turn next
   std::uint64_t random_;
   std::uint64_t seed_;
   std::size_t running_;    // hosts that do not wait
@@ -8315,46 +8322,74 @@ BELAY_DECL void stream_arbiter::remove(arbitrated& stream) noexcept {
 BELAY_DECL void stream_arbiter::wait(function_ref<bool()> done) {
   std::unique_lock lock(mutex_);
   if (done()) return;
-  waiting_host self{done, false};
+  waiting_host self{done, false, {}};
   hosts_.push_back(&self);
   --running_;
-  while (!self.released) schedule(lock);
+  while (!self.released) schedule(lock, self.called);
   hosts_.erase(std::find(hosts_.begin(), hosts_.end(), &self));
 }
 
 BELAY_DECL void stream_arbiter::begin_call(arbitrated& call) {
   std::unique_lock lock(mutex_);
+  std::condition_variable called;
+  call.sleeper_ = &called;
   --running_;
-  while (!call.granted_ && !open_) schedule(lock);
+  while (!call.granted_ && !open_) schedule(lock, called);
+  call.sleeper_ = nullptr;
+  call_a_host();  // an exchange that has its turn may wait for what another one draws
 }
 
 BELAY_DECL void stream_arbiter::end_call(arbitrated& call) noexcept {
   const std::lock_guard lock(mutex_);
   ++running_;
   call.granted_ = false;
-  changed_.notify_all();
+  call_a_host();
 }
 
 BELAY_DECL void stream_arbiter::await_turn(arbitrated& stream) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stream.granted_ || open_; });
+  std::condition_variable called;
+  stream.sleeper_ = &called;
+  called.wait(lock, [&] { return stream.granted_ || open_; });
+  stream.sleeper_ = nullptr;
 }
 
 BELAY_DECL void stream_arbiter::finished(arbitrated& stream) noexcept {
   const std::lock_guard lock(mutex_);
   stream.granted_ = false;
-  changed_.notify_all();
+  call_a_host();
 }
 
-// Lets something run, or waits for what runs.
-BELAY_DECL void stream_arbiter::schedule(std::unique_lock<std::mutex>& lock) {
+// Lets something run, or waits for what runs. Of all hosts that wait one is enough for it: waking all for each piece of
+// work would take most of a run's time.
+BELAY_DECL void stream_arbiter::schedule(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
   const auto ends = [&](const arbitrated* stream) { return must_end(*stream); };
   const bool all_wait = running_ == 0 && !one_runs_ && std::none_of(streams_.begin(), streams_.end(), ends);
-  if (!all_wait && (!open_ || one_runs_)) return changed_.wait(lock);
-  if (release_hosts())
-    changed_.notify_all();
+  if (!all_wait && (!open_ || one_runs_)) return sleep(lock, called);
+  if (!release_hosts()) run_one(lock, called);
+}
+
+BELAY_DECL void stream_arbiter::sleep(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
+  sleepers_.push_back(&called);
+  // What is open is nobody's turn: who waits looks again now and then.
+  if (open_)
+    called.wait_for(lock, std::chrono::milliseconds(20));
   else
-    run_one(lock);
+    called.wait(lock);
+  std::erase(sleepers_, &called);
+}
+
+BELAY_DECL void stream_arbiter::call(std::condition_variable& sleeper) noexcept {
+  std::erase(sleepers_, &sleeper);
+  sleeper.notify_one();
+}
+
+// Something has changed while no host looked.
+BELAY_DECL void stream_arbiter::call_a_host() noexcept {
+  while (!sleepers_.empty()) {
+    call(*sleepers_.back());
+    if (!open_) break;
+  }
 }
 
 // Whether what has its turn has all that it needs: it is over before anything else is drawn.
@@ -8383,14 +8418,20 @@ BELAY_DECL std::uint64_t& stream_arbiter::posted(std::uint64_t key, int from, in
 
 BELAY_DECL void stream_arbiter::open() noexcept {
   const std::lock_guard lock(mutex_);
+  let_all_run();
+}
+
+BELAY_DECL void stream_arbiter::let_all_run() noexcept {
   open_ = true;
-  changed_.notify_all();
+  for (arbitrated* one : streams_)
+    if (one->sleeper_ != nullptr) call(*one->sleeper_);
+  call_a_host();
 }
 
 BELAY_DECL void stream_arbiter::leave() noexcept {
   const std::lock_guard lock(mutex_);
   --running_;
-  changed_.notify_all();
+  call_a_host();
 }
 
 BELAY_DECL bool stream_arbiter::release_hosts() {
@@ -8399,21 +8440,16 @@ BELAY_DECL bool stream_arbiter::release_hosts() {
     if (one->released || !one->done()) continue;
     one->released = any = true;
     ++running_;
+    call(one->called);
   }
   return any;
 }
 
-BELAY_DECL void stream_arbiter::run_one(std::unique_lock<std::mutex>& lock) {
+BELAY_DECL void stream_arbiter::run_one(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
   find_candidates();
   if (candidates_.empty()) {
     // Nothing can go on: ranks have called different things, or one is gone. The operations say which.
-    if (!open_) {
-      open_ = true;
-      changed_.notify_all();
-    } else {
-      changed_.wait_for(lock, std::chrono::milliseconds(20));
-    }
-    return;
+    return open_ ? sleep(lock, called) : let_all_run();
   }
   const auto communicates = [](const arbitrated* one) { return one->by_ != arbitrated::runner::waiting_host; };
   const auto computes = [](const arbitrated* one) { return one->kind_ == stream_kind::compute; };
@@ -8428,7 +8464,7 @@ BELAY_DECL void stream_arbiter::run_one(std::unique_lock<std::mutex>& lock) {
     next.run_next();
     lock.lock();
     one_runs_ = false;
-    if (open_) changed_.notify_all();
+    if (open_) call_a_host();
     return;
   }
   if (const stream_meeting* meeting = next.meets(); meeting != nullptr && meeting->collective()) {
@@ -8438,11 +8474,11 @@ BELAY_DECL void stream_arbiter::run_one(std::unique_lock<std::mutex>& lock) {
   } else {
     grant(next);
   }
-  changed_.notify_all();
 }
 
 BELAY_DECL void stream_arbiter::grant(arbitrated& stream) {
   stream.granted_ = true;
+  if (stream.sleeper_ != nullptr) call(*stream.sleeper_);
   stream.messages_.clear();
   const stream_meeting* const meeting = stream.meeting_ = stream.meets();
   if (meeting == nullptr) return;

@@ -72,9 +72,10 @@ class arbitrated {
   runner by_;
   stream_kind kind_;
   bool granted_ = false;
-  const stream_meeting* meeting_ = nullptr;  // of what has its turn
-  bool in_meeting_ = false;                  // while candidates are found
-  std::vector<std::uint64_t> messages_;      // the number of each transfer among all between the same ranks
+  std::condition_variable* sleeper_ = nullptr;  // of the thread that waits for its turn
+  const stream_meeting* meeting_ = nullptr;     // of what has its turn
+  bool in_meeting_ = false;                     // while candidates are found
+  std::vector<std::uint64_t> messages_;         // the number of each transfer among all between the same ranks
 };
 
 /// Shared by all ranks of a world of threads.
@@ -84,6 +85,7 @@ class stream_arbiter {
   /// these to copies between tiers: as late as possible for what they read.
   stream_arbiter(std::uint64_t seed, std::size_t hosts) : random_(seed), seed_(seed), running_(hosts) {
     streams_.reserve(8 * hosts);  // waiting allocates nothing
+    sleepers_.reserve(hosts);
     candidates_.reserve(8 * hosts);
     lists_.reserve(8 * hosts);
     for (std::size_t i = 0; i < hosts; ++i) lists_.emplace_back().reserve(64);
@@ -135,14 +137,19 @@ class stream_arbiter {
   struct waiting_host {
     function_ref<bool()> done;
     bool released;
+    std::condition_variable called;
   };
 
   void leave() noexcept;
-  void schedule(std::unique_lock<std::mutex>& lock);
+  void let_all_run() noexcept;
+  void schedule(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
+  void sleep(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
+  void call(std::condition_variable& sleeper) noexcept;
+  void call_a_host() noexcept;
   [[nodiscard]] bool release_hosts();
   [[nodiscard]] bool must_end(const arbitrated& stream) const noexcept;
   [[nodiscard]] std::uint64_t& posted(std::uint64_t key, int from, int to, stream_transfer::direction way);
-  void run_one(std::unique_lock<std::mutex>& lock);
+  void run_one(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
   void find_candidates();
   [[nodiscard]] bool lacks_a_rank(const arbitrated& stream) const noexcept;
   [[nodiscard]] arbitrated* in_meeting(int rank, std::uint64_t key) const noexcept;
@@ -150,7 +157,7 @@ class stream_arbiter {
   [[nodiscard]] std::uint64_t draw(std::uint64_t below) noexcept;
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::vector<std::condition_variable*> sleepers_;  // hosts: one that is called goes on with what has its turn next
   std::uint64_t random_;
   std::uint64_t seed_;
   std::size_t running_;    // hosts that do not wait
