@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# belay_only_read(<target> <source>): the compiler reads the source, with the flags of the target, and makes no code. That
+# it has nothing to say is a test.
+function(belay_only_read target source)
+  add_library(${target} OBJECT ${source})
+  set_target_properties(${target} PROPERTIES RULE_LAUNCH_COMPILE "sh ${CMAKE_CURRENT_SOURCE_DIR}/cmake/only_read.sh <OBJECT>")
+  string(REPLACE "read_unit_" "read/unit/" name ${target})
+  belay_add_test(${name} TARGETS ${target} COMMAND ${CMAKE_COMMAND} -E cat $<TARGET_OBJECTS:${target}>)
+endfunction()
