@@ -77,6 +77,7 @@ class copy_stream {
   template <std::invocable Work>
   void run(const Work& work, where at = where::current()) {
     if constexpr (requires(Stream& of_device, void* to) { of_device.copy(to, to, std::size_t{}); }) {
+      ++host_transfers_;
       belay::synchronize(stream_, where{});
       work();
     } else {
@@ -133,6 +134,8 @@ class copy_stream {
   [[nodiscard]] copy_times times() const noexcept {
     return {times_.copied.load(std::memory_order_relaxed), times_.waited.load(std::memory_order_relaxed)};
   }
+  /// Work of the host for which it has waited for copies of a device, since it was made.
+  [[nodiscard]] std::uint64_t host_transfers() const noexcept { return host_transfers_; }
   [[nodiscard]] Stream& stream() noexcept { return stream_; }
 
  private:
@@ -187,6 +190,7 @@ class copy_stream {
 
   clocks times_;
   Stream stream_;  // after what its work points to
+  std::uint64_t host_transfers_ = 0;
   bool timed_ = false;
 };
 

@@ -192,7 +192,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// launch has contributed the same, and has done the reductions. Throws usage_error outside of a step.
   void join(auto& stream, where at) {
     all_then(pending_, stream, at);
-    shares_.join(stream, at);
+    shares_.join(stream, at), copies_.join(stream, at);
   }
   [[nodiscard]] const contribution_map& contributions() const noexcept { return contributions_; }
   void recall(const contribution_map& recorded, where at) {
@@ -201,7 +201,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     for (std::size_t p = 0; p < members_.size(); ++p)
       if (recorded.any(p)) contributors_[p].note_written();
     std::ranges::fill(open_, std::size_t{0});
-    shares_.recall();
+    shares_.recall(), copies_.recall();
     launched_ = open_.size();
   }
 

@@ -144,6 +144,7 @@ class engine {
     else
       copies_ = std::make_unique<copies_type>();
     if constexpr (traced_stream<stream_type>) copies_->stream().trace_into(spans());
+    if constexpr (requires(stream_type& captured) { captured.join_captures(); }) copies_->stream().join_captures();
     return *copies_;
   }
   /// How the host sees the memory of a device; null where it addresses that itself. The first call makes it, with a

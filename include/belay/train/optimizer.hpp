@@ -204,6 +204,10 @@ class adamw {
 
  private:
   using offloaded_type = offloaded_state<T, Files>;
+  // On a device they are in its memory.
+  using scalars_type = std::conditional_t<works_on_device<Group>, kernel::adamw_scalars_in<state_type>,
+                                          kernel::adamw_scalars<state_type>>;
+  using offloaded_scalars = adamw_step<state_type, scalars_type>;
   struct leased_state {
     std::span<state_type> memory;
     tier where_it_is;
@@ -281,11 +285,12 @@ class adamw {
       offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,
                                                     std::move(copied), memory, sizes, state_, ring, beside, free, at);
       run.keep(offloaded_);
-      update_offloaded_ = [&engine](adamw& self, const adamw_step<state_type>& scalars, where now) {
+      update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
         gradient_buckets<T, Group>& all = *self.buckets_;
         self.offloaded_->update(
             engine, scalars, all.layout().buckets().size(),
             [&](std::size_t bucket, const stream_event& values) { all.start_gather(bucket, after(values, now)); }, now);
+        all.finish_gathers_in(engine.compute());
       };
     }
   }
@@ -342,19 +347,19 @@ class adamw {
     plain.decay = 0;
     const auto decayed = kernel::adamw_at_step<state_type>(settings_, steps_, clip.value());
     const auto undecayed = kernel::adamw_at_step<state_type>(plain, steps_, clip.value());
-    if (update_offloaded_) {
-      update_offloaded_(*this, {decayed, undecayed}, at);
-      return buckets_->finish_gathers_in(kit_->stream());
-    }
     Kit& kit = kit_ != nullptr ? *kit_ : *own_kit_;
     if constexpr (works_on_device<Group>) {
       if (numbers_.memory != nullptr) {
-        using scalars_type = kernel::adamw_scalars_in<state_type>;
-        const scalars_type with{&numbers_.memory->decayed}, without{&numbers_.memory->undecayed};
-        const auto queue = [&] { queue_update<T>(kit, *buckets_, used.owned(), state_, with, without, at); };
+        const offloaded_scalars in{{&numbers_.memory->decayed}, {&numbers_.memory->undecayed}};
+        const auto queue = [&] {
+          if (update_offloaded_) return update_offloaded_(*this, in, at);
+          queue_update<T>(kit, *buckets_, used.owned(), state_, in.decayed, in.undecayed, at);
+        };
         numbers_.write({decayed, undecayed}, at);
         return queued_by_ ? queued_by_(queue, at) : queue();
       }
+    } else if (update_offloaded_) {
+      return update_offloaded_(*this, {decayed, undecayed}, at);
     }
     queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at);
   }
@@ -374,7 +379,7 @@ class adamw {
   update_numbers<state_type> numbers_;
   queued_part queued_by_;
   std::shared_ptr<offloaded_type> offloaded_;
-  std::function<void(adamw&, const adamw_step<state_type>&, where)> update_offloaded_;
+  std::function<void(adamw&, const offloaded_scalars&, where)> update_offloaded_;
 };
 
 template <class Store>

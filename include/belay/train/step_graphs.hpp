@@ -42,7 +42,6 @@
 #include "belay/device/device_numbers.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/stream.hpp"
-#include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/kernel/elementwise.hpp"
@@ -52,7 +51,6 @@
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/gathers/parameter_gathers.hpp"
 #include "belay/train/graph_use.hpp"  // IWYU pragma: export
-#include "belay/train/optimizer/update.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -91,7 +89,7 @@ class step_graphs {
  public:
   /// In a body, before its first step; all outlive it. With `graph_use::none` it does nothing, and `run` calls its
   /// body. Throws usage_error where steps cannot be captured: streams have no graphs, ranks share a device, experts are
-  /// divided among ranks, or parameters, gradients or state lie in a lower tier.
+  /// divided among ranks, or parameters, gradients or state lie in a file.
   template <class Mesh, class Optimizer>
   step_graphs(const Mesh& mesh, Store& store, Optimizer& optimizer, graph_use use, where at = where::current())
       : store_(&store), use_(use) {
@@ -164,14 +162,15 @@ class step_graphs {
              " ranks share a device, and meet on the host in each operation, which no graph has");
     else if (ranks > 1 && !is_captured<group_type>)
       refuse("what the " + std::to_string(ranks) + " ranks of this world communicate is not captured");
-    if (has_lower_shares(store_->buckets().layout()))
-      refuse(
-          "the store keeps parameters or gradients in a lower tier, from where they come in an order that is not "
-          "captured");
-    if (optimizer.state_tier() != tier::device)
-      refuse(std::string("the optimizer's state is in tier ") + name(optimizer.state_tier()) +
-             ", from where it comes in an order that is not captured");
-    if (mesh.shape().replicates_shards()) refuse("shard groups sum their shares in an order that is not captured");
+    if (store_->buckets().value_file() != nullptr || store_->buckets().gradient_file() != nullptr)
+      refuse_file("shares of parameters or gradients are", at);
+    if (optimizer.state_tier() == tier::file) refuse_file("the optimizer's state is", at);
+  }
+  [[noreturn]] static void refuse_file(const std::string& what, where at) {
+    throw usage_error(what +
+                          " in a file, which the host reads and writes between copies of the step, and no graph has "
+                          "that: keep it in tier pinned or host, or take belay::graph_use::none",
+                      at);
   }
 
   // A sum for each chunk of what a rank owns: ranges end within chunks.
@@ -200,11 +199,12 @@ class step_graphs {
       buckets.recall(*recorded_, at);
     } else {
       bool whole = false;
-      const auto all = [&, copied = copies_so_far()] {
+      const auto all = [&, transfers = host_transfers()] {
         store_->begin_body(at);
         body();
         store_->end_body(at);
-        whole = ended(copied, at);
+        join_copies(at);
+        whole = ended(transfers, at);
       };
       if (now == turn::queued) {
         all();
@@ -218,9 +218,14 @@ class step_graphs {
     ++launches_;
     body_.launch(compute, at);
   }
-  // Places of the stream of copies.
-  [[nodiscard]] std::uint64_t copies_so_far() const {
-    return engine().has_copies() ? engine().copies().stream().clock()->place(stream_kind::copy) : 0;
+  // Work of the host between copies, such as that of a file.
+  [[nodiscard]] std::uint64_t host_transfers() const {
+    return engine().has_copies() ? engine().copies().host_transfers() : 0;
+  }
+  void join_copies(where at) const {
+    if (!engine().has_copies()) return;
+    auto& copies = engine().copies();
+    copies.let_wait(engine().compute(), copies.record(), at);
   }
   // What a launch finds must be what the capture found.
   void expect_begin(where at) const {
@@ -233,9 +238,9 @@ class step_graphs {
         "and no backward of the step",
         at);
   }
-  // Whether the body has ended what it began, and has copied nothing between tiers. Open obligations a release build
-  // leaves to the commit, which refuses.
-  [[nodiscard]] bool ended(std::uint64_t copied, where at) const {
+  // Whether the body has ended what it began, and has left nothing to the host. Open obligations a release build leaves
+  // to the commit, which refuses.
+  [[nodiscard]] bool ended(std::uint64_t transfers, where at) const {
     const ledger& obligations = engine().obligations();
     if (const std::size_t open = obligations.open_count(); open > 0) {
       if constexpr (checked(check_level::local)) throw open_obligations(obligations.text(), open, at);
@@ -245,8 +250,7 @@ class step_graphs {
       throw usage_error("what is captured keeps " + std::to_string(bytes) +
                             " bytes of the step, such as a gradient, which no launch would keep",
                         at);
-    if (copies_so_far() != copied)
-      throw usage_error("a step that copies between tiers is not captured: take belay::graph_use::none", at);
+    if (host_transfers() != transfers) refuse_file("what the step offloads, such as activations, is", at);
     return true;
   }
 

@@ -213,6 +213,10 @@ class store_memory {
         std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
       throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned",
                         at);
+    if constexpr (requires { requires group_type::takes_device_memory_alone; })
+      if (mesh.shape().replicates_shards() &&
+          std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
+        throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
     bind(found.values, found.gradients, at);
     if (buckets_.divides_gradients()) {
       staging_.emplace(run.step_memory("gradient buckets"));

@@ -15,8 +15,8 @@
 namespace fakes {
 
 // The n-th of all waits of streams, or those for its own rank's streams, or its peers'; or those of the host in the
-// communication threads of ranks.
-enum class forgets : std::uint8_t { nothing, one, own, peers, counts };
+// communication threads of ranks; or the n-th for an event of a capture.
+enum class forgets : std::uint8_t { nothing, one, own, peers, counts, captured };
 
 class forgetful_api : public device_api {
  public:
@@ -30,6 +30,11 @@ class forgetful_api : public device_api {
     return got;
   }
   status_type wait(stream_type on, event_type which) {
+    if (which->in_capture.capture != 0) {
+      const std::lock_guard lock(forgetting_);
+      const bool left_out = ++captured_waits_ == which_ && what_ == forgets::captured;
+      return left_out ? status_type() : device_api::wait(on, which);
+    }
     const stream_type of = which->at.of.get();
     if (of == nullptr || of == on || which->at.number == 0) return device_api::wait(on, which);  // nothing is before it
     const std::lock_guard lock(forgetting_);
@@ -48,6 +53,7 @@ class forgetful_api : public device_api {
     return {};
   }
   [[nodiscard]] std::uint64_t waits() const { return waits_; }
+  [[nodiscard]] std::uint64_t captured_waits() const { return captured_waits_; }
 
  private:
   [[nodiscard]] bool forgets_to_wait() {
@@ -60,7 +66,7 @@ class forgetful_api : public device_api {
   std::mutex forgetting_;
   std::map<stream_type, std::thread::id> maker_;
   std::set<std::thread::id> makers_;
-  std::uint64_t waits_ = 0;
+  std::uint64_t waits_ = 0, captured_waits_ = 0;
 };
 static_assert(belay::cuda::device_api<forgetful_api>);
 

@@ -31,6 +31,11 @@ struct plus_one {
   BELAY_HD void operator()(std::size_t i) const { x[i] += 1; }
 };
 
+struct grown_in_turn {
+  float* x;
+  void operator()(const auto& calls) const { calls.each(1, plus_one{x}); }
+};
+
 struct setting {
   explicit setting(const fakes::device_options& how = {}) : api(how), gpu(api), memory(gpu, 4096), staged(gpu, 4096) {}
   [[nodiscard]] float* x() const { return reinterpret_cast<float*>(memory.data()); }
@@ -95,6 +100,79 @@ TEST_CASE("a graph runs when it is launched, as often as it is, and streams that
     graph = compute.capture([&] { compute.each(1, plus_one{here.x()}); });
     compute.launch(graph);
     CHECK(value() == 32);
+  }
+}
+
+TEST_CASE("a stream that joins captures is in each, and in one order with what it is given between launches") {
+  for (const fakes::device_options& how : orders()) {
+    setting here(how);
+    stream_type compute(here.gpu), copies(here.gpu, stream_kind::copy);
+    copies.join_captures();
+    here.host()[0] = 1, here.host()[1] = 5;
+    copies.copy(here.x(), here.host(), 8);  // before the capture: nothing in it says that it waits
+    std::optional<belay::stream_event> within;
+    belay::cuda::graph<api_type> first = compute.capture([&] {
+      copies.each(1, doubled{here.x()});
+      within = copies.record();
+      compute.wait(*within);
+      compute.each(1, plus_one{here.x()});
+      copies.copy(here.x() + 2, here.x() + 1, 4);  // joined, though nobody waits for it
+    });
+    belay::cuda::graph<api_type> second = compute.capture([&] {
+      copies.wait(*within);  // of another part, which is launched before
+      compute.each(1, doubled{here.x()});
+    });
+    compute.launch(first);  // 1 -> 3
+    within->synchronize();
+    compute.launch(second);              // 6
+    copies.each(1, plus_one{here.x()});  // 7, after the launch
+    compute.launch(first);               // 15, after the copies
+    copies.copy(here.host(), here.x(), 12);
+    copies.synchronize();
+    CHECK(here.host()[0] == 15);
+    CHECK(here.host()[2] == 5);
+    const auto fails = [&] {
+      copies.each(1, doubled{here.x()});
+      throw std::runtime_error("the body's own");
+    };
+    CHECK_THROWS_WITH(static_cast<void>(compute.capture(fails)), "the body's own");
+    copies.each(1, plus_one{here.x()});
+    copies.copy(here.host(), here.x(), 4);
+    copies.synchronize();
+    CHECK(here.host()[0] == 16);
+  }
+}
+
+TEST_CASE(
+    "what a rank that is alone starts in a capture is in the graph, after its event, and before who waits for it") {
+  for (const fakes::device_options& how : orders()) {
+    api_type api(how);
+    belay::cuda::world(api, belay::host::world(1)).run([](auto& rank) {
+      belay::cuda::kit kit(rank.gpu(), rank.watch());
+      const belay::cuda::device_memory<api_type> memory(rank.gpu(), 64);
+      const belay::cuda::pinned_memory<api_type> staged(rank.gpu(), 64);
+      auto* const x = reinterpret_cast<float*>(memory.data());
+      auto* const host = reinterpret_cast<float*>(staged.data());
+      auto& compute = kit.stream();
+      host[0] = 1;
+      compute.copy(x, host, 4);
+      const auto start = [&](const auto& after) {
+        return rank.world().start_composite(belay::operation::all_gather_v, grown_in_turn{x}, after);
+      };
+      start(belay::after(compute.record())).then(compute);  // 2
+      auto graph = compute.capture([&] {
+        kit.each(1, doubled{x});
+        start(belay::after(compute.record())).then(compute);
+        kit.each(1, doubled{x});
+      });
+      compute.launch(graph);                         // 10
+      start(belay::where::current()).then(compute);  // 11: after the launch
+      compute.launch(graph);                         // 46
+      compute.copy(host, x, 4);
+      compute.synchronize();
+      CHECK(host[0] == 46);
+    });
+    CHECK(api.empty());
   }
 }
 

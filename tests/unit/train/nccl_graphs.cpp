@@ -23,12 +23,15 @@ using namespace graph_trainer;
 
 namespace {
 
-constexpr int ranks = 2;
+// Shard groups are two.
+int ranks_of(const trial& what) { return what.axes.shard_group == 0 ? 2 : 4; }
 
 record on_host(trial what) {
   what.use = graph_use::none;
+  what.state = what.gradients = what.parameters = what.activations = belay::tier::device;
   record out;
-  belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world(ranks), body<float>(what, out));
+  belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world(ranks_of(what)),
+                                                                  body<float>(what, out));
   return out;
 }
 
@@ -58,7 +61,7 @@ class failing_nccl : public fakes::nccl_api {
 // What a launch over NCCL throws; empty: nothing.
 std::string over_nccl(const trial& what, fakes::device_options how, record& out, failing_nccl::shared& failure,
                       std::chrono::duration<double> timeout = std::chrono::seconds(60)) {
-  how.devices = ranks;
+  const int ranks = how.devices = ranks_of(what);
   fakes::device_api api(how);
   fakes::nccl_fabric fabric(api);
   std::string thrown;
@@ -104,6 +107,49 @@ TEST_CASE("20 steps of which 19 are launches have the bits of eager ones on rank
       CHECK(launched.launches == what.steps - 1);
     }
   }
+}
+
+TEST_CASE("20 steps of which 19 are launches have the bits of eager ones where shard groups replicate shares") {
+  for (const auto stage :
+       {belay::zero_stage::optimizer_state, belay::zero_stage::gradients, belay::zero_stage::parameters}) {
+    CAPTURE(static_cast<int>(stage));
+    const trial what{.stage = stage, .axes = {.shard_group = 2}};
+    const record expected = on_host(what);
+    REQUIRE(expected.losses.size() == what.steps);
+    CHECK(expected.losses[5] < expected.losses[0]);
+    CHECK(
+        over_nccl({.use = graph_use::none, .stage = stage, .axes = what.axes}, every_order[1]).same_numbers(expected));
+    for (const fakes::device_options& how : {every_order[1], every_order[3]}) {
+      const record launched = over_nccl(what, how);
+      CHECK(launched.same_numbers(expected));
+      CHECK(launched.bodies == 2);
+      CHECK(launched.launches == what.steps - 1);
+    }
+  }
+}
+
+TEST_CASE("what lies in lower tiers of ranks over NCCL is captured, also where shard groups replicate it") {
+  for (const int group : {0, 2})
+    for (const auto stage : {belay::zero_stage::optimizer_state, belay::zero_stage::parameters}) {
+      trial what{.stage = stage, .axes = {.shard_group = group}, .state = belay::tier::host};
+      what.activations = belay::tier::pinned;
+      if (stage == belay::zero_stage::parameters) what.parameters = belay::tier::pinned;
+      if (stage == belay::zero_stage::parameters && group == 0) what.gradients = belay::tier::pinned;
+      const record expected = on_host(what);
+      for (const fakes::device_options& how : {every_order[1], every_order[2]})
+        CHECK(over_nccl(what, how).same_numbers(expected));
+      what.overflows_in = 7;
+      CHECK(over_nccl(what, every_order[1]).same_numbers(expected));
+    }
+}
+
+TEST_CASE("gradients of a lower tier are not summed over shard groups by NCCL, which is said before the first step") {
+  trial what{.stage = belay::zero_stage::gradients, .axes = {.shard_group = 2}};
+  what.gradients = belay::tier::pinned;
+  record out;
+  failing_nccl::shared none;
+  CHECK(over_nccl(what, every_order[1], out, none)
+            .find("NCCL sums gradients over shard groups in memory of the device") != std::string::npos);
 }
 
 TEST_CASE("a step that one rank must replay is run as it is on all, and captured anew; so is one after drop") {

@@ -8,17 +8,22 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "belay/backend/cuda.hpp"
 #include "belay/backend/host.hpp"
 #include "belay/train/launch.hpp"
 #include "fakes/cuda/fake_api.hpp"
+#include "fakes/cuda/forgetful_api.hpp"
+#include "unit/train/support/directory.hpp"
 #include "unit/train/support/graph_trainer.hpp"
 
+using belay::tier;
 using fakes::work_order;
 using namespace graph_trainer;
 
@@ -27,6 +32,7 @@ namespace {
 template <class T>
 record on_host(trial what) {
   what.use = graph_use::none;
+  what.state = what.gradients = what.parameters = what.activations = tier::device;
   record out;
   belay::launch<belay::host_kit<belay::kernel::blocked_products>>(belay::host::world(1), body<T>(what, out));
   return out;
@@ -60,6 +66,33 @@ void check_all() {
   }
 }
 
+// What lies in `lower`: 0 the optimizer's state, 1 activations, 2 gradients, 3 parameters, 4 all of them.
+trial offloaded(trial what, std::size_t part, tier lower) {
+  if (part == 0) what.hidden = 1400;  // more chunks of state than its ring has slots
+  if (part == 0 || part == 4) what.state = lower;
+  if (part == 1 || part == 4) what.activations = lower;
+  if (part == 2 || part == 4) what.gradients = lower;
+  if (part == 3 || part == 4) what.parameters = lower;
+  return what;
+}
+template <class T>
+void check_offloaded(belay::zero_stage stage, std::size_t part, tier lower, std::size_t number) {
+  CAPTURE(part);
+  CAPTURE(static_cast<int>(stage));
+  CAPTURE(name(lower));
+  trial what = offloaded({.stage = stage}, part, lower);
+  const record expected = on_host<T>(what);
+  REQUIRE(expected.losses.size() == what.steps);
+  for (const fakes::device_options& how : {every_order[1], every_order[2 + number % 2]}) {
+    const record launched = on_device<T>(what, how);
+    CHECK(launched.same_numbers(expected));
+    CHECK(launched.bodies == 2);
+    CHECK(launched.launches == what.steps - 1);
+  }
+  what.use = graph_use::none;
+  CHECK(on_device<T>(what, every_order[1]).same_numbers(expected));
+}
+
 std::string refusal(const trial& what, int ranks = 1) {
   fakes::device_api api({work_order::late});
   record out;
@@ -82,6 +115,45 @@ void says(const std::string& text, const char* words) {
 TEST_CASE("20 steps of which 19 are launches have the bits of eager ones, in fp32") { check_all<float>(); }
 TEST_CASE("20 steps of which 19 are launches have the bits of eager ones, in bf16") { check_all<belay::bf16>(); }
 
+TEST_CASE(
+    "what lies in tiers that copies reach is captured: 20 steps have the bits of a run that has all on a device") {
+  using stage = belay::zero_stage;
+  std::size_t number = 0;
+  for (const tier lower : {tier::pinned, tier::host}) {
+    check_offloaded<float>(stage::none, 0, lower, ++number);
+    check_offloaded<float>(stage::optimizer_state, 1, lower, ++number);
+    check_offloaded<float>(stage::gradients, 2, lower, ++number);
+    check_offloaded<float>(stage::parameters, 3, lower, ++number);
+    check_offloaded<float>(stage::parameters, 4, lower, ++number);
+  }
+  check_offloaded<belay::bf16>(stage::parameters, 4, tier::pinned, ++number);
+}
+
+TEST_CASE("a wait that what is captured leaves out is seen") {
+  trial what = offloaded({.stage = belay::zero_stage::parameters}, 4, tier::pinned);
+  what.steps = 4;
+  const record expected = on_host<float>(what);
+  // Whether a run that forgets the k-th wait of its captures ends with an error, or with other numbers; and its waits.
+  const auto run_with = [&](fakes::forgets forgets, std::uint64_t k) {
+    fakes::forgetful_api api({work_order::late}, forgets, k);
+    record out;
+    bool seen = false;
+    try {
+      belay::launch(belay::cuda::world(api, belay::host::world(1), {.slot_bytes = 512}), body<float>(what, out));
+      seen = !out.same_numbers(expected);
+    } catch (const belay::error&) {
+      seen = true;
+    }
+    return std::pair(seen, api.captured_waits());
+  };
+  const auto [wrong, waits] = run_with(fakes::forgets::nothing, 0);
+  CHECK_FALSE(wrong);
+  REQUIRE(waits > 20);
+  std::size_t seen = 0;  // many are for what another one waits for too
+  for (std::uint64_t k = 1; k <= waits; ++k) seen += run_with(fakes::forgets::captured, k).first ? 1U : 0U;
+  CHECK(seen > waits / 6);
+}
+
 TEST_CASE("a step that must be replayed is run as it is, and captured anew; so is one after drop") {
   const record expected = on_host<float>({});
   for (const fakes::device_options& how : every_order) {
@@ -93,6 +165,11 @@ TEST_CASE("a step that must be replayed is run as it is, and captured anew; so i
     CHECK(dropped.same_numbers(expected));
     CHECK(dropped.bodies == 4);
     CHECK(dropped.launches == 18);
+    trial lower = offloaded({.stage = belay::zero_stage::parameters, .overflows_in = 7}, 4, tier::pinned);
+    lower.drops_in = 15;
+    const record both = on_device<float>(lower, how);
+    CHECK(both.same_numbers(expected));
+    CHECK(both.launches == 18);
   }
 }
 
@@ -128,7 +205,16 @@ TEST_CASE("what is captured is a whole step, and keeps nothing of it") {
 TEST_CASE("what cannot be captured is refused by name before the first step") {
   says(refusal({.axes = {.expert = 2}}, 2), "experts are divided among 2 ranks, whose exchange waits for counts");
   says(refusal({}, 2), "2 ranks share a device, and meet on the host in each operation, which no graph has");
-  says(refusal({.state = belay::tier::host}), "the optimizer's state is in tier host");
+  const train_bench::directory folder;
+  const auto in_file = [&](belay::zero_stage stage, std::size_t part) {
+    trial what = offloaded({.stage = stage}, part, tier::file);
+    what.folder = folder.path;
+    return refusal(what);
+  };
+  says(in_file(belay::zero_stage::none, 0), "the optimizer's state is in a file, which the host reads and writes");
+  says(in_file(belay::zero_stage::none, 1), "what the step offloads, such as activations, is in a file");
+  for (const std::size_t part : {2, 3})
+    says(in_file(belay::zero_stage::parameters, part), "shares of parameters or gradients are in a file");
   record out;
   const trial what;
   CHECK_THROWS_WITH_AS(belay::launch(belay::host::world(1), body<float>(what, out)),

@@ -198,6 +198,25 @@ TEST_CASE("the trainer over devices of its ranks has the bits of the host: its s
        {fakes::device_options{fakes::work_order::late}, {fakes::work_order::random, 1}})
     CHECK(on_devices(run, how) == expected);
 }
+TEST_CASE("the trainer over a device has the bits of the host: launches copy what lives in lower tiers") {
+  for (const belay::axes mesh : {belay::axes{}, belay::axes{.pipeline = 2, .data = 2}}) {
+    options run = small_run(mesh, belay::zero_stage::parameters);
+    run.steps = 5;
+    run.optimizer_tier = run.gradient_tier = belay::tier::host;
+    run.parameter_tier = run.activation_tier = belay::tier::pinned;
+    const record expected = on_host(run);
+    run.graphs = belay::graph_use::captured;
+    const fakes::device_options how{fakes::work_order::late};
+    CHECK((mesh.ranks() == 1 ? on_device(run, how) : on_devices(run, how)) == expected);
+  }
+}
+TEST_CASE("the trainer over devices of its ranks has the bits of the host: launches sum over shard groups") {
+  options run = small_run({.data = 4, .shard_group = 2}, belay::zero_stage::parameters);
+  run.steps = 5;
+  const record expected = on_host(run);
+  run.graphs = belay::graph_use::captured;
+  CHECK(on_devices(run, {fakes::work_order::late}) == expected);
+}
 TEST_CASE("a run goes on from a checkpoint of a device, on either") {
   const train_bench::directory folder;
   options run = small_run({.data = 2}, belay::zero_stage::gradients);

@@ -77,7 +77,7 @@ TEST_CASE("policies and seeds that are none are refused, and late streams with r
   }
 }
 
-TEST_CASE("graphs are of ranks that have a device alone, and keep nothing in lower tiers") {
+TEST_CASE("graphs are of ranks that have a device alone, and have nothing in files") {
   const auto graphs = [](std::vector<std::string> flags) {
     flags.emplace_back("--graph");
     const auto line = parsed(flags);
@@ -89,7 +89,12 @@ TEST_CASE("graphs are of ranks that have a device alone, and keep nothing in low
   CHECK(!graphs({"--device", "cuda", "--mesh", "ep=2"}));
   CHECK(!graphs({"--device", "cuda", "--mesh", "pp=2", "--devices", "shared"}));
   CHECK(graphs({"--device", "cuda", "--mesh", "pp=2,dp=2", "--devices", "own", "--zero", "3"}));
-  CHECK(!graphs({"--device", "cuda", "--mesh", "pp=1", "--offload", "optimizer:host"}));
+  CHECK(graphs({"--device", "cuda", "--mesh", "pp=1", "--zero", "3", "--offload",
+                "optimizer:host,parameters:pinned,gradients:host,activations:pinned"}));
+  CHECK(graphs({"--device", "cuda", "--mesh", "dp=4", "--shard-group", "2", "--micro-batches", "8"}));
+  for (const char* what : {"optimizer", "activations"})
+    CHECK(!graphs(
+        {"--device", "cuda", "--mesh", "pp=1", "--tier-dir", "/tmp", "--offload", what + std::string(":file")}));
   auto found = *parsed({"--device", "cuda", "--mesh", "dp=2", "--graph"});  // whose devices are not known yet
   found.placed = {belay::cuda::rank_devices::one_each, "one for each rank"};
   CHECK_NOTHROW(train_moe::expect_graphs_fit(found));

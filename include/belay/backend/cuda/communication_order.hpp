@@ -18,7 +18,11 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "belay/backend/cuda/captured_branch.hpp"
+#include "belay/backend/cuda/captured_ends.hpp"
+#include "belay/backend/cuda/captured_fork.hpp"
 #include "belay/backend/cuda/device.hpp"
 #include "belay/backend/cuda/device_calls.hpp"
 #include "belay/backend/cuda/memory.hpp"
@@ -44,13 +48,20 @@ namespace belay::inline BELAY_ABI::cuda {
 template <device_api Api>
 class communication_order final : public completion_source,
                                   public device_places<Api>,
+                                  public captured_branch<Api>,
                                   public std::enable_shared_from_this<communication_order<Api>> {
  public:
-  communication_order(const device<Api>& on, const std::shared_ptr<const stream_watch>& watch, where at)
+  /// Of one of `ranks`. What a rank that is alone starts while a stream is captured is in the graph.
+  communication_order(const device<Api>& on, int ranks, const std::shared_ptr<const stream_watch>& watch, where at)
       : device_(&on),
         called_(on, watch, at),
         fetched_(on, room, at),
-        started_(on, stream_kind::communication, watch, at) {}
+        started_(on, stream_kind::communication, watch, at),
+        fork_(started_.state()),
+        captured_(started_.state(), lost_) {
+    if (ranks == 1) on.add_branch(*this);
+  }
+  ~communication_order() { device_->remove_branch(*this); }
 
   /// What returns when a device has done it is done at once, and is in no launch of a graph that is being captured.
   void expect_no_capture(const char* what, where at) const { called_.expect_no_capture(what, at); }
@@ -78,6 +89,7 @@ class communication_order final : public completion_source,
   [[nodiscard]] pending start(operation what, const Control& control, std::shared_ptr<const void> state,
                               const Work& work, const buffer_use& buffers, const start_order& how,
                               const operation_spans& traced = {}) {
+    if (fork_.under_way()) return capture(what, how, [&] { work(started_, control); });
     return start_as(what, std::move(state), buffers, how, traced, [&](std::uint64_t number, const start_order& order) {
       const auto run = [self = this, number, work, at = how.at](const auto& calls) {
         self->queue(
@@ -89,6 +101,7 @@ class communication_order final : public completion_source,
   /// Queues `work(stream)` of this rank alone, in its turn.
   template <class Control, class Work>
   [[nodiscard]] pending start_local(operation what, const Control& control, const Work& work, const start_order& how) {
+    if (fork_.under_way()) return capture(what, how, [&] { work(started_); });
     return start_as(what, {}, {}, how, {}, [&](std::uint64_t number, const start_order& order) {
       const auto run = [self = this, number, work, at = how.at] { self->queue(number, work, at); };
       return control.start_local(what, run, order);
@@ -124,6 +137,23 @@ class communication_order final : public completion_source,
   void report_abandoned(const where& at) { lost_.report(at); }
   /// Started communications whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return lost_.count(); }
+
+  // As a branch of captures, of a rank that is alone: its thread queues itself what is captured.
+  void prepare(where at) override {
+    wait_until_queued(at);
+    forked_stream<Api>::wait_until_idle(*started_.state(), at);
+  }
+  void fork(stream_state<Api>& on, where at) override {
+    kept_.clear();
+    in_graph_ = 0;
+    fork_.fork(on, at);
+  }
+  [[nodiscard]] std::shared_ptr<captured_member<Api>> join(stream_state<Api>& on, where at) override {
+    const captured_places places = fork_.join(on, at);
+    if (in_graph_ == 0) return nullptr;
+    return std::make_shared<graph_member>(this->shared_from_this(), places, std::exchange(kept_, {}));
+  }
+  void leave(const std::shared_ptr<captured_work>& made) noexcept override { fork_.leave(made); }
 
   // As a source of events. One that has failed is over, and has never been queued.
   [[nodiscard]] bool over(std::uint64_t number) const noexcept override {
@@ -181,6 +211,38 @@ class communication_order final : public completion_source,
     std::shared_ptr<const void> kept, state;
     operation_spans traced;
   };
+
+  // A launch comes after what the communication thread still queues.
+  class graph_member final : public captured_member<Api> {
+   public:
+    graph_member(std::shared_ptr<communication_order> of, captured_places places,
+                 std::vector<std::shared_ptr<const void>> kept)
+        : of_(std::move(of)), in_graph_(of_->started_.state(), places, std::move(kept)) {}
+    void before_launch(const std::shared_ptr<stream_state<Api>>& on, where at) override {
+      of_->wait_until_queued(at);
+      in_graph_.before_launch(on, at);
+    }
+    void after_launch(const std::shared_ptr<stream_state<Api>>& on, where at) override {
+      in_graph_.after_launch(on, at);
+    }
+
+   private:
+    std::shared_ptr<communication_order> of_;
+    forked_member<Api> in_graph_;
+  };
+
+  template <class Queue>
+  [[nodiscard]] pending capture(operation what, const start_order& how, const Queue& queue) {
+    report_abandoned(how.at);
+    clock_.join(how.event.clock());
+    if (how.event.source() != nullptr) started_.wait(how.event, how.at);
+    queue();
+    ++in_graph_;
+    if (how.kept != nullptr) kept_.push_back(how.kept);
+    const std::uint64_t end = started_.state()->record(how.at);
+    std::shared_ptr<completion_source> ends(this->shared_from_this(), &captured_);
+    return pending(std::move(ends), end, what, how.at, clock_.mark(stream_kind::communication));
+  }
 
   [[nodiscard]] bool is_queued(std::uint64_t number) const noexcept {
     return queued_.load(std::memory_order_acquire) >= number;
@@ -262,6 +324,10 @@ class communication_order final : public completion_source,
   mutable std::mutex notes_;
   buffers_in_flight<capacity> in_flight_;  // of checked builds
   lost_handles lost_;
+  captured_fork<Api> fork_;
+  captured_ends<Api> captured_;
+  std::size_t in_graph_ = 0;                       // what was started in the capture
+  std::vector<std::shared_ptr<const void>> kept_;  // for as long as its graph
 };
 
 }  // namespace belay::inline BELAY_ABI::cuda

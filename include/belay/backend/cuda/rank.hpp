@@ -82,7 +82,7 @@ class rank {
  private:
   [[nodiscard]] std::shared_ptr<communication_order<Api>> open(where at) const {
     gpu().open(at);
-    return std::make_shared<communication_order<Api>>(gpu(), watch(), at);
+    return std::make_shared<communication_order<Api>>(gpu(), size(), watch(), at);
   }
   [[nodiscard]] group_type make(std::span<const int> members, where at) {
     control_type twin = control_->group(members, at);  // which refuses members that are none

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "belay/backend/cuda/captured_branch.hpp"
+#include "belay/backend/cuda/captured_fork.hpp"
 #include "belay/backend/cuda/device.hpp"
 #include "belay/backend/cuda/graph.hpp"
 #include "belay/backend/cuda/stream_state.hpp"
@@ -145,6 +146,12 @@ class stream : public counted_stream {
     for (const auto& each : what.members()) each->after_launch(state_, at);
   }
 
+  /// From now on this stream, which is not the one that is captured, is in each capture of the device: its work there
+  /// comes after the begin, and is over before the end. By the rank's host thread, outside of captures.
+  void join_captures() requires capturing_api<Api> {
+    if (forked_ == nullptr) forked_ = std::make_unique<forked_stream<Api>>(state_);
+  }
+
   /// An event at the end of what is queued. Throws backend_error.
   [[nodiscard]] stream_event record(where at = where::current()) {
     const std::uint64_t place = state_->record(at);
@@ -252,7 +259,8 @@ class stream : public counted_stream {
   }
 
   std::shared_ptr<stream_state<Api>> state_;
-  std::unique_ptr<timed_spans<Api>> timed_;  // where it was traced
+  std::unique_ptr<forked_stream<Api>> forked_;  // where it joins captures
+  std::unique_ptr<timed_spans<Api>> timed_;     // where it was traced
   span_log* spans_ = nullptr;
 };
 

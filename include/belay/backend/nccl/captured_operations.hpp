@@ -12,22 +12,21 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
 #include "belay/backend/cuda/captured_branch.hpp"
+#include "belay/backend/cuda/captured_ends.hpp"
+#include "belay/backend/cuda/captured_fork.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/backend/cuda/stream_state.hpp"
 #include "belay/backend/nccl/started_call.hpp"
 #include "belay/comm/abort_cause.hpp"
-#include "belay/comm/fingerprint.hpp"
 #include "belay/comm/lost_handles.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_event.hpp"
 
@@ -36,49 +35,40 @@ namespace belay::inline BELAY_ABI::nccl {
 /// The operations that one graph has.
 struct captured_calls {
   started_call all;                               ///< as a launch of the graph is named
-  std::uint64_t first_place = 0, last_place = 0;  ///< of the communication stream, in the capture
+  cuda::captured_places places;                   ///< of the communication stream
   std::vector<std::shared_ptr<const void>> kept;  ///< for as long as the graph
 };
 
 /// Places that are given out here are those of the communication stream. The rank's host thread captures; any thread
 /// ends graphs.
 template <cuda::device_api Api>
-class captured_operations final : public completion_source, public cuda::device_places<Api> {
+class captured_operations {
  public:
   using state_type = cuda::stream_state<Api>;
 
-  captured_operations(cuda::stream<Api>& communication, lost_handles& lost) noexcept
-      : stream_(&communication), lost_(&lost) {}
+  captured_operations(const cuda::stream<Api>& communication, lost_handles& lost) noexcept
+      : fork_(communication.state()), ends_(communication.state(), lost) {}
 
   /// Whether what is started now is captured.
-  [[nodiscard]] bool under_way() const noexcept { return under_way_; }
+  [[nodiscard]] bool under_way() const noexcept { return fork_.under_way(); }
   void fork(state_type& from, where at) {
-    under_way_ = true;
     calls_ = {};
-    state().begin_capture();
-    calls_.first_place = state().last_place() + 1;
-    from.let_wait(state(), from.record(at), at);
+    fork_.fork(from, at);
   }
   /// What is in the graph.
   [[nodiscard]] captured_calls join(const state_type& with, where at) {
-    state().let_wait(with, state().record(at), at);
-    calls_.last_place = state().last_place();
+    calls_.places = fork_.join(with, at);
     return std::move(calls_);
   }
-  /// The capture is over; with null nothing came of it, and its places are of the queue's present end.
+  /// The capture is over; with null nothing came of it.
   void leave(const std::shared_ptr<cuda::captured_work>& made) noexcept {
-    if (!std::exchange(under_way_, false)) return;
-    state().end_capture();
-    try {
-      if (made != nullptr) return add(made);
-      state().renew(calls_.first_place, state().last_place(), {});
-    } catch (const backend_error& thrown) {
-      state().fail(thrown);
-    }
+    if (!fork_.under_way()) return;
+    fork_.leave(made);
+    if (made != nullptr) add(made);
   }
 
-  /// One that was queued now.
-  [[nodiscard]] pending add(std::shared_ptr<completion_source> self, const call_site& site,
+  /// One that was queued now; `self` owns this.
+  [[nodiscard]] pending add(std::shared_ptr<const void> self, const call_site& site,
                             std::chrono::steady_clock::duration limit, const stream_event& end,
                             std::shared_ptr<const void> kept) {
     const std::size_t bytes = calls_.all.site.bytes + site.bytes;
@@ -86,7 +76,8 @@ class captured_operations final : public completion_source, public cuda::device_
     calls_.all.site.bytes = bytes;
     calls_.all.limit = std::max(calls_.all.limit, limit);
     if (kept != nullptr) calls_.kept.push_back(std::move(kept));
-    return pending(std::move(self), end.place(), site.what, site.at, end.clock());
+    std::shared_ptr<completion_source> ends(std::move(self), &ends_);
+    return pending(std::move(ends), end.place(), site.what, site.at, end.clock());
   }
 
   /// Graphs that have operations of the rank and have not ended; ends them.
@@ -103,35 +94,15 @@ class captured_operations final : public completion_source, public cuda::device_
       if (const auto graph = each.lock()) graph->end();
   }
 
-  // As a source of events.
-  [[nodiscard]] bool over(std::uint64_t place) const noexcept override { return state().over(place); }
-  [[nodiscard]] bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline,
-                                where at) const override {
-    return state().wait_until(place, deadline, at);
-  }
-  void expect_done(std::uint64_t place, where at) const override { state().expect_done(place, at); }
-  void let_wait(const state_type& other, std::uint64_t place, where at) const override {
-    state().let_wait(other, place, at);
-  }
-  void wait(std::uint64_t place, operation, where at) override {
-    static_cast<void>(wait_until(place, std::chrono::steady_clock::time_point::max(), at));
-    expect_done(place, at);
-  }
-  void hand_to_stream(std::uint64_t, operation, where) override {}
-  void abandon(std::uint64_t, where started_at) noexcept override { lost_->note(started_at); }
-
  private:
-  [[nodiscard]] const state_type& state() const noexcept { return *stream_->state(); }
-  [[nodiscard]] state_type& state() noexcept { return *stream_->state(); }
   void add(const std::shared_ptr<cuda::captured_work>& made) {
     const std::lock_guard lock(graphs_lock_);
     std::erase_if(graphs_, [](const auto& each) { return each.expired(); });
     graphs_.push_back(made);
   }
 
-  cuda::stream<Api>* stream_;
-  lost_handles* lost_;
-  bool under_way_ = false;
+  cuda::captured_fork<Api> fork_;
+  cuda::captured_ends<Api> ends_;
   captured_calls calls_;
   mutable std::mutex graphs_lock_;
   std::vector<std::weak_ptr<cuda::captured_work>> graphs_;

@@ -113,9 +113,10 @@ class channel final : public completion_source,
     if (number > capacity) await(number - capacity, site);
     operation_slot& slot = slots_[number % capacity];
     const stream_event end = queue_behind(how.event, site, queue);
+    const stream_event begin = how.event.source() == this ? end_of(how.event.place()) : how.event;  // no cycle
     {
       const std::lock_guard lock(slots_lock_);
-      slot = {{site, limit}, how.event, end, how.kept};
+      slot = {{site, limit}, begin, end, how.kept};
       launched_.store(number, std::memory_order_release);
     }
     if constexpr (checked(check_level::local)) {
@@ -293,7 +294,7 @@ class channel final : public completion_source,
   [[nodiscard]] pending capture(call_site site, const start_order& how, duration limit, const Queue& queue) {
     expect_alive(site);
     const stream_event end = queue_behind(how.event, site, queue);
-    return captured_.add({this->shared_from_this(), &captured_}, site, limit, end, how.kept);
+    return captured_.add(this->shared_from_this(), site, limit, end, how.kept);
   }
   [[nodiscard]] static std::uint64_t first_in_ring(std::uint64_t last) noexcept {
     return last > capacity ? last - capacity + 1 : 1;

@@ -29,7 +29,7 @@ class graph_member final : public cuda::captured_member<Api> {
   }
   void after_launch(const std::shared_ptr<state_type>& on, where at) override {
     of_->after_launch(calls_, after_, on, at);
-    if (std::exchange(first_, false)) of_->stream().state()->renew(calls_.first_place, calls_.last_place, at);
+    if (std::exchange(first_, false)) of_->stream().state()->renew(calls_.places.first, calls_.places.last, at);
   }
 
  private:

@@ -65,6 +65,8 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
   static constexpr bool has_varying_counts = true;
   /// What is started while a stream of the device is captured is in the graph.
   static constexpr bool is_captured = true;
+  /// Buffers of its operations are memory of the device: NCCL is given no other.
+  static constexpr bool takes_device_memory_alone = true;
   using channel_type = channel<Api, N>;
   using control_type = Control;
   using duration = std::chrono::steady_clock::duration;

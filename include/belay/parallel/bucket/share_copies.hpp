@@ -59,6 +59,9 @@ class share_copies {
     }
   }
   void wait_all(where at) { belay::wait_all(sums_, at); }
+  /// For graphs: later work of `stream` comes after the sums; and a launch has started those of the step.
+  void join(auto& stream, where at) { all_then(sums_, stream, at); }
+  void recall() noexcept { next_ = reduced_.size(); }
 
  private:
   [[nodiscard]] std::span<gradient_type> share_of(std::size_t bucket) const noexcept {

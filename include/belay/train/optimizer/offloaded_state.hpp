@@ -35,10 +35,10 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// The scalars of one update, of parameters with weight decay and without.
-template <class State>
+/// The scalars of one update, or where they are, of parameters with weight decay and without.
+template <class State, class Scalars = kernel::adamw_scalars<State>>
 struct adamw_step {
-  kernel::adamw_scalars<State> decayed, undecayed;
+  Scalars decayed, undecayed;
 };
 
 /// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. On a host what
@@ -91,9 +91,11 @@ class offloaded_state {
   }
 
   /// Queues the update of all chunks on the streams of `engine`. `gathers(bucket, event)` is called for each bucket in
-  /// order, when all of its values that this rank owns are queued: they are there at the event.
-  template <class Engine, class Gathers>
-  void update(Engine& engine, const adamw_step<state_type>& scalars, std::size_t buckets, Gathers&& gathers, where at) {
+  /// order, when all of its values that this rank owns are queued: they are there at the event. Where nothing is in a
+  /// file the host does not wait, and a graph may have it: it uses the slots of its capture in each launch.
+  template <class Engine, class Scalars, class Gathers>
+  void update(Engine& engine, const adamw_step<state_type, Scalars>& scalars, std::size_t buckets, Gathers&& gathers,
+              where at) {
     ring_.reset();
     auto& copies = engine.copies();
     auto& compute = engine.compute();
@@ -268,9 +270,9 @@ class offloaded_state {
     return slot;
   }
 
-  template <class Engine>
-  void compute_chunk(std::size_t k, const slot_view& slot, const adamw_step<state_type>& scalars, Engine& engine,
-                     where at) {
+  template <class Engine, class Scalars>
+  void compute_chunk(std::size_t k, const slot_view& slot, const adamw_step<state_type, Scalars>& scalars,
+                     Engine& engine, where at) {
     engine.copies().let_wait(engine.compute(), copied_[slot.number], at);
     state_chunks::each_part(
         chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
@@ -281,12 +283,12 @@ class offloaded_state {
           for (std::size_t i = 0; i < n; i += parameter_chunk) {
             const std::size_t count = n - i < parameter_chunk ? n - i : parameter_chunk;
             const auto update = [&](state_type* master) {
-              return kernel::adamw<state_type>{master, gradient + i, slot.state[0] + in + i, slot.state[1] + in + i,
-                                               used};
+              return kernel::adamw<state_type, state_type, Scalars>{master, gradient + i, slot.state[0] + in + i,
+                                                                    slot.state[1] + in + i, used};
             };
             if constexpr (has_master)
-              engine.kit().each(count,
-                                kernel::adamw_of_master<state_type, T>{value + i, update(slot.state[2] + in + i)});
+              engine.kit().each(
+                  count, kernel::adamw_of_master<state_type, T, Scalars>{value + i, update(slot.state[2] + in + i)});
             else
               engine.kit().each(count, update(value + i));
           }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -39,6 +40,10 @@ struct trial {
   std::size_t loses_in = 0;      // this step's body, where it runs, forgets a backward
   belay::axes axes{};            // of the mesh; data is that of the world
   belay::tier state = belay::tier::device;
+  belay::tier gradients = belay::tier::device, parameters = belay::tier::device;  // their shares
+  belay::tier activations = belay::tier::device;
+  std::string folder{};         // of what is in tier file
+  std::size_t hidden = 9;       // of the network
   bool keeps_gradient = false;  // the body keeps memory of the step
   bool runs_late = false;       // the body comes after a forward of the step
 };
@@ -70,12 +75,19 @@ auto body(const trial& what, record& out, const std::function<std::size_t()>& ca
     belay::axes axes = what.axes;
     axes.data = rank.size() / axes.expert;
     belay::mesh mesh{rank, axes};
-    network<T> net(9);
+    network<T> net(what.hidden);
+    const belay::file_memory files{.folder = what.folder};
     using run_type = std::remove_reference_t<decltype(run)>;
     belay::parameter_store<run_type, decltype(mesh), belay::precision<T>> store{
-        run, mesh, net, what.stage, {.seed = 3, .bucket_bytes = 128}};
-    belay::gathers first{net.first, store}, last{net.last, store};
-    belay::adamw optimizer{store, {}, {.state = what.state}};
+        run,
+        mesh,
+        net,
+        what.stage,
+        {.seed = 3, .bucket_bytes = 128, .parameters = what.parameters, .gradients = what.gradients, .files = files}};
+    belay::gathers first_whole{net.first, store}, last_whole{net.last, store};
+    belay::offloaded_activations activations{run, what.activations, files};
+    belay::offloads first{first_whole, activations}, last{last_whole, activations};
+    belay::adamw optimizer{store, {}, {.state = what.state, .folder = what.folder, .chunk = belay::parameter_chunk}};
     belay::step_graphs graphs{mesh, store, optimizer, what.use};
     const std::size_t elements = 2 * batch_elements + 1;
     const std::span<float> batch = run.template lease<float>(belay::tier::device, elements, "batches");
@@ -102,6 +114,7 @@ auto body(const trial& what, record& out, const std::function<std::size_t()>& ca
         float* const x = batch.data() + m * batch_elements;
         auto h = belay::forward(scope, first, belay::constant(matrix{x, {rows_of_batch, width}}));
         auto y = belay::forward(scope, last, h.out());
+        h.let_go();
         auto [loss, grad] =
             belay::squared_error(scope, matrix(y.out()), matrix{x + rows_of_batch * width, {rows_of_batch, width}});
         std::move(h).backward(std::move(y).backward(grad));
