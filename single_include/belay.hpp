@@ -6941,6 +6941,7 @@ class copy_stream {
   template <std::invocable Work>
   void run(const Work& work, where at = where::current()) {
     if constexpr (requires(Stream& of_device, void* to) { of_device.copy(to, to, std::size_t{}); }) {
+      ++host_transfers_;
       belay::synchronize(stream_, where{});
       work();
     } else {
@@ -6997,6 +6998,8 @@ class copy_stream {
   [[nodiscard]] copy_times times() const noexcept {
     return {times_.copied.load(std::memory_order_relaxed), times_.waited.load(std::memory_order_relaxed)};
   }
+  /// Work of the host for which it has waited for copies of a device, since it was made.
+  [[nodiscard]] std::uint64_t host_transfers() const noexcept { return host_transfers_; }
   [[nodiscard]] Stream& stream() noexcept { return stream_; }
 
  private:
@@ -7051,6 +7054,7 @@ class copy_stream {
 
   clocks times_;
   Stream stream_;  // after what its work points to
+  std::uint64_t host_transfers_ = 0;
   bool timed_ = false;
 };
 
@@ -14235,6 +14239,9 @@ class share_copies {
     }
   }
   void wait_all(where at) { belay::wait_all(sums_, at); }
+  /// For graphs: later work of `stream` comes after the sums; and a launch has started those of the step.
+  void join(auto& stream, where at) { all_then(sums_, stream, at); }
+  void recall() noexcept { next_ = reduced_.size(); }
 
  private:
   [[nodiscard]] std::span<gradient_type> share_of(std::size_t bucket) const noexcept {
@@ -14759,7 +14766,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// launch has contributed the same, and has done the reductions. Throws usage_error outside of a step.
   void join(auto& stream, where at) {
     all_then(pending_, stream, at);
-    shares_.join(stream, at);
+    shares_.join(stream, at), copies_.join(stream, at);
   }
   [[nodiscard]] const contribution_map& contributions() const noexcept { return contributions_; }
   void recall(const contribution_map& recorded, where at) {
@@ -14768,7 +14775,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     for (std::size_t p = 0; p < members_.size(); ++p)
       if (recorded.any(p)) contributors_[p].note_written();
     std::ranges::fill(open_, std::size_t{0});
-    shares_.recall();
+    shares_.recall(), copies_.recall();
     launched_ = open_.size();
   }
 
@@ -16164,6 +16171,7 @@ class engine {
     else
       copies_ = std::make_unique<copies_type>();
     if constexpr (traced_stream<stream_type>) copies_->stream().trace_into(spans());
+    if constexpr (requires(stream_type& captured) { captured.join_captures(); }) copies_->stream().join_captures();
     return *copies_;
   }
   /// How the host sees the memory of a device; null where it addresses that itself. The first call makes it, with a
@@ -33398,6 +33406,10 @@ class store_memory {
         std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
       throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned",
                         at);
+    if constexpr (requires { requires group_type::takes_device_memory_alone; })
+      if (mesh.shape().replicates_shards() &&
+          std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
+        throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
     bind(found.values, found.gradients, at);
     if (buckets_.divides_gradients()) {
       staging_.emplace(run.step_memory("gradient buckets"));
@@ -36955,10 +36967,10 @@ class state_layout {
 
 namespace belay::inline BELAY_ABI {
 
-/// The scalars of one update, of parameters with weight decay and without.
-template <class State>
+/// The scalars of one update, or where they are, of parameters with weight decay and without.
+template <class State, class Scalars = kernel::adamw_scalars<State>>
 struct adamw_step {
-  kernel::adamw_scalars<State> decayed, undecayed;
+  Scalars decayed, undecayed;
 };
 
 /// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. On a host what
@@ -37011,9 +37023,11 @@ class offloaded_state {
   }
 
   /// Queues the update of all chunks on the streams of `engine`. `gathers(bucket, event)` is called for each bucket in
-  /// order, when all of its values that this rank owns are queued: they are there at the event.
-  template <class Engine, class Gathers>
-  void update(Engine& engine, const adamw_step<state_type>& scalars, std::size_t buckets, Gathers&& gathers, where at) {
+  /// order, when all of its values that this rank owns are queued: they are there at the event. Where nothing is in a
+  /// file the host does not wait, and a graph may have it: it uses the slots of its capture in each launch.
+  template <class Engine, class Scalars, class Gathers>
+  void update(Engine& engine, const adamw_step<state_type, Scalars>& scalars, std::size_t buckets, Gathers&& gathers,
+              where at) {
     ring_.reset();
     auto& copies = engine.copies();
     auto& compute = engine.compute();
@@ -37188,9 +37202,9 @@ class offloaded_state {
     return slot;
   }
 
-  template <class Engine>
-  void compute_chunk(std::size_t k, const slot_view& slot, const adamw_step<state_type>& scalars, Engine& engine,
-                     where at) {
+  template <class Engine, class Scalars>
+  void compute_chunk(std::size_t k, const slot_view& slot, const adamw_step<state_type, Scalars>& scalars,
+                     Engine& engine, where at) {
     engine.copies().let_wait(engine.compute(), copied_[slot.number], at);
     state_chunks::each_part(
         chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
@@ -37201,12 +37215,12 @@ class offloaded_state {
           for (std::size_t i = 0; i < n; i += parameter_chunk) {
             const std::size_t count = n - i < parameter_chunk ? n - i : parameter_chunk;
             const auto update = [&](state_type* master) {
-              return kernel::adamw<state_type>{master, gradient + i, slot.state[0] + in + i, slot.state[1] + in + i,
-                                               used};
+              return kernel::adamw<state_type, state_type, Scalars>{master, gradient + i, slot.state[0] + in + i,
+                                                                    slot.state[1] + in + i, used};
             };
             if constexpr (has_master)
-              engine.kit().each(count,
-                                kernel::adamw_of_master<state_type, T>{value + i, update(slot.state[2] + in + i)});
+              engine.kit().each(
+                  count, kernel::adamw_of_master<state_type, T, Scalars>{value + i, update(slot.state[2] + in + i)});
             else
               engine.kit().each(count, update(value + i));
           }
@@ -37520,6 +37534,10 @@ class adamw {
 
  private:
   using offloaded_type = offloaded_state<T, Files>;
+  // On a device they are in its memory.
+  using scalars_type = std::conditional_t<works_on_device<Group>, kernel::adamw_scalars_in<state_type>,
+                                          kernel::adamw_scalars<state_type>>;
+  using offloaded_scalars = adamw_step<state_type, scalars_type>;
   struct leased_state {
     std::span<state_type> memory;
     tier where_it_is;
@@ -37597,11 +37615,12 @@ class adamw {
       offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,
                                                     std::move(copied), memory, sizes, state_, ring, beside, free, at);
       run.keep(offloaded_);
-      update_offloaded_ = [&engine](adamw& self, const adamw_step<state_type>& scalars, where now) {
+      update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
         gradient_buckets<T, Group>& all = *self.buckets_;
         self.offloaded_->update(
             engine, scalars, all.layout().buckets().size(),
             [&](std::size_t bucket, const stream_event& values) { all.start_gather(bucket, after(values, now)); }, now);
+        all.finish_gathers_in(engine.compute());
       };
     }
   }
@@ -37658,19 +37677,19 @@ class adamw {
     plain.decay = 0;
     const auto decayed = kernel::adamw_at_step<state_type>(settings_, steps_, clip.value());
     const auto undecayed = kernel::adamw_at_step<state_type>(plain, steps_, clip.value());
-    if (update_offloaded_) {
-      update_offloaded_(*this, {decayed, undecayed}, at);
-      return buckets_->finish_gathers_in(kit_->stream());
-    }
     Kit& kit = kit_ != nullptr ? *kit_ : *own_kit_;
     if constexpr (works_on_device<Group>) {
       if (numbers_.memory != nullptr) {
-        using scalars_type = kernel::adamw_scalars_in<state_type>;
-        const scalars_type with{&numbers_.memory->decayed}, without{&numbers_.memory->undecayed};
-        const auto queue = [&] { queue_update<T>(kit, *buckets_, used.owned(), state_, with, without, at); };
+        const offloaded_scalars in{{&numbers_.memory->decayed}, {&numbers_.memory->undecayed}};
+        const auto queue = [&] {
+          if (update_offloaded_) return update_offloaded_(*this, in, at);
+          queue_update<T>(kit, *buckets_, used.owned(), state_, in.decayed, in.undecayed, at);
+        };
         numbers_.write({decayed, undecayed}, at);
         return queued_by_ ? queued_by_(queue, at) : queue();
       }
+    } else if (update_offloaded_) {
+      return update_offloaded_(*this, {decayed, undecayed}, at);
     }
     queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at);
   }
@@ -37690,7 +37709,7 @@ class adamw {
   update_numbers<state_type> numbers_;
   queued_part queued_by_;
   std::shared_ptr<offloaded_type> offloaded_;
-  std::function<void(adamw&, const adamw_step<state_type>&, where)> update_offloaded_;
+  std::function<void(adamw&, const offloaded_scalars&, where)> update_offloaded_;
 };
 
 template <class Store>
@@ -39393,7 +39412,7 @@ class step_graphs {
  public:
   /// In a body, before its first step; all outlive it. With `graph_use::none` it does nothing, and `run` calls its
   /// body. Throws usage_error where steps cannot be captured: streams have no graphs, ranks share a device, experts are
-  /// divided among ranks, or parameters, gradients or state lie in a lower tier.
+  /// divided among ranks, or parameters, gradients or state lie in a file.
   template <class Mesh, class Optimizer>
   step_graphs(const Mesh& mesh, Store& store, Optimizer& optimizer, graph_use use, where at = where::current())
       : store_(&store), use_(use) {
@@ -39466,14 +39485,15 @@ class step_graphs {
              " ranks share a device, and meet on the host in each operation, which no graph has");
     else if (ranks > 1 && !is_captured<group_type>)
       refuse("what the " + std::to_string(ranks) + " ranks of this world communicate is not captured");
-    if (has_lower_shares(store_->buckets().layout()))
-      refuse(
-          "the store keeps parameters or gradients in a lower tier, from where they come in an order that is not "
-          "captured");
-    if (optimizer.state_tier() != tier::device)
-      refuse(std::string("the optimizer's state is in tier ") + name(optimizer.state_tier()) +
-             ", from where it comes in an order that is not captured");
-    if (mesh.shape().replicates_shards()) refuse("shard groups sum their shares in an order that is not captured");
+    if (store_->buckets().value_file() != nullptr || store_->buckets().gradient_file() != nullptr)
+      refuse_file("shares of parameters or gradients are", at);
+    if (optimizer.state_tier() == tier::file) refuse_file("the optimizer's state is", at);
+  }
+  [[noreturn]] static void refuse_file(const std::string& what, where at) {
+    throw usage_error(what +
+                          " in a file, which the host reads and writes between copies of the step, and no graph has "
+                          "that: keep it in tier pinned or host, or take belay::graph_use::none",
+                      at);
   }
 
   // A sum for each chunk of what a rank owns: ranges end within chunks.
@@ -39502,11 +39522,12 @@ class step_graphs {
       buckets.recall(*recorded_, at);
     } else {
       bool whole = false;
-      const auto all = [&, copied = copies_so_far()] {
+      const auto all = [&, transfers = host_transfers()] {
         store_->begin_body(at);
         body();
         store_->end_body(at);
-        whole = ended(copied, at);
+        join_copies(at);
+        whole = ended(transfers, at);
       };
       if (now == turn::queued) {
         all();
@@ -39520,9 +39541,14 @@ class step_graphs {
     ++launches_;
     body_.launch(compute, at);
   }
-  // Places of the stream of copies.
-  [[nodiscard]] std::uint64_t copies_so_far() const {
-    return engine().has_copies() ? engine().copies().stream().clock()->place(stream_kind::copy) : 0;
+  // Work of the host between copies, such as that of a file.
+  [[nodiscard]] std::uint64_t host_transfers() const {
+    return engine().has_copies() ? engine().copies().host_transfers() : 0;
+  }
+  void join_copies(where at) const {
+    if (!engine().has_copies()) return;
+    auto& copies = engine().copies();
+    copies.let_wait(engine().compute(), copies.record(), at);
   }
   // What a launch finds must be what the capture found.
   void expect_begin(where at) const {
@@ -39535,9 +39561,9 @@ class step_graphs {
         "and no backward of the step",
         at);
   }
-  // Whether the body has ended what it began, and has copied nothing between tiers. Open obligations a release build
-  // leaves to the commit, which refuses.
-  [[nodiscard]] bool ended(std::uint64_t copied, where at) const {
+  // Whether the body has ended what it began, and has left nothing to the host. Open obligations a release build leaves
+  // to the commit, which refuses.
+  [[nodiscard]] bool ended(std::uint64_t transfers, where at) const {
     const ledger& obligations = engine().obligations();
     if (const std::size_t open = obligations.open_count(); open > 0) {
       if constexpr (checked(check_level::local)) throw open_obligations(obligations.text(), open, at);
@@ -39547,8 +39573,7 @@ class step_graphs {
       throw usage_error("what is captured keeps " + std::to_string(bytes) +
                             " bytes of the step, such as a gradient, which no launch would keep",
                         at);
-    if (copies_so_far() != copied)
-      throw usage_error("a step that copies between tiers is not captured: take belay::graph_use::none", at);
+    if (host_transfers() != transfers) refuse_file("what the step offloads, such as activations, is", at);
     return true;
   }
 

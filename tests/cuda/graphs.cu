@@ -104,6 +104,18 @@ void trains(api_type& api) {
   check(launched.same_numbers(eager), "steps that are launched have other losses or norms");
   check(launched.launches == 19 && launched.bodies == 4, "steps were not launched");
 }
+// Copies between pinned memory and the device, and kernels that address it, in all three parts.
+void offloads(api_type& api) {
+  constexpr belay::tier lower = belay::tier::pinned;
+  graph_trainer::trial what{.use = graph_use::none, .stage = belay::zero_stage::parameters};
+  graph_trainer::record eager, launched;
+  belay::launch(belay::cuda::world(api, belay::host::world(1)), graph_trainer::body<float>(what, eager));
+  what.use = graph_use::captured;
+  what.state = what.gradients = what.parameters = what.activations = lower;
+  belay::launch(belay::cuda::world(api, belay::host::world(1)), graph_trainer::body<float>(what, launched));
+  check(launched.same_numbers(eager), "steps that offload and are launched have other losses or norms");
+  check(launched.launches == 19, "steps that offload were not launched");
+}
 
 }  // namespace
 
@@ -131,6 +143,7 @@ int main() {
           });
   trains<float>(api);
   trains<belay::bf16>(api);
+  offloads(api);
   if (failures == 0) std::printf("graphs are launched, and steps of graphs train\n");
   return failures == 0 ? 0 : 1;
 }
