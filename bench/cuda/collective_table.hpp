@@ -19,7 +19,10 @@
 
 #include "belay/comm.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/operand.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "cuda/figures.hpp"
 
 namespace bench {
 
@@ -208,6 +211,67 @@ class device_operations {
   typename Rank::kit_type kit_;
   std::array<belay::p2p, 2> transfers_{};
 };
+
+/// Seconds of an all_reduce, of products, and of both at once: as the mean over ranks.
+struct overlap {
+  double communication = 0, computation = 0, together = 0;
+  std::size_t bytes = 0, products = 0;
+
+  [[nodiscard]] std::string text() const {
+    std::array<char, 200> out{};
+    std::snprintf(out.data(), out.size(),
+                  "# overlap: all_reduce of %zu bytes %.2f us, %zu products %.2f us, together %.2f us: %.3f of the "
+                  "shorter is hidden",
+                  bytes, communication * 1e6, products, computation * 1e6, together * 1e6,
+                  hidden_share(communication, computation, together));
+    return out.data();
+  }
+};
+/// An all_reduce of `bytes` beside products of fp32 of `n` x `n`, as many as take about as long.
+template <class Rank>
+overlap measure_overlap(Rank& rank, std::size_t bytes, std::size_t n, std::size_t rounds) {
+  const auto& group = rank.world();
+  const std::size_t count = bytes / sizeof(float);
+  auto kit = rank.make_kit();
+  const auto memory = rank.make_memory(belay::tier::device, (count + 3 * n * n) * sizeof(float));
+  const auto workspace = rank.make_memory(belay::tier::device, kit.workspace_bytes());
+  kit.use_workspace({workspace.data(), workspace.size_bytes()});
+  auto* const x = reinterpret_cast<float*>(memory.data());
+  kit.each(count + 3 * n * n, belay::kernel::fill<float>{x, 0.0F});
+  const belay::operand<float> to{x + count, n, n, n};
+  const belay::operand<const float> left{to.data + n * n, n, n, n}, right{to.data + 2 * n * n, n, n, n};
+  const auto multiply = [&] { kit.template product<float>(to, left, right, 1, 0); };
+  const auto sum = [&] { return group.start_all_reduce(std::span(x, count), belay::sum); };
+  const auto timed = [&](const auto& work) {
+    kit.stream().synchronize();
+    group.barrier();
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    kit.stream().synchronize();
+    double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    belay::control_of(group).all_reduce(std::span<double>(&took, 1), belay::sum);
+    return took / static_cast<double>(rank.size());
+  };
+  overlap out{.bytes = bytes, .products = 1};
+  std::vector<double> sums, products, both;
+  for (std::size_t r = 0; r <= rounds; ++r) {
+    sums.push_back(timed([&] { sum().then(kit.stream()); }));
+    products.push_back(timed([&] {
+      for (std::size_t i = 0; i < out.products; ++i) multiply();
+    }));
+    both.push_back(timed([&] {
+      belay::pending started = sum();
+      for (std::size_t i = 0; i < out.products; ++i) multiply();
+      std::move(started).then(kit.stream());
+    }));
+    if (r > 0) continue;  // warm: all ranks have the same means
+    const double ratio = products.back() > 0 ? sums.back() / products.back() : 1;
+    out.products = static_cast<std::size_t>(std::clamp(ratio, 1.0, 1000.0));
+    sums.clear(), products.clear(), both.clear();
+  }
+  out.communication = median(sums), out.computation = median(products), out.together = median(both);
+  return out;
+}
 
 /// The lines of all sizes, by `print(line)` on rank 0; how many elements are wrong.
 template <class Rank, class Print>

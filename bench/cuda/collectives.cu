@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // collectives [--ranks N] [--op NAME,...|all] [--min BYTES] [--max BYTES] [--factor N] [--iters N] [--warm-up N]
-//             [--sums any|fixed_order]
+//             [--sums any|fixed_order] [--overlap N]
 //
 // The table of nccl-tests over Belay's groups: ranks are threads with a GPU each, floats are summed. Sizes may end in
-// K, M or G. `fixed_order` sums in rank order, by Belay. Ends with 1 where an element is wrong.
+// K, M or G. `fixed_order` sums in rank order, by Belay. With `--overlap N` a line says what an all_reduce of the
+// largest size takes beside products of N x N matrices. Ends with 1 where an element is wrong.
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
@@ -26,7 +27,8 @@ namespace {
 
 struct settings {
   bench::table_options table;
-  int ranks = 0;  // as many as there are GPUs
+  int ranks = 0;            // as many as there are GPUs
+  std::size_t overlap = 0;  // width of the matrices; 0: not measured
   belay::nccl::sums sums = belay::nccl::sums::any;
 };
 
@@ -79,6 +81,8 @@ settings parsed(int argc, char** argv) {
       out.table.calls = number(flag, value);
     else if (flag == "--warm-up")
       out.table.warm_up = number(flag, value);
+    else if (flag == "--overlap")
+      out.overlap = number(flag, value);
     else if (flag == "--sums" && (value == "any" || value == "fixed_order"))
       out.sums = value == "any" ? belay::nccl::sums::any : belay::nccl::sums::fixed_order;
     else
@@ -102,6 +106,10 @@ std::uint64_t measure(const settings& what, belay::cuda::runtime_api& api) {
       std::printf("%s\n", line.c_str());
       std::fflush(stdout);
     });
+    if (what.overlap > 0) {
+      const bench::overlap got = bench::measure_overlap(rank, what.table.most, what.overlap, what.table.calls);
+      if (rank.number() == 0) std::printf("%s\n", got.text().c_str());
+    }
     if (rank.number() == 0) wrong = mine;
   });
   return wrong;

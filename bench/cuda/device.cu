@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// device [--quick]
+// device [--quick] [--json FILE]
 //
 // What Belay's kernels, copies and products reach on the GPU that is here, beside the GPU's own limits, in one run: a
 // copy within the device, a kernel that reads and writes what AdamW does, a large copy of pinned memory, a product
-// alone, and the launch of an empty kernel. Rounds interleave what is compared; each figure is a median. Ends with 1
-// where one is short of its limit.
+// alone, and the launch of an empty kernel; and what a step that is launched as graphs costs the host. Rounds
+// interleave what is compared; each figure is a median. Ends with 1 where one is short of its limit.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -17,7 +20,9 @@
 
 #include "belay/backend/cuda.hpp"
 #include "belay/backend/cuda/runtime_api.cuh"
+#include "belay/backend/host.hpp"
 #include "belay/kernel.hpp"
+#include "cuda/bookkeeping.hpp"
 #include "cuda/figures.hpp"
 
 namespace {
@@ -32,6 +37,19 @@ constexpr std::size_t mib = std::size_t{1} << 20;
 struct effort {
   std::size_t rounds = 15;
   std::size_t most = 1024 * mib;  // bytes of an array
+};
+
+// What has no place in the backend: the limits that it is held against.
+void expect(cudaError_t got) {
+  if (got != cudaSuccess) throw belay::input_error(cudaGetErrorString(got), belay::where::current());
+}
+// Pinned memory as CUDA itself gives it.
+struct cuda_pinned {
+  explicit cuda_pinned(std::size_t bytes) { expect(cudaMallocHost(&memory, bytes)); }
+  cuda_pinned(const cuda_pinned&) = delete;
+  cuda_pinned& operator=(const cuda_pinned&) = delete;
+  ~cuda_pinned() { static_cast<void>(cudaFreeHost(memory)); }
+  void* memory = nullptr;
 };
 
 // Reads four arrays and writes three of them, as AdamW does, and computes next to nothing.
@@ -69,10 +87,15 @@ void memory(const device_type& gpu, kit_type& kit, const effort& how, bench::fig
     const memory_type arrays(gpu, 2 * bytes);
     float *const x = floats(arrays.data()), *const y = floats(arrays.data(), bytes);
     const std::size_t n = bytes / sizeof(float), calls = 2048 * mib / bytes;
-    std::vector<double> copied, kernel, scaled, added;
+    std::vector<double> copied, own, kernel, scaled, added;
+    const cudaStream_t order = kit.stream().handle().order;
     for (std::size_t r = 0; r <= how.rounds; ++r) {
-      const double limit = bench::seconds_of(kit.stream(), calls, [&] { kit.stream().copy(y, x, bytes); }) /
-                           static_cast<double>(2 * bytes);
+      const double limit =
+          bench::seconds_of(kit.stream(), calls,
+                            [&] { expect(cudaMemcpyAsync(y, x, bytes, cudaMemcpyDeviceToDevice, order)); }) /
+          static_cast<double>(2 * bytes);
+      const double by_copy = limit * static_cast<double>(2 * bytes) /
+                             bench::seconds_of(kit.stream(), calls, [&] { kit.stream().copy(y, x, bytes); });
       const auto share = [&](std::size_t moved, const auto& f) {
         return limit * static_cast<double>(moved) / bench::seconds_of(kit.stream(), calls, [&] { kit.each(n, f); });
       };
@@ -80,13 +103,15 @@ void memory(const device_type& gpu, kit_type& kit, const effort& how, bench::fig
       const double by_scale = share(2 * bytes, belay::kernel::scale<float>{0.5F, x});
       const double by_axpy = share(3 * bytes, belay::kernel::axpy<float>{0.5F, x, y});
       if (r == 0) continue;  // warm
-      copied.push_back(1e-9 / limit), kernel.push_back(by_kernel), scaled.push_back(by_scale), added.push_back(by_axpy);
+      copied.push_back(1e-9 / limit), own.push_back(by_copy);
+      kernel.push_back(by_kernel), scaled.push_back(by_scale), added.push_back(by_axpy);
     }
     const std::string size = " of " + std::to_string(bytes / mib) + " MiB";
-    std::printf("copy within the device%s: %.0f GB/s\n", size.c_str(), bench::median(copied));
-    out.at_least("each: copy" + size + " beside it", bench::median(kernel), 0.88);
-    out.at_least("each: scale" + size + " beside it", bench::median(scaled), 0.88);
-    out.at_least("each: axpy" + size + " beside it", bench::median(added), 0.88);
+    out.told("copy within the device" + size, bench::median(copied), "GB/s");
+    out.at_least("copies of streams" + size + " beside it", bench::median(own), 0.88, 0.92);
+    out.at_least("each: copy" + size + " beside it", bench::median(kernel), 0.88, 0.92);
+    out.at_least("each: scale" + size + " beside it", bench::median(scaled), 0.88, 0.92);
+    out.at_least("each: axpy" + size + " beside it", bench::median(added), 0.88, 0.92);
   }
 }
 
@@ -98,8 +123,9 @@ void optimizer(const device_type& gpu, kit_type& kit, const effort& how, bench::
   kit.each(4 * n, belay::kernel::fill<float>{value, 0.01F});
   std::vector<double> shares, nanoseconds;
   for (std::size_t r = 0; r <= how.rounds; ++r) {
-    const double limit =
-        bench::seconds_of(kit.stream(), calls, [&] { kit.each(n, passed_through{value, gradient, first, second}); });
+    const double limit = bench::seconds_of(kit.stream(), calls, [&] {
+      kit.each(n, passed_through{value, gradient, first, second});
+    });
     const double took = bench::seconds_of(kit.stream(), calls, [&] {
       kit.each(n,
                belay::kernel::adamw<float>{value, gradient, first, second, belay::kernel::adamw_at_step<float>({}, 3)});
@@ -107,17 +133,26 @@ void optimizer(const device_type& gpu, kit_type& kit, const effort& how, bench::
     if (r == 0) continue;
     shares.push_back(limit / took), nanoseconds.push_back(1e9 * took / static_cast<double>(n));
   }
-  std::printf("AdamW of %zu million parameters: %.4f ns a parameter\n", n >> 20U, bench::median(nanoseconds));
+  out.told("AdamW of " + std::to_string(n >> 20U) + " million parameters", bench::median(nanoseconds),
+           "ns a parameter");
   out.at_least("AdamW beside reading and writing as much", bench::median(shares), 0.90);
 }
 
-// Copies of pinned memory in pieces, beside one large copy.
+// Copies of pinned memory in pieces, beside the best large copy: of the same memory, or of CUDA's own.
 void pinned(const device_type& gpu, const effort& how, bench::figures& out) {
   const std::size_t all = how.most / 4;
   const memory_type there(gpu, all);
   const belay::cuda::pinned_memory<api_type> here(gpu, all);
+  const cuda_pinned of_cuda(all);
   stream_type copies(gpu, belay::stream_kind::copy);
+  const cudaStream_t order = copies.handle().order;
   for (const bool up : {true, false}) {
+    const auto best_of = [&] {
+      return bench::seconds_of(copies, 1, [&] {
+        expect(up ? cudaMemcpyAsync(there.data(), of_cuda.memory, all, cudaMemcpyHostToDevice, order)
+                  : cudaMemcpyAsync(of_cuda.memory, there.data(), all, cudaMemcpyDeviceToHost, order));
+      });
+    };
     std::byte *const to = up ? there.data() : here.data(), *const from = up ? here.data() : there.data();
     const char* const way = up ? "to the device" : "from the device";
     const auto took = [&](std::size_t piece) {
@@ -129,11 +164,11 @@ void pinned(const device_type& gpu, const effort& how, bench::figures& out) {
       if (piece > all) continue;
       std::vector<double> shares, speeds;
       for (std::size_t r = 0; r <= how.rounds; ++r) {
-        const double best = took(all), pieces = took(piece);
+        const double best = std::min(took(all), best_of()), pieces = took(piece);
         if (r == 0) continue;
         shares.push_back(best / pieces), speeds.push_back(1e-9 * static_cast<double>(all) / best);
       }
-      if (piece == 4 * mib) std::printf("large copy %s: %.1f GB/s\n", way, bench::median(speeds));
+      if (piece == 4 * mib) out.told(std::string("large copy ") + way, bench::median(speeds), "GB/s");
       out.at_least(std::string("pinned copies of ") + std::to_string(piece / mib) + " MiB " + way + " beside it",
                    bench::median(shares), 0.93);
     }
@@ -164,25 +199,40 @@ void products(const char* type, const device_type& gpu, kit_type& kit, const eff
   const memory_type there(gpu, 2 * bytes);
   const belay::cuda::pinned_memory<api_type> here(gpu, 2 * bytes);
   stream_type up(gpu, belay::stream_kind::copy), down(gpu, belay::stream_kind::copy);
-  std::vector<double> slowed, speeds;
-  for (std::size_t r = 0; r <= how.rounds; ++r) {
-    const double alone = bench::seconds_of(kit.stream(), calls, [&] { one.queue(kit); });
-    const double span = alone * static_cast<double>(calls);
-    for (std::size_t i = 0; static_cast<double>(i) * static_cast<double>(bytes) < span * 50e9 * 1.2; ++i) {
+  std::vector<double> slowed, speeds, hidden;
+  const auto carry = [&](std::size_t copies) {
+    for (std::size_t i = 0; i < copies; ++i) {
       up.copy(there.data(), here.data(), bytes);
       down.copy(here.data() + bytes, there.data() + bytes, bytes);
     }
+  };
+  const auto since = [](std::chrono::steady_clock::time_point begin) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  for (std::size_t r = 0; r <= how.rounds; ++r) {
+    const double alone = bench::seconds_of(kit.stream(), calls, [&] { one.queue(kit); });
+    const double span = alone * static_cast<double>(calls);
+    const auto copies = static_cast<std::size_t>(span * 50e9 * 1.2 / static_cast<double>(bytes)) + 1;
+    const auto carried = std::chrono::steady_clock::now();
+    carry(copies);
+    up.synchronize(), down.synchronize();
+    const double copied = since(carried);
+    const auto both = std::chrono::steady_clock::now();
+    carry(copies);
     const double beside = bench::seconds_of(kit.stream(), calls, [&] { one.queue(kit); });
     up.synchronize(), down.synchronize();
+    const double together = since(both);
     if (r == 0) continue;
     slowed.push_back(beside / alone), speeds.push_back(1e-12 * one.operations() / alone);
+    hidden.push_back(bench::hidden_share(span, copied, together));
   }
-  std::printf("product of %s, %zu^3: %.0f TFLOP/s\n", type, one.n, bench::median(speeds));
+  out.told(std::string("product of ") + type + ", " + std::to_string(one.n) + "^3", bench::median(speeds), "TFLOP/s");
+  out.told(std::string("of it and copies both ways, hidden of the shorter, ") + type, bench::median(hidden), "");
   out.at_most(std::string("product of ") + type + " beside copies both ways, over alone", bench::median(slowed), 1.02);
 }
 
 // Host time of a launch through the kit, and the device's time of an empty kernel.
-void launches(kit_type& kit, const memory_type& some, const effort& how) {
+void launches(kit_type& kit, const memory_type& some, const effort& how, bench::figures& out) {
   constexpr std::size_t calls = 2000;
   std::vector<double> queued, run;
   for (std::size_t r = 0; r <= how.rounds; ++r) {
@@ -193,13 +243,26 @@ void launches(kit_type& kit, const memory_type& some, const effort& how) {
     kit.stream().synchronize();
     run.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / calls);
   }
-  std::printf("a kernel of one index: %.2f us of the host, %.2f us until it has run\n", 1e6 * bench::median(queued),
-              1e6 * bench::median(run));
+  out.told("a kernel of one index, time of the host", 1e6 * bench::median(queued), "us");
+  out.told("the same until it has run", 1e6 * bench::median(run), "us");
+}
+
+// Host time of a step whose micro-batches and update are launches of graphs, but for those launches, copies and waits.
+void bookkeeping(const effort& how, bench::figures& out) {
+  using timed_api = bench::timed_calls<api_type>;
+  timed_api api{bench::host_clock{}};
+  std::vector<std::int64_t> told;
+  const std::size_t warm = 20, steps = warm + 40 * how.rounds;
+  belay::launch(belay::cuda::world(api, belay::host::world(1)),
+                bench::replayed::body(steps, told, [&api] { return api.own_time(); }));
+  std::vector<double> own;
+  for (std::size_t i = warm; i < told.size(); ++i) own.push_back(1e-3 * static_cast<double>(told[i]));
+  out.at_most("bookkeeping of a step that is launched, time of the host", bench::median(own), 10, "us");
 }
 
 // Forward and backward of a causal attention, beside the fastest products.
 template <class T>
-void attention(const char* type, const device_type& gpu, kit_type& kit, const effort& how) {
+void attention(const char* type, const device_type& gpu, kit_type& kit, const effort& how, bench::figures& out) {
   const std::size_t length = how.most == effort{}.most ? 2048 : 256;
   constexpr std::size_t sequences = 2;
   const belay::attention_sizes sizes{16, 4, 128, length};
@@ -208,9 +271,9 @@ void attention(const char* type, const device_type& gpu, kit_type& kit, const ef
   const memory_type memory(gpu, rows * (3 * wide + 4 * narrow) * 4 + rows * sizes.heads * 4 + rows * wide * 8);
   std::byte* next = memory.data();
   const auto rows_of = [&]<class N>(N*, std::size_t width) {
-    const belay::view<N, 2> out{reinterpret_cast<N*>(next), {rows, width}};
+    const belay::view<N, 2> made{reinterpret_cast<N*>(next), {rows, width}};
     next += rows * width * sizeof(N);
-    return out;
+    return made;
   };
   using number = belay::compute_type_t<T>;
   const auto q = rows_of(static_cast<T*>(nullptr), wide), k = rows_of(static_cast<T*>(nullptr), narrow),
@@ -228,41 +291,62 @@ void attention(const char* type, const device_type& gpu, kit_type& kit, const ef
   }
   const double operations = 2.0 * static_cast<double>(sequences * sizes.heads * sizes.head_size) *
                             static_cast<double>(length) * static_cast<double>(length);  // half of the scores
-  std::printf(
-      "attention of %s, %zu x %zu heads of %zu (%zu of keys), %zu long: forward %.2f ms, %.1f TFLOP/s; backward %.2f "
-      "ms, %.1f TFLOP/s\n",
-      type, sequences, sizes.heads, sizes.head_size, sizes.kv_heads, length, 1e3 * bench::median(there),
-      1e-12 * operations / bench::median(there), 1e3 * bench::median(back), 2.5e-12 * operations / bench::median(back));
+  const std::string name = std::string("attention of ") + type + ", " + std::to_string(sequences) + " x " +
+                           std::to_string(sizes.heads) + " heads of " + std::to_string(sizes.head_size) + " (" +
+                           std::to_string(sizes.kv_heads) + " of keys), " + std::to_string(length) + " long: ";
+  out.told(name + "forward", 1e3 * bench::median(there), "ms");
+  out.told(name + "forward", 1e-12 * operations / bench::median(there), "TFLOP/s");
+  out.told(name + "backward", 1e3 * bench::median(back), "ms");
+  out.told(name + "backward", 2.5e-12 * operations / bench::median(back), "TFLOP/s");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) try {
   effort how;
-  if (argc == 2 && std::strcmp(argv[1], "--quick") == 0) {
-    how = {3, 64 * mib};
-  } else if (argc > 1) {
-    std::fprintf(stderr, "device: unknown flag %s; there is --quick\n", argv[1]);
-    return 2;
+  const char* json = nullptr;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--quick") == 0) {
+      how = {3, 64 * mib};
+    } else if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
+      json = argv[++i];
+    } else {
+      std::fprintf(stderr, "device: unknown flag %s; there are --quick and --json FILE\n", argv[i]);
+      return 2;
+    }
   }
   api_type api;
   const device_type gpu(api);
   cudaDeviceProp card{};
-  if (cudaGetDeviceProperties(&card, 0) == cudaSuccess)
-    std::printf("%s, compute capability %d.%d, %.0f GiB\n", card.name, card.major, card.minor,
-                static_cast<double>(card.totalGlobalMem) / (1024.0 * mib));
-  kit_type kit(gpu);
-  const memory_type workspace(gpu, kit.workspace_bytes());
-  kit.use_workspace({workspace.data(), workspace.size_bytes()});
+  std::string about = "unknown";
+  if (cudaGetDeviceProperties(&card, 0) == cudaSuccess) {
+    about = std::string(card.name) + ", compute capability " + std::to_string(card.major) + '.' +
+            std::to_string(card.minor) + ", " + std::to_string(card.totalGlobalMem / (1024 * mib)) + " GiB";
+    std::printf("%s\n", about.c_str());
+  }
   bench::figures out;
-  memory(gpu, kit, how, out);
-  optimizer(gpu, kit, how, out);
-  pinned(gpu, how, out);
-  products<float>("fp32", gpu, kit, how, out);
-  products<belay::bf16>("bf16", gpu, kit, how, out);
-  attention<float>("fp32", gpu, kit, how);
-  attention<belay::bf16>("bf16", gpu, kit, how);
-  launches(kit, workspace, how);
+  {
+    kit_type kit(gpu);
+    const memory_type workspace(gpu, kit.workspace_bytes());
+    kit.use_workspace({workspace.data(), workspace.size_bytes()});
+    memory(gpu, kit, how, out);
+    optimizer(gpu, kit, how, out);
+    pinned(gpu, how, out);
+    products<float>("fp32", gpu, kit, how, out);
+    products<belay::bf16>("bf16", gpu, kit, how, out);
+    attention<float>("fp32", gpu, kit, how, out);
+    attention<belay::bf16>("bf16", gpu, kit, how, out);
+    launches(kit, workspace, how, out);
+  }
+  bookkeeping(how, out);
+  if (json != nullptr) {
+    std::FILE* const file = std::fopen(json, "w");
+    const bool whole = file != nullptr && std::fputs(out.json(about).c_str(), file) >= 0;
+    if (file == nullptr || std::fclose(file) != 0 || !whole) {
+      std::fprintf(stderr, "device: --json %s: cannot be written\n", json);
+      return 1;
+    }
+  }
   return out.all_reached() || how.rounds < effort{}.rounds ? 0 : 1;
 } catch (const std::exception& problem) {
   std::fprintf(stderr, "device: %s\n", problem.what());

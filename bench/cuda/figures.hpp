@@ -6,9 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "belay/core/json_text.hpp"
 
 namespace bench {
 
@@ -27,26 +31,93 @@ double seconds_of(Stream& stream, std::size_t calls, const Work& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / static_cast<double>(calls);
 }
 
-/// What has a limit is held against it: "  short" where it does not reach it.
+/// Of the shorter of two pieces of work, how much lay beside the other: 1 where both together took no longer than the
+/// longer one alone, 0 where they took as long as one after the other.
+[[nodiscard]] inline double hidden_share(double one, double other, double together) noexcept {
+  const double shorter = std::min(one, other);
+  return shorter <= 0 ? 0 : std::clamp((one + other - together) / shorter, 0.0, 1.0);
+}
+
+/// One figure; without a side it is told, and not held against anything.
+struct figure {
+  enum class side : std::uint8_t { none, at_least, at_most };
+  std::string what, unit;  // of a ratio none
+  double measured = 0, limit = 0, goal = 0;
+  side held = side::none;
+
+  [[nodiscard]] bool reached() const noexcept {
+    return held == side::none || (held == side::at_least ? measured >= limit : measured <= limit);
+  }
+  /// "copies  0.953 (limit: at least 0.88, goal 0.92)  reached", or "  short".
+  [[nodiscard]] std::string line() const {
+    char text[64];
+    std::string out = what;
+    out.resize(std::max<std::size_t>(out.size(), 66), ' ');
+    std::snprintf(text, sizeof text, " %6.3f", measured);
+    out += text + (unit.empty() ? "" : " " + unit);
+    if (held == side::none) return out;
+    std::snprintf(text, sizeof text, " (limit: %s %.2f", held == side::at_least ? "at least" : "at most", limit);
+    out += text;
+    if (goal != 0) {
+      std::snprintf(text, sizeof text, ", goal %.2f", goal);
+      out += text;
+    }
+    return out + (reached() ? ")  reached" : ")  short");
+  }
+  void append_json(std::string& out) const {
+    char text[96];
+    out += "{\"what\": ";
+    belay::append_json(out, what);
+    out += ", \"unit\": ";
+    belay::append_json(out, unit);
+    std::snprintf(text, sizeof text, ", \"measured\": %.6g", measured);
+    out += text;
+    if (held != side::none) {
+      std::snprintf(text, sizeof text, ", \"limit\": %.6g, \"side\": \"%s\", \"reached\": %s", limit,
+                    held == side::at_least ? "at least" : "at most", reached() ? "true" : "false");
+      out += text;
+    }
+    out += '}';
+  }
+};
+
+/// Prints each figure when it is known, and keeps all.
 class figures {
  public:
-  /// A ratio that is to reach `limit`.
-  void at_least(const std::string& what, double ratio, double limit) {
-    line(what, ratio, limit, ratio >= limit, "at least");
+  /// A ratio that is to reach `limit`, and a goal beyond.
+  void at_least(const std::string& what, double ratio, double limit, double goal = 0) {
+    add({what, "", ratio, limit, goal, figure::side::at_least});
   }
-  /// One that is to stay within it.
-  void at_most(const std::string& what, double ratio, double limit) {
-    line(what, ratio, limit, ratio <= limit, "at most");
+  /// What is to stay within it.
+  void at_most(const std::string& what, double value, double limit, const std::string& unit = "") {
+    add({what, unit, value, limit, 0, figure::side::at_most});
   }
-  [[nodiscard]] bool all_reached() const noexcept { return reached_; }
+  /// What is told beside them.
+  void told(const std::string& what, double value, const std::string& unit) { add({what, unit, value}); }
+
+  [[nodiscard]] bool all_reached() const noexcept {
+    return std::all_of(all_.begin(), all_.end(), [](const figure& each) { return each.reached(); });
+  }
+  /// {"device": "...", "figures": [...]}.
+  [[nodiscard]] std::string json(const std::string& device) const {
+    std::string out = "{\"device\": ";
+    belay::append_json(out, device);
+    out += ", \"figures\": [";
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      out += i == 0 ? "\n  " : ",\n  ";
+      all_[i].append_json(out);
+    }
+    return out + "]}\n";
+  }
 
  private:
-  void line(const std::string& what, double ratio, double limit, bool ok, const char* side) {
-    std::printf("%-66s %6.3f (limit: %s %.2f)%s\n", what.c_str(), ratio, side, limit, ok ? "" : "  short");
-    reached_ = reached_ && ok;
+  void add(figure what) {
+    std::printf("%s\n", what.line().c_str());
+    std::fflush(stdout);
+    all_.push_back(std::move(what));
   }
 
-  bool reached_ = true;
+  std::vector<figure> all_;
 };
 
 }  // namespace bench

@@ -2,7 +2,8 @@
 //
 // A trainer over ranks that share a device of the real runtime. It has the losses and norms of the host, but for what
 // the device's arithmetic fuses, and its own weights to the bit where all lies in lower tiers and where it goes on from
-// a checkpoint. Without a device the launch is refused in one clear backend_error.
+// a checkpoint, that of files of many chunks too, which threads copy beside the kernels. Without a device the launch is
+// refused in one clear backend_error.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -65,6 +66,28 @@ bool streams(belay::cuda::runtime_api& api, belay::tier in) {
   return ok;
 }
 
+// Whether a checkpoint that threads copy chunk by chunk, while the kernels of the next step run, has the weights of its
+// step: files of several chunks.
+bool saves_beside(belay::cuda::runtime_api& api) {
+  const auto run = [&](const device_trainer::settings& how) {
+    result out;
+    belay::launch(belay::cuda::world(api, belay::host::world(1), {.slot_bytes = 1 << 16}),
+                  device_trainer::trained<float>(out, how));
+    return out;
+  };
+  device_trainer::settings how{.hidden = 400'000, .store = {.seed = 3, .bucket_bytes = std::size_t{1} << 22}};
+  const result expected = run(how);
+  const train_bench::directory saved;
+  how.checkpoints = saved.path;
+  how.steps = 2;
+  static_cast<void>(run(how));
+  how.steps = device_trainer::steps;
+  const result rest = run(how);
+  const bool ok = rest.from == 2 && rest.weights == expected.weights;
+  std::printf("checkpoints of many chunks: %s\n", ok ? "the weights of their step" : "other weights");
+  return ok;
+}
+
 }  // namespace
 
 int main() {
@@ -79,6 +102,7 @@ int main() {
     }
     for (const belay::tier in : {belay::tier::pinned, belay::tier::host, belay::tier::file})
       ok = streams(api, in) && ok;
+    ok = saves_beside(api) && ok;
     return ok && has_device ? 0 : 1;
   } catch (const belay::backend_error& problem) {
     std::printf("%s\n", problem.what());

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The NCCL backend over the real library: a trainer whose ranks have a card each has the bits of ranks that share one,
-// and so have rows that they send to experts.
+// and so have rows that they send to experts; and communicators take no more of a card than is planned for them.
 // Without a device world and communicator are refused in one clear backend_error each.
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "belay/backend/cuda.hpp"
 #include "belay/backend/cuda/runtime_api.cuh"
@@ -49,11 +51,21 @@ using device_trainer::result;
 // As many ranks as there are cards, three at most; those that share one add in the same order.
 bool trains(belay::cuda::runtime_api& api, const api_type& nccl, int ranks) {
   result apart, together;
-  belay::launch(belay::nccl::world(api, nccl, belay::host::world(ranks)), device_trainer::body<3, float>(apart));
+  std::vector<belay::device_usage> told;
+  belay::launch_options options;
+  options.measured = [&](std::span<const belay::device_usage> usage) { told.assign(usage.begin(), usage.end()); };
+  belay::launch(belay::nccl::world(api, nccl, belay::host::world(ranks)), device_trainer::body<3, float>(apart),
+                options);
   belay::launch(belay::cuda::world(api, belay::host::world(ranks)), device_trainer::body<3, float>(together));
   const bool ok = apart.losses.size() == device_trainer::steps && apart == together;
   std::printf("%d ranks with a card each: %s\n", ranks, ok ? "the bits of ranks that share one" : "other bits");
-  return ok;
+  std::printf("%s", belay::device_usage_text(told).c_str());
+  bool fits = told.size() == static_cast<std::size_t>(ranks);
+  if (ranks == 1) return ok && fits;  // it has no communicator
+  for (const belay::device_usage& each : told)
+    fits = fits && each.communication > 0 && each.communication <= each.planned;
+  if (!fits) std::printf("communicators take more than is planned for them\n");
+  return ok && fits;
 }
 // The same of rows that go to experts and back.
 bool sends_rows(belay::cuda::runtime_api& api, const api_type& nccl, int ranks) {

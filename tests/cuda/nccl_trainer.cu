@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The example trainer over ranks that have a card each, by the real runtime and NCCL: two have the losses of one but
-// for the order of sums. Without two cards it is compiled and linked, and what fails is one clear backend_error.
+// for the order of sums, as threads and as processes. Without two cards it is compiled and linked, and what fails is
+// one clear backend_error.
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include "belay/backend/cuda.hpp"
 #include "belay/backend/cuda/runtime_api.cuh"
 #include "belay/backend/host.hpp"
+#include "belay/backend/host/processes.hpp"
 #include "belay/backend/nccl.hpp"
 #include "belay/backend/nccl/runtime_nccl.cuh"
 #include "unit/train_moe/support/small_training.hpp"
@@ -42,23 +44,59 @@ bool has_losses_of_one(const record& one, const belay::axes& mesh, belay::zero_s
   return losses < 1e-3 && norms < 1e-3;
 }
 
+// The same of ranks that are processes: each takes the card of its number. They tell through a file. Of this process no
+// call of CUDA has been made, for who has made one cannot be copied. Empty: there are no two cards.
+std::vector<double> losses_of_processes() {
+  std::FILE* const told = std::tmpfile();
+  if (told == nullptr) throw belay::input_error("no temporary file can be made", belay::where::current());
+  bool ran = false;
+  try {
+    belay::cuda::runtime_api api;
+    const belay::nccl::runtime_nccl nccl;
+    static_cast<void>(trained<float>(
+        small_run({.data = 2}, belay::zero_stage::parameters),
+        [&](const auto& body) { belay::launch(belay::nccl::world(api, nccl, belay::host::processes(2)), body); },
+        nullptr,
+        [told](const record& end) {
+          std::fwrite(end.losses.data(), sizeof(double), end.losses.size(), told);
+          std::fflush(told);
+        }));
+    ran = true;
+  } catch (const belay::error& none) {
+    std::printf("processes: %s\n", none.what());
+  }
+  std::vector<double> losses;
+  double next = 0;
+  for (std::rewind(told); ran && std::fread(&next, sizeof next, 1, told) == 1;) losses.push_back(next);
+  std::fclose(told);
+  return losses;
+}
+
+int device_count() {
+  int devices = 0;
+  return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;
+}
+
 }  // namespace
 
 int main() {
   int devices = 0;
-  const bool has_device = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
   try {
     using belay::zero_stage;
+    const std::vector<double> processes = losses_of_processes();
+    devices = device_count();
     const record one = over_nccl({}, zero_stage::none);
     if (devices < 2) return 0;
-    return has_losses_of_one(one, {.pipeline = 2}, zero_stage::optimizer_state) &&
+    const double differ = apart(one.losses, processes);
+    std::printf("processes: losses differ by %g\n", differ);
+    return differ < 1e-3 && has_losses_of_one(one, {.pipeline = 2}, zero_stage::optimizer_state) &&
                    has_losses_of_one(one, {.data = 2}, zero_stage::parameters) &&
                    has_losses_of_one(one, {.expert = 2}, zero_stage::gradients)
                ? 0
                : 1;
   } catch (const belay::backend_error& problem) {
     std::printf("%s\n", problem.what());
-    return !has_device && problem.about().call == "count_devices" ? 0 : 1;
+    return devices == 0 && problem.about().call == "count_devices" ? 0 : 1;
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "%s\n", problem.what());
     return 1;

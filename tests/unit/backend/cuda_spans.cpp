@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,7 +17,9 @@
 #include "belay/backend/host.hpp"
 #include "belay/device/copy_stream.hpp"
 #include "belay/step.hpp"
+#include "fakes/cuda/forgetful_api.hpp"
 #include "unit/backend/fake_cuda.hpp"
+#include "unit/backend/stream_trials.hpp"
 
 using namespace fake_cuda;
 using belay::span_kind;
@@ -169,4 +172,24 @@ TEST_CASE("what ranks of a device start is spans with the device's times, what t
     });
     CHECK(api.calls_so_far() > 0);
   }
+}
+
+TEST_CASE(
+    "what a GPU is asked of its memory, its events and their times is so on the fake, and missed where it is not") {
+  const auto forgotten = [] { return true; };
+  for (const fakes::work_order order : {fakes::work_order::eager, fakes::work_order::late, fakes::work_order::random}) {
+    fakes::device_api api({.order = order, .memory = 1 << 20});
+    CHECK(stream_trials::running_out(api, forgotten) == "");
+    CHECK(stream_trials::recorded_again(api, std::chrono::seconds(20)) == "");
+    CHECK(stream_trials::timed(api, 1'000'000'000) == "");
+    CHECK(api.empty());
+  }
+  fakes::device_api told_again({.memory = 1 << 20});
+  CHECK(stream_trials::running_out(told_again, [] { return false; }).find("told by later calls") != std::string::npos);
+  std::size_t missed = 0;
+  for (const std::uint64_t wait : {1, 2, 3, 4}) {
+    fakes::forgetful_api forgets({.order = fakes::work_order::late}, fakes::forgets::one, wait);
+    missed += stream_trials::recorded_again(forgets, std::chrono::seconds(20)).empty() ? 0 : 1;
+  }
+  CHECK(missed > 1);
 }

@@ -4,8 +4,10 @@
 // what a rank does between operations.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,6 +15,7 @@
 
 #include "belay/backend/nccl.hpp"
 #include "belay/comm.hpp"
+#include "unit/backend/nccl_trials.hpp"
 #include "unit/backend/nccl_world.hpp"
 
 namespace {
@@ -186,4 +189,74 @@ TEST_CASE("operations are spans with the device's times while a log is traced in
             CHECK(names == std::vector<std::string>{"exchange", "all_reduce"});
             CHECK(transfers == 2);
           }).succeeded());
+}
+
+// What cuda/nccl_peers asks of a machine with two GPUs, of the fakes: and that it finds what is wrong.
+
+namespace {
+
+// Rank 1's sums are of something else, and all windows are rank 0's.
+struct others_bits : fakes::nccl_api {
+  explicit others_bits(fakes::nccl_fabric& fabric) : nccl_api(fabric), made_(std::make_shared<int>(0)) {}
+  others_bits(const others_bits& other) : nccl_api(other), made_(other.made_), rank_((*made_)++) {}
+  status_type all_reduce(const void* from, void* to, std::size_t count, belay::dtype type, belay::reduction how,
+                         communicator_type on, stream_type stream) {
+    auto* const last = static_cast<float*>(to) + (count - 1);
+    const status_type got = nccl_api::all_reduce(from, to, count, type, how, on, stream);
+    if (rank_ == 1) static_cast<void>(fabric().device().each(stream, 1, doubled{last}));
+    return got;
+  }
+  std::shared_ptr<int> made_;
+  int rank_ = -1;
+};
+struct first_windows : fakes::nccl_api {
+  using nccl_api::nccl_api;
+  status_type write_pointers(stream_type stream, window_type window, const belay::nccl::load_store_team& team,
+                             std::byte** table) {
+    const status_type got = nccl_api::write_pointers(stream, window, team, table);
+    static_cast<void>(fabric().device().each(stream, 1, one_for_all{table}));
+    return got;
+  }
+  struct one_for_all {
+    std::byte** table;
+    void operator()(std::size_t) const { table[1] = table[0]; }
+  };
+};
+
+template <class Nccl, class Trial>
+std::string asked(const fakes::nccl_options& options, fakes::work_order order, const Trial& trial) {
+  fakes::device_api api({.order = order, .seed = 1, .devices = 2});
+  fakes::nccl_fabric fabric(api, options);
+  std::string wrong = trial(api, Nccl(fabric));
+  CHECK(fabric.refusals().empty());
+  return wrong;
+}
+const belay::nccl::world_options little{
+    .ranks = {.workspace_bytes = 1024, .watch_period = std::chrono::milliseconds(5)}};
+
+}  // namespace
+
+TEST_CASE("what two GPUs are asked of sums and windows is so on the fakes, and is missed where it is not") {
+  const auto bits = [](auto& api, const auto& nccl) {
+    return nccl_trials::same_bits(
+        belay::nccl::world(api, nccl, belay::host::world(2), belay::nccl::adds<sums::any>{}, little), 3000);
+  };
+  const auto windows = [](auto& api, const auto& nccl) {
+    return nccl_trials::windows(belay::nccl::world(api, nccl, belay::host::world(2), little), 50, 4);
+  };
+  for (const fakes::work_order order : {fakes::work_order::eager, fakes::work_order::late, fakes::work_order::random}) {
+    CHECK(asked<fakes::nccl_api>({}, order, bits) == "");
+    CHECK(asked<fakes::nccl_api>({.team = 2}, order, windows) == "");
+  }
+  CHECK(asked<fakes::nccl_api>({}, fakes::work_order::late, windows) == nccl_trials::no_reach);
+  CHECK(asked<others_bits>({}, fakes::work_order::late, bits).find("other bits") != std::string::npos);
+  CHECK(asked<first_windows>({.team = 2}, fakes::work_order::late, windows).find("loads") != std::string::npos);
+}
+
+TEST_CASE("a rank comes back from a call, a collective and a launch for which its peer does not come") {
+  using nccl_trials::waits_in;
+  for (const waits_in what : {waits_in::call, waits_in::collective, waits_in::graph})
+    CHECK(asked<fakes::nccl_api>({}, fakes::work_order::late, [what](auto& api, const auto& nccl) {
+            return nccl_trials::comes_back(api, nccl, what, belay::host::world(2), little);
+          }) == "");
 }

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -103,9 +104,11 @@ class traced_step {
   std::optional<belay::trace_merge> merge_;
 };
 
-// `launch(body)` runs the body on all ranks, after its rehearsal.
+// `launch(body)` runs the body on all ranks, after its rehearsal. `told(record)` is called by rank 0 at the end of its
+// body, of which another process sees nothing else.
 template <class T, class Launch>
-record trained(const options& run, const Launch& launch, belay::trace_file* trace = nullptr) {
+record trained(const options& run, const Launch& launch, belay::trace_file* trace = nullptr,
+               const std::function<void(const record&)>& told = {}) {
   check(run);
   const numbers source;
   std::vector<std::int32_t> text;
@@ -142,6 +145,7 @@ record trained(const options& run, const Launch& launch, belay::trace_file* trac
     if (rank.number() != 0) return;
     out.evaluated = loss;
     out.text.assign(drawn.begin(), drawn.end());
+    if (told) told(out);
   });
   return out;
 }

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Graphs of the real runtime: what a stream captures runs when it is launched, what CUDA forbids in a capture is an
-// error and the stream goes on, and steps that are launched have the losses of steps that are not. Without a GPU it
-// says so.
+// Streams, events and graphs of the real runtime: what it returns where memory runs out, and what that leaves behind;
+// events that are recorded again, and timed ones. What a stream captures runs when it is launched, what CUDA forbids in
+// a capture is an error and the stream goes on, and steps that are launched have the losses of steps that are not.
+// Without a GPU it says so.
+#include <cuda_runtime.h>
+
+#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
@@ -13,6 +17,7 @@
 #include "belay/backend/cuda/runtime_api.cuh"
 #include "belay/backend/host.hpp"
 #include "belay/train/launch.hpp"
+#include "unit/backend/stream_trials.hpp"
 #include "unit/train/support/graph_trainer.hpp"
 
 namespace {
@@ -21,46 +26,26 @@ using api_type = belay::cuda::runtime_api;
 using stream_type = belay::cuda::stream<api_type>;
 using belay::graph_use;
 
-struct doubled {
-  float* x;
-  BELAY_HD void operator()(std::size_t i) const { x[i] *= 2; }
-};
-struct plus_one {
-  float* x;
-  BELAY_HD void operator()(std::size_t i) const { x[i] += 1; }
-};
+using stream_trials::doubled, stream_trials::plus_one;
+using setting = stream_trials::setting<api_type>;
 
 int failures = 0;
 void check(bool holds, const char* what) {
   if (holds) return;
-  std::printf("graphs: %s\n", what);
+  std::printf("streams: %s\n", what);
   ++failures;
 }
 
-struct setting {
-  explicit setting(api_type& api) : gpu(api), memory(gpu, 4096), staged(gpu, 4096) {}
-  [[nodiscard]] float* x() const { return reinterpret_cast<float*>(memory.data()); }
-  [[nodiscard]] float* host() const { return reinterpret_cast<float*>(staged.data()); }
-  // One, as the stream finds it.
-  void begin(stream_type& compute) const {
-    host()[0] = 1;
-    compute.copy(x(), host(), sizeof(float));
-  }
-  [[nodiscard]] float value(stream_type& compute) const {
-    compute.copy(host() + 1, x(), sizeof(float));
-    compute.synchronize();
-    return host()[1];
-  }
-
-  belay::cuda::device<api_type> gpu;
-  belay::cuda::device_memory<api_type> memory;
-  belay::cuda::pinned_memory<api_type> staged;
-};
+void tried(const char* what, const std::string& wrong) {
+  std::printf("%s: %s\n", what, wrong.empty() ? "as it should be" : wrong.c_str());
+  check(wrong.empty(), wrong.c_str());
+}
 
 void launches(api_type& api) {
-  const setting here(api);
-  stream_type compute(here.gpu), copies(here.gpu, belay::stream_kind::copy);
-  here.begin(compute);
+  setting here(api);
+  stream_type& compute = here.compute;
+  stream_type copies(here.gpu, belay::stream_kind::copy);
+  here.begin(1);
   belay::stream_event within;
   belay::cuda::graph<api_type> graph = compute.capture([&] {
     compute.each(1, doubled{here.x()});
@@ -71,17 +56,18 @@ void launches(api_type& api) {
     within = compute.record();
     compute.each(1, plus_one{here.x()});
   });
-  check(here.value(compute) == 1, "a capture has run something");
+  check(here.value() == 1, "a capture has run something");
   compute.launch(graph);
   within.synchronize();
   compute.launch(graph);
-  check(here.value(compute) == 31, "two launches do not give 1 -> 7 -> 31");
+  check(here.value() == 31, "two launches do not give 1 -> 7 -> 31");
 }
 
 template <class Body>
 void refused(api_type& api, const char* what, const Body& body) {
-  const setting here(api);
-  stream_type compute(here.gpu), copies(here.gpu, belay::stream_kind::copy);
+  setting here(api);
+  stream_type& compute = here.compute;
+  stream_type copies(here.gpu, belay::stream_kind::copy);
   bool threw = false;
   try {
     static_cast<void>(compute.capture([&] { body(here, compute, copies); }));
@@ -89,9 +75,9 @@ void refused(api_type& api, const char* what, const Body& body) {
     threw = true;
   }
   check(threw, what);
-  here.begin(compute);
+  here.begin(1);
   compute.each(1, doubled{here.x()});
-  check(here.value(compute) == 2, "the stream does not go on after a capture that has failed");
+  check(here.value() == 2, "the stream does not go on after a capture that has failed");
 }
 
 template <class T>
@@ -127,6 +113,11 @@ int main() {
     std::printf("no GPU, compiled only: %s\n", none.what());
     return 0;
   }
+  const auto forgotten = [] { return cudaPeekAtLastError() == cudaSuccess; };
+  tried("where memory runs out", stream_trials::running_out(api, forgotten));
+  tried("an event that is recorded again", stream_trials::recorded_again(api, std::chrono::seconds(20)));
+  tried("timed events", stream_trials::timed(api, 100'000'000));
+  check(forgotten(), "an error of before is told by later calls");
   launches(api);
   refused(api, "memory is allocated in a capture", [](const setting& here, stream_type&, stream_type&) {
     static_cast<void>(belay::cuda::device_memory<api_type>(here.gpu, 64));
@@ -144,6 +135,6 @@ int main() {
   trains<float>(api);
   trains<belay::bf16>(api);
   offloads(api);
-  if (failures == 0) std::printf("graphs are launched, and steps of graphs train\n");
+  if (failures == 0) std::printf("streams, events and graphs are as they should be, and steps of graphs train\n");
   return failures == 0 ? 0 : 1;
 }
