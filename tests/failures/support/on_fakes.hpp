@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <cstddef>
 
 #include "belay/backend/cuda.hpp"
 #include "belay/backend/host.hpp"
@@ -24,6 +25,9 @@ using fakes::forgets, fakes::work_order;
 /// What hangs ends then, with an error.
 inline constexpr std::chrono::seconds patience{60};
 
+/// As few as a world of so many ranks takes, and 512 or more.
+constexpr std::size_t slot_bytes(int ranks) { return 512 + (static_cast<std::size_t>(ranks) / 8) * 512; }
+
 /// Checks at its end, which is after the run's.
 template <class Fake>
 struct left_empty {
@@ -40,8 +44,9 @@ struct on_one_device {
   void operator()(const auto& body, const belay::launch_options& options = {}) const {
     fakes::forgetful_api api(how, what);
     const left_empty<fakes::forgetful_api> end{api};
-    belay::launch(belay::cuda::world(api, belay::host::world(ranks, {.timeout = patience}), {.slot_bytes = 512}), body,
-                  options);
+    belay::launch(
+        belay::cuda::world(api, belay::host::world(ranks, {.timeout = patience}), {.slot_bytes = slot_bytes(ranks)}),
+        body, options);
   }
 };
 /// They take turns from the seed of `how`, which costs more.
@@ -56,7 +61,7 @@ struct on_one_device_in_turns {
     fakes::forgetful_api api(with_turns, forgets::nothing);
     const left_empty<fakes::forgetful_api> end{api};
     const auto control = fakes::in_turns(turns, belay::host::world(ranks, {.timeout = patience}));
-    belay::launch(belay::cuda::world(api, control, {.slot_bytes = 512}), body, options);
+    belay::launch(belay::cuda::world(api, control, {.slot_bytes = slot_bytes(ranks)}), body, options);
   }
 };
 
@@ -74,7 +79,9 @@ struct on_device_each {
     fakes::nccl_fabric fabric(api);
     const left_empty<fakes::nccl_fabric> fabric_end{fabric};
     const belay::nccl::world_options room{
-        .ranks = {.workspace_bytes = 192, .watch_period = std::chrono::milliseconds(5)}, .parent_bytes = 1 << 16};
+        .ranks = {.workspace_bytes = 192, .watch_period = std::chrono::milliseconds(5)},
+        .parent_bytes = 1 << 12,
+        .group_bytes = 1 << 12};
     belay::launch(
         belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::world(ranks, {.timeout = patience}), room), body,
         options);
