@@ -18198,13 +18198,17 @@ struct step_start {
   std::uint64_t participants = 0;  // a hash of all participants of the step and their order
 };
 
+/// Whether a rank ends a step in its commit as all do, or gives it up.
+enum class order_of_step : std::uint8_t { executed, abandoned };
+
 /// `begin(start)`: a step begins; called again, before the first forward, where the step says another number of
 /// micro-batches. `findings()`: after the last backward, for the vote. `withdraw()`: the step ends without commit, and
 /// nothing waits for peers. `fingerprint()`: equal on all ranks. `finish(mesh, divisor, at)` and `abandon(mesh, at)`,
 /// which are templates, end a step in its commit: the first gives the participant's part of the token, the second joins
 /// the collectives that peers wait in. A participant whose room can overflow has `make_room(rows, at)`, which is called
 /// before `begin` once a step was replayed. One that wants to know the vote has `learn(ballot)`, which gets that of all
-/// ranks.
+/// ranks. One whose ranks have queued work that waits for each other's has `compare(order_of_step, at)`, which a commit
+/// calls before it waits for that: it throws on all ranks where this was not the same work.
 template <class P>
 concept step_participant = requires(P& participant, const P& same, const step_start& start, where at) {
   typename P::committed_part;
@@ -21918,6 +21922,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   template <votes Mesh, class Divisor>
   requires(sizeof...(Participants) > 0) BELAY_DISCHARGES [[nodiscard]] outcome_type
       commit(const Mesh& mesh, const Divisor& divisor, where at = where::current()) && {
+    compare(at);  // a device whose ranks have not queued the same would not come to its end
     read_findings(at);
     std::string list = close_obligations();
     if (findings_.open_obligations > 0) expect_no_obligations(list, at);
@@ -21994,6 +21999,15 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   template <class Parts>
   static void discard(Parts& parts) noexcept {
     std::apply([](auto&... part) { (part.discard(), ...); }, parts);
+  }
+
+  void compare(where at) const {
+    const ledger& obligations = engine_->obligations();
+    const bool whole = obligations.open_count() + obligations.misuse_count() == 0;
+    each([&](auto& participant) {
+      if constexpr (requires { participant.compare(order_of_step::executed, at); })
+        participant.compare(whole ? order_of_step::executed : order_of_step::abandoned, at);
+    });
   }
 
   template <class Mesh>
@@ -32192,12 +32206,9 @@ class [[nodiscard]] residency_hold {
 // ---- belay/parallel/gathers/executed_orders.hpp
 //
 // In which order a step, or pass, has gathered the layers of each group of ranks that gather together: they compare it
-// when a step ends.
+// when a step ends, before anything waits for what they have gathered.
 
 namespace belay::inline BELAY_ABI {
-
-/// Whether a rank has such an order, or has given up its step.
-enum class order_of_step : std::uint8_t { executed, abandoned };
 
 template <class Group>
 class executed_orders {
@@ -39885,13 +39896,12 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
                         {stage_in(divided, tier::device, options, at)}, options, at) {}
   /// Of several parts, each with a stage of its own; the model's order is theirs.
   template <lists_parameters... Parts>
-    requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const Mesh& mesh, store_options options, held_parameters<Parts>... parts)
+  requires(sizeof...(Parts) > 0)
+      parameter_store(Run& run, const Mesh& mesh, store_options options, held_parameters<Parts>... parts)
       : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
                         {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
   template <lists_parameters... Parts>
-    requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const Mesh& mesh, held_parameters<Parts>... parts)
+  requires(sizeof...(Parts) > 0) parameter_store(Run& run, const Mesh& mesh, held_parameters<Parts>... parts)
       : parameter_store(run, mesh, store_options{}, parts...) {}
   parameter_store(const parameter_store&) = delete;
   parameter_store& operator=(const parameter_store&) = delete;
@@ -39920,9 +39930,15 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     }
     this->expect_plan_compared(at);
     buckets_.begin_unwritten(start.micro_batches, at);
+    gathers_compared_ = false;
     if (gathers_) gathers_->begin_step(run_->engine(), at);
   }
 
+  /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step: a device
+  /// would wait for the others' gathers. Collective over them; nothing where each rank gathers by itself.
+  void compare(order_of_step own, where at) {
+    if (gathers_ && !std::exchange(gathers_compared_, true)) gathers_->expect_one_order(own, at);
+  }
   /// Reduces and divides. Collective over the families of the parameters and, for the norm, the mesh.
   template <step_divisor Divisor>
   [[nodiscard]] committed_part finish(const Mesh& mesh, const Divisor& divisor, where at) {
@@ -39933,8 +39949,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     return committed_part{*this, std::move(reduced), squares};
   }
   template <class Divisor>
-    requires(!step_divisor<Divisor>)
-  [[nodiscard]] committed_part finish(const Mesh&, const Divisor&, where) {
+  requires(!step_divisor<Divisor>) [[nodiscard]] committed_part finish(const Mesh&, const Divisor&, where) {
     static_assert(is_step_divisor<Divisor>,
                   "belay: a step is divided by belay::samples{n} or belay::target_tokens{n} of the global batch, or by "
                   "belay::local_targets{n} of this rank, which the commit sums");
@@ -40025,9 +40040,9 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   void end_gathers(order_of_step own, where at) {
     stepping_ = false;
     if (!gathers_) return;
+    compare(own, at);
     gathers_->end_step();
     gathers_->retire(at);
-    gathers_->expect_one_order(own, at);
   }
   parameter_store(Run& run, const Mesh& mesh, parameters found, std::vector<held_stage> stages, store_options options,
                   where at)
@@ -40148,6 +40163,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   std::uint64_t update_ = 0;
   bool stepping_ = false;
   bool compared_ = false;
+  bool gathers_compared_ = false;  // in this step
 };
 
 template <class Run, class Mesh, class... Parts>

@@ -233,9 +233,6 @@ TEST_CASE_TEMPLATE("where ranks of devices gather together, an order that depend
   using namespace gather_orders;
   for (const auto& [what, words] : departures)
     for (const int ranks : {2, 3}) {
-      if (std::is_same_v<World, on_device_each> && what != otherwise::another_layer_on_rank_1 &&
-          what != otherwise::same_call_at_another_place)
-        continue;
       CAPTURE(words);
       std::vector<found> out;
       for (const std::string& each : told_of(World{ranks, {work_order::late}}, what, out)) CHECK(has(each, words));

@@ -34,13 +34,17 @@ struct step_start {
   std::uint64_t participants = 0;  // a hash of all participants of the step and their order
 };
 
+/// Whether a rank ends a step in its commit as all do, or gives it up.
+enum class order_of_step : std::uint8_t { executed, abandoned };
+
 /// `begin(start)`: a step begins; called again, before the first forward, where the step says another number of
 /// micro-batches. `findings()`: after the last backward, for the vote. `withdraw()`: the step ends without commit, and
 /// nothing waits for peers. `fingerprint()`: equal on all ranks. `finish(mesh, divisor, at)` and `abandon(mesh, at)`,
 /// which are templates, end a step in its commit: the first gives the participant's part of the token, the second joins
 /// the collectives that peers wait in. A participant whose room can overflow has `make_room(rows, at)`, which is called
 /// before `begin` once a step was replayed. One that wants to know the vote has `learn(ballot)`, which gets that of all
-/// ranks.
+/// ranks. One whose ranks have queued work that waits for each other's has `compare(order_of_step, at)`, which a commit
+/// calls before it waits for that: it throws on all ranks where this was not the same work.
 template <class P>
 concept step_participant = requires(P& participant, const P& same, const step_start& start, where at) {
   typename P::committed_part;

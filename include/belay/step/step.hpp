@@ -168,6 +168,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   template <votes Mesh, class Divisor>
   requires(sizeof...(Participants) > 0) BELAY_DISCHARGES [[nodiscard]] outcome_type
       commit(const Mesh& mesh, const Divisor& divisor, where at = where::current()) && {
+    compare(at);  // a device whose ranks have not queued the same would not come to its end
     read_findings(at);
     std::string list = close_obligations();
     if (findings_.open_obligations > 0) expect_no_obligations(list, at);
@@ -244,6 +245,15 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   template <class Parts>
   static void discard(Parts& parts) noexcept {
     std::apply([](auto&... part) { (part.discard(), ...); }, parts);
+  }
+
+  void compare(where at) const {
+    const ledger& obligations = engine_->obligations();
+    const bool whole = obligations.open_count() + obligations.misuse_count() == 0;
+    each([&](auto& participant) {
+      if constexpr (requires { participant.compare(order_of_step::executed, at); })
+        participant.compare(whole ? order_of_step::executed : order_of_step::abandoned, at);
+    });
   }
 
   template <class Mesh>

@@ -85,13 +85,12 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
                         {stage_in(divided, tier::device, options, at)}, options, at) {}
   /// Of several parts, each with a stage of its own; the model's order is theirs.
   template <lists_parameters... Parts>
-    requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const Mesh& mesh, store_options options, held_parameters<Parts>... parts)
+  requires(sizeof...(Parts) > 0)
+      parameter_store(Run& run, const Mesh& mesh, store_options options, held_parameters<Parts>... parts)
       : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
                         {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
   template <lists_parameters... Parts>
-    requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const Mesh& mesh, held_parameters<Parts>... parts)
+  requires(sizeof...(Parts) > 0) parameter_store(Run& run, const Mesh& mesh, held_parameters<Parts>... parts)
       : parameter_store(run, mesh, store_options{}, parts...) {}
   parameter_store(const parameter_store&) = delete;
   parameter_store& operator=(const parameter_store&) = delete;
@@ -120,9 +119,15 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     }
     this->expect_plan_compared(at);
     buckets_.begin_unwritten(start.micro_batches, at);
+    gathers_compared_ = false;
     if (gathers_) gathers_->begin_step(run_->engine(), at);
   }
 
+  /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step: a device
+  /// would wait for the others' gathers. Collective over them; nothing where each rank gathers by itself.
+  void compare(order_of_step own, where at) {
+    if (gathers_ && !std::exchange(gathers_compared_, true)) gathers_->expect_one_order(own, at);
+  }
   /// Reduces and divides. Collective over the families of the parameters and, for the norm, the mesh.
   template <step_divisor Divisor>
   [[nodiscard]] committed_part finish(const Mesh& mesh, const Divisor& divisor, where at) {
@@ -133,8 +138,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     return committed_part{*this, std::move(reduced), squares};
   }
   template <class Divisor>
-    requires(!step_divisor<Divisor>)
-  [[nodiscard]] committed_part finish(const Mesh&, const Divisor&, where) {
+  requires(!step_divisor<Divisor>) [[nodiscard]] committed_part finish(const Mesh&, const Divisor&, where) {
     static_assert(is_step_divisor<Divisor>,
                   "belay: a step is divided by belay::samples{n} or belay::target_tokens{n} of the global batch, or by "
                   "belay::local_targets{n} of this rank, which the commit sums");
@@ -225,9 +229,9 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   void end_gathers(order_of_step own, where at) {
     stepping_ = false;
     if (!gathers_) return;
+    compare(own, at);
     gathers_->end_step();
     gathers_->retire(at);
-    gathers_->expect_one_order(own, at);
   }
   parameter_store(Run& run, const Mesh& mesh, parameters found, std::vector<held_stage> stages, store_options options,
                   where at)
@@ -348,6 +352,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   std::uint64_t update_ = 0;
   bool stepping_ = false;
   bool compared_ = false;
+  bool gathers_compared_ = false;  // in this step
 };
 
 template <class Run, class Mesh, class... Parts>

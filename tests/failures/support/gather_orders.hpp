@@ -172,7 +172,7 @@ struct departure {
   const char* words;
 };
 inline constexpr departure departures[] = {
-    {otherwise::one_extra_call_on_rank_1, "all_gather_v"},  // which its peers call, and not what it does
+    {otherwise::one_extra_call_on_rank_1, "calls all_gather of 2 x U64"},  // to agree, which its peers do not
     {otherwise::another_layer_on_rank_1, "ranks gather different layers, and the plan says neither"},
     {otherwise::same_call_at_another_place, "layer 0 of the store, as gather 8 of its step or pass; rank 1"},
     {otherwise::one_call_less_on_rank_1, "have gathered layers in different orders in this step"},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // In which order a step, or pass, has gathered the layers of each group of ranks that gather together: they compare it
-// when a step ends.
+// when a step ends, before anything waits for what they have gathered.
 // IWYU pragma: private, include "belay/parallel/gathers.hpp"
 #pragma once
 
@@ -18,11 +18,9 @@
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/rank_comparison.hpp"
+#include "belay/step/participant.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-/// Whether a rank has such an order, or has given up its step.
-enum class order_of_step : std::uint8_t { executed, abandoned };
 
 template <class Group>
 class executed_orders {
