@@ -1903,15 +1903,15 @@ class checked_size {
   BELAY_HD friend constexpr checked_size operator*(checked_size a, checked_size b) noexcept { return a *= b; }
 
   /// The next multiple of `unit`, which is not 0.
-  BELAY_HD [[nodiscard]] constexpr checked_size rounded_up(std::size_t unit) const noexcept {
+  [[nodiscard]] BELAY_HD constexpr checked_size rounded_up(std::size_t unit) const noexcept {
     const std::size_t over = value_ % unit;
     return over == 0 ? *this : *this + (unit - over);
   }
 
   /// Whether an object can have so many bytes.
-  BELAY_HD [[nodiscard]] constexpr bool fits() const noexcept { return value_ <= largest_size; }
+  [[nodiscard]] BELAY_HD constexpr bool fits() const noexcept { return value_ <= largest_size; }
   /// The size, or some value above `largest_size` where it does not fit.
-  BELAY_HD [[nodiscard]] constexpr std::size_t saturated() const noexcept { return value_; }
+  [[nodiscard]] BELAY_HD constexpr std::size_t saturated() const noexcept { return value_; }
   /// The size; throws `size_error` where it does not fit. `words()` is the sentence up to "more than any memory holds".
   template <std::invocable Words>
   [[nodiscard]] constexpr std::size_t value(Words words, const where& at) const {

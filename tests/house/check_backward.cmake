@@ -79,7 +79,7 @@ expect_success(missed)
 
 if(nvcc)
   expect_success(whole_cuda)
-  expect_missed(missed_cuda hidden 9 12)
+  expect_missed(missed_cuda hidden 11 14)  # in spite of all that a trainer includes
 endif()
 
 # Compiled by Clang the target's own flags do it, and nothing is added.

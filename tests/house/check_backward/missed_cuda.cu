@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <cub/device/device_for.cuh>
 
+#include "belay/backend/cuda.hpp"
+#include "belay/belay.hpp"
 #include "handle.hpp"
 
 __global__ void kernel(float* data) { data[threadIdx.x] = 0; }
