@@ -5582,8 +5582,8 @@ template <class X>
 struct added_to {
   /// What a product adds to.
   X target;
-  /// For a kernel, which says by itself that it adds.
-  [[nodiscard]] constexpr auto* data() const noexcept requires requires { target.data(); }
+  /// For a kernel, which says by itself that it adds. A sum that is not written yet is zeroed first, which can fail.
+  [[nodiscard]] constexpr auto* data() const requires requires { target.data(); }
   { return target.data(); }
   template <class T, std::size_t Rank>
   requires std::convertible_to<const X&, view<T, Rank>>

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The model of the examples on ranks that have a device each and communicate over NCCL, over a fake of both: it has the
-// bits that it has over a world of the host, in every order of the devices' streams.
+// bits that it has over a world of the host, in every order of the devices' streams. A call of NCCL or of a device that
+// fails is told by a typed error, everything is freed, and nothing hangs.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,8 +16,9 @@
 #include "belay/backend/host.hpp"
 #include "belay/backend/nccl.hpp"
 #include "fakes/cuda/fake_api.hpp"
-#include "fakes/nccl/fake_nccl.hpp"
+#include "fakes/nccl/failing_nccl.hpp"
 #include "unit/train/support/experts_trainer.hpp"
+#include "unit/train/support/failed_launch.hpp"
 
 using namespace experts_trainer;
 using fakes::work_order;
@@ -57,6 +60,27 @@ void check(int ranks, const settings& trains) {
     CHECK(over_nccl<T, Stage>(ranks, trains, how) == expected);
 }
 
+// Two ranks that divide the experts; rank 1 has the failure of `how`, or the device the call that its options say.
+failed_launch::thrown train_with(fakes::one_failure& how, std::uint64_t device_fails_at = 0,
+                                 std::chrono::duration<double> timeout = std::chrono::seconds(60),
+                                 failed_launch::device_calls* made = nullptr) {
+  fakes::device_api api({.order = work_order::late, .fail_at = device_fails_at, .devices = 2});
+  fakes::nccl_fabric fabric(api);
+  result out;
+  std::size_t trained = 0;
+  out.step_ended = [&] { trained = api.calls_so_far(); };
+  const auto got = failed_launch::of([&] {
+    belay::launch(
+        belay::nccl::world(api, fakes::failing_nccl(fabric, how), belay::host::world(2, {.timeout = timeout}), options),
+        body<float>(out, {.shape = {.expert = 2}}));
+  });
+  CHECK(fabric.refusals().empty());
+  CHECK(fabric.empty());
+  CHECK(api.empty());
+  if (made != nullptr) *made = {api.calls(), trained, out.losses};
+  return got;
+}
+
 }  // namespace
 
 TEST_CASE("experts that each rank over NCCL has all of have the bits of the host") {
@@ -76,4 +100,44 @@ TEST_CASE("steps after the first that send rows to experts ask devices for nothi
   CHECK(std::count(calls.begin(), calls.end(), "copy") > 0);
   for (const char* call : {"allocate", "register_host", "make_stream", "make_event"})
     CHECK(std::count(calls.begin(), calls.end(), call) == 0);
+}
+
+TEST_CASE("a call of NCCL that fails while divided experts are trained, at once, later or never ending, is told") {
+  fakes::one_failure none;
+  CHECK(train_with(none).what.empty());
+  const std::vector<std::string> names = none.names;
+  CHECK(std::count(names.begin(), names.end(), "group_end") > 20);
+  failed_launch::sample chosen(2, 67);
+  for (std::uint64_t k = 1; k <= names.size(); ++k) {
+    const std::string& name = names[k - 1];
+    if (!chosen.has(name, k)) continue;
+    CAPTURE(name);
+    CAPTURE(k);
+    using kind = fakes::nccl_injection::kind;
+    fakes::one_failure at_once{.what = {k, kind::fails}};
+    failed_launch::check(train_with(at_once), 1, name);
+    if (!fakes::has_peers(name)) continue;
+    fakes::one_failure later{.what = {k, kind::asynchronous}};
+    const failed_launch::thrown found = train_with(later);
+    CHECK(found.rank == 1);
+    CHECK((found.has("rank 1: ") && found.has("injected")));
+    fakes::one_failure never{.what = {k, kind::silent}};
+    const failed_launch::thrown late = train_with(never, 0, std::chrono::milliseconds(200));
+    CHECK(late.kind == belay::error_kind::communication);
+    CHECK(late.has("rank "));
+  }
+}
+TEST_CASE("a call of a device that fails while divided experts are trained over NCCL is told") {
+  fakes::one_failure none;
+  failed_launch::device_calls usual;
+  static_cast<void>(train_with(none, 0, std::chrono::seconds(60), &usual));
+  failed_launch::sample chosen(1, 601);
+  for (std::uint64_t k = 1; k <= usual.names.size(); ++k) {
+    if (!chosen.has(usual.names[k - 1], k)) continue;
+    CAPTURE(k);
+    fakes::one_failure still;
+    failed_launch::device_calls made;  // which call is the k-th, the threads decide
+    const failed_launch::thrown got = train_with(still, k, std::chrono::seconds(60), &made);
+    failed_launch::check_device(got, made, k, usual);
+  }
 }
