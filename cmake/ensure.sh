@@ -9,7 +9,7 @@ export PATH="$PATH:/usr/local/cuda/bin"
 export CMAKE_COLOR_DIAGNOSTICS=OFF
 
 # Ctrl-C reaches the command that runs; when it has ended, so do we.
-trap 'exit 130' INT
+trap 'echo "Interrupted" >&2; exit 130' INT
 trap 'exit 143' TERM
 
 say() { printf '%s\n' "$*"; }
@@ -106,6 +106,9 @@ install_packages() {
   return $failed
 }
 
+# Whether a driver answers.
+gpu_answers() { command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; }
+
 # expect_gpu <command> <tools...>: whether programs can be built for a GPU of this machine, which is named. Installs nothing.
 expect_gpu() {
   local command=$1 tool
@@ -113,9 +116,8 @@ expect_gpu() {
   for tool in g++ cmake ninja nvcc "$@"; do
     command -v "$tool" >/dev/null || { complain "$command: $tool is not found, and nothing is installed here"; return 1; }
   done
-  # A driver that answers.
-  command -v nvidia-smi >/dev/null && nvidia-smi -L && return
-  complain "$command: nvidia-smi finds no GPU here. BELAY_TEST_LEGS=cuda tests/run compiles for one without it"
+  gpu_answers && nvidia-smi -L && return
+  complain "$command: nvidia-smi finds no GPU here, and nothing was built"
   return 1
 }
 
@@ -135,14 +137,24 @@ configure() {
   fi
 }
 
+# first_errors <log of ninja>: what compilers and linkers say of them, nvcc's tools too; else the log's end.
+first_errors() {
+  grep -E -m 8 '(^|: )(fatal )?error: |^FAILED|^(nvcc|ptxas|nvlink) .*(fatal|error)|undefined reference|: note: .* is opened here' "$1" ||
+    tail -n 15 "$1"
+}
+
 # build <build folder> <ninja arguments...>: into <build folder>/build.log; the first errors are shown.
 build() {
   local dir=$1
   shift
   # Two starts at the same time build one after the other.
   if ! flock "$dir/.lock" ninja -C "$dir" -j "$jobs" "$@" >"$dir/build.log" 2>&1; then
+    if tail -n 3 "$dir/build.log" | grep -q 'interrupted by user'; then
+      complain "The build was interrupted; the same command goes on from there. Its log: $dir/build.log"
+      return 1
+    fi
     complain "Building failed, see $dir/build.log. The first errors:"
-    grep -E -m 8 '(^|: )(fatal )?error: |^FAILED|undefined reference|: note: .* is opened here' "$dir/build.log" >&2
+    first_errors "$dir/build.log" >&2
     return 1
   fi
 }

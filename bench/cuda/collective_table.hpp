@@ -33,10 +33,10 @@ enum class device_operation : std::uint8_t {
   all_to_all,
   broadcast,
   reduce,
-  send_receive
+  send_recv
 };
-inline constexpr const char* device_operation_names[] = {"all_reduce", "reduce_scatter", "all_gather",  "all_to_all",
-                                                         "broadcast",  "reduce",         "send_receive"};
+inline constexpr const char* device_operation_names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+                                                         "broadcast",  "reduce",         "send_recv"};
 
 /// Whether the output is where the input is.
 enum class operand_place : std::uint8_t { apart, in_place };
@@ -44,7 +44,7 @@ enum class operand_place : std::uint8_t { apart, in_place };
 struct table_options {
   std::vector<device_operation> operations{device_operation::all_reduce};
   std::size_t least = 8, most = std::size_t{128} << 20, factor = 4;  // bytes
-  std::size_t calls = 20, warm_up = 5;
+  std::size_t calls = 20, warmup = 5;
 };
 
 /// Of element i of rank q. Sums of it are exact in any order.
@@ -71,7 +71,7 @@ struct bench_wrong {
       case device_operation::all_gather: return bench_value(i / share, i % share);
       case device_operation::all_to_all: return bench_value(i / share, rank * share + i % share);
       case device_operation::broadcast: return bench_value(0, i);
-      case device_operation::send_receive: return bench_value((rank + ranks - 1) % ranks, i);
+      case device_operation::send_recv: return bench_value((rank + ranks - 1) % ranks, i);
       default: break;
     }
     const std::size_t place = what == device_operation::reduce_scatter ? rank * share + i : i;
@@ -122,7 +122,7 @@ class device_operations {
     std::span<const float> out = start_and_wait(what, count, where_to);
     measured got{0, wrong(what, count, out)};
     fill();
-    for (std::size_t i = 0; i < how.warm_up; ++i) static_cast<void>(start_and_wait(what, count, where_to));
+    for (std::size_t i = 0; i < how.warmup; ++i) static_cast<void>(start_and_wait(what, count, where_to));
     group_.barrier();
     const auto begin = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < how.calls; ++i) start(what, count, where_to).then(kit_.stream());
@@ -142,8 +142,8 @@ class device_operations {
   [[nodiscard]] static bool in_place(operand_place where_to) noexcept { return where_to == operand_place::in_place; }
   // Those of one buffer alone are started in place.
   [[nodiscard]] static bool offered(device_operation what, operand_place where_to) noexcept {
-    return in_place(where_to) ? what != device_operation::send_receive
-                              : shares(what) || what == device_operation::send_receive;
+    return in_place(where_to) ? what != device_operation::send_recv
+                              : shares(what) || what == device_operation::send_recv;
   }
   [[nodiscard]] float* first() const noexcept { return reinterpret_cast<float*>(memory_.data()); }
   [[nodiscard]] float* second() const noexcept { return first() + room_; }
@@ -183,7 +183,7 @@ class device_operations {
       case device_operation::all_to_all: return group_.start_all_to_all(all_in, all_out);
       case device_operation::broadcast: return group_.start_broadcast(out, 0);
       case device_operation::reduce: return group_.start_reduce(out, belay::sum, 0);
-      case device_operation::send_receive: break;
+      case device_operation::send_recv: break;
     }
     const int next = static_cast<int>((me_ + 1) % n_), previous = static_cast<int>((me_ + n_ - 1) % n_);
     transfers_[0] = belay::p2p::send(next, in);

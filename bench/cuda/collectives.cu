@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// collectives [--ranks N] [--op NAME,...|all] [--min BYTES] [--max BYTES] [--factor N] [--iters N] [--warm-up N]
+// collectives [--ranks N] [--op NAME,...|all] [--min BYTES] [--max BYTES] [--factor N] [--iters N] [--warmup N]
 //             [--sums any|fixed_order] [--overlap N]
 //
 // The table of nccl-tests over Belay's groups: ranks are threads with a GPU each, floats are summed. Sizes may end in
@@ -79,8 +79,8 @@ settings parsed(int argc, char** argv) {
       out.table.factor = number(flag, value);
     else if (flag == "--iters")
       out.table.calls = number(flag, value);
-    else if (flag == "--warm-up")
-      out.table.warm_up = number(flag, value);
+    else if (flag == "--warmup")
+      out.table.warmup = number(flag, value);
     else if (flag == "--overlap")
       out.overlap = number(flag, value);
     else if (flag == "--sums" && (value == "any" || value == "fixed_order"))

@@ -185,6 +185,7 @@ class loaded_library {
   return out;
 }
 
+/// Usable where the library is there, and a device, without which it runs nothing.
 [[nodiscard]] inline usability nccl() {
   usability out{"nccl"};
 #if !defined(BELAY_INFO_NCCL)
@@ -197,6 +198,8 @@ class loaded_library {
   if (version != nullptr && version(&number) == 0)
     out.version = std::to_string(number / 10000) + "." + std::to_string(number % 10000 / 100) + "." +
                   std::to_string(number % 100);
+  if (const std::string lacks = cuda().why_not; out.why_not.empty() && !lacks.empty())
+    out.why_not = "no device to run on: " + lacks;
   return out;
 }
 

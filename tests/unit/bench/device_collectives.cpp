@@ -48,12 +48,12 @@ std::uint64_t lines_of(std::vector<std::string>& lines, const bench::table_optio
 
 TEST_CASE("the table of a device's collectives has nccl-tests' columns, and nothing is wrong") {
   const bench::table_options how{
-      .operations = {all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, reduce, send_receive},
+      .operations = {all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, reduce, send_recv},
       .least = 64,
       .most = 4096,
       .factor = 8,
       .calls = 2,
-      .warm_up = 1};
+      .warmup = 1};
   std::vector<std::string> lines, ordered;
   CHECK(lines_of<fakes::nccl_api>(lines, how) == 0);
   CHECK(lines_of<fakes::nccl_api, belay::nccl::sums::fixed_order>(ordered, how) == 0);
@@ -67,8 +67,8 @@ TEST_CASE("the table of a device's collectives has nccl-tests' columns, and noth
 
 TEST_CASE("elements that an operation does not bring are counted as wrong") {
   std::vector<std::string> lines;
-  CHECK(lines_of<broken_nccl>(lines,
-                              {.operations = {all_gather}, .least = 600, .most = 600, .calls = 1, .warm_up = 1}) > 100);
+  CHECK(lines_of<broken_nccl>(lines, {.operations = {all_gather}, .least = 600, .most = 600, .calls = 1, .warmup = 1}) >
+        100);
 }
 
 TEST_CASE("what is hidden of an all_reduce beside products is told in a line") {

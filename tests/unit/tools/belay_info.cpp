@@ -111,6 +111,7 @@ TEST_CASE("a backend is usable, or it is said why not") {
     CHECK(one["compiled"].is_boolean());
     CHECK(one["usable"] == one["why_not"].is_null());
   }
+  if (backends["cuda"]["usable"] == false) CHECK(backends["nccl"]["usable"] == false);
   CHECK(backends["threads"]["usable"] == true);
   CHECK(backends["processes"]["usable"] == true);
   alignas(8) std::array<unsigned char, 120> parameters{};
