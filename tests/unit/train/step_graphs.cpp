@@ -79,7 +79,7 @@ template <class T>
 void check_offloaded(belay::zero_stage stage, std::size_t part, tier lower, std::size_t number) {
   CAPTURE(part);
   CAPTURE(static_cast<int>(stage));
-  CAPTURE(name(lower));
+  CAPTURE(std::string(name(lower)));
   trial what = offloaded({.stage = stage}, part, lower);
   const record expected = on_host<T>(what);
   REQUIRE(expected.losses.size() == what.steps);
