@@ -38,6 +38,8 @@ int main(int argc, char** argv) {
   try {
     line = train_moe::parse(argc, argv, exit_code);
     return line ? train_moe::run_session(*line, argv) : exit_code;
+  } catch (const train_moe::first_rank_tells& error) {
+    return exit_code_of(error.kind());
   } catch (const belay::comm_error& error) {
     const int signal = error.about().signal;  // that has ended the rank, as a shell has it
     return fail(error, signal > 0 ? 128 + signal : exit_code_of(error.about().thrown));

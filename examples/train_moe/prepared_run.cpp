@@ -4,11 +4,13 @@
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/device/tier_file.hpp"
+#include "belay/report/output.hpp"
 #include "model/products.hpp"
 #include "train_moe/advice.hpp"
 #include "train_moe/offload_proposal.hpp"
@@ -191,16 +193,37 @@ belay::rehearsal_result fitting(belay::rehearsal_result plan, prepared_run::rehe
   return plan;
 }
 
+std::string plan_text(const command_line& line, const belay::rehearsal_result& plan) {
+  return plan.text(launch_options_of(line.run)) + propose_offload(line.run, plan.plan, {}).text() + "\n";
+}
+
+// The plan before any device is asked. Threads that turn out to have a device each are planned anew, as such.
+belay::rehearsal_result placed_plan(prepared_run::rehearsal_of rehearse, prepared_run& rest, command_line& given,
+                                    voice says, prepared_run::placing place) {
+  const auto planned = [&] { return fitting(plan_of(rehearse, rest), rehearse, rest, given.run); };
+  belay::rehearsal_result plan = planned();
+  if (place == nullptr) return plan;
+  try {
+    place(given);
+  } catch (const std::exception&) {
+    if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
+      belay::output(stdout, "standard output")
+          .write(plan_text(given, plan) + "rehearsed on the host: no GPU was asked what libraries take of it beside\n");
+    throw;
+  }
+  return given.backend == backend_kind::threads && given.placed && given.placed->own() ? planned() : std::move(plan);
+}
+
 }  // namespace
 
-prepared_run::prepared_run(command_line& given, voice says, rehearsal_of rehearse)
+prepared_run::prepared_run(command_line& given, voice says, rehearsal_of rehearse, placing place)
     : line(given),
       text(read_corpus(given)),
       source(text, given.run.seed),
       eval_text(text_to_evaluate(given, text)),
       imported(read_import(given)),
       // It reads the rest, before anything is opened for writing.
-      plan(fitting(plan_of(rehearse, *this), rehearse, *this, given.run)),
+      plan(placed_plan(rehearse, *this, given, says, place)),
       tier_file(files_of(given.run)),
       printer(given.run, says == voice::speaks ? given.json : "", says == voice::speaks ? given.tensorboard : "") {
   if (!given.report.empty() && says == voice::speaks)
@@ -210,7 +233,7 @@ prepared_run::prepared_run(command_line& given, voice says, rehearsal_of rehears
                    belay::where{});
   if (!given.trace.empty() && says == voice::speaks) trace.emplace(given.trace, belay::where{});
   if (given.print_plan == command_line::plan_output::print && says == voice::speaks)
-    printer.say(plan.text(launch_options_of(given.run)) + propose_offload(given.run, plan.plan, {}).text() + "\n");
+    printer.say(plan_text(given, plan));
   if (given.run.steps > 0 && says == voice::speaks)
     printer.say("products: " + (given.device == device_kind::cuda ? "cuBLAS" : model::product_backend()) +
                 "\nstreams: " + streams_of(given) + "\n" +

@@ -53,10 +53,12 @@ enum class voice { speaks, silent };
 
 struct prepared_run {
   using rehearsal_of = belay::rehearsal_result (&)(prepared_run& rest);
+  using placing = void (*)(command_line& line);
 
   /// `rehearse` makes the plan; of one that is refused also those of other flags, for which `given` is changed and put
-  /// back. Throws belay::input_error, belay::file_error or belay::plan_refused.
-  prepared_run(command_line& given, voice says, rehearsal_of rehearse);
+  /// back. Then `place`, where there is one, finds the GPUs of the ranks; where it throws, a plan that shall be printed
+  /// is printed first. Throws belay::input_error, belay::file_error or belay::plan_refused, and what `place` throws.
+  prepared_run(command_line& given, voice says, rehearsal_of rehearse, placing place = nullptr);
   /// Of a run that is planned and never run: no text, import or budget is looked at, and nothing is printed or written.
   /// Throws belay::input_error where no rehearsal has addresses for it.
   prepared_run(command_line& given, rehearsal_of rehearse);

@@ -83,7 +83,8 @@ void run_ranks(
 
 // Which GPUs the ranks have. A process that has asked a device for something cannot be copied, so ranks that are forked
 // find out themselves whether there are enough.
-device_placement found_devices(const command_line& line, const belay::launcher_environment& launcher) {
+device_placement found_devices(const command_line& line) {
+  const belay::launcher_environment launcher = belay::find_launcher();
   const nccl_support nccl = built_with_nccl();
   if (line.backend == backend_kind::threads) {
     expect_cuda_device();
@@ -92,6 +93,17 @@ device_placement found_devices(const command_line& line, const belay::launcher_e
   const device_placement out = placed_processes(nccl);
   if (line.backend == backend_kind::mpi || launcher.size > 1) static_cast<void>(count_cuda_devices());
   return out;
+}
+
+// What is not there all ranks of a machine find alike.
+void place(command_line& line) {
+  try {
+    line.placed = found_devices(line);
+  } catch (const belay::backend_error& problem) {
+    if (belay::find_launcher().local_rank > 0) throw first_rank_tells(problem.about());
+    throw;
+  }
+  expect_graphs_fit(line);
 }
 
 // The page of a run that has failed gets the reason that standard error gets. The rank that wrote the page has its own,
@@ -140,13 +152,12 @@ int run_session(const command_line& given, char** argv) {
   if (threads && found.size > 1)
     throw input_error("--backend threads: " + found.text() + ", and each would train for itself: say --backend " +
                       "processes under belay-run, --backend mpi under mpirun");
-  if (line.device == device_kind::cuda) line.placed = found_devices(line, found);
-  expect_graphs_fit(line);
   if (!threads && !forks) expect_ranks(found, run, mpi ? "mpi" : "processes");
   if (forks) start_without_threads(argv);
   std::optional<belay::stop_request> stop;
   if (!run.checkpoint.folder.empty()) line.run.checkpoint.stop = &stop.emplace();
-  prepared_run prepared(line, threads || found.rank == 0 ? voice::speaks : voice::silent, rehearsed);
+  prepared_run prepared(line, threads || found.rank == 0 ? voice::speaks : voice::silent, rehearsed,
+                        line.device == device_kind::cuda ? place : nullptr);
   std::optional<belay::report_interruption> interruption;
   if (prepared.report && !forks) interruption.emplace(prepared.report->page_path());
   try {
