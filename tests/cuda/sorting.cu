@@ -75,13 +75,34 @@ bool is_same(const belay::cuda::device<api_type>& gpu, std::size_t some) {
   return std::memcmp(here.data(), expected.data(), bytes) == 0;
 }
 
+// Of as many keys as its Api has room for, and not of more.
+bool sorts_within_scratch(std::size_t some, std::size_t scratch_bytes) {
+  api_type api(0, scratch_bytes);
+  const belay::cuda::device<api_type> gpu(api);
+  kit_type kit(gpu);
+  const belay::cuda::device_memory<api_type> memory(gpu, 8 * some), workspace(gpu, kit.workspace_bytes());
+  kit.use_workspace({workspace.data(), workspace.size_bytes()});
+  auto* const numbers = reinterpret_cast<std::int32_t*>(memory.data());
+  kit.each(some, belay::kernel::fill<std::int32_t>{numbers, 1});
+  const bool fits = api_type::sort_bytes(some, limit) <= scratch_bytes;
+  try {
+    kit.sort({numbers, {some}}, limit, {numbers + some, {some}});
+    kit.stream().synchronize();
+    return fits;
+  } catch (const belay::backend_error& problem) {
+    return !fits && problem.about().call == "sort";
+  }
+}
+
 }  // namespace
 
 int main() {
   api_type api;
   try {
     const belay::cuda::device<api_type> gpu(api);
-    const bool all = is_same(gpu, keys) && is_same(gpu, 1) && is_same(gpu, 0);
+    const bool all = is_same(gpu, keys) && is_same(gpu, 1) && is_same(gpu, 0) &&
+                     sorts_within_scratch(2'000'000, std::size_t{64} << 20) &&
+                     sorts_within_scratch(2'000'000, api_type::usual_scratch_bytes);
     std::printf("sorted by host and device: %s\n", all ? "alike" : "not alike");
     return all ? 0 : 1;
   } catch (const belay::backend_error& problem) {

@@ -56,6 +56,11 @@ class device_kernels {
                    belay::view<std::int64_t, 1> sums) {
     return compute("scan", on, belay::kernel::scanned_counts{counts, sums});
   }
+  /// What a sort takes of the kit's scratch memory.
+  std::size_t sort_bytes_of_key = 0;
+  [[nodiscard]] std::size_t sort_bytes(std::size_t keys, std::size_t) const noexcept {
+    return keys * sort_bytes_of_key;
+  }
   status_type sort(stream_type on, std::span<std::byte>, belay::view<const std::int32_t, 1> keys, std::size_t limit,
                    belay::view<std::int32_t, 1> places) {
     return compute("sort", on, belay::kernel::sorted_places{keys, limit, places});

@@ -96,6 +96,7 @@ concept device_arithmetic = requires(A& api, typename A::stream_type stream, std
 
 /// Counting, scanning, sorting and selecting, as `kernel::counted_values`, `scanned_counts`, `sorted_places` and
 /// `selected_positions` say, queued on a stream, with memory of the device that they use until they have run.
+/// `sort_bytes(keys, limit)` is what a sort of so many keys below a limit needs of that.
 template <class A>
 concept device_sorting = requires(A& api, typename A::stream_type stream, std::span<std::byte> room,
                                   view<const std::int32_t, 1> values, view<std::int32_t, 1> places,
@@ -103,6 +104,7 @@ concept device_sorting = requires(A& api, typename A::stream_type stream, std::s
                                   std::int64_t* count) {
   { api.histogram(stream, room, values, sums) } -> std::same_as<typename A::status_type>;
   { api.scan(stream, room, counts, sums) } -> std::same_as<typename A::status_type>;
+  { api.sort_bytes(limit, limit) } -> std::same_as<std::size_t>;
   { api.sort(stream, room, values, limit, places) } -> std::same_as<typename A::status_type>;
   { api.select(stream, room, values, places, count) } -> std::same_as<typename A::status_type>;
 };

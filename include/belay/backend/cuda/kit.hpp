@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -22,6 +23,7 @@
 #include "belay/core/attention_call.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
@@ -115,7 +117,8 @@ class kit {
   }
 
   /// By all threads of the device, or by one where the run has given no workspace: what `kernel::counted_values`,
-  /// `scanned_counts`, `sorted_places` and `selected_positions` do.
+  /// `scanned_counts`, `sorted_places` and `selected_positions` do. Of more keys than the kit's scratch memory is for a
+  /// sort throws backend_error, with both.
   void histogram(view<const std::int32_t, 1> values, view<std::int64_t, 1> counts) {
     if (scratch_.empty()) return stream_.run(kernel::counted_values{values, counts});
     stream_.expect(api().histogram(stream_.handle(), scratch_, values, counts), "histogram", values.size() * 4, {});
@@ -128,6 +131,8 @@ class kit {
   void sort(view<const std::int32_t, 1> keys, std::size_t limit, view<std::int32_t, 1> places) {
     if (keys.size() == 0) return;
     if (scratch_.empty()) return stream_.run(kernel::sorted_places{keys, limit, places});
+    if (const std::size_t needs = api().sort_bytes(keys.size(), limit); needs > scratch_.size())
+      refuse_sort(keys.size(), needs);
     stream_.expect(api().sort(stream_.handle(), scratch_, keys, limit, places), "sort", keys.size() * 4, {});
   }
   void select(view<const std::int32_t, 1> values, view<std::int32_t, 1> positions, std::int64_t* count) {
@@ -170,6 +175,16 @@ class kit {
   template <class T>
   [[nodiscard]] std::span<T> scratch() const noexcept {
     return {reinterpret_cast<T*>(scratch_.data()), scratch_.size() / sizeof(T)};
+  }
+
+  [[noreturn]] void refuse_sort(std::size_t keys, std::size_t needs) const {
+    throw backend_error({"sort",
+                         stream_.state()->on().rank(),
+                         needs,
+                         "a sort of " + std::to_string(keys) + " keys needs " + std::to_string(needs) +
+                             " bytes of scratch memory, and the kit has " + std::to_string(scratch_.size()) +
+                             ": make the Api with more, as runtime_api(device, scratch_bytes)",
+                         {}});
   }
 
   template <class C, class A, class B>

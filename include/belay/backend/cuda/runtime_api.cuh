@@ -59,8 +59,13 @@ class runtime_api {
   using event_type = cudaEvent_t;
   using graph_type = cudaGraphExec_t;
 
-  /// Of the device with that number; `open` looks whether it is there.
-  explicit runtime_api(int device = 0) noexcept : device_(device) {}
+  /// What each rank's kernels other than products share of its device: sorts of some million keys.
+  static constexpr std::size_t usual_scratch_bytes = std::size_t{16} << 20;
+
+  /// Of the device with that number; `open` looks whether it is there. A kit over it sorts as many keys as fit into
+  /// `scratch_bytes`, at some 16 bytes each, which are planned as workspace.
+  explicit runtime_api(int device = 0, std::size_t scratch_bytes = usual_scratch_bytes) noexcept
+      : device_(device), scratch_bytes_(scratch_bytes) {}
 
   /// Whether the call has done what it should.
   [[nodiscard]] static bool succeeded(const status_type& got) noexcept {
@@ -258,6 +263,11 @@ class runtime_api {
                                  view<std::int64_t, 1> sums) const {
     return told("cub::DeviceScan", queue_scan(on.order, room, counts, sums));
   }
+  /// What a sort of so many keys below `limit` needs; 0 where that cannot be asked, which the sort then tells.
+  [[nodiscard]] static std::size_t sort_bytes(std::size_t keys, std::size_t limit) noexcept {
+    std::size_t bytes = 0;
+    return succeeded(told("cub::DeviceRadixSort", find_sort_bytes(keys, limit, bytes))) ? bytes : 0;
+  }
   [[nodiscard]] status_type sort(stream_type on, std::span<std::byte> room, view<const std::int32_t, 1> keys,
                                  std::size_t limit, view<std::int32_t, 1> places) const {
     return told("cub::DeviceRadixSort", queue_sort(on.order, room, keys, limit, places));
@@ -274,7 +284,7 @@ class runtime_api {
 
   /// Memory for products, which a graph may capture: how much, and from where.
   [[nodiscard]] static constexpr std::size_t workspace_bytes() noexcept { return product_handle::workspace_bytes; }
-  [[nodiscard]] static constexpr std::size_t scratch_bytes() noexcept { return std::size_t{16} << 20; }
+  [[nodiscard]] std::size_t scratch_bytes() const noexcept { return scratch_bytes_; }
   [[nodiscard]] status_type use_workspace(stream_type on, std::byte* memory, std::size_t bytes) const noexcept {
     if (on.products == nullptr) return {};
     return told("cublasSetWorkspace", cudaSuccess, on.products->use_workspace({memory, bytes}));
@@ -292,6 +302,7 @@ class runtime_api {
   }
 
   int device_;
+  std::size_t scratch_bytes_;
 };
 
 static_assert(device_api<runtime_api> && capturing_api<runtime_api>);

@@ -42,6 +42,13 @@ struct not_negative {
 
 constexpr std::size_t in_whole_lines(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
+// Of keys that are all below it.
+constexpr int bits_of(std::size_t limit) {
+  int bits = 0;
+  while (bits < 31 && (std::size_t{1} << bits) < limit) ++bits;
+  return bits;
+}
+
 }  // namespace
 
 cudaError_t queue_histogram(cudaStream_t on, std::span<std::byte> room, view<const std::int32_t, 1> values,
@@ -63,6 +70,15 @@ cudaError_t queue_scan(cudaStream_t on, std::span<std::byte> room, view<const st
   });
 }
 
+cudaError_t find_sort_bytes(std::size_t keys, std::size_t limit, std::size_t& bytes) {
+  const std::int32_t* const from = nullptr;
+  std::int32_t* const to = nullptr;
+  const cudaError_t got = cub::DeviceRadixSort::SortPairs(nullptr, bytes, from, to, from, to,
+                                                          static_cast<std::int64_t>(keys), 0, bits_of(limit));
+  bytes += 3 * in_whole_lines(keys * sizeof(std::int32_t));
+  return got;
+}
+
 cudaError_t queue_sort(cudaStream_t on, std::span<std::byte> room, view<const std::int32_t, 1> keys, std::size_t limit,
                        view<std::int32_t, 1> places) {
   const std::size_t count = keys.size(), array = in_whole_lines(count * sizeof(std::int32_t));
@@ -70,13 +86,11 @@ cudaError_t queue_sort(cudaStream_t on, std::span<std::byte> room, view<const st
   auto* const sorted = reinterpret_cast<std::int32_t*>(room.data());
   auto* const first = reinterpret_cast<std::int32_t*>(room.data() + array);
   auto* const order = reinterpret_cast<std::int32_t*>(room.data() + 2 * array);
-  int bits = 0;
-  while (bits < 31 && (std::size_t{1} << bits) < limit) ++bits;
   cudaError_t got = launch_each(on, count, own_index{first});
   if (got != cudaSuccess) return got;
   got = run_in(room.subspan(3 * array), [&](void* memory, std::size_t& bytes) {
     return cub::DeviceRadixSort::SortPairs(memory, bytes, keys.data(), sorted, first, order,
-                                           static_cast<std::int64_t>(count), 0, bits, on);
+                                           static_cast<std::int64_t>(count), 0, bits_of(limit), on);
   });
   return got != cudaSuccess ? got : launch_each(on, count, inverted{order, places.data()});
 }

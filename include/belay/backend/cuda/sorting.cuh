@@ -23,7 +23,9 @@ namespace belay::inline BELAY_ABI::cuda {
 /// What `kernel::scanned_counts` does.
 [[nodiscard]] cudaError_t queue_scan(cudaStream_t on, std::span<std::byte> room, view<const std::int64_t, 1> counts,
                                      view<std::int64_t, 1> sums);
-/// What `kernel::sorted_places` does. The room: 16 bytes a key, and some.
+/// How many bytes of room a sort of so many keys needs, all below `limit`: 16 a key, and some.
+[[nodiscard]] cudaError_t find_sort_bytes(std::size_t keys, std::size_t limit, std::size_t& bytes);
+/// What `kernel::sorted_places` does.
 [[nodiscard]] cudaError_t queue_sort(cudaStream_t on, std::span<std::byte> room, view<const std::int32_t, 1> keys,
                                      std::size_t limit, view<std::int32_t, 1> places);
 /// What `kernel::selected_positions` does.

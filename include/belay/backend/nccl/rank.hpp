@@ -67,7 +67,7 @@ concept control_rank = has_groups<C> && requires(const C& rank) {
 
 /// Belongs to the thread that runs its body. The control rank, the device and the policy outlive it. A world of one
 /// rank makes nothing of NCCL.
-template <control_rank Control, cuda::device_api Api, nccl_api N, sums Sums = sums::any>
+template <control_rank Control, cuda::device_api Api, nccl_api N, sums Sums = sums::fixed_order>
 class rank {
  public:
   using control_type = typename Control::group_type;
