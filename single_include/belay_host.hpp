@@ -23086,6 +23086,62 @@ pipeline_stage(Network&, Rule&&, Activations&) -> pipeline_stage<Network, Activa
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/parallel/pipeline_times.hpp
+//
+// Where the time of a rank's pipeline phase went.
+
+namespace belay::inline BELAY_ABI {
+
+/// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended; of
+/// the stream of a device, where that was traced (`pipeline::take_times_of_device`).
+struct pipeline_times {
+  /// Seconds in forwards and backwards.
+  double forward = 0;
+  double backward = 0;
+  double waiting = 0;  // for exchanges
+  double phase = 0;    // first action to last; 0: nothing is known
+
+  /// Whether the stream has told: where not, all are 0.
+  [[nodiscard]] bool known() const noexcept { return phase > 0; }
+  /// Adds an action's seconds; the share of a step that the rank waited.
+  void add(schedule::action_kind what, bool exchanged, double seconds) noexcept {
+    (exchanged ? waiting : what == schedule::action_kind::forward ? forward : backward) += seconds;
+    phase += seconds;
+  }
+  [[nodiscard]] double bubble() const noexcept { return phase > 0 ? waiting / phase : 0; }
+};
+
+/// An action of a rank's row, and when its compute stream ran it, in nanoseconds of the clock. Known once the step has
+/// ended, and as `pipeline_times` where that is the stream of a device.
+struct executed_action {
+  /// The action, its micro-batch, and when it began and ended, in nanoseconds of the monotonic clock; 0: not known.
+  schedule::action_kind kind = schedule::action_kind::forward;
+  std::size_t micro_batch = 0;
+  bool exchanged = false;  // tensors with neighbours: what the stream did was wait
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// Times of a phase whose actions have these spans, which go to `actions` too. Unknown where one has none, or is not
+/// over: 0. What lies between two actions is part of the phase.
+[[nodiscard]] inline pipeline_times times_of_spans(std::span<const traced_span* const> spans,
+                                                   std::span<executed_action> actions) noexcept {
+  pipeline_times out;
+  const auto is_over = [](const traced_span* each) { return each != nullptr && each->over(); };
+  const bool known = std::all_of(spans.begin(), spans.end(), is_over);
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    executed_action& done = actions[i];
+    done.begin = done.end = 0;
+    if (!known) continue;
+    done.begin = spans[i]->begin, done.end = spans[i]->end;
+    out.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
+  }
+  if (known && !spans.empty()) out.phase = 1e-9 * static_cast<double>(actions[spans.size() - 1].end - actions[0].begin);
+  return out;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/parallel/proof.hpp
 //
 // The proof of a schedule: every micro-batch runs forward and backward on every stage, sends meet receives, the
@@ -23736,34 +23792,6 @@ concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scop
   stage.release(micro_batch);
 };
 
-/// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended; of
-/// the stream of a device it is not, and stays 0.
-struct pipeline_times {
-  /// Seconds in forwards and backwards.
-  double forward = 0;
-  double backward = 0;
-  double waiting = 0;  // for exchanges
-  double phase = 0;    // first action to last
-
-  /// Adds an action's seconds; the share of a step that the rank waited.
-  void add(schedule::action_kind what, bool exchanged, double seconds) noexcept {
-    (exchanged ? waiting : what == schedule::action_kind::forward ? forward : backward) += seconds;
-    phase += seconds;
-  }
-  [[nodiscard]] double bubble() const noexcept { return phase > 0 ? waiting / phase : 0; }
-};
-
-/// An action of a rank's row, and when its compute stream ran it, in nanoseconds of the clock. Known once the step has
-/// ended, and 0 where that is the stream of a device.
-struct executed_action {
-  /// The action, its micro-batch, and when it began and ended, in nanoseconds of the monotonic clock.
-  schedule::action_kind kind = schedule::action_kind::forward;
-  std::size_t micro_batch = 0;
-  bool exchanged = false;  // tensors with neighbours: what the stream did was wait
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
 /// `Wire` is what tensors between stages are sent as.
 template <class T, communicator Group, schedule::any_table Table, std::size_t Rank = 3, class Wire = T>
 class pipeline {
@@ -23791,6 +23819,7 @@ class pipeline {
       executed_.push_back({next.kind, next.micro_batch, next.is_exchange()});
     }
     transfers_->resize(executed_.size());
+    spans_of_device_.resize(executed_.size());
   }
 
   /// The schedule that it runs.
@@ -23831,10 +23860,14 @@ class pipeline {
     for (tensor& left_over : received_) left_over.forget();  // of a step that ended early, which has reclaimed them
     auto& compute_stream = step.engine().compute();
     constexpr bool timed = !device_stream<std::remove_reference_t<decltype(compute_stream)>>;  // by work of the host
-    if constexpr (timed) compute_stream.run([this] { times_ = {}, last_ = Clock::now(); });
+    if constexpr (timed)
+      compute_stream.run([this] { times_ = {}, last_ = Clock::now(); });
+    else
+      times_ = {};
     std::size_t number = 0;
     for (const schedule::action& next : table_.actions(static_cast<std::size_t>(group_.rank()))) {
       traced_span* const traced = add_span(step.engine().spans(), next);
+      if constexpr (!timed) spans_of_device_[number] = traced;
       {
         const queued_span of_device(compute_stream, timed ? nullptr : traced);
         if (next.is_exchange())
@@ -23883,6 +23916,12 @@ class pipeline {
 
   /// Times of this rank's last run.
   [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
+  /// Of a run on a device, in a traced step, once its stream has the times of its spans (`trace_into`): `times()` and
+  /// `executed()` are the device's from now on. Without such a run since the last call they are unknown.
+  void take_times_of_device() noexcept {
+    times_ = times_of_spans(spans_of_device_, executed_);
+    std::fill(spans_of_device_.begin(), spans_of_device_.end(), nullptr);
+  }
   /// This rank's row of the table, and when the last step has run it.
   [[nodiscard]] std::span<const executed_action> executed() const noexcept { return executed_; }
   /// From now on `watch(number)` is called when the stream has been given action `number` of the row.
@@ -24065,6 +24104,7 @@ class pipeline {
   std::uint64_t pass_ = 0;  // an epoch
   pipeline_times times_;
   std::vector<executed_action> executed_;
+  std::vector<const traced_span*> spans_of_device_;  // of the last run; null: it was not traced
   std::function<void(std::size_t)> watch_;
   std::int64_t last_ = 0;
 };
@@ -29637,7 +29677,7 @@ struct step_report {
   tier_report file;
   allocation_report allocations;
   std::uint64_t open_obligations = 0;
-  double bubble = 0;                           // share of the pipeline phase, 0 to 1, mean over ranks
+  double bubble = 0;                           // share of the pipeline phase, 0 to 1, mean over ranks; NaN: not known
   double bubble_predicted = 0;                 // the same, predicted from the schedule
   view<const std::uint64_t, 2> expert_tokens;  // [layer][expert], over all ranks
   bool replayed = false;
@@ -29672,8 +29712,10 @@ class step_line {
     line.put(report.allocations.device + report.allocations.host + report.allocations.heap);
     line.put("  open ").put(report.open_obligations);
     line.put("  experts ").put_fixed(imbalance(report.expert_tokens), 2);
-    line.put("  bubble ").put_fixed(100 * report.bubble, 1).put('/');
-    line.put_fixed(100 * report.bubble_predicted, 1).put('%');
+    if (!std::isnan(report.bubble)) {
+      line.put("  bubble ").put_fixed(100 * report.bubble, 1).put('/');
+      line.put_fixed(100 * report.bubble_predicted, 1).put('%');
+    }
     if (report.replayed) line.put("  replayed");
     line.put('\n');
     return line.text();
@@ -29691,7 +29733,8 @@ class step_line {
     line.open_object("allocations").field("device", report.allocations.device);
     line.field("host", report.allocations.host).field("heap", report.allocations.heap).close();
     line.field("open_obligations", report.open_obligations);
-    line.field("bubble", report.bubble).field("bubble_predicted", report.bubble_predicted);
+    if (!std::isnan(report.bubble))
+      line.field("bubble", report.bubble).field("bubble_predicted", report.bubble_predicted);
     line.field("plan_misses", report.plan_misses).field("prefetch_hits", report.prefetch_hits);
     line.field("gathered_bytes_peak", report.gathered_bytes_peak).field("phase", report.phase);
     line.open_object("offloaded_bytes").field("pinned", report.offloaded_pinned);
@@ -29788,7 +29831,7 @@ inline void add_scalars(event_file& events, const step_report& report) {
   }
   scalar("allocations/device", report.allocations.device), scalar("allocations/host", report.allocations.host);
   scalar("allocations/heap", report.allocations.heap), scalar("open_obligations", report.open_obligations);
-  scalar("bubble", report.bubble), scalar("bubble_predicted", report.bubble_predicted);
+  if (!std::isnan(report.bubble)) scalar("bubble", report.bubble), scalar("bubble_predicted", report.bubble_predicted);
   scalar("plan_misses", report.plan_misses), scalar("prefetch_hits", report.prefetch_hits);
   scalar("gathered_bytes_peak", report.gathered_bytes_peak);
   scalar("offloaded_bytes/pinned", report.offloaded_pinned), scalar("offloaded_bytes/host", report.offloaded_host);

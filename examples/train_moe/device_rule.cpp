@@ -62,6 +62,15 @@ device_placement placed_processes(nccl_support nccl) {
   return {rank_devices::one_each, "one for each rank, over NCCL, by its number among the ranks of its machine"};
 }
 
+device_placement placed_processes(nccl_support nccl, const belay::launcher_environment& launched, int devices) {
+  const device_placement out = placed_processes(nccl);
+  if (launched.local_size != launched.size || devices >= launched.size) return out;
+  throw belay::input_error("--device cuda: rank " + std::to_string(devices) + " has no GPU: a process sees " +
+                           counted(devices, "GPU") + " for " + counted(launched.size, "rank") +
+                           " of this machine, and each that is a process takes one of its own: take fewer ranks, or "
+                           "--backend threads, whose ranks can share one");
+}
+
 // One line each: what begins to work on a device loses its own.
 void expect_devices_fit(const command_line& line) {
   if (line.device != device_kind::cuda) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "belay/backend/cuda/placed_ranks.hpp"
+#include "belay/comm/launcher.hpp"
 
 namespace train_moe {
 
@@ -42,6 +43,10 @@ struct device_placement {
 /// Of ranks that are processes: each takes the GPU of its number among the ranks of its machine. Throws
 /// belay::backend_error where the program has no NCCL.
 [[nodiscard]] device_placement placed_processes(nccl_support nccl);
+/// The same, in a process that was launched as one rank, of whose machine it sees so many GPUs. Throws
+/// belay::input_error where all ranks are on this machine and it has fewer: each of them alike, before they meet.
+[[nodiscard]] device_placement placed_processes(nccl_support nccl, const belay::launcher_environment& launched,
+                                                int devices);
 
 /// Throws belay::input_error, with the flag, for what a run with --device cuda cannot have, and for --devices without
 /// it.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <span>
 
 #include "train_moe/options.hpp"
@@ -29,6 +30,8 @@ class report_table {
     waited_nanoseconds,
     numbers
   };
+  /// Of a bubble or of seconds that are not measured: those of the stream of a device, but in a traced step.
+  static constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
   explicit report_table(const options& run)
       : micro_batches_(run.micro_batches),

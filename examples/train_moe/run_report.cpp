@@ -2,6 +2,7 @@
 #include "train_moe/run_report.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -73,7 +74,8 @@ void run_report::read_schedules(std::span<const double> shared) {
     return each.kind == belay::schedule::action_kind::forward ? kind::forward : kind::backward;
   };
   const std::size_t stages = schedule_->stages(), each = waiting_.size() / stages;
-  for (std::size_t stage = 0; stage < stages; ++stage) {
+  const bool known = !std::isnan(shared[table_.of_rank(0, report_table::forward_seconds)]);  // else of a device
+  for (std::size_t stage = 0; stage < stages && known; ++stage) {
     forward_[stage] = backward_[stage] = 0;
     for (std::size_t rank = stage * each; rank < (stage + 1) * each; ++rank) {
       forward_[stage] += shared[table_.of_rank(rank, report_table::forward_seconds)] / static_cast<double>(each);
@@ -90,7 +92,7 @@ void run_report::read_schedules(std::span<const double> shared) {
   auto watch = [&](std::size_t stage, const belay::schedule::action& next, double begin, double end) {
     planned_.push_back({stage, next.micro_batch, kind_of(next), begin, end});
   };
-  player_->play_watched(forward_, backward_, watch);
+  if (known) player_->play_watched(forward_, backward_, watch);
   const std::size_t moments = record_.moments_of(schedule_->actions(shown_rank_ / each).size());
   for (std::size_t moment = 0; moment < moments; ++moment) {
     std::uint64_t of_first_tier = 0;
@@ -116,7 +118,7 @@ void run_report::add(const belay::step_report& printed, const step_result& resul
   sample.tokens_per_s = printed.tokens_per_s;
   sample.grad_norm = printed.grad_norm;
   if (peak_flops_ > 0) sample.flops_utilization = flops_per_token_ * printed.tokens_per_s / peak_flops_;
-  if (pipelined) {
+  if (pipelined && !std::isnan(printed.bubble)) {
     sample.bubble = printed.bubble, sample.bubble_predicted = printed.bubble_predicted;
     sample.waiting = waiting_, sample.executed = executed_, sample.planned = planned_;
   }

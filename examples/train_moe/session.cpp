@@ -90,9 +90,9 @@ device_placement found_devices(const command_line& line) {
     expect_cuda_device();
     return placed_threads(line.devices, static_cast<int>(line.run.mesh.ranks()), count_cuda_devices(), nccl);
   }
-  const device_placement out = placed_processes(nccl);
-  if (line.backend == backend_kind::mpi || launcher.size > 1) static_cast<void>(count_cuda_devices());
-  return out;
+  if (line.backend == backend_kind::mpi || launcher.size > 1)
+    return placed_processes(nccl, launcher, count_cuda_devices());
+  return placed_processes(nccl);
 }
 
 // What is not there all ranks of a machine find alike.

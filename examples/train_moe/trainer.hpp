@@ -297,12 +297,25 @@ class trainer {
     put(report_table::copied_nanoseconds, static_cast<double>(now.copied - reported_.copied));
     put(report_table::waited_nanoseconds, static_cast<double>(now.waited - reported_.waited));
     reported_ = now;
-    put(report_table::bubble, pipeline_.times().bubble());
-    put(report_table::forward_seconds, pipeline_.times().forward / static_cast<double>(shape_.micro_batches));
-    put(report_table::backward_seconds, pipeline_.times().backward / static_cast<double>(shape_.micro_batches));
+    const belay::pipeline_times times = pipeline_times();
+    const double batches = times.known() ? static_cast<double>(shape_.micro_batches) : report_table::unknown;
+    put(report_table::bubble, times.known() ? times.bubble() : report_table::unknown);
+    put(report_table::forward_seconds, times.forward / batches);
+    put(report_table::backward_seconds, times.backward / batches);
     mesh_.control().all_reduce(shared_, belay::sum);
     memory_.gather(*run_, mesh_);
     summarise(result);
+  }
+
+  // Those of a device are known in a traced step, of whose spans it tells the times here.
+  [[nodiscard]] belay::pipeline_times pipeline_times() {
+    auto& stream = run_->engine().compute();
+    if constexpr (belay::device_stream<std::remove_reference_t<decltype(stream)>>) {
+      if constexpr (belay::span_timing_stream<std::remove_reference_t<decltype(stream)>>)
+        if (belay::span_log* const log = run_->engine().spans(); log != nullptr) stream.trace_into(log);
+      pipeline_.take_times_of_device();
+    }
+    return pipeline_.times();
   }
 
   // Of what --offload names: what lives in a lower tier by plan, and what activations took there.

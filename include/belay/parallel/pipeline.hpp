@@ -12,6 +12,7 @@
 //   const double waiting = pipeline.times().bubble();
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -37,6 +38,7 @@
 #include "belay/device/stream_spans.hpp"
 #include "belay/parallel/pipeline_boundary.hpp"  // IWYU pragma: export
 #include "belay/parallel/pipeline_stage.hpp"
+#include "belay/parallel/pipeline_times.hpp"  // IWYU pragma: export
 #include "belay/parallel/proof.hpp"
 #include "belay/parallel/schedule/table.hpp"
 #include "belay/step/forward_only.hpp"
@@ -58,34 +60,6 @@ concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scop
   stage.backward(scope, tensor);
   { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
   stage.release(micro_batch);
-};
-
-/// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended; of
-/// the stream of a device it is not, and stays 0.
-struct pipeline_times {
-  /// Seconds in forwards and backwards.
-  double forward = 0;
-  double backward = 0;
-  double waiting = 0;  // for exchanges
-  double phase = 0;    // first action to last
-
-  /// Adds an action's seconds; the share of a step that the rank waited.
-  void add(schedule::action_kind what, bool exchanged, double seconds) noexcept {
-    (exchanged ? waiting : what == schedule::action_kind::forward ? forward : backward) += seconds;
-    phase += seconds;
-  }
-  [[nodiscard]] double bubble() const noexcept { return phase > 0 ? waiting / phase : 0; }
-};
-
-/// An action of a rank's row, and when its compute stream ran it, in nanoseconds of the clock. Known once the step has
-/// ended, and 0 where that is the stream of a device.
-struct executed_action {
-  /// The action, its micro-batch, and when it began and ended, in nanoseconds of the monotonic clock.
-  schedule::action_kind kind = schedule::action_kind::forward;
-  std::size_t micro_batch = 0;
-  bool exchanged = false;  // tensors with neighbours: what the stream did was wait
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
 };
 
 /// `Wire` is what tensors between stages are sent as.
@@ -115,6 +89,7 @@ class pipeline {
       executed_.push_back({next.kind, next.micro_batch, next.is_exchange()});
     }
     transfers_->resize(executed_.size());
+    spans_of_device_.resize(executed_.size());
   }
 
   /// The schedule that it runs.
@@ -155,10 +130,14 @@ class pipeline {
     for (tensor& left_over : received_) left_over.forget();  // of a step that ended early, which has reclaimed them
     auto& compute_stream = step.engine().compute();
     constexpr bool timed = !device_stream<std::remove_reference_t<decltype(compute_stream)>>;  // by work of the host
-    if constexpr (timed) compute_stream.run([this] { times_ = {}, last_ = Clock::now(); });
+    if constexpr (timed)
+      compute_stream.run([this] { times_ = {}, last_ = Clock::now(); });
+    else
+      times_ = {};
     std::size_t number = 0;
     for (const schedule::action& next : table_.actions(static_cast<std::size_t>(group_.rank()))) {
       traced_span* const traced = add_span(step.engine().spans(), next);
+      if constexpr (!timed) spans_of_device_[number] = traced;
       {
         const queued_span of_device(compute_stream, timed ? nullptr : traced);
         if (next.is_exchange())
@@ -207,6 +186,12 @@ class pipeline {
 
   /// Times of this rank's last run.
   [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
+  /// Of a run on a device, in a traced step, once its stream has the times of its spans (`trace_into`): `times()` and
+  /// `executed()` are the device's from now on. Without such a run since the last call they are unknown.
+  void take_times_of_device() noexcept {
+    times_ = times_of_spans(spans_of_device_, executed_);
+    std::fill(spans_of_device_.begin(), spans_of_device_.end(), nullptr);
+  }
   /// This rank's row of the table, and when the last step has run it.
   [[nodiscard]] std::span<const executed_action> executed() const noexcept { return executed_; }
   /// From now on `watch(number)` is called when the stream has been given action `number` of the row.
@@ -389,6 +374,7 @@ class pipeline {
   std::uint64_t pass_ = 0;  // an epoch
   pipeline_times times_;
   std::vector<executed_action> executed_;
+  std::vector<const traced_span*> spans_of_device_;  // of the last run; null: it was not traced
   std::function<void(std::size_t)> watch_;
   std::int64_t last_ = 0;
 };

@@ -10,6 +10,7 @@
 //   log.write(line.json(report));        // {"step":0,"loss":2.31,...}
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -57,7 +58,7 @@ struct step_report {
   tier_report file;
   allocation_report allocations;
   std::uint64_t open_obligations = 0;
-  double bubble = 0;                           // share of the pipeline phase, 0 to 1, mean over ranks
+  double bubble = 0;                           // share of the pipeline phase, 0 to 1, mean over ranks; NaN: not known
   double bubble_predicted = 0;                 // the same, predicted from the schedule
   view<const std::uint64_t, 2> expert_tokens;  // [layer][expert], over all ranks
   bool replayed = false;
@@ -92,8 +93,10 @@ class step_line {
     line.put(report.allocations.device + report.allocations.host + report.allocations.heap);
     line.put("  open ").put(report.open_obligations);
     line.put("  experts ").put_fixed(imbalance(report.expert_tokens), 2);
-    line.put("  bubble ").put_fixed(100 * report.bubble, 1).put('/');
-    line.put_fixed(100 * report.bubble_predicted, 1).put('%');
+    if (!std::isnan(report.bubble)) {
+      line.put("  bubble ").put_fixed(100 * report.bubble, 1).put('/');
+      line.put_fixed(100 * report.bubble_predicted, 1).put('%');
+    }
     if (report.replayed) line.put("  replayed");
     line.put('\n');
     return line.text();
@@ -111,7 +114,8 @@ class step_line {
     line.open_object("allocations").field("device", report.allocations.device);
     line.field("host", report.allocations.host).field("heap", report.allocations.heap).close();
     line.field("open_obligations", report.open_obligations);
-    line.field("bubble", report.bubble).field("bubble_predicted", report.bubble_predicted);
+    if (!std::isnan(report.bubble))
+      line.field("bubble", report.bubble).field("bubble_predicted", report.bubble_predicted);
     line.field("plan_misses", report.plan_misses).field("prefetch_hits", report.prefetch_hits);
     line.field("gathered_bytes_peak", report.gathered_bytes_peak).field("phase", report.phase);
     line.open_object("offloaded_bytes").field("pinned", report.offloaded_pinned);

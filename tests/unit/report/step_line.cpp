@@ -100,6 +100,12 @@ TEST_CASE("the line for people says it all at a glance") {
         "  experts 2.50  bubble 12.5/11.0%\n");
   report.replayed = true;
   CHECK(std::string(line.human(report)).find("%  replayed\n") != std::string::npos);
+  report.bubble = report.bubble_predicted = std::numeric_limits<double>::quiet_NaN();  // not measured
+  CHECK(std::string(line.human(report)).find("  experts 2.50  replayed\n") != std::string::npos);
+  const auto read = nlohmann::ordered_json::parse(line.json(report));
+  CHECK(!read.contains("bubble"));
+  CHECK(!read.contains("bubble_predicted"));
+  CHECK(read.contains("plan_misses"));
 }
 
 TEST_CASE("the largest numbers fit, and without layers or numbers there is still a line") {

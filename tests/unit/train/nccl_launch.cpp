@@ -167,7 +167,9 @@ TEST_CASE("processes take the devices of their machine by their numbers, and few
   belay::launch(belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::processes(1), options_of()), train);
   CHECK_THROWS_WITH(
       belay::launch(belay::nccl::world(api, fakes::nccl_api(fabric), belay::host::processes(2), options_of()), train),
-      doctest::Contains("2 ranks over NCCL on a machine of which a process sees 1 device"));
+      doctest::Contains(
+          "2 ranks over NCCL on a machine of which a process sees 1 device: each takes one of its own, by "
+          "its number among them, and rank 1 has none: take fewer ranks, or "));
   CHECK(api.calls().empty());  // this process has used none
 }
 

@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "belay/backend/cuda.hpp"
@@ -165,9 +167,15 @@ TEST_CASE("a traced step of the trainer over a device has its ranks' layers and 
   const train_bench::directory folder;
   const options run = small_run({.pipeline = 2}, belay::zero_stage::none);
   belay::trace_file file(folder.path + "/trace");
-  CHECK(on_device(run, {fakes::work_order::late}, &file) == on_host(run));
+  const record got_here = on_device(run, {fakes::work_order::late}, &file), expected = on_host(run);
+  CHECK(got_here == expected);
   CHECK(!file.take_problem());
-  constexpr double clocks_differ = 10'000;  // microseconds: a tick of this device is a thousand, and no host's
+  for (const double bubble : expected.bubbles) CHECK((bubble >= 0 && bubble < 1));
+  REQUIRE(got_here.bubbles.size() == 3);
+  CHECK((std::isnan(got_here.bubbles[0]) && std::isnan(got_here.bubbles[2])));  // not traced: not known
+  CHECK((got_here.bubbles[1] > 0 && got_here.bubbles[1] < 1));
+  // A tick of this device is a millisecond, and no host's; when a rank's ticks begin, the host's load says.
+  constexpr double clocks_differ = std::numeric_limits<double>::infinity();
   const report_test::read_trace got = report_test::checked_trace(folder.path + "/trace", 2, clocks_differ);
   CHECK(got.file["otherData"]["unfinished"] == 0);
   CHECK(got.file["otherData"]["forgotten"] == 0);

@@ -153,6 +153,31 @@ TEST_CASE("threads have a GPU each where there are enough, and else share one; p
   CHECK_THROWS_AS(static_cast<void>(train_moe::placed_processes(nccl_support::absent)), belay::backend_error);
 }
 
+TEST_CASE("launched processes with fewer GPUs than ranks are refused, and told which rank has none and what to do") {
+  using train_moe::nccl_support;
+  using train_moe::placed_processes;
+  const belay::launcher_environment two{.launcher = "torchrun", .rank = 0, .size = 2, .local_size = 2};
+  CHECK(placed_processes(nccl_support::compiled, two, 2).own());
+  CHECK(placed_processes(nccl_support::compiled, two, 8).own());
+  for (const int rank : {0, 1}) {  // both alike: none waits for the other
+    belay::launcher_environment mine = two;
+    mine.rank = mine.local_rank = rank;
+    CHECK_THROWS_WITH_AS(
+        static_cast<void>(placed_processes(nccl_support::compiled, mine, 1)),
+        "belay: --device cuda: rank 1 has no GPU: a process sees 1 GPU for 2 ranks of this machine, and "
+        "each that is a process takes one of its own: take fewer ranks, or --backend threads, whose "
+        "ranks can share one",
+        belay::input_error);
+  }
+  // What other machines have, and how many ranks are here, the world over NCCL finds out.
+  for (const int local : {0, 1}) {
+    belay::launcher_environment some = two;
+    some.local_size = local;
+    CHECK(placed_processes(nccl_support::compiled, some, 0).own());
+  }
+  CHECK_THROWS_AS(static_cast<void>(placed_processes(nccl_support::absent, two, 1)), belay::backend_error);
+}
+
 TEST_CASE("a trace is of steps 2 to 4, of a shorter run of its last ones, and of none where there is none") {
   const auto traced = [](const char* steps) {
     const auto line = parsed({"--steps", steps, "--trace", "t.json"});

@@ -151,10 +151,16 @@ class world {
       return count;
     };
     const std::size_t ranks = all.size() / 2;
-    for (std::size_t rank = 0; rank < ranks; ++rank)
-      if (const int there = ranks_like(rank, ranks); static_cast<int>(all[2 * rank + 1]) < there)
-        refuse(static_cast<int>(all[2 * rank + 1]), there,
-               ", by its number among them; let all processes of a machine see all of its devices", at);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const int there = ranks_like(rank, ranks), seen = static_cast<int>(all[2 * rank + 1]);
+      if (seen >= there) continue;
+      std::size_t without = 0;
+      while (all[2 * without] != all[2 * rank] || ranks_like(without, without) < seen) ++without;
+      refuse(seen, there,
+             ", by its number among them, and rank " + std::to_string(without) +
+                 " has none: take fewer ranks, or let all processes of a machine see all of its devices",
+             at);
+    }
     const auto own = static_cast<std::size_t>(beside.number());
     return {ranks_like(own, own)};
   }

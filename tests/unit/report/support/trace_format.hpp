@@ -37,7 +37,7 @@ struct read_trace {
 };
 
 /// Reads it, and fails where it breaks the format. Times are microseconds with three digits, which doubles round; those
-/// of two ranks are so many apart.
+/// of two ranks are so many apart, or say nothing of each other where that is infinity.
 inline read_trace checked_trace(const std::string& path, std::size_t ranks, double clocks_differ = 0) {
   constexpr double rounding = 1e-4;
   std::ifstream in(path);

@@ -62,7 +62,11 @@ struct record {
   std::vector<double> losses, norms, shared;  // what ranks share of each step: losses, balance, experts' tokens
   double evaluated = 0;
   std::string text;
-  bool operator==(const record&) const = default;
+  std::vector<double> bubbles = {};  // of rank 0 in each step, which depend on clocks
+  bool operator==(const record& other) const {
+    return losses == other.losses && norms == other.norms && shared == other.shared && evaluated == other.evaluated &&
+           text == other.text;
+  }
 };
 
 // The second step of a rank as a trace, where there is a file for it.
@@ -130,6 +134,7 @@ record trained(const options& run, const Launch& launch, belay::trace_file* trac
       if (rank.number() != 0) continue;
       out.losses.push_back(result->loss);
       out.norms.push_back(result->grad_norm);
+      out.bubbles.push_back(one.shared()[one.table().of_rank(0, report_table::bubble)]);
       const auto all = one.shared().first(one.table().of_rank(0, report_table::bubble));
       out.shared.insert(out.shared.end(), all.begin(), all.end());
     }
