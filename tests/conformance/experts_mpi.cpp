@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <mpi.h>
 
+#include <string>
+
 #include "conformance/experts.hpp"
 #include "conformance/mpi_ranks.hpp"
 #include "unit/train/support/experts_trainer.hpp"
@@ -13,7 +15,7 @@ TEST_CASE("experts on four ranks of MPI have the bits of threads, also where act
   int number = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &number);
   for (const belay::tier left_for : {belay::tier::device, belay::tier::host}) {
-    CAPTURE(name(left_for));
+    CAPTURE(std::string(name(left_for)));
     const experts_trainer::settings trains{.shape = {.data = 2, .expert = 2}, .activations = left_for};
     experts_trainer::result out, expected;
     if (number == 0) expected = experts_trainer::on_host<float>(4, trains);
