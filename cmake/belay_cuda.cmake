@@ -3,10 +3,43 @@
 # belay::cuda, where CMake finds a CUDA toolkit: what a program links that includes belay/backend/cuda/runtime_api.cuh. It
 # adds one source, which CUDA compiles once a program: sorting by CUB. belay::cuda_calls is the same without it, for a
 # program that does not route tokens on a device. Serves both this project and those who find it installed. The generic
-# headers need no toolkit, and no more than belay::belay.
+# headers need no toolkit, and no more than belay::belay. `belay_cuda_lacks` says why there is no belay::cuda.
+
+# What links belay::cuda or belay::nccl below the folder must be able to compile that source. Called when all is said
+# about targets; what gets them by way of a library of its own is told by the headers.
+function(belay_check_cuda_targets folder)
+  get_property(inner DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
+  foreach(one IN LISTS inner)
+    belay_check_cuda_targets(${one})
+  endforeach()
+  get_property(languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+  get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target IN LISTS targets)
+    get_target_property(linked ${target} LINK_LIBRARIES)
+    if(NOT linked MATCHES "belay(::|_)(cuda|nccl)(;|>|$)")
+      continue()
+    endif()
+    set(library belay::${CMAKE_MATCH_2})
+    if(NOT "CUDA" IN_LIST languages)
+      message(FATAL_ERROR "${target} links ${library}, which adds a source for nvcc, and the project has no CUDA: say "
+        "project(NAME LANGUAGES CXX CUDA). A program that runs no kernels of Belay links ${library}_calls instead.")
+    endif()
+    get_target_property(architectures ${target} CUDA_ARCHITECTURES)
+    foreach(architecture IN LISTS architectures)
+      if(architecture MATCHES "^([0-9]+)" AND CMAKE_MATCH_1 LESS 80)
+        message(FATAL_ERROR "${target} links ${library}, whose kernels need sm_80 or newer, and is for sm_${CMAKE_MATCH_1} "
+          "(CUDA_ARCHITECTURES): configure with -DCMAKE_CUDA_ARCHITECTURES=90, the number of your GPU, or native where it is.")
+      endif()
+    endforeach()
+  endforeach()
+endfunction()
+
 if(NOT TARGET belay::cuda)
   find_package(CUDAToolkit QUIET)
-  if(TARGET CUDA::cudart AND TARGET CUDA::cublas)
+  set(belay_cuda_lacks "a CUDA toolkit with cuBLAS, 13 or newer (CMAKE_CUDA_COMPILER or CUDAToolkit_ROOT says where)")
+  if(TARGET CUDA::cudart AND CUDAToolkit_VERSION VERSION_LESS 13)
+    string(APPEND belay_cuda_lacks "; that in ${CUDAToolkit_BIN_DIR} is ${CUDAToolkit_VERSION}")
+  elseif(TARGET CUDA::cudart AND TARGET CUDA::cublas)
     add_library(belay_cuda_calls INTERFACE)
     add_library(belay::cuda_calls ALIAS belay_cuda_calls)
     target_link_libraries(belay_cuda_calls INTERFACE belay::belay CUDA::cudart CUDA::cublas)
@@ -20,5 +53,6 @@ if(NOT TARGET belay::cuda)
     target_link_libraries(belay_cuda INTERFACE belay_cuda_calls)
     target_sources(belay_cuda INTERFACE "${belay_include}/belay/backend/cuda/sorting.cu")
     unset(belay_include)
+    cmake_language(DEFER DIRECTORY ${CMAKE_SOURCE_DIR} CALL belay_check_cuda_targets ${CMAKE_SOURCE_DIR})
   endif()
 endif()

@@ -15,7 +15,7 @@ function(run)
   set(output "${output}" PARENT_SCOPE)
 endfunction()
 
-if(mode MATCHES "find_package|pkg_config")
+if(mode MATCHES "find_package|pkg_config|cuda|nccl")
   run(${CMAKE_COMMAND} -S ${source_dir} -B ${work_dir}/belay -G ${generator} -DCMAKE_CXX_COMPILER=${cxx}
     -DCMAKE_INSTALL_PREFIX=${prefix} -DBELAY_BUILD_TESTS=OFF -DBELAY_BUILD_EXAMPLES=OFF -DBELAY_BUILD_BENCH=OFF)
   run(${CMAKE_COMMAND} --install ${work_dir}/belay)
@@ -65,6 +65,33 @@ elseif(mode STREQUAL "conan")
   if(with_mpi)
     run(${create} -o "belay/*:with_mpi=True")
   endif()
+elseif(mode MATCHES "cuda|nccl")
+  set(devices ${CMAKE_CURRENT_LIST_DIR}/devices)
+  set(configure ${CMAKE_COMMAND} -S ${devices} -G ${generator} -DCMAKE_CXX_COMPILER=${cxx} -DCMAKE_CUDA_COMPILER=${nvcc}
+    -Dcomponent=${mode} -Dbelay_version=${version} -DCMAKE_PREFIX_PATH=${prefix})
+  run(${configure} -B ${work_dir}/build -DCMAKE_CUDA_ARCHITECTURES=90 "-DCMAKE_CUDA_FLAGS=-O0 -DNDEBUG --Ofast-compile=max")
+  run(${CMAKE_COMMAND} --build ${work_dir}/build)
+  # Without a driver: one line, that of the error.
+  execute_process(COMMAND ${work_dir}/build/consumer RESULT_VARIABLE code OUTPUT_VARIABLE said ERROR_VARIABLE errors)
+  string(REGEX REPLACE "^NCCL [0-9.]+\n" "" said "${said}")
+  if(NOT (code EQUAL 0 AND said STREQUAL "sorted\n")
+      AND NOT (code EQUAL 4 AND said MATCHES "^[^\n]*open: cudaGetDeviceCount[^\n]*is a driver installed[^\n]*\n$" AND errors STREQUAL ""))
+    message(FATAL_ERROR "exit code ${code}\n${said}${errors}")
+  endif()
+  # What cannot work is refused in a sentence.
+  function(expect_refusal sentence)
+    execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE said ERROR_VARIABLE said)
+    string(REGEX REPLACE "[ \n]+" " " said "${said}")
+    if(code EQUAL 0 OR NOT said MATCHES "${sentence}")
+      message(FATAL_ERROR "${ARGN}: exit code ${code}, '${sentence}' expected\n${said}")
+    endif()
+  endfunction()
+  expect_refusal("links belay::${mode}, whose kernels need sm_80 or newer, and is for sm_75"
+    ${configure} -B ${work_dir}/build -DCMAKE_CUDA_ARCHITECTURES=75)
+  expect_refusal("links belay::${mode},.* say project.NAME LANGUAGES CXX CUDA" ${configure} -B ${work_dir}/cxx -Dlanguages=CXX)
+  expect_refusal("say project.NAME LANGUAGES CXX CUDA" ${configure} -B ${work_dir}/none -Dlanguages=NONE)
+  expect_refusal("needs sm_80 or newer: set CMAKE_CUDA_ARCHITECTURES"
+    ${nvcc} -std=c++20 -arch=sm_75 -I${prefix}/include -ptx -o ${work_dir}/old.ptx ${devices}/cuda.cu)
 else()
   run(${CMAKE_COMMAND} -S ${project_dir} -B ${work_dir}/build -G ${generator} -DCMAKE_CXX_COMPILER=${cxx} -Dmode=${mode}
     -Dbelay_source_dir=${source_dir} -Dbelay_version=${version} -DCMAKE_PREFIX_PATH=${prefix})

@@ -176,7 +176,9 @@ int main() {
     std::printf("%s\n", problem.what());
     const std::string what = problem.what();
     return !has_device && problem.about().call == "open" && problem.about().rank == 3 &&
-                   what.find("rank 3: open: cuda") != std::string::npos && what.find("backend.cu:") != std::string::npos
+                   what.find("rank 3: open: cuda") != std::string::npos &&
+                   what.find("is a driver installed") != std::string::npos &&
+                   what.find("backend.cu:") != std::string::npos
                ? 0
                : 1;
   }

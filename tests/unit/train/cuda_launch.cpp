@@ -20,6 +20,7 @@
 #include "belay/train/launch.hpp"
 #include "belay/train/staged.hpp"
 #include "fakes/cuda/fake_api.hpp"
+#include "on_a_gpu/trainer.hpp"
 #include "unit/train/support/device_trainer.hpp"
 
 using namespace device_trainer;
@@ -188,4 +189,24 @@ TEST_CASE("what libraries take for each rank's kit is measured, told, and kept f
   const std::size_t others = 2 * ((1 << 16) + 2048) + 16'384;  // and findings, which no plan has
   CHECK_THROWS_AS(train_in(others + needed + costly_api::taken, told), belay::plan_refused);
   train_in(others + needed + 2 * costly_api::taken, told);
+}
+
+TEST_CASE("the trainer of an example has the same losses where one line names a device instead of the host") {
+  const auto losses_over = [](auto&& world) {
+    std::vector<double> out;
+    belay::launch(world, [&](auto& rank, auto& run) {
+      on_a_gpu::train(rank, run, 20, [&](std::size_t, double mean) { out.push_back(mean); });
+    });
+    return out;
+  };
+  const std::vector<double> expected = losses_over(belay::host::world(2));
+  REQUIRE(expected.size() == 20);
+  CHECK(expected[19] < expected[0]);
+  for (const fakes::device_options& how :
+       {fakes::device_options{fakes::work_order::late}, {fakes::work_order::random, 3}}) {
+    fakes::device_api api(how);
+    const std::vector<double> got = losses_over(belay::cuda::world(api, belay::host::world(2)));
+    REQUIRE(got.size() == expected.size());
+    for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i] == doctest::Approx(expected[i]).epsilon(1e-5));
+  }
 }

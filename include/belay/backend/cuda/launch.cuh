@@ -17,6 +17,14 @@
 #include "belay/kernel/pack.hpp"
 #include "belay/kernel/team.hpp"
 
+#if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ < 13
+#error "belay: the CUDA backend needs nvcc 13 or newer: name it by CMAKE_CUDA_COMPILER"
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error \
+    "belay: the CUDA backend needs sm_80 or newer: set CMAKE_CUDA_ARCHITECTURES, or nvcc's -arch=sm_NN, to your GPU's"
+#endif
+
 namespace belay::inline BELAY_ABI::cuda {
 
 /// The team of a row. The sixteen lanes of a sum lie in it, so that its order is that of the host.

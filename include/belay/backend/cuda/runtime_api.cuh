@@ -71,12 +71,14 @@ class runtime_api {
   [[nodiscard]] static bool succeeded(const status_type& got) noexcept {
     return got.runtime == cudaSuccess && got.products == CUBLAS_STATUS_SUCCESS;
   }
-  /// "cudaMalloc: cudaErrorMemoryAllocation, out of memory".
+  /// "cudaMalloc: cudaErrorMemoryAllocation, out of memory". Where there is no driver, CUDA says that it is too old.
   [[nodiscard]] static std::string text(const status_type& got) {
     const std::string call = std::string(got.call) + ": ";
     if (got.products != CUBLAS_STATUS_SUCCESS)
       return call + cublasGetStatusName(got.products) + ", " + cublasGetStatusString(got.products);
-    return call + cudaGetErrorName(got.runtime) + ", " + cudaGetErrorString(got.runtime);
+    const bool nobody = got.runtime == cudaErrorInsufficientDriver || got.runtime == cudaErrorNoDevice;
+    return call + cudaGetErrorName(got.runtime) + ", " + cudaGetErrorString(got.runtime) +
+           (nobody ? " (is a driver installed, and a GPU to be seen? nvidia-smi says)" : "");
   }
 
   /// Makes the device current for the calling thread. An error where there is no driver or no such device.
