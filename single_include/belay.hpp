@@ -7942,6 +7942,7 @@ class findings {
 //     access->change(values, [&](std::size_t first, std::span<float> piece) { ... });
 
 #include <mutex>
+#include <thread>
 
 namespace belay::inline BELAY_ABI {
 
@@ -7983,6 +7984,8 @@ class device_access final : public host_access {
 
   void copy(void* to, const void* from, std::size_t bytes, where at) const override {
     stream_event over;
+    if constexpr (requires(Stream & each) { each.open_device(at); })  // a thread that writes a file has none yet
+      if (std::this_thread::get_id() != maker_) stream_.open_device(at);
     {
       const std::lock_guard alone(queueing_);
       stream_.copy(to, from, bytes, at);
@@ -8011,6 +8014,7 @@ class device_access final : public host_access {
   mutable std::mutex queueing_, staging_;
   mutable Stream stream_;
   Pinned staged_;
+  std::thread::id maker_ = std::this_thread::get_id();
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -8036,7 +8040,6 @@ class device_access final : public host_access {
 //   compute.synchronize();
 
 #include <condition_variable>
-#include <thread>
 
 namespace belay::inline BELAY_ABI {
 

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <mutex>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -61,6 +62,8 @@ class device_access final : public host_access {
 
   void copy(void* to, const void* from, std::size_t bytes, where at) const override {
     stream_event over;
+    if constexpr (requires(Stream & each) { each.open_device(at); })  // a thread that writes a file has none yet
+      if (std::this_thread::get_id() != maker_) stream_.open_device(at);
     {
       const std::lock_guard alone(queueing_);
       stream_.copy(to, from, bytes, at);
@@ -89,6 +92,7 @@ class device_access final : public host_access {
   mutable std::mutex queueing_, staging_;
   mutable Stream stream_;
   Pinned staged_;
+  std::thread::id maker_ = std::this_thread::get_id();
 };
 
 }  // namespace belay::inline BELAY_ABI

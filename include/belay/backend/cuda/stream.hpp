@@ -72,6 +72,10 @@ class stream : public counted_stream {
     return stream(state_->on(), kind, state_->watch(), at);
   }
 
+  /// Makes the calling thread one of the stream's device: for one that is not the rank's, before it queues here. Throws
+  /// backend_error.
+  void open_device(where at = where::current()) const { state_->on().open(at); }
+
   /// Queues `work()`, as one thread of the device.
   template <std::invocable Work>
   void run(const Work& work) {
