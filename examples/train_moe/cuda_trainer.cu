@@ -19,7 +19,7 @@ void expect_cuda_device() {
 
 void run_cuda_session(prepared_run& prepared) {
   const options& run = prepared.line.run;
-  belay::cuda::runtime_api api;
+  belay::cuda::runtime_api api = runtime_for(run);
   const belay::host::world control(static_cast<int>(run.mesh.ranks()));
   const auto body = [&](auto& rank, auto& self) {
     if (run.dtype == belay::dtype::bf16) return run_rank_as<belay::bf16>(prepared, rank, self);

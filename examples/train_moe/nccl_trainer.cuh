@@ -27,7 +27,7 @@ extern template void run_rank_as<belay::bf16>(prepared_run&, nccl_rank&, nccl_ru
 /// Runs what was planned on every rank of `control`; each calls `begin` first.
 template <class Control>
 void launch_over_nccl(Control& control, prepared_run& prepared, void (*begin)()) {
-  belay::cuda::runtime_api api;
+  belay::cuda::runtime_api api = runtime_for(prepared.line.run);
   const belay::nccl::runtime_nccl nccl;
   const auto body = [&](auto& rank, auto& self) {
     if (!self.rehearsing()) begin();

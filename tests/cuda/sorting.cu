@@ -85,6 +85,7 @@ bool sorts_within_scratch(std::size_t some, std::size_t scratch_bytes) {
   auto* const numbers = reinterpret_cast<std::int32_t*>(memory.data());
   kit.each(some, belay::kernel::fill<std::int32_t>{numbers, 1});
   const bool fits = api_type::sort_bytes(some, limit) <= scratch_bytes;
+  if (api_type::sort_bytes(some, std::size_t{1} << 31) > api_type::scratch_for(some)) return false;
   try {
     kit.sort({numbers, {some}}, limit, {numbers + some, {some}});
     kit.stream().synchronize();
@@ -101,7 +102,7 @@ int main() {
   try {
     const belay::cuda::device<api_type> gpu(api);
     const bool all = is_same(gpu, keys) && is_same(gpu, 1) && is_same(gpu, 0) &&
-                     sorts_within_scratch(2'000'000, std::size_t{64} << 20) &&
+                     sorts_within_scratch(2'000'000, api_type::scratch_for(2'000'000)) &&
                      sorts_within_scratch(2'000'000, api_type::usual_scratch_bytes);
     std::printf("sorted by host and device: %s\n", all ? "alike" : "not alike");
     return all ? 0 : 1;

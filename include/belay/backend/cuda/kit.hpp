@@ -183,7 +183,7 @@ class kit {
                          needs,
                          "a sort of " + std::to_string(keys) + " keys needs " + std::to_string(needs) +
                              " bytes of scratch memory, and the kit has " + std::to_string(scratch_.size()) +
-                             ": make the Api with more, as runtime_api(device, scratch_bytes)",
+                             ": make the Api with more, as runtime_api(device, runtime_api::scratch_for(keys))",
                          {}});
   }
 

@@ -61,6 +61,11 @@ class runtime_api {
 
   /// What each rank's kernels other than products share of its device: sorts of some million keys.
   static constexpr std::size_t usual_scratch_bytes = std::size_t{16} << 20;
+  /// Enough of it for a sort of so many keys, known before there is a device, which has the exact `sort_bytes`.
+  [[nodiscard]] static constexpr std::size_t scratch_for(std::size_t keys) noexcept {
+    const std::size_t bytes = 24 * keys + (std::size_t{1} << 20);
+    return bytes > usual_scratch_bytes ? bytes : usual_scratch_bytes;
+  }
 
   /// Of the device with that number; `open` looks whether it is there. A kit over it sorts as many keys as fit into
   /// `scratch_bytes`, at some 16 bytes each, which are planned as workspace.
