@@ -67,6 +67,16 @@ struct network {
   void for_each_parameter(auto&& visit) { visit(first.weight), visit(second.weight); }
 };
 
+void forward_and_backward(const auto& scope, network& net, matrix x, matrix targets) {
+  auto h = belay::forward(scope, net.first, belay::constant(x));
+  auto b = belay::forward(scope, net.bend, h.out());
+  auto y = belay::forward(scope, net.second, b.out());
+  auto [loss, grad] = belay::squared_error(scope, y.out(), targets);
+  grad = std::move(y).backward(grad);
+  grad = std::move(b).backward(grad);
+  std::move(h).backward(grad);
+}
+
 // Calls `see(number, mean)` on rank 0 after each step.
 template <class Run>
 void train(auto& rank, Run& run, std::size_t steps, auto see) {
@@ -85,13 +95,7 @@ void train(auto& rank, Run& run, std::size_t steps, auto see) {
       for (std::size_t i = 0; i < y.size(); ++i) y[i] = sample(i / 4 * 16 + i % 4) + sample(i / 4 * 16 + 5);
     });
     belay::step step{run.engine(), store};
-    auto h = belay::forward(step, net.first, belay::constant(matrix{batch.data(), {32, 16}}));
-    auto b = belay::forward(step, net.bend, h.out());
-    auto y = belay::forward(step, net.second, b.out());
-    auto [loss, grad] = belay::squared_error(step, y.out(), matrix{targets.data(), {32, 4}});
-    grad = std::move(y).backward(grad);
-    grad = std::move(b).backward(grad);
-    std::move(h).backward(grad);
+    forward_and_backward(step, net, {batch.data(), {32, 16}}, {targets.data(), {32, 4}});
     auto outcome = std::move(step).commit(mesh, belay::samples{32 * std::size_t(rank.size())});
     if (auto* ok = belay::committed(outcome)) {
       run.report(*ok, [&](double mean) { see(number, mean); });
