@@ -101,13 +101,28 @@ std::uint64_t hash_of(Store& store, auto& layers, bool rehearsing) {
   return hash.value();
 }
 
-// The rest of a step after its frozen layers. (Handles live in a function of their own.)
-auto train_top(auto& step, auto& top, const auto& lower, matrix target) {
+// What frozen layers give, the last one's alone.
+auto observe_all(const auto& step, auto& base, matrix x) {
+  auto lower = belay::observe(step, base[0], x);
+  for (std::size_t i = 1; i < base.size(); ++i) lower = belay::observe(step, base[i], lower.out());
+  return lower;
+}
+
+// The rest of a step after its frozen layers. (Handles live in functions of their own, without loops around them.)
+auto train_top(const auto& step, auto& top, const auto& lower, matrix target) {
   belay::handle_store<decltype(belay::forward(step, top[0], lower.out()))> handles{top.size()};
   handles.keep(0, belay::forward(step, top[0], lower.out()));
   for (std::size_t i = 1; i < top.size(); ++i) handles.keep(i, belay::forward(step, top[i], handles.at(i - 1).out()));
   auto [loss, grad] = belay::squared_error(step, matrix(handles.at(top.size() - 1).out()), target);
   for (std::size_t i = top.size(); i-- > 0;) grad = handles.take(i).backward(grad);
+}
+
+auto train_once(auto& run, auto& store, const auto& mesh, auto& base, auto& top, const sizes& of, matrix x,
+                matrix target) {
+  belay::step step{run.engine(), store};
+  const auto lower = observe_all(step, base, x);
+  train_top(step, top, lower, target);
+  return std::move(step).commit(mesh, belay::samples{of.ranks * rows});
 }
 
 // Ranks of `launch` have `budget` bytes of their device each; `stage` divides what is trained and what is not.
@@ -134,11 +149,7 @@ void train(const Launch& launch, const sizes& of, found& out, std::size_t budget
     run.engine().kit().each(x.size(), constant{batch.data(), 1.0F});
     run.engine().kit().each(x.size(), constant{batch.data() + x.size(), 0.5F});
     for ([[maybe_unused]] auto number : run.steps(of.steps)) {
-      belay::step step{run.engine(), store};
-      auto lower = belay::observe(step, base[0], x);
-      for (std::size_t i = 1; i < base.size(); ++i) lower = belay::observe(step, base[i], lower.out());
-      train_top(step, top, lower, target);
-      auto outcome = std::move(step).commit(mesh, belay::samples{of.ranks * rows});
+      auto outcome = train_once(run, store, mesh, base, top, of, x, target);
       if (auto* ok = belay::committed(outcome)) {
         run.report(*ok, [&](double mean) { out.losses.push_back(mean); });
         optimizer.apply(std::move(*ok), {.learning_rate = 1e-3});

@@ -187,7 +187,7 @@ TEST_CASE(
   fakes::device_api told_again({.memory = 1 << 20});
   CHECK(stream_trials::running_out(told_again, [] { return false; }).find("told by later calls") != std::string::npos);
   std::size_t missed = 0;
-  for (const std::uint64_t wait : {1, 2, 3, 4}) {
+  for (std::uint64_t wait = 1; wait <= 4; ++wait) {
     fakes::forgetful_api forgets({.order = fakes::work_order::late}, fakes::forgets::one, wait);
     missed += stream_trials::recorded_again(forgets, std::chrono::seconds(20)).empty() ? 0 : 1;
   }

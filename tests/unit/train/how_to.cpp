@@ -126,6 +126,17 @@ TEST_CASE("a layer of one's own between two: the loss falls, and evaluations bet
     belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
     belay::adamw optimizer{store};
     const matrix inputs{batch.data(), {32, 16}}, wanted{targets.data(), {32, 4}};
+    const auto train_once = [&] {
+      belay::step step{run.engine(), store};
+      auto h = belay::forward(step, net.first, belay::constant(matrix{batch.data(), {32, 16}}));
+      auto b = belay::forward(step, net.bend, h.out());
+      auto y = belay::forward(step, net.second, b.out());
+      auto [loss, grad] = belay::squared_error(step, y.out(), matrix{targets.data(), {32, 4}});
+      grad = std::move(y).backward(grad);
+      grad = std::move(b).backward(grad);
+      std::move(h).backward(grad);
+      return std::move(step).commit(mesh, belay::samples{32});
+    };
     for (auto number : run.steps(100)) {
       if (run.every(100, number)) {
         const auto held_out = belay::evaluate(run, mesh, [&] {
@@ -136,15 +147,7 @@ TEST_CASE("a layer of one's own between two: the loss falls, and evaluations bet
         });
         run.report(held_out, [&](double mean) { held_out_losses.push_back(mean); });
       }
-      belay::step step{run.engine(), store};
-      auto h = belay::forward(step, net.first, belay::constant(matrix{batch.data(), {32, 16}}));
-      auto b = belay::forward(step, net.bend, h.out());
-      auto y = belay::forward(step, net.second, b.out());
-      auto [loss, grad] = belay::squared_error(step, y.out(), matrix{targets.data(), {32, 4}});
-      grad = std::move(y).backward(grad);
-      grad = std::move(b).backward(grad);
-      std::move(h).backward(grad);
-      auto outcome = std::move(step).commit(mesh, belay::samples{32});
+      auto outcome = train_once();
       if (const auto* why = belay::refused(outcome)) {
         if (rank.number() == 0) std::fprintf(stderr, "step %zu: %s\n", number, belay::text(*why).c_str());
         continue;
