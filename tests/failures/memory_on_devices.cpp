@@ -6,12 +6,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 #include <type_traits>
+#include <vector>
 
 #include "failures/support/frozen_base_model.hpp"
 #include "failures/support/offload_phases.hpp"
 #include "failures/support/on_fakes.hpp"
 #include "failures/support/on_host.hpp"
+#include "failures/support/symmetric_experts.hpp"
 
 using namespace failures;
 
@@ -60,4 +63,77 @@ TEST_CASE_TEMPLATE("cycles of offload and load leave the pinned memory of device
 TEST_CASE_TEMPLATE("what a phase forgets on a device is a named, signed difference in the transition's report", World,
                    on_one_device, on_device_each) {
   offload_phases::forget_a_cache(World{2, {work_order::late}}, [](bool holds) { CHECK(holds); });
+}
+
+TEST_CASE_TEMPLATE("experts of devices leave their symmetric memory empty with every step and every evaluation", World,
+                   on_one_device, on_device_each) {
+  using namespace symmetric_experts;
+  found host, out;
+  train(on_host{2}, {.steps = 8}, host);
+  train(World{2, {work_order::late}}, {.steps = 8}, out);
+  REQUIRE(out.losses.size() == 8);
+  CHECK(out.losses == host.losses);
+  CHECK(out.held_out == host.held_out);
+  CHECK(out.left == 0);
+  CHECK(out.other_live == 0);
+  CHECK(out.off_the_plan == 0);
+}
+TEST_CASE_TEMPLATE("experts of devices that lack room get it: their step comes again and has the bits of the host",
+                   World, on_one_device, on_device_each) {
+  using namespace symmetric_experts;
+  found enough, host;
+  train(on_host{2}, {.capacity = room_for_all}, enough);
+  train(on_host{2}, {.capacity = 5}, host);
+  CHECK(enough.begun == 6);
+  CHECK(host.begun > 6);
+  CHECK(host.losses == enough.losses);
+  for (const fakes::device_options& how : {fakes::device_options{work_order::late}, {work_order::random, 1}}) {
+    found out;
+    train(World{2, how}, {.capacity = 5}, out);
+    CHECK(out.begun == host.begun);
+    CHECK(out.room == host.room);
+    CHECK(out.losses == host.losses);
+    CHECK(out.held_out == host.held_out);
+    CHECK(out.left == 0);
+    CHECK(out.off_the_plan == 0);
+  }
+}
+TEST_CASE_TEMPLATE("an overflow of experts on a device that nobody turns into a vote commits wrong gradients", World,
+                   on_host, on_one_device) {
+  using namespace symmetric_experts;
+  found enough, out, roomy;
+  train(on_host{2}, {}, enough);
+  train(World{2}, {.what = slip::untold_overflow}, roomy);
+  train(World{2}, {.capacity = 5, .what = slip::untold_overflow}, out);
+  CHECK(roomy.losses == enough.losses);
+  CHECK(out.begun == 6);  // nothing came again
+  CHECK(out.room == 5);
+  CHECK(out.losses != enough.losses);
+}
+TEST_CASE_TEMPLATE("experts whose backward is forgotten on a device are named as on the host, or refused and reclaimed",
+                   World, on_host, on_one_device, on_device_each) {
+  using namespace symmetric_experts;
+  found out;
+  std::string said;
+  try {
+    train(World{2}, {.what = slip::forgotten_backward}, out);
+  } catch (const belay::open_obligations& open) {
+    said = open.what();
+  }
+  CHECK(out.losses.empty());
+  CHECK(out.left == 0);
+  const auto says = [&](const std::string& words) { return said.find(words) != std::string::npos; };
+  if constexpr (belay::checked(belay::check_level::local)) {
+    CHECK(says("saved activation of layer 1 'moe.1' (micro-batch 2, 1x6x8"));
+    CHECK(says("combined tokens of layer 1 'moe.1' (micro-batch 2, 6x8"));
+    CHECK(says("symmetric_experts.hpp:" + std::to_string(opening_line)));
+    CHECK(says("backward was never called"));
+    CHECK_FALSE(says("micro-batch 1"));
+    CHECK_FALSE(says("moe.0"));
+  } else {
+    CHECK(said == "");
+    CHECK(out.begun == 6);
+    CHECK(out.lost > 0);
+    CHECK(out.most_open == 4);  // the activation and its tokens, on both ranks
+  }
 }
