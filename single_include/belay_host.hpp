@@ -39944,12 +39944,13 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
                         {stage_in(divided, tier::device, options, at)}, options, at) {}
   /// Of several parts, each with a stage of its own; the model's order is theirs.
   template <lists_parameters... Parts>
-  requires(sizeof...(Parts) > 0)
-      parameter_store(Run& run, const Mesh& mesh, store_options options, held_parameters<Parts>... parts)
+    requires(sizeof...(Parts) > 0)
+  parameter_store(Run& run, const Mesh& mesh, store_options options, held_parameters<Parts>... parts)
       : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
                         {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
   template <lists_parameters... Parts>
-  requires(sizeof...(Parts) > 0) parameter_store(Run& run, const Mesh& mesh, held_parameters<Parts>... parts)
+    requires(sizeof...(Parts) > 0)
+  parameter_store(Run& run, const Mesh& mesh, held_parameters<Parts>... parts)
       : parameter_store(run, mesh, store_options{}, parts...) {}
   parameter_store(const parameter_store&) = delete;
   parameter_store& operator=(const parameter_store&) = delete;
@@ -39997,7 +39998,8 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     return committed_part{*this, std::move(reduced), squares};
   }
   template <class Divisor>
-  requires(!step_divisor<Divisor>) [[nodiscard]] committed_part finish(const Mesh&, const Divisor&, where) {
+    requires(!step_divisor<Divisor>)
+  [[nodiscard]] committed_part finish(const Mesh&, const Divisor&, where) {
     static_assert(is_step_divisor<Divisor>,
                   "belay: a step is divided by belay::samples{n} or belay::target_tokens{n} of the global batch, or by "
                   "belay::local_targets{n} of this rank, which the commit sums");
