@@ -8343,14 +8343,14 @@ BELAY_DECL void stream_arbiter::begin_call(arbitrated& call) {
   --running_;
   while (!call.granted_ && !open_) schedule(lock, called);
   call.sleeper_ = nullptr;
-  call_a_host();  // an exchange that has its turn may wait for what another one draws
+  if (!must_end(call)) call_a_host();  // an exchange waits for what another one draws
 }
 
 BELAY_DECL void stream_arbiter::end_call(arbitrated& call) noexcept {
   const std::lock_guard lock(mutex_);
-  ++running_;
+  ++running_;  // which draws itself once it waits
   call.granted_ = false;
-  call_a_host();
+  if (open_) call_a_host();
 }
 
 BELAY_DECL void stream_arbiter::await_turn(arbitrated& stream) {
@@ -11172,9 +11172,8 @@ struct dequantize {
 //
 // Gradient buckets. Gradients live in the buckets from the start: fixed memory, bound once, never copied. Every
 // backward contributes the parameters that it added to (`frame.add_to`, or `contributed` where layers use
-// `parameter.gradient()`). A bucket that has all micro-batches is reduced while the backward goes on; `finish` waits
-// for every bucket once and divides once. Optimizers take only what `finish` returns, so a gradient that was not
-// reduced, or not divided, cannot be applied.
+// `parameter.gradient()`). A bucket that has all micro-batches is reduced while the backward goes on. Optimizers take
+// only what `finish` returns, so a gradient that was not reduced, or not divided, cannot be applied.
 //
 //   belay::gradient_buckets<float, group> buckets{{{wte, 0}, {head, 0}}, {{world}}, 1 << 20, 4};  // 4 micro-batches
 //   buckets.bind(values, grads);
@@ -14769,7 +14768,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// launch has contributed the same, and has done the reductions. Throws usage_error outside of a step.
   void join(auto& stream, where at) {
     all_then(pending_, stream, at);
-    shares_.join(stream, at), copies_.join(stream, at);
+    shares_.join(stream, at);
+    copies_.join(stream, at);
   }
   [[nodiscard]] const contribution_map& contributions() const noexcept { return contributions_; }
   void recall(const contribution_map& recorded, where at) {
@@ -14778,7 +14778,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
     for (std::size_t p = 0; p < members_.size(); ++p)
       if (recorded.any(p)) contributors_[p].note_written();
     std::ranges::fill(open_, std::size_t{0});
-    shares_.recall(), copies_.recall();
+    shares_.recall();
+    copies_.recall();
     launched_ = open_.size();
   }
 

@@ -47,14 +47,14 @@ BELAY_DECL void stream_arbiter::begin_call(arbitrated& call) {
   --running_;
   while (!call.granted_ && !open_) schedule(lock, called);
   call.sleeper_ = nullptr;
-  call_a_host();  // an exchange that has its turn may wait for what another one draws
+  if (!must_end(call)) call_a_host();  // an exchange waits for what another one draws
 }
 
 BELAY_DECL void stream_arbiter::end_call(arbitrated& call) noexcept {
   const std::lock_guard lock(mutex_);
-  ++running_;
+  ++running_;  // which draws itself once it waits
   call.granted_ = false;
-  call_a_host();
+  if (open_) call_a_host();
 }
 
 BELAY_DECL void stream_arbiter::await_turn(arbitrated& stream) {

@@ -2,9 +2,8 @@
 //
 // Gradient buckets. Gradients live in the buckets from the start: fixed memory, bound once, never copied. Every
 // backward contributes the parameters that it added to (`frame.add_to`, or `contributed` where layers use
-// `parameter.gradient()`). A bucket that has all micro-batches is reduced while the backward goes on; `finish` waits
-// for every bucket once and divides once. Optimizers take only what `finish` returns, so a gradient that was not
-// reduced, or not divided, cannot be applied.
+// `parameter.gradient()`). A bucket that has all micro-batches is reduced while the backward goes on. Optimizers take
+// only what `finish` returns, so a gradient that was not reduced, or not divided, cannot be applied.
 //
 //   belay::gradient_buckets<float, group> buckets{{{wte, 0}, {head, 0}}, {{world}}, 1 << 20, 4};  // 4 micro-batches
 //   buckets.bind(values, grads);
@@ -17,7 +16,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -192,7 +190,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// launch has contributed the same, and has done the reductions. Throws usage_error outside of a step.
   void join(auto& stream, where at) {
     all_then(pending_, stream, at);
-    shares_.join(stream, at), copies_.join(stream, at);
+    shares_.join(stream, at);
+    copies_.join(stream, at);
   }
   [[nodiscard]] const contribution_map& contributions() const noexcept { return contributions_; }
   void recall(const contribution_map& recorded, where at) {
@@ -201,7 +200,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
     for (std::size_t p = 0; p < members_.size(); ++p)
       if (recorded.any(p)) contributors_[p].note_written();
     std::ranges::fill(open_, std::size_t{0});
-    shares_.recall(), copies_.recall();
+    shares_.recall();
+    copies_.recall();
     launched_ = open_.size();
   }
 

@@ -61,8 +61,9 @@ class device_kernels {
   [[nodiscard]] std::size_t sort_bytes(std::size_t keys, std::size_t) const noexcept {
     return keys * sort_bytes_of_key;
   }
-  status_type sort(stream_type on, std::span<std::byte>, belay::view<const std::int32_t, 1> keys, std::size_t limit,
-                   belay::view<std::int32_t, 1> places) {
+  status_type sort(stream_type on, std::span<std::byte> room, belay::view<const std::int32_t, 1> keys,
+                   std::size_t limit, belay::view<std::int32_t, 1> places) {
+    if (sort_bytes(keys.size(), limit) > room.size()) return {"sort: too little room"};
     return compute("sort", on, belay::kernel::sorted_places{keys, limit, places});
   }
   status_type select(stream_type on, std::span<std::byte>, belay::view<const std::int32_t, 1> values,

@@ -6,7 +6,6 @@
 // IWYU pragma: private, include "belay/backend/cuda/stream.hpp"
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -100,20 +99,13 @@ class forked_stream final : public captured_branch<Api> {
   forked_stream& operator=(const forked_stream&) = delete;
   ~forked_stream() { fork_.state()->on().remove_branch(*this); }
 
-  void prepare(where at) override { wait_until_idle(*fork_.state(), at); }
+  void prepare(where at) override { fork_.state()->synchronize(at); }  // nobody asks for its events then
   void fork(state_type& on, where at) override { fork_.fork(on, at); }
   [[nodiscard]] std::shared_ptr<captured_member<Api>> join(state_type& on, where at) override {
     using kept = std::vector<std::shared_ptr<const void>>;
     return std::make_shared<forked_member<Api>>(fork_.state(), fork_.join(on, at), kept());
   }
   void leave(const std::shared_ptr<captured_work>& made) noexcept override { fork_.leave(made); }
-
-  /// Returns when all that a stream was given is over: nobody asks for its events then. Throws what has failed of it.
-  static void wait_until_idle(state_type& of, where at) {
-    const std::uint64_t end = of.record(at);
-    static_cast<void>(of.wait_until(end, std::chrono::steady_clock::time_point::max(), at));
-    of.expect_done(end, at);
-  }
 
  private:
   captured_fork<Api> fork_;

@@ -141,7 +141,7 @@ class communication_order final : public completion_source,
   // As a branch of captures, of a rank that is alone: its thread queues itself what is captured.
   void prepare(where at) override {
     wait_until_queued(at);
-    forked_stream<Api>::wait_until_idle(*started_.state(), at);
+    started_.synchronize(at);
   }
   void fork(stream_state<Api>& on, where at) override {
     kept_.clear();

@@ -131,9 +131,11 @@ class kit {
   void sort(view<const std::int32_t, 1> keys, std::size_t limit, view<std::int32_t, 1> places) {
     if (keys.size() == 0) return;
     if (scratch_.empty()) return stream_.run(kernel::sorted_places{keys, limit, places});
-    if (const std::size_t needs = api().sort_bytes(keys.size(), limit); needs > scratch_.size())
-      refuse_sort(keys.size(), needs);
-    stream_.expect(api().sort(stream_.handle(), scratch_, keys, limit, places), "sort", keys.size() * 4, {});
+    const auto got = api().sort(stream_.handle(), scratch_, keys, limit, places);
+    if (!api().succeeded(got)) [[unlikely]]
+      if (const std::size_t needs = api().sort_bytes(keys.size(), limit); needs > scratch_.size())
+        refuse_sort(keys.size(), needs);
+    stream_.expect(got, "sort", keys.size() * 4, {});
   }
   void select(view<const std::int32_t, 1> values, view<std::int32_t, 1> positions, std::int64_t* count) {
     if (scratch_.empty()) return stream_.run(kernel::selected_positions{values, positions, count});

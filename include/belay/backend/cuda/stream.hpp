@@ -172,9 +172,7 @@ class stream : public counted_stream {
   }
   /// Returns when all work is over; throws what has failed of it.
   void synchronize(where at = where::current()) {
-    const std::uint64_t end = state_->record(at);
-    static_cast<void>(state_->wait_until(end, std::chrono::steady_clock::time_point::max(), at));
-    state_->expect_done(end, at);
+    state_->synchronize(at);
   }
 
   /// The same, and leaves what has failed to the next `synchronize`.

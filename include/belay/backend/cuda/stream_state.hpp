@@ -145,6 +145,12 @@ class stream_state final : public event_source, public device_places<Api> {
     bool reached = false;
     device_->expect(api().query(event_of(place), reached), "query", 0, at);
   }
+  /// Returns when all that was queued is over; throws what has failed of it.
+  void synchronize(where at) {
+    const std::uint64_t end = record(at);
+    static_cast<void>(wait_until(end, std::chrono::steady_clock::time_point::max(), at));
+    expect_done(end, at);
+  }
 
   /// The first is told to all who wait for an event from here on, also when the stream is closed.
   void fail(const backend_error& thrown) const noexcept {
