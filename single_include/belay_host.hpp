@@ -317,7 +317,7 @@ class compact_float {
     return static_cast<float>(a) == static_cast<float>(b);
   }
 
-  [[nodiscard]] BELAY_HD static constexpr compact_float max() noexcept {
+  [[nodiscard]] BELAY_HD static constexpr compact_float largest_finite() noexcept {
     return from_bits(static_cast<bits_type>(largest));
   }
 
@@ -1376,7 +1376,62 @@ namespace belay::inline BELAY_ABI {
 //   copies.wait(compute.record());                                          // later copies come after it
 //   if (copies.clock()->covers(released)) {}                                // so they may have the range
 
-#include <limits>
+// ---- belay/core/bounds.hpp
+//
+// The lesser and the greater of values, and the largest value of a type, under names that no header of others defines
+// as a macro: many a C header has a `min` and a `max` of its own, and Belay's headers come after any.
+//
+//   const std::size_t count = belay::lesser_of(left, belay::largest_value<std::int32_t> / size);
+
+#include <cfloat>
+
+namespace belay::inline BELAY_ABI {
+
+/// The lesser of two values; `a` where they are equal. A reference to one of them, as long-lived as it is.
+template <class T>
+[[nodiscard]] BELAY_HD constexpr const T& lesser_of(const T& a, const T& b) {
+  return b < a ? b : a;
+}
+
+/// The greater of two values; `a` where they are equal. A reference to one of them, as long-lived as it is.
+template <class T>
+[[nodiscard]] BELAY_HD constexpr const T& greater_of(const T& a, const T& b) {
+  return a < b ? b : a;
+}
+
+/// The least of some values, of which there is at least one.
+template <class T>
+[[nodiscard]] constexpr T lesser_of(std::initializer_list<T> values) {
+  T least = *values.begin();
+  for (const T& value : values) least = lesser_of(least, value);
+  return least;
+}
+
+/// The greatest of some values, of which there is at least one.
+template <class T>
+[[nodiscard]] constexpr T greater_of(std::initializer_list<T> values) {
+  T most = *values.begin();
+  for (const T& value : values) most = greater_of(most, value);
+  return most;
+}
+
+/// The largest finite value of an integer, of `float` or `double`, or of a duration or time point of `std::chrono`.
+template <class T>
+inline constexpr T largest_value = T(largest_value<typename T::duration>);
+template <class T>
+  requires(
+              requires { typename T::rep; } && !requires { typename T::clock; })
+inline constexpr T largest_value<T> = T(largest_value<typename T::rep>);
+template <std::unsigned_integral T>
+inline constexpr T largest_value<T> = static_cast<T>(-1);
+template <std::signed_integral T>
+inline constexpr T largest_value<T> = static_cast<T>(largest_value<std::make_unsigned_t<T>> / 2);
+template <>
+inline constexpr float largest_value<float> = FLT_MAX;
+template <>
+inline constexpr double largest_value<double> = DBL_MAX;
+
+}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -1444,7 +1499,7 @@ class stream_clock {
   [[nodiscard]] constexpr bool operator==(const stream_clock&) const noexcept = default;
 
  private:
-  static constexpr std::uint64_t latest = std::numeric_limits<std::uint64_t>::max();
+  static constexpr std::uint64_t latest = largest_value<std::uint64_t>;
   std::array<std::uint64_t, stream_kinds> places_{};
 };
 
@@ -1509,7 +1564,7 @@ class stream_event {
   /// and the `comm_error` of a stream that is stuck (device/stream_watch.hpp).
   void synchronize(where at = where::current()) const {
     if (source_ == nullptr) return;
-    static_cast<void>(source_->wait_until(place_, std::chrono::steady_clock::time_point::max(), at));
+    static_cast<void>(source_->wait_until(place_, largest_value<std::chrono::steady_clock::time_point>, at));
     source_->expect_done(place_, at);
   }
   /// The same, for so long: false where `deadline` has passed before.
@@ -1871,7 +1926,7 @@ struct start_order {
 namespace belay::inline BELAY_ABI {
 
 /// The most bytes an object can have: the difference of two pointers is signed.
-inline constexpr std::size_t largest_size = std::numeric_limits<std::size_t>::max() / 2;
+inline constexpr std::size_t largest_size = largest_value<std::size_t> / 2;
 
 /// A size that a caller gave, or that follows from one, is more than any memory holds. `what` names operation and
 /// argument. The refused call has written and allocated nothing.
@@ -3220,7 +3275,7 @@ enum class computes_on : std::uint8_t { host, device, own_device };
 
 /// The number of tiers, and a budget without a limit.
 inline constexpr std::size_t tier_count = 4;
-inline constexpr std::size_t unlimited_bytes = std::numeric_limits<std::size_t>::max();
+inline constexpr std::size_t unlimited_bytes = largest_value<std::size_t>;
 
 /// The name, as flags and plans have it: "device", "pinned", "host", "file".
 [[nodiscard]] constexpr const char* name(tier where) noexcept {
@@ -5713,8 +5768,8 @@ struct tensor_box {
 [[nodiscard]] inline tensor_box intersection(const tensor_box& a, const tensor_box& b) {
   tensor_box out;
   for (std::size_t d = 0; d < a.sides.size(); ++d) {
-    const std::size_t first = std::max(a.sides[d].first, b.sides[d].first);
-    out.sides.push_back({first, std::max(first, std::min(a.sides[d].end, b.sides[d].end))});
+    const std::size_t first = greater_of(a.sides[d].first, b.sides[d].first);
+    out.sides.push_back({first, greater_of(first, lesser_of(a.sides[d].end, b.sides[d].end))});
   }
   return out;
 }
@@ -5815,8 +5870,8 @@ class box_runs {
       if (place >= to) return;
       const std::size_t in_box = run * length_;
       std::size_t skip = first > in_box ? first - in_box : 0;
-      if (from > place) skip = std::max(skip, from - place);
-      const std::size_t stop = std::min({length_, end - in_box, to - place});
+      if (from > place) skip = greater_of(skip, from - place);
+      const std::size_t stop = lesser_of({length_, end - in_box, to - place});
       if (skip < stop) visit(place + skip, in_box + skip, stop - skip);
     }
   }
@@ -7143,7 +7198,7 @@ struct device_usage {
   };
   for (const auto& [purpose, bytes] : rows) {
     std::uint64_t most = 0;
-    for (const device_usage& each : ranks) most = std::max(most, each.*bytes);
+    for (const device_usage& each : ranks) most = greater_of(most, each.*bytes);
     if (bytes == &device_usage::planned && most == 0) continue;
     std::string line = "  ";
     line += purpose;
@@ -7964,9 +8019,9 @@ class host_access {
   /// Calls `visit(first, std::span<T>)` for the elements of `all`, piece by piece, and puts back what it leaves.
   template <class T, class Visit>
   void change(std::span<T> all, Visit&& visit, where at = where::current()) const {
-    std::vector<T> seen(std::min(all.size(), piece_bytes / sizeof(T)));
+    std::vector<T> seen(lesser_of(all.size(), piece_bytes / sizeof(T)));
     for (std::size_t first = 0; first < all.size(); first += seen.size()) {
-      const std::span<T> piece(seen.data(), std::min(seen.size(), all.size() - first));
+      const std::span<T> piece(seen.data(), lesser_of(seen.size(), all.size() - first));
       fetch(piece.data(), all.data() + first, piece.size_bytes(), at);
       visit(first, piece);
       place(all.data() + first, piece.data(), piece.size_bytes(), at);
@@ -7998,7 +8053,7 @@ class device_access final : public host_access {
   void fetch(void* to, const void* from, std::size_t bytes, where at) const override {
     const std::lock_guard alone(staging_);
     for (std::size_t first = 0; first < bytes; first += staged_.size_bytes()) {
-      const std::size_t part = std::min(staged_.size_bytes(), bytes - first);
+      const std::size_t part = lesser_of(staged_.size_bytes(), bytes - first);
       copy(staged_.data(), static_cast<const std::byte*>(from) + first, part, at);
       std::memcpy(static_cast<std::byte*>(to) + first, staged_.data(), part);
     }
@@ -8006,7 +8061,7 @@ class device_access final : public host_access {
   void place(void* to, const void* from, std::size_t bytes, where at) const override {
     const std::lock_guard alone(staging_);
     for (std::size_t first = 0; first < bytes; first += staged_.size_bytes()) {
-      const std::size_t part = std::min(staged_.size_bytes(), bytes - first);
+      const std::size_t part = lesser_of(staged_.size_bytes(), bytes - first);
       std::memcpy(staged_.data(), static_cast<const std::byte*>(from) + first, part);
       copy(static_cast<std::byte*>(to) + first, staged_.data(), part, at);
     }
@@ -8608,8 +8663,8 @@ class stream_patience {
     done_ = seen.done;
     if (now - since_ >= limit) return verdict::stuck;
     if (!watch_->failed()) return verdict::goes_on;
-    failed_at_ = std::min(failed_at_, now);
-    const auto most = waits ? limit : std::min<std::chrono::steady_clock::duration>(limit, grace);
+    failed_at_ = lesser_of(failed_at_, now);
+    const auto most = waits ? limit : lesser_of<std::chrono::steady_clock::duration>(limit, grace);
     return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
   }
   /// Throws unless the wait, of a rank's host or of its stream, goes on; `who()` says whose it is.
@@ -8632,7 +8687,7 @@ class stream_patience {
   const stream_watch* watch_;
   std::uint64_t done_ = 0;
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point failed_at_ = std::chrono::steady_clock::time_point::max();
+  std::chrono::steady_clock::time_point failed_at_ = largest_value<std::chrono::steady_clock::time_point>;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -8658,7 +8713,8 @@ class queue_stream::progress final : public event_source {
     }
     std::unique_lock lock(mutex_);
     const auto is_over = [&] { return over(place); };
-    if (deadline != std::chrono::steady_clock::time_point::max()) return changed_.wait_until(lock, deadline, is_over);
+    if (deadline != largest_value<std::chrono::steady_clock::time_point>)
+      return changed_.wait_until(lock, deadline, is_over);
     if (watch_ == nullptr) {
       changed_.wait(lock, is_over);
       return true;
@@ -8696,7 +8752,7 @@ class queue_stream::progress final : public event_source {
   // For those who may not throw: returns when `place` is over, and ends the program where the stream is stuck.
   void wait_or_end(std::uint64_t place) const noexcept {
     if (watch_ == nullptr || arbiter_ != nullptr)
-      return static_cast<void>(wait_until(place, std::chrono::steady_clock::time_point::max(), {}));
+      return static_cast<void>(wait_until(place, largest_value<std::chrono::steady_clock::time_point>, {}));
     std::unique_lock lock(mutex_);
     stream_patience mine(*watch_);
     while (!changed_.wait_for(lock, stream_patience::slice, [&] { return over(place); })) {
@@ -8826,7 +8882,8 @@ BELAY_DECL queue_stream::~queue_stream() {
 BELAY_DECL queue_stream::closure& queue_stream::next_slot() {
   // The place of the oldest: it is over before its slot is written.
   if (queued_ >= capacity)
-    static_cast<void>(progress_->wait_until(queued_ + 1 - capacity, std::chrono::steady_clock::time_point::max(), {}));
+    static_cast<void>(
+        progress_->wait_until(queued_ + 1 - capacity, largest_value<std::chrono::steady_clock::time_point>, {}));
   return ring_[queued_ % capacity];
 }
 
@@ -8855,7 +8912,7 @@ BELAY_DECL void queue_stream::cancel() noexcept {
 }
 
 BELAY_DECL void queue_stream::wait_until_idle(where at) const {
-  static_cast<void>(progress_->wait_until(queued_, std::chrono::steady_clock::time_point::max(), at));
+  static_cast<void>(progress_->wait_until(queued_, largest_value<std::chrono::steady_clock::time_point>, at));
 }
 
 BELAY_DECL void queue_stream::synchronize(where at) {
@@ -10248,8 +10305,9 @@ constexpr Count exclusive_scan(std::span<const Count> counts, std::span<Count> o
 /// slots[c] = the position of choice c when choices are sorted stably. On entry `next` holds the offsets of
 /// `exclusive_scan`; on return next[b] is the end of b's slots.
 template <std::integral Choice, std::integral Count>
-constexpr void assign_slots(std::span<const Choice> choices, std::span<Count> next, std::span<Count> slots) noexcept {
-  for (std::size_t c = 0; c < choices.size(); ++c) slots[c] = next[static_cast<std::size_t>(choices[c])]++;
+constexpr void assign_slots(std::span<const Choice> choices, std::span<Count> next,
+                            std::span<Count> positions) noexcept {
+  for (std::size_t c = 0; c < choices.size(); ++c) positions[c] = next[static_cast<std::size_t>(choices[c])]++;
 }
 
 /// out row r = in row index[r / repeat]. With `repeat` = k the index has one entry a token, and out k rows a token. An
@@ -11126,7 +11184,7 @@ struct quantize {
   BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
     const std::size_t first = block * quantize_block;
     const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
-    constexpr auto largest = static_cast<float>(Narrow::max());
+    constexpr auto largest = static_cast<float>(Narrow::largest_finite());
     const float scale = static_cast<float>(largest_magnitude(in + first, size)) / largest;
     // At least the smallest normal number, so that the inverse is finite, also for a block of zeros.
     const float used = scale > 0x1p-126f ? scale : 0x1p-126f;
@@ -11205,7 +11263,7 @@ namespace belay::inline BELAY_ABI {
 /// A checksum for each parameter, and the call after which it was taken.
 class gradient_checksums {
  public:
-  static constexpr std::size_t no_micro_batch = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t no_micro_batch = largest_value<std::size_t>;
 
   explicit gradient_checksums(std::size_t parameters) : taken_(parameters) {}
 
@@ -11586,7 +11644,7 @@ class bucket_layout {
   void place(bucket& b, even_shares& shares) {
     if (borrowed_) {
       std::reverse(b.members.begin(), b.members.end());  // they were found from the end of the memory
-      elements_ = std::max(elements_, b.first + b.count);
+      elements_ = greater_of(elements_, b.first + b.count);
     } else {
       b.first = elements_;
       for (std::size_t parameter : b.members) {
@@ -12123,7 +12181,7 @@ class wire_counts {
       std::vector<std::size_t> counts = bucket.counts;
       for (std::size_t r = 0; r < ranks && bucket.counts.empty(); ++r)
         counts.push_back(even_part(bucket.count, ranks, r).count);
-      if (ranks > 1) elements_ = std::max(elements_, bucket.count + ranks * *std::ranges::max_element(counts));
+      if (ranks > 1) elements_ = greater_of(elements_, bucket.count + ranks * *std::ranges::max_element(counts));
       received_.emplace_back(ranks, counts[static_cast<std::size_t>(layout_rank(families[bucket.family].group))]);
       sent_.push_back(std::move(counts));
     }
@@ -14669,7 +14727,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Values are then written by `initialise` or `fill` of the parameters; `begin` zeroes the gradients.
   void bind(std::span<T> values, std::span<gradient_type> gradients, where at = where::current()) {
     const std::size_t tail = layout_.gradient_elements() - layout_.elements();
-    const std::size_t own = gradients.size() - std::min(gradients.size(), tail);
+    const std::size_t own = gradients.size() - lesser_of(gradients.size(), tail);
     bind(bucket_memory<T>{tiered_memory<T>(values), tiered_memory<gradient_type>(gradients.first(own)),
                           gradients.subspan(own)},
          at);
@@ -15102,14 +15160,14 @@ struct expert_shape {
 /// Throws usage_error where rows are not counted in 31 bits, size_error where their slots are more than any memory
 /// holds.
 inline void expect_capacity(const expert_shape& shape, std::size_t rows, std::size_t element_bytes, where at) {
-  if (rows > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
+  if (rows > static_cast<std::size_t>(largest_value<std::int32_t>))
     throw usage_error("an expert capacity of " + std::to_string(rows) + " rows is beyond 2^31 - 1", at);
-  const checked_size slots = checked_size(rows) * shape.hidden * element_bytes * 3;  // a dispatch and its backward
+  const checked_size slot_bytes = checked_size(rows) * shape.hidden * element_bytes * 3;  // a dispatch and its backward
   const auto words = [&] {
     return "an expert capacity of " + std::to_string(rows) + " rows of " + std::to_string(shape.hidden) +
            " elements is";
   };
-  static_cast<void>(slots.value(words, at));
+  static_cast<void>(slot_bytes.value(words, at));
 }
 
 /// The rows that `owner` is sent, from `selections` [ranks, experts].
@@ -15627,7 +15685,7 @@ class rehearsal_watch {
   };
 
   enum class memory_kind { activations, elsewhere };
-  void report(memory_kind region, std::size_t byte) const noexcept {
+  void explain(memory_kind region, std::size_t byte) const noexcept {
     message text;
     text << "belay: a rehearsal touched memory, and has none: its tensors are addresses. ";
     if (region == memory_kind::activations)
@@ -15662,9 +15720,9 @@ class rehearsal_watch {
     const rehearsal_watch* const innermost = rehearsing_thread_.innermost;
     for (const rehearsal_watch* open = innermost; open != nullptr; open = open->outer_) {
       const std::size_t offset = address - reinterpret_cast<std::uintptr_t>(open->first_);
-      if (offset < open->bytes_) return open->report(memory_kind::activations, offset);
+      if (offset < open->bytes_) return open->explain(memory_kind::activations, offset);
     }
-    if (innermost != nullptr && code == SEGV_ACCERR) innermost->report(memory_kind::elsewhere, 0);
+    if (innermost != nullptr && code == SEGV_ACCERR) innermost->explain(memory_kind::elsewhere, 0);
   }
 
   static void pass_on(int number, siginfo_t* about, void* context) noexcept {
@@ -17378,15 +17436,15 @@ inline constexpr std::size_t non_temporal_from = std::size_t{24} << 20;
 /// Copies a token's row of x to each of its places.
 template <class T>
 struct push_tokens {
-  peer_slots<T> slots;
+  peer_slots<T> peers;
   const T* x;
   int non_temporal;  // whether the rows go around the caches: then `finish_non_temporal` follows
 
   BELAY_HD void operator()(std::size_t token) const {
-    const T* source = x + token * slots.hidden;
-    const std::size_t bytes = slots.hidden * sizeof(T);
-    for (std::size_t j = 0; j < slots.k; ++j) {
-      T* const row = slots.row(token, j);
+    const T* source = x + token * peers.hidden;
+    const std::size_t bytes = peers.hidden * sizeof(T);
+    for (std::size_t j = 0; j < peers.k; ++j) {
+      T* const row = peers.row(token, j);
       if (row == nullptr) continue;
       if (non_temporal != 0)
         kernel::copy_non_temporal(row, source, bytes);
@@ -17434,45 +17492,45 @@ BELAY_HD inline void add_rows(T* target, const Row* rows, std::size_t hidden, su
 
 /// Sums the rows of a token's choices into `target`, each as `row_of(row, j)`; zeroes it where there is none.
 template <class Target, class T, class RowOf>
-BELAY_HD inline void sum_token(Target* target, const peer_slots<T>& slots, std::size_t token, const RowOf& row_of) {
+BELAY_HD inline void sum_token(Target* target, const peer_slots<T>& peers, std::size_t token, const RowOf& row_of) {
   using row_type = decltype(row_of(static_cast<const T*>(nullptr), std::size_t{}));
   constexpr std::size_t pass = 4;
   row_type rows[pass];
   std::size_t count = 0;
   summing how = summing::begins;
-  for (std::size_t j = 0; j < slots.k; ++j) {
-    const T* const row = slots.row(token, j);
+  for (std::size_t j = 0; j < peers.k; ++j) {
+    const T* const row = peers.row(token, j);
     if (row == nullptr) continue;
     rows[count++] = row_of(row, j);
     if (count < pass) continue;
-    add_rows<pass>(target, rows, slots.hidden, how);
+    add_rows<pass>(target, rows, peers.hidden, how);
     how = summing::goes_on;
     count = 0;
   }
   const row_type* left = rows;
   if (count >= 2) {
-    add_rows<2>(target, left, slots.hidden, how);
+    add_rows<2>(target, left, peers.hidden, how);
     how = summing::goes_on;
     left += 2;
     count -= 2;
   }
   if (count == 1) {
-    add_rows<1>(target, left, slots.hidden, how);
+    add_rows<1>(target, left, peers.hidden, how);
     how = summing::goes_on;
   }
-  if (how == summing::begins) std::memset(target, 0, slots.hidden * sizeof(Target));
+  if (how == summing::begins) std::memset(target, 0, peers.hidden * sizeof(Target));
 }
 
 /// y = sum_j weight_j * row_j; y may be wider.
 template <class T, class Target = T>
 struct pull_weighted {
-  peer_slots<T> slots;
+  peer_slots<T> peers;
   const compute_type_t<T>* weights;
   Target* y;
 
   BELAY_HD void operator()(std::size_t token) const {
-    sum_token(y + token * slots.hidden, slots, token, [this, token](const T* row, std::size_t j) {
-      return weighted_row<T>{row, weights[token * slots.k + j]};
+    sum_token(y + token * peers.hidden, peers, token, [this, token](const T* row, std::size_t j) {
+      return weighted_row<T>{row, weights[token * peers.k + j]};
     });
   }
 };
@@ -17483,19 +17541,19 @@ template <class T, class Dy = T>
 struct exchange_gradients {
   using number = compute_type_t<T>;
 
-  peer_slots<T> slots;
+  peer_slots<T> peers;
   const number* weights;
   const Dy* dy;
   number* dweights;
 
   BELAY_HD void operator()(std::size_t token) const {
-    const std::size_t hidden = slots.hidden;
+    const std::size_t hidden = peers.hidden;
     const Dy* __restrict gradient = dy + token * hidden;
-    for (std::size_t j = 0; j < slots.k; ++j) {
-      T* __restrict row = slots.row(token, j);
+    for (std::size_t j = 0; j < peers.k; ++j) {
+      T* __restrict row = peers.row(token, j);
       number total = 0;
       if (row != nullptr) {
-        const number weight = weights[token * slots.k + j];
+        const number weight = weights[token * peers.k + j];
         // A fixed number of partial sums vectorises without allowing the compiler to reorder sums.
         constexpr std::size_t sums = 16;
         number partial[sums] = {};
@@ -17514,7 +17572,7 @@ struct exchange_gradients {
         }
         for (std::size_t lane = 0; lane < sums; ++lane) total += partial[lane];
       }
-      dweights[token * slots.k + j] = total;
+      dweights[token * peers.k + j] = total;
     }
   }
 };
@@ -17522,11 +17580,11 @@ struct exchange_gradients {
 /// dx = sum_j row_j; dx may be wider.
 template <class T, class Target = T>
 struct pull_sum {
-  peer_slots<T> slots;
+  peer_slots<T> peers;
   Target* dx;
 
   BELAY_HD void operator()(std::size_t token) const {
-    sum_token(dx + token * slots.hidden, slots, token, [](const T* row, std::size_t) { return plain_row<T>{row}; });
+    sum_token(dx + token * peers.hidden, peers, token, [](const T* row, std::size_t) { return plain_row<T>{row}; });
   }
 };
 
@@ -17605,7 +17663,7 @@ void dispatch_here(Frame& frame, const Dispatch& of) {
 namespace belay::inline BELAY_ABI {
 
 /// Which places of rows a dispatch has in the end: of slots, or of a rank's packed rows.
-enum class places_of : std::uint8_t { slots, packed_rows };
+enum class places_of : std::uint8_t { expert_slots, packed_rows };
 
 /// A choice's place among its rank's rows, in the order of experts, and that in the slot of its expert, `shifts`
 /// [experts] further on: the latter is kept of slots, the former of packed rows. Where that of the slot is beyond the
@@ -17622,7 +17680,7 @@ struct fitted_places {
     const std::int64_t place = std::int64_t{places[i]} + shifts[choices[i]];
     if (place >= static_cast<std::int64_t>(capacity))
       places[i] = no_place;
-    else if constexpr (Which == places_of::slots)
+    else if constexpr (Which == places_of::expert_slots)
       places[i] = static_cast<std::int32_t>(place);
   }
 };
@@ -17631,7 +17689,7 @@ struct fitted_places {
 struct addressed_peers {
   /// Places are those of slots.
   static constexpr bool addressed = true;
-  using places_type = fitted_places<places_of::slots>;
+  using places_type = fitted_places<places_of::expert_slots>;
 
   /// Rows that were written to slots are there.
   template <class Calls>
@@ -18111,7 +18169,7 @@ class row_moves {
   /// This rank's rows of `x` to their places.
   void push(const rows_type& rows, const T* x) {
     const bool large = shape_.ranks * rows.places.size() * shape_.hidden * sizeof(T) >= non_temporal_from;
-    for_each_token(push_tokens<T>{slots(rows), x, large ? 1 : 0}, rows.routed.rows);
+    for_each_token(push_tokens<T>{slots_of_peers(rows), x, large ? 1 : 0}, rows.routed.rows);
     if (large) kernel::finish_non_temporal();
   }
   /// This rank's rows, from its mirrors to their owners' slots.
@@ -18141,7 +18199,7 @@ class row_moves {
     }
   }
 
-  [[nodiscard]] peer_slots<T> slots(const rows_type& rows) {
+  [[nodiscard]] peer_slots<T> slots_of_peers(const rows_type& rows) {
     for (std::size_t peer = 0; peer < shape_.ranks; ++peer)
       bases_[peer] = reinterpret_cast<T*>(rows.heap->base(static_cast<int>(peer)) + rows.first_byte);
     return {bases_.data(), rows.routed.choices.data(), rows.places.data(), shape_.k, shape_.hidden, shape_.local()};
@@ -18440,7 +18498,7 @@ class expert_exchange {
     const auto move = [moves = moves_.get(), now = moved(state, state.outputs), y = y.data(), at](const auto& group) {
       moves->give_rows(now);
       moves->synchronize(group, now, at);
-      for_each_token(pull_weighted<T, Y>{moves->slots(now), now.routed.weights.data(), y}, now.routed.rows);
+      for_each_token(pull_weighted<T, Y>{moves->slots_of_peers(now), now.routed.weights.data(), y}, now.routed.rows);
     };
     const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
       const pulled_rows<T, Y> pulled{rows, state.routed.weights.data(), y.data()};
@@ -18467,7 +18525,7 @@ class expert_exchange {
     const auto move = [moves = moves_.get(), now = moved(state, state.outputs), dy = dy.data(),
                        dweights = dweights.data(), at](const auto& group) {
       const auto weights = now.routed.weights.data();
-      for_each_token(exchange_gradients<T, Dy>{moves->slots(now), weights, dy, dweights}, now.routed.rows);
+      for_each_token(exchange_gradients<T, Dy>{moves->slots_of_peers(now), weights, dy, dweights}, now.routed.rows);
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
@@ -18486,7 +18544,7 @@ class expert_exchange {
                        at](const auto& group) {
       moves->give_rows(now);
       moves->synchronize(group, now, at);
-      for_each_token(pull_sum<T, Dx>{moves->slots(now), dx}, now.routed.rows);
+      for_each_token(pull_sum<T, Dx>{moves->slots_of_peers(now), dx}, now.routed.rows);
     };
     const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
       return after_peers<pulled_rows<T, Dx>, Peers>{{rows, nullptr, dx.data()}, state.routed.rows, peers, at};
@@ -19105,10 +19163,10 @@ class slot_ring {
   slot_ring() = default;
   /// `memory` is divided into `slots` of equal size, rounded down to `alignment` bytes, a power of two, which divides
   /// the address too. With `poisoned`, the stream that takes a slot first overwrites it.
-  slot_ring(std::span<std::byte> memory, std::size_t slots, std::size_t alignment = 64,
+  slot_ring(std::span<std::byte> memory, std::size_t slot_count, std::size_t alignment = 64,
             slot_contents found = slot_contents::kept)
-      : memory_(memory), slots_(slots), found_(found) {
-    bytes_ = slots == 0 ? 0 : memory.size() / slots / alignment * alignment;
+      : memory_(memory), slots_(slot_count), found_(found) {
+    bytes_ = slot_count == 0 ? 0 : memory.size() / slot_count / alignment * alignment;
   }
 
   /// The next slot, once later work of `stream` waits for what held it. Throws usage_error where all are held: as many
@@ -19139,7 +19197,7 @@ class slot_ring {
   }
   /// The number of the slot that `acquire` gives next, from 0.
   [[nodiscard]] std::size_t next() const noexcept { return slots_.empty() ? 0 : acquired_ % slots_.size(); }
-  [[nodiscard]] std::size_t slots() const noexcept { return slots_.size(); }
+  [[nodiscard]] std::size_t slot_count() const noexcept { return slots_.size(); }
   [[nodiscard]] std::size_t slot_bytes() const noexcept { return bytes_; }
   /// Slots that were taken and not given back.
   [[nodiscard]] std::size_t held() const noexcept { return static_cast<std::size_t>(acquired_ - released_); }
@@ -19473,13 +19531,13 @@ class file_transfer {
 class file_transfers {
  public:
   /// What a block device takes at least, or 1 where the file is buffered, is `granularity`.
-  file_transfers(std::string directory, int descriptor, std::size_t slots, std::size_t granularity)
+  file_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
       : directory_(std::make_shared<const std::string>(std::move(directory))),
         descriptor_(descriptor),
         granularity_(granularity),
-        slots_(slots) {
-    free_.reserve(slots);
-    for (std::size_t i = slots; i-- > 0;) free_.push_back(i);
+        slots_(slot_count) {
+    free_.reserve(slot_count);
+    for (std::size_t i = slot_count; i-- > 0;) free_.push_back(i);
   }
   file_transfers(const file_transfers&) = delete;
   file_transfers& operator=(const file_transfers&) = delete;
@@ -19490,7 +19548,7 @@ class file_transfers {
     return {*this, directory_, {operation, descriptor_, address, bytes, offset}};
   }
 
-  [[nodiscard]] std::size_t slots() const noexcept { return slots_.size(); }
+  [[nodiscard]] std::size_t slot_count() const noexcept { return slots_.size(); }
   [[nodiscard]] std::uint64_t waits_for_slot() const noexcept { return waits_.load(std::memory_order_relaxed); }
 
  protected:
@@ -19509,7 +19567,7 @@ class file_transfers {
     transfer_call call = it.transfer->call_;
     call.address += it.done;
     call.offset += it.done;
-    call.bytes = std::min(call.bytes - it.done, most);
+    call.bytes = lesser_of(call.bytes - it.done, most);
     return call;
   }
 
@@ -19519,7 +19577,7 @@ class file_transfers {
     if (result < 0) return finish(index, fault_of(static_cast<int>(-result)), static_cast<int>(-result));
     progress& it = slots_[index];
     const std::size_t rest = it.transfer->call_.bytes - it.done;
-    const std::size_t moved = std::min(static_cast<std::size_t>(result), rest);
+    const std::size_t moved = lesser_of(static_cast<std::size_t>(result), rest);
     // A direct call begins at a whole block: what was moved of one is moved again.
     const std::size_t kept = moved == rest ? moved : moved - moved % granularity_;
     it.done += kept;
@@ -19681,9 +19739,9 @@ template <transfer_ring Ring>
 class ring_transfers final : public file_transfers {
  public:
   /// `refusal()` says why there is no ring, or is "".
-  ring_transfers(std::string directory, int descriptor, std::size_t slots, std::size_t granularity)
-      : file_transfers(std::move(directory), descriptor, slots, granularity),
-        refusal_(ring_.open(static_cast<unsigned>(slots))) {}
+  ring_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
+      : file_transfers(std::move(directory), descriptor, slot_count, granularity),
+        refusal_(ring_.open(static_cast<unsigned>(slot_count))) {}
   ~ring_transfers() override { drain(); }
 
   [[nodiscard]] const std::string& refusal() const noexcept { return refusal_; }
@@ -19755,18 +19813,18 @@ class streamed_layout {
   streamed_layout() = default;
   /// `alignment` is that of the file's medium; a slot has `piece` bytes at most, rounded up to it.
   streamed_layout(std::size_t alignment, std::size_t piece) noexcept
-      : alignment_(alignment), piece_(rounded(std::max(piece, alignment))) {}
+      : alignment_(alignment), piece_(rounded(greater_of(piece, alignment))) {}
 
   [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
   /// Of a file that holds `bytes`.
   [[nodiscard]] std::size_t file_bytes(std::size_t bytes) const noexcept { return rounded(bytes); }
-  [[nodiscard]] std::size_t slot_bytes(std::size_t bytes) const noexcept { return std::min(piece_, rounded(bytes)); }
-  [[nodiscard]] std::size_t slots(std::size_t bytes) const noexcept {
-    return bytes == 0 ? 0 : std::min(most_slots, (rounded(bytes) - 1) / slot_bytes(bytes) + 1);
+  [[nodiscard]] std::size_t slot_bytes(std::size_t bytes) const noexcept { return lesser_of(piece_, rounded(bytes)); }
+  [[nodiscard]] std::size_t slot_count(std::size_t bytes) const noexcept {
+    return bytes == 0 ? 0 : lesser_of(most_slots, (rounded(bytes) - 1) / slot_bytes(bytes) + 1);
   }
   /// The ring, with room to align its first slot.
   [[nodiscard]] std::size_t ring_bytes(std::size_t bytes) const noexcept {
-    return bytes == 0 ? 0 : slots(bytes) * slot_bytes(bytes) + alignment_;
+    return bytes == 0 ? 0 : slot_count(bytes) * slot_bytes(bytes) + alignment_;
   }
   /// A ring for files of any size.
   [[nodiscard]] std::size_t whole_ring_bytes() const noexcept { return most_slots * piece_ + alignment_; }
@@ -19836,7 +19894,6 @@ namespace belay::inline BELAY_ABI {
 
 #include <cerrno>
 #include <cstdint>
-#include <limits>
 #include <string>
 
 namespace belay::inline BELAY_ABI {
@@ -19913,7 +19970,7 @@ class liburing_ring {
   }
 
  private:
-  static constexpr std::uint64_t withdrawn = std::numeric_limits<std::uint64_t>::max();
+  static constexpr std::uint64_t withdrawn = largest_value<std::uint64_t>;
 
   [[nodiscard]] transfer_completion take(io_uring_cqe* entry) noexcept {
     const transfer_completion over{entry->user_data, entry->res};
@@ -20019,9 +20076,9 @@ template <tier_file_calls Calls>
 class thread_transfers final : public file_transfers {
  public:
   /// Throws std::system_error where the machine has no thread left.
-  thread_transfers(std::string directory, int descriptor, std::size_t slots, std::size_t granularity)
-      : file_transfers(std::move(directory), descriptor, slots, granularity),
-        queue_(slots),
+  thread_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
+      : file_transfers(std::move(directory), descriptor, slot_count, granularity),
+        queue_(slot_count),
         thread_([this] { serve(); }) {}
   ~thread_transfers() override {
     drain();
@@ -20214,13 +20271,13 @@ class tier_file {
   /// A file of `bytes`, a multiple of the alignment, which are taken on the medium now and read as zeros; as many as
   /// `slots` transfers are under way at once. Throws tier_file_error where the directory is missing or full, or a ring
   /// was asked for and is refused.
-  tier_file(const std::string& directory, std::size_t bytes, std::size_t slots, file_access way = file_access::best,
-            where at = where::current())
+  tier_file(const std::string& directory, std::size_t bytes, std::size_t slot_count,
+            file_access way = file_access::best, where at = where::current())
       : file_(directory, bytes, at), bytes_(bytes) {
-    if (slots == 0 || slots > most_slots)
-      throw usage_error("a tier file has from 1 to 1024 transfers under way, not " + std::to_string(slots), at);
+    if (slot_count == 0 || slot_count > most_slots)
+      throw usage_error("a tier file has from 1 to 1024 transfers under way, not " + std::to_string(slot_count), at);
     static_cast<file_medium&>(access_) = file_.medium();
-    start(slots, way, at);
+    start(slot_count, way, at);
   }
   tier_file(tier_file&&) noexcept = default;
   tier_file& operator=(tier_file&&) = delete;  // it would close a file that is still written to
@@ -20242,7 +20299,7 @@ class tier_file {
 
   /// Bytes, transfers at a time, the folder, and how transfers go.
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
-  [[nodiscard]] std::size_t slots() const noexcept { return transfers_->slots(); }
+  [[nodiscard]] std::size_t slot_count() const noexcept { return transfers_->slot_count(); }
   [[nodiscard]] const std::string& directory() const noexcept { return file_.directory(); }
   [[nodiscard]] const tier_file_access& access() const noexcept { return access_; }
   /// A power of two, in bytes.
@@ -20251,12 +20308,12 @@ class tier_file {
   [[nodiscard]] std::uint64_t waits_for_slot() const noexcept { return transfers_->waits_for_slot(); }
 
  private:
-  void start(std::size_t slots, file_access way, where at) {
+  void start(std::size_t slot_count, file_access way, where at) {
     // A direct file is moved by whole blocks, a buffered one by bytes.
     const std::size_t granularity = access_.direct ? access_.alignment : 1;
     if (way != file_access::thread) {
-      auto ring =
-          std::make_unique<ring_transfers<typename Calls::ring>>(directory(), file_.descriptor(), slots, granularity);
+      auto ring = std::make_unique<ring_transfers<typename Calls::ring>>(directory(), file_.descriptor(), slot_count,
+                                                                         granularity);
       if (ring->refusal().empty()) {
         access_.way = file_access::ring;
         transfers_ = std::move(ring);
@@ -20266,7 +20323,7 @@ class tier_file {
       access_.why_thread = ring->refusal();
     }
     try {
-      transfers_ = std::make_unique<thread_transfers<Calls>>(directory(), file_.descriptor(), slots, granularity);
+      transfers_ = std::make_unique<thread_transfers<Calls>>(directory(), file_.descriptor(), slot_count, granularity);
     } catch (const std::system_error& problem) {
       refuse_start(problem.code().value(), " (for its thread)", at);
     }
@@ -20297,13 +20354,13 @@ class streamed_file {
   streamed_file(const file_memory& where_it_is, std::size_t bytes, const streamed_layout& sizes,
                 std::span<std::byte> ring, where at = where::current())
       : alignment_(sizes.alignment()),
-        under_way_(sizes.slots(bytes)),
-        file_(where_it_is.folder, sizes.file_bytes(bytes), sizes.slots(bytes), where_it_is.access, at) {
-    const std::size_t slots = sizes.slots(bytes), all = slots * sizes.slot_bytes(bytes);
+        under_way_(sizes.slot_count(bytes)),
+        file_(where_it_is.folder, sizes.file_bytes(bytes), sizes.slot_count(bytes), where_it_is.access, at) {
+    const std::size_t slot_count = sizes.slot_count(bytes), all = slot_count * sizes.slot_bytes(bytes);
     void* first = ring.data();
     std::size_t room = ring.size();
     first = std::align(alignment_, all, first, room);
-    ring_ = slot_ring({static_cast<std::byte*>(first), all}, slots, alignment_);
+    ring_ = slot_ring({static_cast<std::byte*>(first), all}, slot_count, alignment_);
   }
 
   /// What is read and written, pieces aside, lies on a device, which addresses the ring too.
@@ -20337,7 +20394,7 @@ class streamed_file {
     await_writes(reading_);
     started_ = taken_.first = taken_.last = reading_.first;
     taken_turn_ = turn_;
-    for (std::size_t i = 0; i < ring_.slots(); ++i) start_read();
+    for (std::size_t i = 0; i < ring_.slot_count(); ++i) start_read();
   }
   void get(void* to, std::uint64_t first, std::size_t bytes) {
     get_pieces(first, bytes, [this, to](std::size_t done, const std::byte* piece, std::size_t count) {
@@ -20349,7 +20406,7 @@ class streamed_file {
   void get_pieces(std::uint64_t first, std::size_t bytes, Visit&& visit) {
     for (std::size_t done = 0; done < bytes;) {
       while (first >= taken_.last) take_piece();
-      const std::size_t count = std::min<std::uint64_t>(bytes - done, taken_.last - first);
+      const std::size_t count = lesser_of<std::uint64_t>(bytes - done, taken_.last - first);
       visit(done, taken_slot_ + (first - taken_.first), count);
       done += count, first += count;
     }
@@ -20365,7 +20422,7 @@ class streamed_file {
   void put(std::uint64_t first, const void* from, std::size_t bytes) {
     for (auto* byte = static_cast<const std::byte*>(from); bytes > 0;) {
       while (first >= filled_.last) next_piece();
-      const std::size_t count = std::min<std::uint64_t>(bytes, filled_.last - first);
+      const std::size_t count = lesser_of<std::uint64_t>(bytes, filled_.last - first);
       copy(ring_.slot(filled_slot_).data() + (first - filled_.first), byte, count);
       byte += count, first += count, bytes -= count;
     }
@@ -20382,10 +20439,10 @@ class streamed_file {
     settle(at);
     const range all{first, first + bytes};
     for (std::uint64_t begin = down(first); bytes > 0 && begin < all.last; begin += ring_.slot_bytes()) {
-      const std::uint64_t end = std::min<std::uint64_t>(begin + ring_.slot_bytes(), up(all.last));
+      const std::uint64_t end = lesser_of<std::uint64_t>(begin + ring_.slot_bytes(), up(all.last));
       const std::span<std::byte> piece = ring_.slot(0).first(static_cast<std::size_t>(end - begin));
       file_.start_read(begin, piece, at).wait(at);
-      const std::uint64_t from = std::max(begin, all.first), to = std::min(end, all.last);
+      const std::uint64_t from = greater_of(begin, all.first), to = lesser_of(end, all.last);
       visit(static_cast<std::size_t>(from - first),
             piece.subspan(static_cast<std::size_t>(from - begin), static_cast<std::size_t>(to - from)));
       file_.start_write(begin, piece, at).wait(at);
@@ -20422,7 +20479,7 @@ class streamed_file {
   }
   [[nodiscard]] std::uint64_t down(std::uint64_t byte) const noexcept { return byte / alignment_ * alignment_; }
   [[nodiscard]] std::uint64_t up(std::uint64_t byte) const noexcept { return down(byte + alignment_ - 1); }
-  [[nodiscard]] std::size_t next_slot() noexcept { return turn_++ % ring_.slots(); }
+  [[nodiscard]] std::size_t next_slot() noexcept { return turn_++ % ring_.slot_count(); }
 
   void await_writes(range in) {
     for (transfer& each : under_way_) {
@@ -20442,21 +20499,21 @@ class streamed_file {
     if (started_ >= reading_.last) return;
     const std::size_t slot = next_slot();
     await_slot(slot);
-    const std::uint64_t count = std::min<std::uint64_t>(ring_.slot_bytes(), reading_.last - started_);
+    const std::uint64_t count = lesser_of<std::uint64_t>(ring_.slot_bytes(), reading_.last - started_);
     under_way_[slot].moves = file_.start_read(started_, ring_.slot(slot).first(static_cast<std::size_t>(count)), at_);
     started_ += count;
   }
   void take_piece() {
     if (taken_.last > reading_.first) start_read();  // into the slot that was taken before
-    const std::size_t slot = taken_turn_++ % ring_.slots();
+    const std::size_t slot = taken_turn_++ % ring_.slot_count();
     under_way_[slot].moves.wait(at_);
-    taken_ = {taken_.last, std::min<std::uint64_t>(taken_.last + ring_.slot_bytes(), reading_.last)};
+    taken_ = {taken_.last, lesser_of<std::uint64_t>(taken_.last + ring_.slot_bytes(), reading_.last)};
     taken_slot_ = ring_.slot(slot).data();
   }
 
   void next_piece() {
     write_piece();
-    filled_ = {filled_.last, std::min<std::uint64_t>(filled_.last + ring_.slot_bytes(), up(writing_.last))};
+    filled_ = {filled_.last, lesser_of<std::uint64_t>(filled_.last + ring_.slot_bytes(), up(writing_.last))};
     filled_slot_ = next_slot();
     await_slot(filled_slot_);
     // What lies beside the range in its first and in its last block.
@@ -22374,7 +22431,7 @@ class handle_store {
  public:
   handle_store() = default;
   /// So many slots, empty.
-  explicit handle_store(std::size_t slots) : slots_(slots) {}
+  explicit handle_store(std::size_t slot_count) : slots_(slot_count) {}
   handle_store(handle_store&&) noexcept = default;
   handle_store& operator=(handle_store&&) = delete;  // it would lose the handles of the left side
   ~handle_store() = default;
@@ -23453,7 +23510,7 @@ class prover {
 
   static constexpr std::uint8_t bit(std::size_t end) { return static_cast<std::uint8_t>(1U << end); }
 
-  constexpr void report(fault found) {
+  constexpr void note(fault found) {
     switch (class_of(found.kind)) {
       case fault_class::malformed: well_formed_ = false; break;
       case fault_class::pairing: matched_ = false; break;
@@ -23483,16 +23540,16 @@ class prover {
       const std::size_t batch = now.micro_batch;
       if (batch >= micro_batches_ || now.chunk != 0) {
         const bool unknown = batch >= micro_batches_;
-        report({unknown ? fault_kind::micro_batch_unknown : fault_kind::chunk_unknown, stage, batch, i});
+        note({unknown ? fault_kind::micro_batch_unknown : fault_kind::chunk_unknown, stage, batch, i});
         continue;
       }
       const std::uint8_t before = done[batch];
       if (now.kind == action_kind::forward) {
         if (before & forward_done) {
-          report({fault_kind::forward_twice, stage, batch, i});
+          note({fault_kind::forward_twice, stage, batch, i});
           continue;
         }
-        if (stage > 0 && !(before & received_activation)) report({fault_kind::forward_before_receive, stage, batch, i});
+        if (stage > 0 && !(before & received_activation)) note({fault_kind::forward_before_receive, stage, batch, i});
         done[batch] = before | forward_done;
         ++live;
         if (live > peak) peak = live;
@@ -23501,19 +23558,19 @@ class prover {
       const bool input = now.kind != action_kind::weight_gradient;
       const bool weight = now.kind != action_kind::input_gradient;
       if ((input && (before & input_gradient_done)) || (weight && (before & weight_gradient_done))) {
-        report({fault_kind::backward_twice, stage, batch, i});
+        note({fault_kind::backward_twice, stage, batch, i});
         continue;
       }
       if (!(before & forward_done) || (!input && !(before & input_gradient_done))) {
-        report({fault_kind::backward_before_forward, stage, batch, i});
+        note({fault_kind::backward_before_forward, stage, batch, i});
       } else if (weight) {
         --live;
       }
       if ((input && batch < next_input) || (weight && batch < next_weight)) {
-        report({fault_kind::backward_out_of_order, stage, batch, i});
+        note({fault_kind::backward_out_of_order, stage, batch, i});
       }
       if (input && stage + 1 < stages_ && !(before & received_gradient)) {
-        report({fault_kind::backward_before_receive, stage, batch, i});
+        note({fault_kind::backward_before_receive, stage, batch, i});
       }
       if (input) next_input = batch + 1;
       if (weight) next_weight = batch + 1;
@@ -23525,16 +23582,16 @@ class prover {
     for (std::size_t batch = 0; batch < micro_batches_; ++batch) {
       const std::uint8_t did = done[batch];
       if ((did & (forward_done | backward_done)) == (forward_done | backward_done)) continue;
-      report({!(did & forward_done)                          ? fault_kind::forward_missing
-              : (did & backward_done) == input_gradient_done ? fault_kind::weight_gradient_missing
-                                                             : fault_kind::backward_missing,
-              stage, batch, nowhere});
+      note({!(did & forward_done)                          ? fault_kind::forward_missing
+            : (did & backward_done) == input_gradient_done ? fault_kind::weight_gradient_missing
+                                                           : fault_kind::backward_missing,
+            stage, batch, nowhere});
     }
   }
 
   constexpr void walk_group(std::size_t stage, const action& now, std::size_t index, std::uint8_t* done) {
     if (now.transfer_count == 0 || now.transfer_count > action::most_transfers) {
-      report({fault_kind::group_size, stage, nowhere, index});
+      note({fault_kind::group_size, stage, nowhere, index});
       return;
     }
     const transfer* const group = now.group.data();
@@ -23555,11 +23612,11 @@ class prover {
         wrong = fault_kind::transfer_twice;
       }
       if (wrong != fault_kind::none) {
-        report({wrong, stage, batch, index, moved.what, moved.direction, moved.peer});
+        note({wrong, stage, batch, index, moved.what, moved.direction, moved.peer});
         continue;
       }
       if (sends && !(done[batch] & (moved.what == payload::activation ? forward_done : input_gradient_done))) {
-        report({fault_kind::send_before_compute, stage, batch, index, moved.what, moved.direction, moved.peer});
+        note({fault_kind::send_before_compute, stage, batch, index, moved.what, moved.direction, moved.peer});
       }
       const std::size_t end = own_end(moved);
       done[batch] |= bit(end);
@@ -23579,14 +23636,14 @@ class prover {
     for (std::size_t k = 0; k < sent || k < received; ++k) {
       if (k < sent && k < received && sends[k].micro_batch == receives[k].micro_batch) continue;
       if (k < sent && !(done_[receiver * micro_batches_ + sends[k].micro_batch] & bit(in))) {
-        report({fault_kind::send_unmatched, sender, sends[k].micro_batch, sends[k].action, what,
-                transfer_direction::send, receiver});
+        note({fault_kind::send_unmatched, sender, sends[k].micro_batch, sends[k].action, what, transfer_direction::send,
+              receiver});
       } else if (k < received && !(done_[sender * micro_batches_ + receives[k].micro_batch] & bit(out))) {
-        report({fault_kind::receive_unmatched, receiver, receives[k].micro_batch, receives[k].action, what,
-                transfer_direction::receive, sender});
+        note({fault_kind::receive_unmatched, receiver, receives[k].micro_batch, receives[k].action, what,
+              transfer_direction::receive, sender});
       } else if (k < sent && k < received) {
-        report({fault_kind::order_mismatch, receiver, receives[k].micro_batch, receives[k].action, what,
-                transfer_direction::receive, sender, sends[k].micro_batch});
+        note({fault_kind::order_mismatch, receiver, receives[k].micro_batch, receives[k].action, what,
+              transfer_direction::receive, sender, sends[k].micro_batch});
       }
       return;
     }
@@ -23600,7 +23657,7 @@ class prover {
       if (at >= list.size()) continue;
       for (const transfer& moved : list[at].transfers()) {
         if (state.posted[stage][own_end(moved)] <= state.posted[moved.peer][partner_end(moved)]) continue;
-        report({fault_kind::deadlock, stage, moved.micro_batch, at, moved.what, moved.direction, moved.peer});
+        note({fault_kind::deadlock, stage, moved.micro_batch, at, moved.what, moved.direction, moved.peer});
         return;
       }
     }
@@ -24569,17 +24626,17 @@ template <placement To, class T, class From, tensor_mesh Mesh>
       const step_boxes boxes(steps[i], before, from.shape(), from.mesh());
       const bool gathers = steps[i].what == kind::gather;
       if (boxes.ranks() > 1 && steps[i].what == kind::exchange) {
-        largest = std::max(
+        largest = greater_of(
             {largest, boxes.part(boxes.rank()).elements(), boxes.part(boxes.rank(), steps[i].into).elements()});
         uses = 2;
       } else if (boxes.ranks() > 1 && (gathers || !boxes.contiguous())) {
-        largest = std::max(largest, boxes.whole().elements());
+        largest = greater_of(largest, boxes.whole().elements());
         uses += gathers && !boxes.contiguous() ? 2U : 1U;
       }
     }
     before = steps[i].after;
   }
-  return largest * std::min<std::size_t>(uses, 2);
+  return largest * lesser_of<std::size_t>(uses, 2);
 }
 
 /// Takes the steps, in the tensor's memory and the storage.
@@ -26565,7 +26622,7 @@ class page_ending {
     if (where_it_is == text.npos) return false;
     std::array<char, refresh.size()> out;
     out.fill(' ');
-    std::copy_n(words.begin(), std::min(words.size(), size), out.begin());
+    std::copy_n(words.begin(), lesser_of(words.size(), size), out.begin());
     return ::pwrite(page, out.data(), size, static_cast<off_t>(where_it_is)) == static_cast<ssize_t>(size);
   }
 };
@@ -26733,7 +26790,7 @@ class expert_map {
       : layers_(layers), experts_(experts), buckets_(most_columns), cells_(room.take<float>(most_cells)) {
     while (experts_each_ < experts_ && layers_ * groups(experts_, experts_each_) > most_rows) experts_each_ *= 2;
     while (rows() > most_rows) layers_each_ *= 2;
-    const std::size_t columns = rows() == 0 ? 0 : std::min(most_columns, most_cells / rows()) / 2 * 2;
+    const std::size_t columns = rows() == 0 ? 0 : lesser_of(most_columns, most_cells / rows()) / 2 * 2;
     buckets_ = step_buckets(columns);
     columns_ = columns;
   }
@@ -26750,7 +26807,7 @@ class expert_map {
       const double balanced = static_cast<double>(total) / static_cast<double>(experts_);
       for (std::size_t expert = 0; expert < experts_; ++expert) {
         float& cell = cells_[row_of(layer, expert) * columns_ + column];
-        cell = std::max(cell, static_cast<float>(static_cast<double>(tokens(layer, expert)) / balanced));
+        cell = greater_of(cell, static_cast<float>(static_cast<double>(tokens(layer, expert)) / balanced));
       }
     }
   }
@@ -26777,7 +26834,7 @@ class expert_map {
   void halve() noexcept {
     for (std::size_t row = 0; row < rows(); ++row) {
       const std::span<float> cells = cells_.subspan(row * columns_, columns_);
-      for (std::size_t i = 0; i < columns_ / 2; ++i) cells[i] = std::max(cells[2 * i], cells[2 * i + 1]);
+      for (std::size_t i = 0; i < columns_ / 2; ++i) cells[i] = greater_of(cells[2 * i], cells[2 * i + 1]);
       std::fill(cells.begin() + static_cast<std::ptrdiff_t>(columns_ / 2), cells.end(), 0.0F);
     }
   }
@@ -27090,6 +27147,8 @@ class report_folder {
 //
 // What a report page is made of: the subject of the run, known before the first step, and a sample of every step.
 
+#include <limits>
+
 namespace belay::inline BELAY_ABI {
 
 /// A number of a sample that the trainer does not have.
@@ -27268,8 +27327,8 @@ class report_history {
     [[nodiscard]] double mean() const noexcept { return sum / static_cast<double>(count); }
     void add(const point& other) noexcept {
       if (other.count == 0) return;
-      least = count == 0 ? other.least : std::min(least, other.least);
-      most = count == 0 ? other.most : std::max(most, other.most);
+      least = count == 0 ? other.least : lesser_of(least, other.least);
+      most = count == 0 ? other.most : greater_of(most, other.most);
       sum += other.sum;
       count += other.count;
     }
@@ -27294,7 +27353,7 @@ class report_history {
     if (!std::isfinite(value)) return;
     const std::size_t bucket = place(step);
     if (bucket == most_points) return;
-    trained_ = std::max(trained_, step);
+    trained_ = greater_of(trained_, step);
     of(curve)[bucket].add({value, value, value, 1});
     last_[static_cast<std::size_t>(curve)] = value;
     known_[static_cast<std::size_t>(curve)] = current_[static_cast<std::size_t>(curve)] = true;
@@ -27304,8 +27363,8 @@ class report_history {
     if (count == 0) return;
     const std::size_t bucket = place(step);
     if (bucket == most_points) return;
-    if (mark != report_mark::refusal) trained_ = std::max(trained_, step);
-    of(mark)[bucket] += static_cast<std::uint32_t>(std::min<std::uint64_t>(count, 1U << 20U));
+    if (mark != report_mark::refusal) trained_ = greater_of(trained_, step);
+    of(mark)[bucket] += static_cast<std::uint32_t>(lesser_of<std::uint64_t>(count, 1U << 20U));
     totals_[static_cast<std::size_t>(mark)] += count;
   }
 
@@ -27323,13 +27382,13 @@ class report_history {
     const std::size_t bucket = place(step);
     if (bucket == most_points) return;
     report_tier& kept = tier(number)[bucket];
-    kept.peak = std::max(kept.peak, bytes.peak);
-    kept.planned = std::max(kept.planned, bytes.planned);
-    planned_[number] = std::max(planned_[number], bytes.planned);
-    peaks_[number] = std::max(peaks_[number], bytes.peak);
-    current_peaks_[number] = std::max(current_peaks_[number], bytes.peak);
-    current_most_[number] = std::max(current_most_[number], bytes.most);
-    trained_ = std::max(trained_, step);
+    kept.peak = greater_of(kept.peak, bytes.peak);
+    kept.planned = greater_of(kept.planned, bytes.planned);
+    planned_[number] = greater_of(planned_[number], bytes.planned);
+    peaks_[number] = greater_of(peaks_[number], bytes.peak);
+    current_peaks_[number] = greater_of(current_peaks_[number], bytes.peak);
+    current_most_[number] = greater_of(current_most_[number], bytes.most);
+    trained_ = greater_of(trained_, step);
     if (bytes.live < kept.live) return;
     kept.live = bytes.live;
     for (std::size_t i = 0; i < rows.size() && first + i < most_rows; ++i) {
@@ -27397,8 +27456,8 @@ class report_history {
     }
     for (std::size_t number = 0; number < most_tiers; ++number)
       fold(tier(number), [](report_tier& into, const report_tier& other) {
-        into = {std::max(into.live, other.live), std::max(into.peak, other.peak),
-                std::max(into.planned, other.planned)};
+        into = {greater_of(into.live, other.live), greater_of(into.peak, other.peak),
+                greater_of(into.planned, other.planned)};
       });
   }
   template <class T, class Fold>
@@ -27584,8 +27643,8 @@ namespace belay::inline BELAY_ABI {
           if (item.where_it_is == of && item.purpose == purpose) bytes += item.bytes;
         const std::uint64_t here = bytes.saturated();
         total += bytes.saturated();
-        row.smallest = rank == 0 ? here : std::min(row.smallest, here);
-        row.largest = std::max(row.largest, here);
+        row.smallest = rank == 0 ? here : lesser_of(row.smallest, here);
+        row.largest = greater_of(row.largest, here);
         if (rank == shown_rank) row.planned = here;
       }
       row.total = total.saturated();
@@ -27655,7 +27714,7 @@ class wait_bars {
   void draw(const rank_waits& waits) {
     double most = 0;
     for (const report_wait& each : waits.kinds())
-      for (double seconds : each.seconds) most = std::max(most, seconds);
+      for (double seconds : each.seconds) most = greater_of(most, seconds);
     if (!(most > 0)) return;
     *out_ << "<section><h2>Waiting for the last rank, step " << waits.step()
           << "</h2>\n<p class=\"note\">From a rank's arrival at a communication to that of the last one, spinning "
@@ -28100,8 +28159,8 @@ class sample_reader {
     if (tokens_.size() == layers_ * experts_) sample.expert_tokens = {tokens_.data(), {layers_, experts_}};
   }
 
-  static constexpr std::uint64_t no_step = std::numeric_limits<std::uint64_t>::max();
-  static constexpr std::uint64_t most_integer = std::numeric_limits<std::uint64_t>::max() / 16;
+  static constexpr std::uint64_t no_step = largest_value<std::uint64_t>;
+  static constexpr std::uint64_t most_integer = largest_value<std::uint64_t> / 16;
 
   std::size_t layers_;
   std::size_t experts_;
@@ -28148,8 +28207,8 @@ class page_plot {
   void begin(std::string_view title, const page_axis& axis) {
     *out_ << "<div class=\"plot\"><div class=\"y\">";
     const int ticks = axis.ticks();
-    const double size = std::max(std::abs(axis.low), std::abs(axis.high)) / axis.step;
-    const int digits = std::min(9, std::max(3, 1 + static_cast<int>(std::ceil(std::log10(size)))));
+    const double size = greater_of(std::abs(axis.low), std::abs(axis.high)) / axis.step;
+    const int digits = lesser_of(9, greater_of(3, 1 + static_cast<int>(std::ceil(std::log10(size)))));
     for (int i = 0; i < ticks; ++i) {
       *out_ << "<span style=\"top:";
       out_->place(100 - 100 * axis.share(axis.tick(i))) << "%\">";
@@ -28226,7 +28285,7 @@ class tier_colours {
   static constexpr std::size_t none = 99;  // of no picture
 
   explicit tier_colours(const report_subject& subject) noexcept
-      : subject_(&subject), rows_(std::min(subject.memory.size(), report_history::most_rows)) {
+      : subject_(&subject), rows_(lesser_of(subject.memory.size(), report_history::most_rows)) {
     colours_.fill(none);
     for (std::size_t first = 0, end = 0; first < rows_; first = end) {
       while (end < rows_ && at(end).tier == at(first).tier) ++end;
@@ -28335,7 +28394,7 @@ class last_step {
  private:
   template <class T>
   [[nodiscard]] static std::size_t copy(std::span<const T> from, std::span<T> to) noexcept {
-    const std::size_t count = std::min(from.size(), to.size());
+    const std::size_t count = lesser_of(from.size(), to.size());
     std::copy_n(from.begin(), count, to.begin());
     return count;
   }
@@ -28355,7 +28414,7 @@ class step_picture {
   /// Both schedules, a row a stage, from the same beginning and at the same scale, which is below the last.
   void schedules(const last_step& last) {
     if (last.executed().empty()) return;
-    const double length = std::max(length_of(last.executed()), length_of(last.planned()));
+    const double length = greater_of(length_of(last.executed()), length_of(last.planned()));
     if (!(length > 0)) return;
     *out_ << "<figure><figcaption><b>Pipeline of step " << last.step()
           << "</b> <small>idle time is shaded</small><span class=\"key area c0\">forward</span>"
@@ -28372,9 +28431,9 @@ class step_picture {
     if (moments < 2 || number >= report_history::most_tiers || last.rows() < tier.first + tier.count) return;
     const std::uint64_t planned = last.planned_bytes(number) > 0 ? last.planned_bytes(number) : tier.planned;
     std::uint64_t most = 0;
-    for (std::size_t moment = 0; moment < moments; ++moment) most = std::max(most, all_of(last, moment, tier));
+    for (std::size_t moment = 0; moment < moments; ++moment) most = greater_of(most, all_of(last, moment, tier));
     if (most == 0) return;
-    const page_axis axis = page_axis::around(0, of(std::max(most, planned)), page_unit::bytes);
+    const page_axis axis = page_axis::around(0, of(greater_of(most, planned)), page_unit::bytes);
     choose(last, tier, subject);
     plot_.caption(tier.tier, "over the last step's pipeline");
     bool rest = false;
@@ -28382,7 +28441,7 @@ class step_picture {
       rest = rest || stacked(last, moment, chosen_) < all_of(last, moment, tier);
     for (std::size_t i = 0; i < chosen_; ++i) {
       std::uint64_t here = 0;
-      for (std::size_t moment = 0; moment < moments; ++moment) here = std::max(here, last.live(moment, rows_[i]));
+      for (std::size_t moment = 0; moment < moments; ++moment) here = greater_of(here, last.live(moment, rows_[i]));
       plot_.key(colours_[i], subject.memory[rows_[i]].purpose, "key area").bytes(of(here), 3) << "</span>";
     }
     if (rest) plot_.key(9, "other", "key area") << "</span>";
@@ -28411,7 +28470,7 @@ class step_picture {
     const auto moments = last.moments();
     if (moments.size() < 2) return;
     std::uint64_t most = 0;
-    for (const report_moment& each : moments) most = std::max(most, each.open);
+    for (const report_moment& each : moments) most = greater_of(most, each.open);
     const page_axis axis = page_axis::around(0, static_cast<double>(most), page_unit::number);
     plot_.caption("Open obligations", "over the last step's pipeline");
     plot_.key(3, "at most") << most << "</span>";
@@ -28451,19 +28510,19 @@ class step_picture {
   [[nodiscard]] static double of(std::uint64_t number) noexcept { return static_cast<double>(number); }
   [[nodiscard]] static double begin_of(std::span<const report_action> actions) noexcept {
     double out = actions.empty() ? 0 : actions.front().begin;
-    for (const report_action& each : actions) out = std::min(out, each.begin);
+    for (const report_action& each : actions) out = lesser_of(out, each.begin);
     return out;
   }
   [[nodiscard]] static double length_of(std::span<const report_action> actions) noexcept {
     double out = 0;
-    for (const report_action& each : actions) out = std::max(out, each.end - begin_of(actions));
+    for (const report_action& each : actions) out = greater_of(out, each.end - begin_of(actions));
     return out;
   }
 
   enum class scale { none, below };
   void rows(std::string_view label, std::span<const report_action> actions, double length, scale time) {
     std::size_t stages = 0;
-    for (const report_action& each : actions) stages = std::max(stages, each.stage + 1);
+    for (const report_action& each : actions) stages = greater_of(stages, each.stage + 1);
     const double begin = begin_of(actions);
     *out_ << "<span>" << label << "</span><div class=\"plot stages" << (time == scale::below ? " timed" : "")
           << "\" style=\"--rows:" << stages << "\"><div class=\"y\">";
@@ -28477,7 +28536,7 @@ class step_picture {
     for (std::size_t stage = 0; stage < stages; ++stage) {
       double end = begin;
       for (const report_action& each : actions)
-        if (each.stage == stage) end = std::max(end, each.end);
+        if (each.stage == stage) end = greater_of(end, each.end);
       box(0, (end - begin) / length, stage);
     }
     *out_ << "\"/>";
@@ -28738,13 +28797,13 @@ class page_curves {
     for (const page_curve& each : which) {
       for (const report_history::point& point : history_->points(each.curve)) {
         if (point.count == 0) continue;
-        low = any ? std::min(low, point.least) : point.least;
-        high = any ? std::max(high, point.most) : point.most;
+        low = any ? lesser_of(low, point.least) : point.least;
+        high = any ? greater_of(high, point.most) : point.most;
         any = true;
       }
     }
     if (!any) return;
-    if (base == page_base::zero) low = std::min(low, 0.0);
+    if (base == page_base::zero) low = lesser_of(low, 0.0);
     const page_axis axis = page_axis::around(low, high, unit);
     plot_.caption(title, unit_text);
     for (const page_curve& each : which)
@@ -28947,8 +29006,8 @@ class memory_stack {
     if (number >= report_history::most_tiers || (history_->peak(number) == 0 && tier.planned == 0)) return;
     choose(tier);
     sum_.fill(0);
-    const std::uint64_t planned = std::max(history_->planned(number), tier.planned);
-    const auto top = static_cast<double>(std::max(history_->peak(number), planned));
+    const std::uint64_t planned = greater_of(history_->planned(number), tier.planned);
+    const auto top = static_cast<double>(greater_of(history_->peak(number), planned));
     const page_axis axis = page_axis::around(0, top, page_unit::bytes);
     plot_.caption(tier.tier, "after each step");
     for (std::size_t i = 0; i < chosen_; ++i) {
@@ -28971,7 +29030,7 @@ class memory_stack {
     }
     if (rest)
       area(all, rest_colour, axis,
-           [&](std::size_t bucket) { return std::max(sum_[bucket], static_cast<double>(all[bucket].live)); });
+           [&](std::size_t bucket) { return greater_of(sum_[bucket], static_cast<double>(all[bucket].live)); });
     lines(all, tier, axis);
     plot_.end(history_->buckets());
   }
@@ -29002,7 +29061,7 @@ class memory_stack {
     auto rest = static_cast<double>(all[bucket].live);
     for (std::size_t i = 0; i < chosen_; ++i)
       rest -= static_cast<double>(history_->row_bytes(tier.first + rows_[i])[bucket]);
-    return std::max(rest, 0.0);
+    return greater_of(rest, 0.0);
   }
   [[nodiscard]] bool has_rest(std::span<const report_tier> all, const report_tier_rows& tier) const noexcept {
     for (std::size_t bucket = 0; bucket < all.size(); ++bucket)
@@ -29042,7 +29101,7 @@ class memory_stack {
     const bool any_plan = tier.planned > 0 ||
                           std::any_of(all.begin(), all.end(), [](const report_tier& each) { return each.planned > 0; });
     std::uint64_t peak = 0;
-    line(all, "line c8", axis, [&](const report_tier& bytes) { return peak = std::max(peak, bytes.peak); });
+    line(all, "line c8", axis, [&](const report_tier& bytes) { return peak = greater_of(peak, bytes.peak); });
     if (!any_plan) return;
     line(all, "line dashed c8", axis,
          [&](const report_tier& bytes) { return bytes.planned > 0 ? bytes.planned : tier.planned; });
@@ -29607,7 +29666,7 @@ template <any_table Table>
            two_digits(y + 2) + "\" width=\"" + two_digits(w) + "\" height=\"" + two_digits(row - 4) +
            "\"><title>stage " + std::to_string(shown.stage) + ", " + kind + " of micro-batch " + number +
            "</title></rect>\n";
-    const double letters = std::min(11.0, (w - 1) / (0.66 * digits));
+    const double letters = lesser_of(11.0, (w - 1) / (0.66 * digits));
     if (letters < legible) continue;
     svg += "<text class=\"t\" x=\"" + two_digits(x + w / 2) + "\" y=\"" + two_digits(y + 17) + "\" font-size=\"" +
            two_digits(letters) + "\">" + number + "</text>\n";
@@ -29923,7 +29982,7 @@ class rank_clock {
     return std::all_of(machines_.begin(), machines_.end(), [this](std::uint64_t each) { return each == machines_[0]; });
   }
   /// Nanoseconds; 0 where it is rank 0's own clock.
-  [[nodiscard]] std::int64_t uncertainty() const noexcept { return std::max(start_.uncertainty, end_.uncertainty); }
+  [[nodiscard]] std::int64_t uncertainty() const noexcept { return greater_of(start_.uncertainty, end_.uncertainty); }
 
  private:
   [[nodiscard]] bool elsewhere(std::size_t rank) const noexcept { return machines_[rank] != machines_[0]; }
@@ -30040,7 +30099,7 @@ class trace_text {
       line_.field("name", belay::name(static_cast<span_lane>(number)));
     else
       line_.field("name", printed(text, "rank %zu%s%.*s", rank_, label_.empty() ? "" : ", ",
-                                  static_cast<int>(std::min<std::size_t>(label_.size(), 100)), label_.data()));
+                                  static_cast<int>(lesser_of<std::size_t>(label_.size(), 100)), label_.data()));
     line_.close();
     return finish();
   }
@@ -30088,7 +30147,7 @@ class trace_text {
                                         static_cast<unsigned>(each.group & 0xffffffffU), each.number, attempt_, before);
     // Inside of the communication's span, which the arrow begins and ends at.
     begin_event("transfer", "flow", sends ? "s" : "f", owner.lane,
-                sends ? owner.begin : std::max(owner.begin, owner.end - 1));
+                sends ? owner.begin : greater_of(owner.begin, owner.end - 1));
     line_.field("id", id);
     if (!sends) line_.field("bp", "e");
     return finish();
@@ -30108,7 +30167,7 @@ class trace_text {
   template <class... Values>
   [[nodiscard]] static std::string_view printed(std::span<char> room, const char* format, const Values&... values) {
     const int size = std::snprintf(room.data(), room.size(), format, values...);
-    return {room.data(), std::min(static_cast<std::size_t>(std::max(size, 0)), room.size() - 1)};
+    return {room.data(), lesser_of(static_cast<std::size_t>(greater_of(size, 0)), room.size() - 1)};
   }
   [[nodiscard]] static double microseconds(std::int64_t nanoseconds) noexcept {
     return static_cast<double>(nanoseconds) / 1000.0;
@@ -30226,10 +30285,10 @@ class trace_merge {
     clock_.read_again(control);
     const totals own = totals_of(log);
     control.all_gather(std::span<const totals>(&own, 1), std::span<totals>(totals_));
-    std::int64_t base = std::numeric_limits<std::int64_t>::max();
+    std::int64_t base = largest_value<std::int64_t>;
     std::uint64_t forgotten = 0;
     for (const totals& each : totals_) {
-      base = std::min(base, each.begin);
+      base = lesser_of(base, each.begin);
       forgotten += each.forgotten;
     }
     if (file != nullptr) begin(*file, log);
@@ -30256,7 +30315,7 @@ class trace_merge {
 
  private:
   struct totals {
-    std::int64_t begin = std::numeric_limits<std::int64_t>::max();  // of rank 0's clock
+    std::int64_t begin = largest_value<std::int64_t>;  // of rank 0's clock
     std::int64_t uncertainty = 0;
     std::uint64_t forgotten = 0;
     std::uint64_t unfinished = 0;
@@ -30269,7 +30328,7 @@ class trace_merge {
     for (const traced_span& each : log.spans()) {
       if (each.kind == span_kind::send || each.kind == span_kind::receive) continue;
       if (each.over())
-        out.begin = std::min(out.begin, clock_.of_rank_0(each.begin));
+        out.begin = lesser_of(out.begin, clock_.of_rank_0(each.begin));
       else
         ++out.unfinished;
     }
@@ -30583,7 +30642,7 @@ class file_staging {
     const auto start = [&](std::size_t buffer) {
       if (started >= end) return;
       const std::uint64_t blocks = (end - started + file.alignment() - 1) / file.alignment() * file.alignment();
-      const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(blocks, buffer_bytes));
+      const auto count = static_cast<std::size_t>(lesser_of<std::uint64_t>(blocks, buffer_bytes));
       under_way[buffer] = file.start_read(started, {buffers_ + buffer * buffer_bytes, count}, at);
       started += count;
     };
@@ -30591,7 +30650,7 @@ class file_staging {
     for (std::size_t buffer = 0; next < end; buffer = 1 - buffer) {
       start(1 - buffer);
       under_way[buffer].wait(at);
-      const std::uint64_t first = std::max(next, offset), last = std::min(next + buffer_bytes, end);
+      const std::uint64_t first = greater_of(next, offset), last = lesser_of(next + buffer_bytes, end);
       std::memcpy(to.data() + (first - offset), buffers_ + buffer * buffer_bytes + (first - next),
                   static_cast<std::size_t>(last - first));
       next += buffer_bytes;
@@ -30610,7 +30669,7 @@ void each_stored_part(std::span<const stored_bytes> all, std::size_t begin, std:
       begin -= each.size();
       continue;
     }
-    const std::size_t taken = std::min(each.size() - begin, count);
+    const std::size_t taken = lesser_of(each.size() - begin, count);
     visit(each.part(std::exchange(begin, 0), taken));
     count -= taken;
   }
@@ -31857,7 +31916,7 @@ class basic_reader {
     } else {
       Stored piece[4096];
       for (std::size_t done = 0; done < destination.size() || done == 0; done += std::size(piece)) {
-        const std::span<T> to = destination.subspan(done, std::min(std::size(piece), destination.size() - done));
+        const std::span<T> to = destination.subspan(done, lesser_of(std::size(piece), destination.size() - done));
         read(name, first_element + done, std::span(piece).first(to.size()), at);
         for (std::size_t i = 0; i < to.size(); ++i)
           to[i] = static_cast<T>(static_cast<compute_type_t<T>>(static_cast<compute_type_t<Stored>>(piece[i])));
@@ -31951,8 +32010,8 @@ class checkpoint_reader {
     while (!to.empty()) {
       const std::uint64_t chunk = begin / checkpoint_chunk;
       const std::uint64_t from = chunk * checkpoint_chunk;
-      const std::uint64_t length = std::min(checkpoint_chunk, size - from);
-      const std::size_t taken = static_cast<std::size_t>(std::min<std::uint64_t>(to.size(), from + length - begin));
+      const std::uint64_t length = lesser_of(checkpoint_chunk, size - from);
+      const std::size_t taken = static_cast<std::size_t>(lesser_of<std::uint64_t>(to.size(), from + length - begin));
       if (taken == length) {  // into place at once
         load(number, chunk, to.first(taken), at);
       } else {
@@ -31992,7 +32051,7 @@ class checkpoint_reader {
     } else {
       Stored some[4096];
       for (std::size_t done = 0; done < to.size(); done += std::size(some)) {
-        const std::span<T> next = to.subspan(done, std::min(std::size(some), to.size() - done));
+        const std::span<T> next = to.subspan(done, lesser_of(std::size(some), to.size() - done));
         read_bytes(piece.file, begin + done * sizeof(Stored),
                    std::as_writable_bytes(std::span(some).first(next.size())), at);
         for (std::size_t i = 0; i < next.size(); ++i)
@@ -32046,9 +32105,9 @@ class checkpoint_reader {
     expect_ours(number, at);
     const std::uint64_t size = opened.size(at);
     if (size != expected.bytes)
-      throw file_error(opened.path(), std::min(size, expected.bytes),
+      throw file_error(opened.path(), lesser_of(size, expected.bytes),
                        "has " + std::to_string(size) + " bytes, its checkpoint says " + std::to_string(expected.bytes) +
-                           "; it holds " + tensors_in(number, std::min(size, expected.bytes), ~std::uint64_t{0}),
+                           "; it holds " + tensors_in(number, lesser_of(size, expected.bytes), ~std::uint64_t{0}),
                        at);
     file = std::move(opened);
   }
@@ -32609,7 +32668,7 @@ class parameter_gathers {
       std::size_t group = 0;
       if constexpr (!moves_nothing<Group>)
         if (b.reached == nullptr) add_unique(made.groups, group = executed_.add(*b.group));
-      made.slots.push_back({std::move(b), group, nullptr, {}, {}});
+      made.gathered.push_back({std::move(b), group, nullptr, {}, {}});
     }
     layers_.push_back(std::move(made));
     return static_cast<std::uint32_t>(layers_.size() - 1);
@@ -32663,7 +32722,7 @@ class parameter_gathers {
     if (one.started) {
       one.started = false;
       one.resident = true;
-      for (slot& each : one.slots) {
+      for (slot& each : one.gathered) {
         std::move(each.over).then(stream, at);
         place(each, each.first);
       }
@@ -32678,7 +32737,7 @@ class parameter_gathers {
   /// Between steps: ends what a step has left, and what it holds to its end. Waits for gathers that nobody used.
   void retire(where at) {
     for (layer& one : layers_) {
-      for (slot& each : one.slots)
+      for (slot& each : one.gathered)
         if (each.over.open()) {
           const stream_event over = each.over.event();
           std::move(each.over).wait(at);
@@ -32703,7 +32762,7 @@ class parameter_gathers {
 
   [[nodiscard]] std::size_t bytes_of(std::uint32_t number) const noexcept {
     std::size_t all = 0;
-    for (const slot& each : layers_[number].slots) all += each.of.count * sizeof(T);
+    for (const slot& each : layers_[number].gathered) all += each.of.count * sizeof(T);
     return all;
   }
   /// Bytes of the layers that are whole, or on their way.
@@ -32718,7 +32777,7 @@ class parameter_gathers {
     pending over;
   };
   struct layer {
-    std::vector<slot> slots;
+    std::vector<slot> gathered;
     std::vector<std::size_t> groups;  // that gather it together, by their number in `executed_`
     std::size_t holders = 0;
     bool started = false, resident = false;
@@ -32766,7 +32825,7 @@ class parameter_gathers {
   }
   // `ready`: what the memory held before is used up then, and this rank's last update is in its share.
   void take_room(layer& one, const stream_event& ready, where at) {
-    for (slot& each : one.slots) {
+    for (slot& each : one.gathered) {
       // A share in a file is staged by its owner: the stream of copies reads it to where it belongs.
       const stream_kind first_user = each.of.file == nullptr ? stream_kind::communication : stream_kind::copy;
       const std::size_t bytes = each.of.count * sizeof(T);
@@ -32778,7 +32837,7 @@ class parameter_gathers {
       take_room(one, ready, at);
       return true;
     } catch (const budget_error&) {
-      for (slot& each : one.slots) {
+      for (slot& each : one.gathered) {
         if (each.lease.empty()) continue;
         source_->used_until(ready, each.first, each.of.count * sizeof(T));  // by nobody
         source_->release(each.lease);
@@ -32789,7 +32848,7 @@ class parameter_gathers {
   // In memory that it has.
   void start(std::uint32_t number, plan_says says, const stream_event& ready, where at) {
     layer& one = layers_[number];
-    for (slot& each : one.slots) {
+    for (slot& each : one.gathered) {
       const bucket_type& b = each.of;
       const stream_event begins =
           b.file == nullptr ? ready
@@ -32799,7 +32858,7 @@ class parameter_gathers {
     }
     one.started = true;
     live_ += bytes_of(number);
-    counts().peak_bytes = std::max(counts().peak_bytes, live_);
+    counts().peak_bytes = greater_of(counts().peak_bytes, live_);
   }
   [[nodiscard]] pending gather(const slot& into, std::uint32_t number, plan_says says, const start_order& order) const {
     const bucket_type& b = into.of;
@@ -32820,13 +32879,13 @@ class parameter_gathers {
   void give_way(auto& stream, where at) {
     for (layer& one : layers_) {
       if (one.holders > 0 || !(one.started || one.resident)) continue;
-      for (slot& each : one.slots)
+      for (slot& each : one.gathered)
         if (each.over.open()) std::move(each.over).then(stream, at);
       release(one);
     }
   }
   void release(layer& one) noexcept {
-    for (slot& each : one.slots) {
+    for (slot& each : one.gathered) {
       place(each, nullptr);
       source_->release(each.lease);
       live_ -= each.of.count * sizeof(T);
@@ -32932,7 +32991,7 @@ class shares_in_file final : public file_shares {
   void add_piece(std::byte* to, const std::byte* from, std::size_t bytes, add_bytes add, where at) {
     if (access_ == nullptr) return add(to, from, bytes);
     for (std::size_t done = 0; done < bytes; done += seen_.size()) {
-      const std::size_t count = std::min(seen_.size(), bytes - done);
+      const std::size_t count = lesser_of(seen_.size(), bytes - done);
       access_->fetch(seen_.data(), to + done, count, at);
       add(seen_.data(), from + done, count);
       access_->place(to + done, seen_.data(), count, at);
@@ -32978,10 +33037,10 @@ template <class T, class Run, std::invocable<int> ElementsOf>
   run.charge_share(
       tier::file, [&](int rank) { return sizes.file_bytes(elements_of(rank) * sizeof(T)); }, purpose,
       medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
-  const std::span<std::byte> slots = run.template lease_share<std::byte>(
+  const std::span<std::byte> slot_memory = run.template lease_share<std::byte>(
       tier::host, [&](int rank) { return sizes.ring_bytes(elements_of(rank) * sizeof(T)); }, ring, at);
   auto made = std::make_shared<shares_in_file<typename Run::engine_type>>(run.engine(), memory, elements * sizeof(T),
-                                                                          sizes, slots, at);
+                                                                          sizes, slot_memory, at);
   run.keep(made);
   return {{reinterpret_cast<T*>(made->data()), elements}, made.get()};
 }
@@ -33879,7 +33938,7 @@ class chunked_files {
     std::size_t f = 0;
     for (; number >= files_[f].checksums.size(); ++f) number -= files_[f].checksums.size();
     const std::uint64_t begin = number * checkpoint_chunk;
-    return {f, number, begin, static_cast<std::size_t>(std::min(checkpoint_chunk, files_[f].bytes - begin))};
+    return {f, number, begin, static_cast<std::size_t>(lesser_of(checkpoint_chunk, files_[f].bytes - begin))};
   }
   /// Copies the chunk at `of` to `to`. Throws tier_file_error where it lies in a tier's file that cannot be read.
   void gather(const place& of, std::byte* to, file_staging& staging, where at) const {
@@ -33889,7 +33948,7 @@ class chunked_files {
     auto i = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), of.begin) - ends.begin());
     for (std::uint64_t next = of.begin; next < end; next = ends[i++]) {
       const std::uint64_t begin = ends[i] - segments[i].size();
-      const auto count = static_cast<std::size_t>(std::min(ends[i], end) - next);
+      const auto count = static_cast<std::size_t>(lesser_of(ends[i], end) - next);
       staging.copy(segments[i].part(static_cast<std::size_t>(next - begin), count), to, at);
       to += count;
     }
@@ -33996,7 +34055,7 @@ class checkpoint_writer {
   void before_update() {
     std::unique_lock held(mutex_);
     if (stage_ != stage::writing || gathered()) return;
-    const std::size_t from = std::max(taken_, copied_from_ - std::min(ring_chunks_, copied_from_));
+    const std::size_t from = greater_of(taken_, copied_from_ - lesser_of(ring_chunks_, copied_from_));
     const std::size_t to = copied_from_;
     held.unlock();  // chunks that are taken meanwhile are still as they were
     std::uint64_t copied = 0;
@@ -34011,7 +34070,7 @@ class checkpoint_writer {
     if (wrong)
       failed_ = std::move(wrong);
     else
-      copied_from_ = std::max(from, std::min(taken_, to));
+      copied_from_ = greater_of(from, lesser_of(taken_, to));
     costs_.copied_bytes += copied;
     wait(held, [&] { return stage_ != stage::writing || (!failed_ && gathered()); });
   }
@@ -35319,7 +35378,7 @@ class gradient_norm {
       const compute_type_t<T>* gradient = range.gradient + first;
       if (range.gradient_file != nullptr) {
         range.gradient_file->get(gradient, chunk_.data(),
-                                 std::min(parameter_chunk, range.count - first) * sizeof *gradient);
+                                 lesser_of(parameter_chunk, range.count - first) * sizeof *gradient);
         gradient = chunk_.data();
       }
       kernel::chunk_sums_of_squares<compute_type_t<T>>{gradient, range.count - first, &squares}(0);
@@ -35334,7 +35393,7 @@ class gradient_norm {
     auto* const told = reinterpret_cast<double*>(group.scratch().data());
     squares_.resize(room);
     for (std::size_t first = 0; first < range.count; first += room * parameter_chunk) {
-      const std::size_t count = std::min(range.count - first, room * parameter_chunk);
+      const std::size_t count = lesser_of(range.count - first, room * parameter_chunk);
       const std::size_t chunks = (count + parameter_chunk - 1) / parameter_chunk;
       group.each(chunks, kernel::chunk_sums_of_squares<compute_type_t<T>>{range.gradient + first, count, told}, at);
       group.fetch(squares_.data(), told, chunks * sizeof(double), at);
@@ -35510,12 +35569,12 @@ namespace belay::inline BELAY_ABI {
 [[gnu::cold]] BELAY_DECL std::optional<std::uint64_t> number_after(std::string_view text,
                                                                    std::string_view key) noexcept {
   for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::size_t end = lesser_of(text.find('\n', begin), text.size());
     std::string_view line = text.substr(begin, end - begin);
     begin = end + 1;
     if (line.substr(0, key.size()) != key) continue;
     line.remove_prefix(key.size());
-    line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+    line.remove_prefix(lesser_of(line.find_first_not_of(" \t"), line.size()));
     std::uint64_t value = 0;
     if (std::from_chars(line.data(), line.data() + line.size(), value).ec == std::errc{}) return value;
   }
@@ -35523,17 +35582,17 @@ namespace belay::inline BELAY_ABI {
 }
 
 [[gnu::cold]] BELAY_DECL std::uint64_t left_in_control_groups(const std::string& groups, const std::string& root) {
-  std::uint64_t left = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t left = largest_value<std::uint64_t>;
   const auto look = [&](const std::string& folder, const char* limit, const char* usage, const char* inactive) {
     const auto most = number_after(kernel_file(folder + limit), "");  // "max" is no number: no limit
     const auto used = number_after(kernel_file(folder + usage), "");
     if (!most || !used) return;
     const std::uint64_t unused_files = number_after(kernel_file(folder + "/memory.stat"), inactive).value_or(0);
-    const std::uint64_t kept = *used - std::min(*used, unused_files);
-    left = std::min(left, *most - std::min(*most, kept));
+    const std::uint64_t kept = *used - lesser_of(*used, unused_files);
+    left = lesser_of(left, *most - lesser_of(*most, kept));
   };
   for (std::size_t begin = 0; begin < groups.size();) {
-    const std::size_t end = std::min(groups.find('\n', begin), groups.size());
+    const std::size_t end = lesser_of(groups.find('\n', begin), groups.size());
     const std::string line = groups.substr(begin, end - begin);
     begin = end + 1;
     const std::size_t first = line.find(':');
@@ -35559,18 +35618,18 @@ namespace belay::inline BELAY_ABI {
 [[gnu::cold]] BELAY_DECL std::size_t left_in_address_space() {
   struct rlimit limit = {};
   if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-    return std::numeric_limits<std::size_t>::max();
+    return largest_value<std::size_t>;
   const auto pages = number_after(kernel_file("/proc/self/statm"), "").value_or(0);
   const std::uint64_t mapped = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return static_cast<std::size_t>(limit.rlim_cur - std::min<std::uint64_t>(limit.rlim_cur, mapped));
+  return static_cast<std::size_t>(limit.rlim_cur - lesser_of<std::uint64_t>(limit.rlim_cur, mapped));
 }
 
 [[gnu::cold]] BELAY_DECL std::size_t available_memory() {
   constexpr std::uint64_t kept_free = std::uint64_t{64} << 20;
-  std::uint64_t free = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t free = largest_value<std::uint64_t>;
   if (const auto kilobytes = number_after(kernel_file("/proc/meminfo"), "MemAvailable:")) free = *kilobytes * 1024;
-  free = std::min({free, left_in_control_groups(), std::uint64_t{left_in_address_space()}});
-  return static_cast<std::size_t>(free - std::min(free, kept_free));
+  free = lesser_of({free, left_in_control_groups(), std::uint64_t{left_in_address_space()}});
+  return static_cast<std::size_t>(free - lesser_of(free, kept_free));
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -35826,7 +35885,7 @@ inline std::string rehearsal_result::text(const launch_options& options) const {
   const std::vector<std::string_view> suggestions(words.begin(), words.end());
   std::size_t gaps = 0;
   for (const rank_plan& rank : plan.ranks())
-    gaps = std::max(gaps, rank.capacity_bytes(tier::device) - rank.peak_bytes(tier::device));
+    gaps = greater_of(gaps, rank.capacity_bytes(tier::device) - rank.peak_bytes(tier::device));
   return plan_printer({rows, budgets, suggestions}).text() + "gaps between leases add at most " + std::to_string(gaps) +
          " bytes of arena to a rank's device tier\n";
 }
@@ -36118,7 +36177,7 @@ class run {
   [[nodiscard]] reached_lease<T> lease_reached(tier where_it_is, const group_type& group, ElementsOf&& elements_of,
                                                const char* purpose, where at = where::current()) {
     std::size_t most = 0;  // each rank has as much address space
-    for (int rank = 0; rank < ranks_; ++rank) most = std::max(most, leased_size(elements_of(rank) * sizeof(T)));
+    for (int rank = 0; rank < ranks_; ++rank) most = greater_of(most, leased_size(elements_of(rank) * sizeof(T)));
     if (most == 0) return {lease_share<T>(where_it_is, elements_of, purpose, at), {}};
     const std::size_t elements = elements_of(number_);
     if constexpr (rehearsing()) {
@@ -36230,7 +36289,7 @@ class run {
   /// token of a committed step, or an evaluation, which has the mean alone.
   template <class Result, class Print>
     requires(std::invocable<Print&, double> || std::invocable<Print&, const step_summary&>)
-  void report(const Result& result, Print&& print) {
+  void(report)(const Result& result, Print&& print) {  // so that no macro of that name takes its arguments
     if constexpr (!rehearsing()) {
       if (number_ != 0) return;
       if constexpr (std::invocable<Print&, const step_summary&>)
@@ -36258,7 +36317,7 @@ class run {
   /// Gives steps and passes room for `rows` rows a dispatch, in the objects that there are: plans the memory, and
   /// replaces activations and symmetric memory. Collective, between steps; `steps` and `evaluate` call it.
   void make_room(std::uint64_t rows, where at = where::current()) {
-    rows = std::max(rows, engine_->room());
+    rows = greater_of(rows, engine_->room());
     if (again_) {
       planned_run grown = again_(rows);
       plan_ = std::move(grown.plan);
@@ -36283,7 +36342,7 @@ class run {
       const rank_shares* const shares = leased_.shares_of(i);
       if (shares != nullptr) item.bytes = shares->bytes[static_cast<std::size_t>(rank)];
       const std::size_t reached = shares == nullptr ? 0 : shares->reached;
-      item.capacity = std::max(item.bytes, reached);
+      item.capacity = greater_of(item.bytes, reached);
       out.plan.add(item);
       if (reached == 0) out.memory.persistent[static_cast<std::size_t>(item.where_it_is)] += item.bytes;
     }
@@ -36298,16 +36357,16 @@ class run {
     std::array<std::size_t, tier_count> left{};
     for (std::size_t t = 0; t < tier_count; ++t) {
       const std::size_t peak = meters_[static_cast<tier>(t)].peak_bytes();
-      left[t] = peak - std::min(peak, lasting().peak_bytes(static_cast<tier>(t)));  // less, where a part was vacated
+      left[t] = peak - lesser_of(peak, lasting().peak_bytes(static_cast<tier>(t)));  // less, where a part was vacated
     }
     std::size_t& rest = left[static_cast<std::size_t>(tier::device)];
     rest -= window_peak;
     for (const auto& one : of_steps_) {
       const auto& [purpose, leases, of_file] = *one;
       std::size_t& of_tier = left[static_cast<std::size_t>(leases.where_it_is())];
-      const std::size_t peak = std::min(of_tier, leases.offsets().peak_bytes());
+      const std::size_t peak = lesser_of(of_tier, leases.offsets().peak_bytes());
       out.memory.of_steps.push_back(leases.offsets().extent_bytes());
-      out.plan.add({leases.where_it_is(), purpose, peak, std::max(peak, out.memory.of_steps.back()), of_file});
+      out.plan.add({leases.where_it_is(), purpose, peak, greater_of(peak, out.memory.of_steps.back()), of_file});
       of_tier -= peak;
     }
     out.plan.add(tier::device, "activations", rest, out.memory.activations);
@@ -36423,7 +36482,7 @@ class rank_rehearsal {
     run_memory out;
     // Every region gets as much; a sanitizer refuses much more than 64 GiB, a limit on addresses may refuse even that.
     constexpr unsigned most = sanitized_addresses ? 36 : 40;
-    out.activations = std::min(std::size_t{1} << most, left_in_address_space() / 64);
+    out.activations = lesser_of(std::size_t{1} << most, left_in_address_space() / 64);
     out.persistent.fill(out.activations);
     return out;
   }
@@ -36917,7 +36976,7 @@ class state_chunks {
     for (std::size_t r = 0; r < owned.size(); ++r)
       for (std::size_t done = 0; done < owned[r].count;) {
         if (next.count == 0) next = {r, done, next.first, 0};
-        const std::size_t taken = std::min(most - next.count, owned[r].count - done);
+        const std::size_t taken = lesser_of(most - next.count, owned[r].count - done);
         next.count += taken;
         done += taken;
         if (next.count < most) continue;
@@ -36935,7 +36994,7 @@ class state_chunks {
   static void each_part(const chunk& of, std::span<const owned_range<T>> owned, Visit&& visit) {
     std::size_t r = of.range, offset = of.offset;
     for (std::size_t done = 0; done < of.count; ++r, offset = 0) {
-      const std::size_t count = std::min(owned[r].count - offset, of.count - done);
+      const std::size_t count = lesser_of(owned[r].count - offset, of.count - done);
       if (count > 0) visit(owned[r], offset, done, count);
       done += count;
     }
@@ -36981,14 +37040,14 @@ class state_layout {
         alignment_(in_file_ ? alignment : std::size_t{64}) {}
 
   /// Elements of a chunk at most, where `owned` are owned.
-  [[nodiscard]] std::size_t chunk_of(std::size_t owned) const noexcept { return std::min(chunk_, owned); }
+  [[nodiscard]] std::size_t chunk_of(std::size_t owned) const noexcept { return lesser_of(chunk_, owned); }
   [[nodiscard]] std::size_t chunks_of(std::size_t owned) const noexcept {
     return owned / chunk_ + (owned % chunk_ != 0);
   }
   /// Two chunks are there before they are updated, so that nobody waits for the other stream to wake up. State of a
   /// file is also written from its slot: one more is written meanwhile.
   [[nodiscard]] std::size_t slots_of(std::size_t owned) const noexcept {
-    return std::min<std::size_t>(in_file_ ? 4 : 3, chunks_of(owned));
+    return lesser_of<std::size_t>(in_file_ ? 4 : 3, chunks_of(owned));
   }
   /// Of a chunk's state in its slot: 0 where it is updated where it lives.
   [[nodiscard]] std::size_t state_in_slot(std::size_t owned) const noexcept {
@@ -37065,21 +37124,21 @@ class offloaded_state {
         part_(owned_elements),
         copies_of_(std::move(copied)) {
     if (owned_elements == 0) return;
-    const std::size_t slots = sizes.slots_of(owned_elements);
+    const std::size_t slot_count = sizes.slots_of(owned_elements);
     const auto slots_in = [&](std::span<std::byte> all, slot_contents found) {
       void* first = all.data();
       std::size_t room = all.size();
-      first = std::align(sizes.alignment(), slots * sizes.slot_bytes(owned_elements), first, room);
-      return slot_ring({static_cast<std::byte*>(first), slots * sizes.slot_bytes(owned_elements)}, slots,
+      first = std::align(sizes.alignment(), slot_count * sizes.slot_bytes(owned_elements), first, room);
+      return slot_ring({static_cast<std::byte*>(first), slot_count * sizes.slot_bytes(owned_elements)}, slot_count,
                        sizes.alignment(), found);
     };
     ring_ = slots_in(ring, free);
     if (!beside.empty()) beside_ = slots_in(beside, slot_contents::kept);
-    in_slots_.resize(slots);
-    written_.resize(slots);
-    copied_.resize(slots);
+    in_slots_.resize(slot_count);
+    written_.resize(slot_count);
+    copied_.resize(slot_count);
     if (memory.state == tier::file)
-      file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slots, memory.access, at);
+      file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slot_count, memory.access, at);
   }
 
   /// Queues the update of all chunks on the streams of `engine`. `gathers(bucket, event)` is called for each bucket in
@@ -37096,12 +37155,12 @@ class offloaded_state {
     std::size_t bucket = 0;
     // A slot is filled again when it was emptied; one of a file, when the next one was emptied: it is written
     // meanwhile.
-    const std::size_t slots = ring_.slots(), ahead = file_ && slots > 1 ? slots - 1 : slots;
+    const std::size_t slot_count = ring_.slot_count(), ahead = file_ && slot_count > 1 ? slot_count - 1 : slot_count;
     for (std::size_t k = 0, loaded = 0; k < chunks_.size(); ++k) {
       for (; loaded < chunks_.size() && loaded < k + ahead; ++loaded)
-        in_slots_[loaded % slots] = load(loaded, copies, at);
-      compute_chunk(k, in_slots_[k % slots], scalars, engine, at);
-      values = store(k, in_slots_[k % slots], engine, at);
+        in_slots_[loaded % slot_count] = load(loaded, copies, at);
+      compute_chunk(k, in_slots_[k % slot_count], scalars, engine, at);
+      values = store(k, in_slots_[k % slot_count], engine, at);
       for (const std::size_t next = first_unfinished(k + 1); bucket < next && bucket < buckets; ++bucket)
         gathers(bucket, values);
     }
@@ -37142,9 +37201,9 @@ class offloaded_state {
     ring_.reset();
     for (file_transfer& each : written_) each = {};
     for (std::size_t k = 0; k < chunks_.size(); ++k) {
-      file_transfer& last = written_[k % ring_.slots()];
+      file_transfer& last = written_[k % ring_.slot_count()];
       last.wait(at);
-      const slot_view slot = view_of(file_slot(k % ring_.slots()), k);
+      const slot_view slot = view_of(file_slot(k % ring_.slot_count()), k);
       const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
       std::memset(bytes.data(), 0, bytes.size());  // what rounds the chunk up
       visit_chunk(k, slot, visit);
@@ -37196,7 +37255,7 @@ class offloaded_state {
   }
   // What a file is read into and written from.
   [[nodiscard]] std::span<std::byte> file_slot(std::size_t number) const noexcept {
-    return beside_.slots() > 0 ? beside_.slot(number) : ring_.slot(number);
+    return beside_.slot_count() > 0 ? beside_.slot(number) : ring_.slot(number);
   }
 
   template <class Visit>
@@ -38525,7 +38584,7 @@ void each_tensor_part(std::span<const safetensors::declaration> tensors, std::si
       first -= size;
       continue;
     }
-    const std::span<T> part = values.first(std::min(size - first, values.size()));
+    const std::span<T> part = values.first(lesser_of(size - first, values.size()));
     if (part.empty()) return;
     visit(each, first, part);
     values = values.subspan(part.size());
@@ -38903,7 +38962,7 @@ class phase_residency final : public state_mover {
           "belay::residency_memory{.lower = belay::tier::file, .files = {.folder = ...}}",
           at);
     const file_medium medium = medium_of<Files>(files.folder, at);
-    const streamed_layout sizes(medium.alignment, std::min(files.piece, chunk_bytes / streamed_layout::most_slots));
+    const streamed_layout sizes(medium.alignment, lesser_of(files.piece, chunk_bytes / streamed_layout::most_slots));
     const auto bytes_of = [&](int rank) {
       std::size_t all = 0;
       for (const lasting_lease& each : leased) all += sizes.rounded(run_->bytes_on(each, rank));
@@ -38926,7 +38985,7 @@ class phase_residency final : public state_mover {
   }
   void add(std::span<std::byte> here, std::byte* away, std::uint64_t in_file) {
     for (std::size_t i = 0; i < here.size(); i += chunk_bytes) {
-      const std::size_t count = std::min(chunk_bytes, here.size() - i);
+      const std::size_t count = lesser_of(chunk_bytes, here.size() - i);
       chunks_.push_back({here.subspan(i, count), away == nullptr ? nullptr : away + i, in_file + i});
     }
     bytes_ += leased_size(here.size());
@@ -39024,7 +39083,7 @@ class phase_residency final : public state_mover {
     return meters[tier::device].live_bytes() + (lower_ == tier::file ? in_file_ : meters[lower_].live_bytes());
   }
   void begin_move() noexcept { others_ = in_both() - bytes_; }
-  void note_both() noexcept { most_in_both_ = std::max(most_in_both_, in_both() - others_); }
+  void note_both() noexcept { most_in_both_ = greater_of(most_in_both_, in_both() - others_); }
 
   Run* run_;
   tier lower_;
@@ -40739,7 +40798,7 @@ enum class eager_traffic : std::uint8_t { all, all_in_parts, root };
   if (free && bytes <= flag_payload_bytes && element_bytes <= flag_payload_bytes && ranks < 511)
     return algorithm::flag_line;
   const std::size_t most = free && which == eager_traffic::all
-                               ? std::min(eager_buffer_bytes(ranks), most_in_all_eager_buffers)
+                               ? lesser_of(eager_buffer_bytes(ranks), most_in_all_eager_buffers)
                                : eager_buffer_bytes(ranks);
   return (free || forced == algorithm::eager_buffer) && bytes <= most ? algorithm::eager_buffer : algorithm::automatic;
 }
@@ -41353,7 +41412,7 @@ class copy_table {
   }
 
   std::array<memory_access, copy_times::sizes.size()> accesses_{};
-  std::size_t non_temporal_from_ = std::numeric_limits<std::size_t>::max();
+  std::size_t non_temporal_from_ = largest_value<std::size_t>;
 };
 
 /// Times every copy access in every class that fits into `to` and `from`, the large classes first left out once
@@ -41410,10 +41469,10 @@ BELAY_DECL copy_times time_copies(std::span<std::byte> to, std::span<std::byte> 
   copy_times out;
   for (std::size_t i = 0; i < copy_times::sizes.size(); ++i) {
     const std::size_t bytes = copy_times::sizes[i];
-    if (bytes > std::min(to.size(), from.size()) || (budget.count() > 0 && clock::now() - start > budget)) break;
+    if (bytes > lesser_of(to.size(), from.size()) || (budget.count() > 0 && clock::now() - start > budget)) break;
     // The smaller the more often: a tick of the clock is not much shorter than a small copy.
     const int rounds = bytes > (std::size_t{1} << 20) ? 2 : bytes > (std::size_t{32} << 10) ? 4 : 9;
-    const std::size_t places = std::min(to.size(), from.size()) / bytes;
+    const std::size_t places = lesser_of(to.size(), from.size()) / bytes;
     for (int round = 0; round < rounds; ++round) {
       // Somewhere else each time: which lines of a cache the pages share is chance.
       const std::size_t place = static_cast<std::size_t>(round) % places * bytes;
@@ -41427,7 +41486,7 @@ BELAY_DECL copy_times time_copies(std::span<std::byte> to, std::span<std::byte> 
         copy_bytes(target, source, bytes, copy_accesses[k]);
         const double us = std::chrono::duration<double, std::micro>(clock::now() - before).count();
         double& best = out.us[i][k];
-        best = round == 0 ? us : std::min(best, us);
+        best = round == 0 ? us : lesser_of(best, us);
       }
     }
   }
@@ -41665,7 +41724,7 @@ namespace belay::inline BELAY_ABI {
 [[gnu::cold]] BELAY_DECL int spins_in(std::chrono::nanoseconds time) noexcept {
   using clock = std::chrono::steady_clock;
   constexpr int polls = 400;
-  auto fastest = std::chrono::nanoseconds::max();
+  auto fastest = largest_value<std::chrono::nanoseconds>;
   for (int round = 0; round < 3; ++round) {  // the fastest round was not interrupted
     const auto before = clock::now();
     for (int i = 0; i < polls; ++i) relax();
@@ -42255,8 +42314,8 @@ class world_status {
     constexpr std::size_t least_moved = 64 * 1024;  // in the time of one wait's spin, unless that is set to be long
     constexpr std::size_t most = std::size_t{64} << 20;
     if (shares_cores()) return false;
-    const int polls = std::min(before_sleep(which).spins, 2000);
-    for (std::size_t moved = 0; moved < std::min(bytes, most) && !aborted(); moved += least_moved) {
+    const int polls = lesser_of(before_sleep(which).spins, 2000);
+    for (std::size_t moved = 0; moved < lesser_of(bytes, most) && !aborted(); moved += least_moved) {
       for (int i = 0; i < polls; ++i) {
         if (done(std::memory_order_acquire)) return true;
         relax();
@@ -42412,7 +42471,7 @@ namespace host {
   const auto write = [&, &cause = shared_.header().cause] {
     cause.fault = static_cast<std::uint32_t>(why.fault);
     cause.culprit_count =
-        static_cast<std::uint32_t>(std::min<std::size_t>(why.culprits.size(), shared_cause::most_culprits));
+        static_cast<std::uint32_t>(lesser_of<std::size_t>(why.culprits.size(), shared_cause::most_culprits));
     for (std::size_t i = 0; i < cause.culprit_count; ++i) cause.culprits[i] = why.culprits[i];
     cause.signal = why.signal;
     cause.exit_code = why.exit_code;
@@ -42454,11 +42513,11 @@ namespace host {
     return out;
   }
   const shared_cause& cause = header.cause;
-  out.fault = static_cast<comm_fault>(std::min(cause.fault, static_cast<std::uint32_t>(comm_fault::revoked)));
-  out.culprits.assign(cause.culprits, cause.culprits + std::min(cause.culprit_count, shared_cause::most_culprits));
+  out.fault = static_cast<comm_fault>(lesser_of(cause.fault, static_cast<std::uint32_t>(comm_fault::revoked)));
+  out.culprits.assign(cause.culprits, cause.culprits + lesser_of(cause.culprit_count, shared_cause::most_culprits));
   out.signal = cause.signal;
   out.exit_code = cause.exit_code;
-  out.thrown = static_cast<error_kind>(std::min(cause.thrown, static_cast<std::uint32_t>(error_kind::backend)));
+  out.thrown = static_cast<error_kind>(lesser_of(cause.thrown, static_cast<std::uint32_t>(error_kind::backend)));
   out.at_us = cause.at_us;
   out.message = cause.message.get();
   out.there = cause.there.get();
@@ -42666,7 +42725,7 @@ class transfer_end {
     if (!begun_) path_ = decide();
     begun_ = true;
     const std::uint64_t left = total - moved_;
-    return {path_, total, moved_, path_ == transfer_path::pieces ? std::min(room, left) : left};
+    return {path_, total, moved_, path_ == transfer_path::pieces ? lesser_of(room, left) : left};
   }
 
   /// The receiver: whether a message continues the transfer of `total` where it is, and not beyond its end.
@@ -42674,7 +42733,7 @@ class transfer_end {
     if (step.total != total || step.offset != moved_ || (begun_ && step.path != path_)) return false;
     const std::uint64_t left = total - moved_;
     switch (step.path) {
-      case transfer_path::pieces: return step.bytes == std::min(room, left);
+      case transfer_path::pieces: return step.bytes == lesser_of(room, left);
       case transfer_path::mapped:
       case transfer_path::cma: return step.bytes == left;
     }
@@ -43090,7 +43149,7 @@ void expect_same_counts(Calls& calls) {
   const auto alike = [&](int a, int b) { return first_difference(a, b) == calls.size(); };
   expect_alike(calls, alike, [&](int q) {
     int place = calls.size();
-    for (int other = 0; other < calls.size(); ++other) place = std::min(place, first_difference(0, other));
+    for (int other = 0; other < calls.size(); ++other) place = lesser_of(place, first_difference(0, other));
     return calls.call_text(q) + ", " + std::to_string(calls.send_counts_of(q)[static_cast<std::size_t>(place)]) +
            " of them for rank " + std::to_string(calls.world_rank(place));
   });
@@ -43134,7 +43193,7 @@ BELAY_DECL mismatch_report difference_among(int size, function_ref<bool(int, int
     return count;
   };
   int most = 0;
-  for (int q = 0; q < size; ++q) most = std::max(most, like(q));
+  for (int q = 0; q < size; ++q) most = greater_of(most, like(q));
   mismatch_report out;
   std::vector<std::pair<std::string, std::vector<int>>> calls;  // each text once
   for (int q = 0; q < size; ++q) {
@@ -43164,7 +43223,7 @@ BELAY_DECL unequal_pairs find_unequal_pairs(int ranks, function_ref<std::size_t(
     return out;
   };
   int most = 0;
-  for (int q = 0; q < ranks; ++q) most = std::max(most, unequal(q));
+  for (int q = 0; q < ranks; ++q) most = greater_of(most, unequal(q));
   unequal_pairs out;
   for (int q = 0; q < ranks; ++q) {
     if (unequal(q) == most) out.culprits.push_back(q);
@@ -43364,7 +43423,7 @@ class wait_diagnosis {
   [[nodiscard]] bool add_culprits(abort_cause& why, function_ref<bool(int q)> guilty) const;
   void blame_stopped(abort_cause& why) const;
 
-  static constexpr world_status::clock::duration never = world_status::clock::duration::min();
+  static constexpr world_status::clock::duration never = -largest_value<world_status::clock::duration>;
 
   const world_status* world_;
   std::span<const int> members_;
@@ -43724,7 +43783,7 @@ class online_tuner {
     now.drift = cost > 2 * found || cost < found / 2 ? static_cast<std::uint16_t>(now.drift + 1) : std::uint16_t{0};
     constexpr std::uint8_t most_rounds = 8;
     if (now.drift < least_drift << now.rounds) return;
-    now.rounds = std::min<std::uint8_t>(now.rounds + 1, most_rounds);
+    now.rounds = lesser_of<std::uint8_t>(now.rounds + 1, most_rounds);
     now.drift = 0;
     now.variant = 0;
     now.settled = false;
@@ -44074,7 +44133,7 @@ BELAY_DECL void collective_endpoint::publish_descriptor(const call_buffers& mine
     fill_eager_buffer(mine.input, mine.input_bytes);
     descriptor.head |= call_descriptor::in_eager_buffer;
   }
-  descriptor.head |= variant_.ask(descriptor.head, std::max(mine.input_bytes, mine.output_bytes));
+  descriptor.head |= variant_.ask(descriptor.head, greater_of(mine.input_bytes, mine.output_bytes));
   put(descriptor);
   limit_ = limit;
   moved_bytes_ = mine.print.bytes() * members_.size();
@@ -44190,10 +44249,10 @@ void reduce_elements(std::span<const std::byte* const> sources, std::span<std::b
   };
 
   std::size_t first = 0;
-  prefetch_reduced(sources, destinations, 0, std::min(block, count) * sizeof(T), count * sizeof(T));
+  prefetch_reduced(sources, destinations, 0, lesser_of(block, count) * sizeof(T), count * sizeof(T));
   for (; first + block <= count; first += block) {
     const std::size_t next = first + block;
-    prefetch_reduced(sources, destinations, next * sizeof(T), std::min(block, count - next) * sizeof(T),
+    prefetch_reduced(sources, destinations, next * sizeof(T), lesser_of(block, count - next) * sizeof(T),
                      count * sizeof(T));
     one_block(first, block);  // a constant trip count
   }
@@ -44207,13 +44266,13 @@ inline void cross_bytes(const std::byte* from_a, std::byte* to_b, const std::byt
   alignas(64) std::byte held[4096];
   const auto fetch_block = [=](std::size_t first) {
     if (first >= bytes || bytes >= least_beyond_caches) return;
-    const std::size_t length = std::min(sizeof held, bytes - first);
+    const std::size_t length = lesser_of(sizeof held, bytes - first);
     if (to_a == from_a) prefetch_for_write(to_a + first, length);
     if (to_b == from_b) prefetch_for_write(to_b + first, length);
   };
   fetch_block(0);
   for (std::size_t first = 0; first < bytes; first += sizeof held) {
-    const std::size_t length = std::min(sizeof held, bytes - first);
+    const std::size_t length = lesser_of(sizeof held, bytes - first);
     fetch_block(first + sizeof held);
     std::memcpy(held, from_a + first, length);
     std::memcpy(to_a + first, from_b + first, length);
@@ -44266,7 +44325,7 @@ struct division {
   /// The bytes of the longest part.
   [[nodiscard]] std::size_t longest(int ranks) const noexcept {
     std::size_t out = 0;
-    for (int q = 0; q < ranks; ++q) out = std::max(out, counts.empty() ? each : counts[index_of(q)] * each);
+    for (int q = 0; q < ranks; ++q) out = greater_of(out, counts.empty() ? each : counts[index_of(q)] * each);
     return out;
   }
 };
@@ -44372,21 +44431,21 @@ class bounce_rounds {
       : me_(&me), length_(length) {
     const auto whole = [=](std::size_t bytes) { return bytes / element_bytes * element_bytes; };
     const std::size_t room = whole(me.bounce_buffer_bytes() / parts), least = whole(least_round_bytes / parts);
-    most_ = std::max(std::min(room, std::max(whole(length / 8), least)), element_bytes);
-    bytes_ = std::min(most_, length_);
+    most_ = greater_of(lesser_of(room, greater_of(whole(length / 8), least)), element_bytes);
+    bytes_ = lesser_of(most_, length_);
   }
   [[nodiscard]] bool left() const noexcept { return first_ < length_; }
   void advance() noexcept {
     ++round_;
     first_ += bytes_;
-    bytes_ = std::min(most_, length_ - first_);
+    bytes_ = lesser_of(most_, length_ - first_);
   }
 
   /// Where the round begins in each part.
   [[nodiscard]] std::size_t first() const noexcept { return first_; }
   /// How much of the round lies in a part of `length` bytes.
   [[nodiscard]] std::size_t clipped(std::size_t length) const noexcept {
-    return first_ >= length ? 0 : std::min(bytes_, length - first_);
+    return first_ >= length ? 0 : lesser_of(bytes_, length - first_);
   }
   /// Part `part` of what rank `who` fills in this round.
   [[nodiscard]] std::byte* part_of(int who, std::size_t part) const noexcept {
@@ -44448,7 +44507,7 @@ BELAY_DECL void gather_parts(collective_endpoint& me, const std::byte* in, std::
   // with another peer.
   const std::size_t moved = own.bytes * index_of(me.size() - (in_place ? 1 : 0));
   for (std::size_t first = 0; first < own.bytes; first += gathered_block_bytes) {
-    const std::size_t length = std::min(gathered_block_bytes, own.bytes - first);
+    const std::size_t length = lesser_of(gathered_block_bytes, own.bytes - first);
     const auto store = [&](std::byte* buffer) {
       me.copies().push_by(chosen.by, buffer + own.first + first, mine + first, length, own.bytes, moved);
     };
@@ -44689,7 +44748,7 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
                  other_bypasses = plan.also_to == memory_access::non_temporal;
       T* const aligned = other_bypasses && !to_bypasses ? other : to;
       const std::size_t head =
-          std::min(count, ((0 - reinterpret_cast<std::uintptr_t>(aligned)) & (width - 1)) / sizeof(T));
+          lesser_of(count, ((0 - reinterpret_cast<std::uintptr_t>(aligned)) & (width - 1)) / sizeof(T));
       const std::size_t body = (count - head) & ~(width / sizeof(T) - 1);
       if (misaligned(aligned) % sizeof(T) != 0 ||
           (to_bypasses && other_bypasses && misaligned(other) != misaligned(to))) {
@@ -44739,8 +44798,8 @@ inline constexpr element_reduction reduction_of{reduce_arrays<Op, T>, sizeof(T)}
 [[nodiscard]] inline byte_range slice_of(std::size_t count, std::size_t element_bytes, int rank, int ranks) noexcept {
   const std::size_t share = share_of(count + index_of(ranks) - 1, ranks) * element_bytes;
   const std::size_t slice = (share + 63) / 64 * 64, bytes = count * element_bytes;
-  const std::size_t first = std::min(bytes, slice * index_of(rank));
-  return {first, std::min(slice, bytes - first)};
+  const std::size_t first = lesser_of(bytes, slice * index_of(rank));
+  return {first, lesser_of(slice, bytes - first)};
 }
 
 /// Reduces `bytes` of each of `me.sources()` into the first of `me.destinations()`, so many of them. Usually around the
@@ -44821,13 +44880,13 @@ BELAY_DECL void use_inputs(collective_endpoint& me, std::size_t first) {
 
 BELAY_DECL void reduce_fetched(collective_endpoint& me, element_reduction how, std::size_t first, std::byte* out,
                                std::size_t bytes) {
-  const std::size_t others = index_of(std::max(me.size() - 1, 1));
+  const std::size_t others = index_of(greater_of(me.size() - 1, 1));
   const std::size_t room = 2 * me.bounce_buffer_bytes() / (others * how.element_bytes) / 64 * 64 * how.element_bytes;
   const auto place_of = [&](int q) {
     return me.bounce_buffer_of(me.rank(), 0) + index_of(q > me.rank() ? q - 1 : q) * room;
   };
   for (std::size_t done = 0, length = 0; done < bytes; done += length) {
-    length = std::min(room, bytes - done);
+    length = lesser_of(room, bytes - done);
     for (int q = 0; q < me.size(); ++q) {
       if (q == me.rank()) continue;
       me.fetch(q, me.descriptor_of(q).input, first + done, place_of(q), length);
@@ -44904,7 +44963,7 @@ BELAY_DECL void all_reduce_staged(collective_endpoint& me, element_reduction how
   // filled for the round after the next.
   const auto slice_in = [&](std::size_t length, int q) {
     const byte_range whole = slice_of(most, how.element_bytes, q, me.size());
-    return byte_range{whole.first, whole.first >= length ? 0 : std::min(whole.bytes, length - whole.first)};
+    return byte_range{whole.first, whole.first >= length ? 0 : lesser_of(whole.bytes, length - whole.first)};
   };
   const auto each_slice = [&](std::size_t length, auto copy) {
     for (int q = 0; q < me.size(); ++q) {
@@ -44921,7 +44980,7 @@ BELAY_DECL void all_reduce_staged(collective_endpoint& me, element_reduction how
   std::size_t number = 0;
   byte_range last;
   for (byte_range now; now.first < bytes; last = now, now.first += now.bytes, ++number) {
-    now.bytes = std::min(most * how.element_bytes, bytes - now.first);
+    now.bytes = lesser_of(most * how.element_bytes, bytes - now.first);
     std::byte* const half = me.bounce_buffer_of(me.rank(), number);
     each_slice(now.bytes, [&](int, byte_range slice) {
       me.copies().copy_by(me.chosen().by, half + slice.first, in + now.first + slice.first, slice.bytes, bytes);
@@ -44932,7 +44991,7 @@ BELAY_DECL void all_reduce_staged(collective_endpoint& me, element_reduction how
     me.sources()[index_of(me.rank())] = in + now.first + mine.first;
     me.destinations()[0] = out + now.first + mine.first;
     if (me.size() > 1) me.destinations()[1] = half + mine.first;
-    reduce_sources(me, how, std::min<std::size_t>(2, index_of(me.size())), mine.bytes, 0, by);
+    reduce_sources(me, how, lesser_of<std::size_t>(2, index_of(me.size())), mine.bytes, 0, by);
     if (number > 0) take(last, number - 1);
   }
   me.pass_round();
@@ -45102,7 +45161,7 @@ BELAY_DECL void move_parts(collective_endpoint& me, const std::byte* in, std::by
     me.copies().copy(out + parts.received(own, own).first, in + kept.first, kept.bytes);  // (in place: nothing)
     std::size_t longest = 0;
     for (int from = 0; from < me.size(); ++from) {
-      for (int to = 0; to < me.size(); ++to) longest = std::max(longest, from == to ? 0 : parts.sent(from, to).bytes);
+      for (int to = 0; to < me.size(); ++to) longest = greater_of(longest, from == to ? 0 : parts.sent(from, to).bytes);
     }
     for (bounce_rounds now(me, longest, index_of(me.size())); now.left(); now.advance()) {
       for (int k = 1; k < me.size(); ++k) {
@@ -46247,7 +46306,7 @@ class lost_handles {
     return count_;
   }
   /// Throws usage_error of the last, once, in checked builds.
-  void report([[maybe_unused]] const where& at) {
+  void tell([[maybe_unused]] const where& at) {
     if constexpr (checked(check_level::local)) {
       const std::lock_guard lock(mutex_);
       if (!std::exchange(unreported_, false)) return;
@@ -46293,7 +46352,7 @@ struct operation_spans {
                                                            std::span<const p2p> transfers, const where& at) {
   traced_span about{.name = name(what),
                     .file = at.file,
-                    .bytes = std::max(buffers.reads.size(), buffers.writes.size()),
+                    .bytes = greater_of(buffers.reads.size(), buffers.writes.size()),
                     .group = members.empty() ? 0 : group_key(members),
                     .line = static_cast<std::uint32_t>(at.line),
                     .kind = span_kind::communication,
@@ -46488,7 +46547,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   [[nodiscard]] bool over(std::uint64_t number) const noexcept override { return queue_.completed(number); }
   [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point deadline,
                                 where) const override {
-    if (deadline != std::chrono::steady_clock::time_point::max() && arbiter_ == nullptr)
+    if (deadline != largest_value<std::chrono::steady_clock::time_point> && arbiter_ == nullptr)
       return queue_.wait_until(number, world_->before_sleep(lane::caller), deadline);
     await(number);
     return true;
@@ -46560,7 +46619,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return lost_.count(); }
 
   /// Checked builds: the first call after a handle was lost says so.
-  void report_abandoned(const where& at) { lost_.report(at); }
+  void report_abandoned(const where& at) { lost_.tell(at); }
 
   /// Checked builds: a call must not touch what a started operation has in flight. (Another started one may: it runs
   /// after that.)
@@ -46703,7 +46762,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
         world_->abort({comm_fault::timeout, {rank_}, text, ""});
       }
       if (has_failed(*world_)) world_->raise({now.what, 0, number - 1, 0, now.at});
-      const auto slice = std::min<duration>(now.limit - spent, std::chrono::nanoseconds(wait_slice_ns));
+      const auto slice = lesser_of<duration>(now.limit - spent, std::chrono::nanoseconds(wait_slice_ns));
       if (now.after.synchronize_until(std::chrono::steady_clock::now() + slice, now.at)) return;
     }
   }
@@ -47220,7 +47279,7 @@ class group : public basic_group<group, collectives> {
         out = source.make(me.size(), bytes, at);
         shared = source.ticket_for(out);
       } catch (const budget_error& refused) {
-        shared = {0, std::max<std::uint64_t>(refused.requested_bytes(), 1), refused.available_bytes()};
+        shared = {0, greater_of<std::uint64_t>(refused.requested_bytes(), 1), refused.available_bytes()};
       }
     }
     const element_code ticket{element_code::opaque, sizeof shared};
@@ -47793,7 +47852,7 @@ BELAY_DECL int poll_until(pollfd* entries, std::size_t count, time_point until) 
   // Every time before the clock's start counts as now: the difference to time_point::min() would not fit.
   const auto left = until <= at_once ? std::chrono::nanoseconds(0)
                                      : std::chrono::nanoseconds(until - std::chrono::steady_clock::now());
-  const std::int64_t wait = std::max<std::int64_t>(0, left.count());
+  const std::int64_t wait = greater_of<std::int64_t>(0, left.count());
   const timespec limit{static_cast<time_t>(wait / 1'000'000'000), static_cast<long>(wait % 1'000'000'000)};
   return ::ppoll(entries, count, &limit, nullptr);
 }
@@ -47832,7 +47891,7 @@ BELAY_DECL bool connection::send(const message& what, time_point until, int file
   std::copy(what.secret.begin(), what.secret.end(), out.secret);
   std::size_t done = 0;
   do {
-    const std::size_t now = std::min(part, what.body.size() - done);
+    const std::size_t now = lesser_of(part, what.body.size() - done);
     std::memcpy(out.bytes, what.body.data() + done, now);
     done += now;
     out.used = static_cast<std::uint32_t>(now);
@@ -48802,9 +48861,9 @@ BELAY_DECL std::optional<bootstrap_file::content> bootstrap_file::read(const pri
   if (length <= 0 || text[length - 1] != '\n') refuse(": cut off");
   std::string_view rest(text, static_cast<std::size_t>(length) - 1);
   const auto word = [&] {
-    const std::size_t end = std::min(rest.find(' '), rest.size());
+    const std::size_t end = lesser_of(rest.find(' '), rest.size());
     const std::string_view out = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+    rest.remove_prefix(lesser_of(end + 1, rest.size()));
     return out;
   };
   if (word() != "belay" || word() != "2") refuse(", or one of another version");
@@ -48813,9 +48872,9 @@ BELAY_DECL std::optional<bootstrap_file::content> bootstrap_file::read(const pri
   if (!written_by || !owner.empty()) refuse(": it does not say which process wrote it");
   content out;
   out.owner = *written_by;
-  const std::size_t end = std::min(rest.rfind(' '), rest.size());  // a path may have spaces
+  const std::size_t end = lesser_of(rest.rfind(' '), rest.size());  // a path may have spaces
   out.socket_path = std::string(rest.substr(0, end));
-  rest.remove_prefix(std::min(end + 1, rest.size()));
+  rest.remove_prefix(lesser_of(end + 1, rest.size()));
   if (rest.size() != 2 * out.secret.size()) refuse(": its token has another length");
   for (std::size_t i = 0; i < out.secret.size(); ++i) {
     unsigned value = 0;
@@ -48976,14 +49035,14 @@ namespace host {
     throw budget_error("shared memory (RLIMIT_FSIZE)", bytes, static_cast<std::size_t>(most.rlim_cur), at);
   }
   const std::size_t left = available_memory();
-  if (next > left || bytes > static_cast<std::size_t>(std::numeric_limits<off_t>::max())) {
+  if (next > left || bytes > static_cast<std::size_t>(largest_value<off_t>)) {
     throw budget_error("shared memory", bytes, left, at);
   }
 }
 
 [[gnu::cold]] BELAY_DECL void memory_segment::reserve(int file, const std::string& path, std::size_t bytes, where at) {
   for (std::size_t done = 0; done < bytes;) {
-    const std::size_t part = std::min(chunk, bytes - done);
+    const std::size_t part = lesser_of(chunk, bytes - done);
     if (done != 0) refuse_too_much(bytes, part, at);
     while (::fallocate(file, 0, static_cast<off_t>(done), static_cast<off_t>(part)) != 0) {
       if (errno != EINTR) refuse(path, "fallocate", errno, bytes, at);
@@ -48995,7 +49054,7 @@ namespace host {
 [[gnu::cold]] BELAY_DECL void memory_segment::refuse(const std::string& path, const char* call, int cause,
                                                      std::size_t bytes, where at) {
   if (cause == ENOMEM || cause == ENOSPC || cause == EFBIG) {
-    throw budget_error("shared memory", bytes, std::min(available_memory(), bytes - 1), at);
+    throw budget_error("shared memory", bytes, lesser_of(available_memory(), bytes - 1), at);
   }
   throw file_error(path, 0, std::string(call) + ": " + error_text(cause), at);
 }
@@ -49126,7 +49185,7 @@ class client::request_lock {
   request_lock(shared& state, time_point until) : state_(state) {
     std::unique_lock lock(state_.mutex);
     const auto idle = [this] { return !state_.busy; };
-    if (until == time_point::max())
+    if (until == largest_value<time_point>)
       state_.free.wait(lock, idle);
     else if (!state_.free.wait_until(lock, until, idle))
       return;
@@ -49249,10 +49308,10 @@ BELAY_DECL client::renewed client::shrink(time_point until, where at) {
   const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until - std::chrono::steady_clock::now());
   message wish;
   wish.kind = message_kind::shrink;
-  wish.numbers[0] = static_cast<std::uint64_t>(std::max<std::int64_t>(0, left.count()));
+  wish.numbers[0] = static_cast<std::uint64_t>(greater_of<std::int64_t>(0, left.count()));
   // The coordinator says when it is too late, so that both agree on the members; it gets some time for that.
-  const auto most = time_point::max() - until;
-  const request from{"shrink", 0, until + std::min<time_point::duration>(most, std::chrono::seconds(2)), at};
+  const auto most = largest_value<time_point> - until;
+  const request from{"shrink", 0, until + lesser_of<time_point::duration>(most, std::chrono::seconds(2)), at};
   received got = ask(wish, message_kind::renewed, from);
   renewed world;
   world.rank = got.said.rank;
@@ -49533,8 +49592,8 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 BELAY_DECL time_point handshake::next(time_point until) const noexcept {
-  if (pause_ > std::chrono::steady_clock::now()) until = std::min(until, pause_);
-  for (const pending_connection& one : pending_) until = std::min(until, one.until);
+  if (pause_ > std::chrono::steady_clock::now()) until = lesser_of(until, pause_);
+  for (const pending_connection& one : pending_) until = lesser_of(until, one.until);
   return until;
 }
 
@@ -49643,14 +49702,14 @@ class stall_watch {
     const duration pause =
         std::clamp<duration>(limit_ / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(250));
     // A long gap says that this process was stopped too (Ctrl-Z stops all): the ranks are not charged with it.
-    const duration longest = std::min<duration>(limit_ / 2, std::chrono::seconds(1));
-    const duration step = std::min(now - last_, longest);
+    const duration longest = lesser_of<duration>(limit_ / 2, std::chrono::seconds(1));
+    const duration step = lesser_of(now - last_, longest);
     last_ = now;
     next_ = now + pause;
     for (std::size_t i = 0; i < seats.size(); ++i) {
       rank_record& here = seats[i];
       if (here.found_stalled(step, limit_)) tell(static_cast<int>(i));
-      if (here.stopped_for && !here.told_stalled) next_ = std::min(next_, now + (limit_ - *here.stopped_for));
+      if (here.stopped_for && !here.told_stalled) next_ = lesser_of(next_, now + (limit_ - *here.stopped_for));
     }
   }
 
@@ -49956,7 +50015,7 @@ BELAY_DECL void coordinator::expect(int rank, pid_t child) {
 }
 
 BELAY_DECL void coordinator::run() {
-  while (!all_over()) step(time_point::max());
+  while (!all_over()) step(largest_value<time_point>);
 }
 
 BELAY_DECL bool coordinator::serve_until_joined(time_point until) {
@@ -50026,9 +50085,9 @@ BELAY_DECL void coordinator::gather_poll_entries() {
 }
 
 BELAY_DECL time_point coordinator::next_deadline(time_point until) const noexcept {
-  until = handshake_.next(std::min(until, stalls_.next()));
+  until = handshake_.next(lesser_of(until, stalls_.next()));
   for (const rank_record& one : records_) {
-    if (one.shrink) until = std::min(until, one.shrink->until);
+    if (one.shrink) until = lesser_of(until, one.shrink->until);
   }
   return until;
 }
@@ -50109,7 +50168,7 @@ BELAY_DECL void coordinator::handle(int rank, rank_record& from, received got) {
         return reply(from, refused(got.said.ticket, refusal::words, "one wish at a time, and none after goodbye"));
       }
       const std::uint64_t longest = 365ULL * 24 * 3600 * 1'000'000;
-      const auto limit = std::chrono::microseconds(static_cast<std::int64_t>(std::min(number, longest)));
+      const auto limit = std::chrono::microseconds(static_cast<std::int64_t>(lesser_of(number, longest)));
       from.shrink = rank_record::shrink_request{got.said.ticket, std::chrono::steady_clock::now() + limit};
       return;
     }
@@ -51000,7 +51059,7 @@ class world_monitor : public world_events {
  private:
   [[nodiscard]] std::optional<int> number_in_epoch(int rank) const;
   void abort(const abort_cause& why) noexcept;
-  void report() const noexcept;
+  void print_report() const noexcept;
   void note_failure(int rank) noexcept;
   void make_control_block(int ranks);
 
@@ -51092,7 +51151,7 @@ BELAY_DECL void world_monitor::on_exit_message(int rank, const exit_message& las
   end.how = returned ? rank_outcome::kind::returned : rank_outcome::kind::threw;
   (returned ? end.result : end.what) = last.body;
   if (!returned) note_failure(rank);
-  report();
+  print_report();
 }
 
 BELAY_DECL void world_monitor::on_exit(int rank, exit_status how) {
@@ -51129,9 +51188,9 @@ BELAY_DECL memory_segment& world_monitor::renew(const std::vector<int>& survivor
 
 BELAY_DECL void world_monitor::abort(const abort_cause& why) noexcept {
   worlds_.back()->abort(why);
-  report();
+  print_report();
 }
-BELAY_DECL void world_monitor::report() const noexcept {
+BELAY_DECL void world_monitor::print_report() const noexcept {
   if (state().aborted()) report_failure_once(state());
 }
 BELAY_DECL void world_monitor::note_failure(int rank) noexcept {
@@ -51275,7 +51334,7 @@ BELAY_DECL symmetric_region process_regions::open(const ticket& from, int ranks,
 }
 
 BELAY_DECL symmetric_region process_regions::adopt(client::region found, int ranks, std::size_t stride, where at) {
-  if (found.id == 0 || found.id > std::numeric_limits<std::uint16_t>::max()) {
+  if (found.id == 0 || found.id > largest_value<std::uint16_t>) {
     throw usage_error("more than 65535 regions of symmetric memory in one run", at);
   }
   std::byte* const first = found.memory.data();
@@ -51503,7 +51562,7 @@ BELAY_DECL epoch_view thread_membership::shrink(const epoch_view& from, world_st
   const std::size_t present = from.world->shared().shape().epoch;
   const int number = from.members[static_cast<std::size_t>(from.number)];  // at the start
   epoch& now = *epochs_[present];
-  const auto until = world_status::clock::now() + std::min(limit, from.world->stall_limit());
+  const auto until = world_status::clock::now() + lesser_of(limit, from.world->stall_limit());
   if (!now.closed) {
     now.asked.push_back(number);
     changed_.notify_all();
@@ -51726,13 +51785,13 @@ BELAY_DECL void launched_run::serve(coordinator& ranks, const world_monitor& wor
     }
     return false;
   };
-  time_point last = time_point::max();
+  time_point last = largest_value<time_point>;
   while (!done() && std::chrono::steady_clock::now() < last) {
     ranks.step(std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
     if (ranks.all_joined()) file.reset();
     pollfd stopped{stop, POLLIN, 0};
-    if (last == time_point::max() && ::poll(&stopped, 1, 0) > 0) last = until();
-    if (last != time_point::max() && one_stalls()) world.state().raise({operation::none, 0, 0, 0, at});
+    if (last == largest_value<time_point> && ::poll(&stopped, 1, 0) > 0) last = until();
+    if (last != largest_value<time_point> && one_stalls()) world.state().raise({operation::none, 0, 0, 0, at});
   }
 }
 
@@ -51769,11 +51828,11 @@ class world {
     if constexpr (std::is_void_v<result>) {
       run_threads([&](rank& self) { body(self); });
     } else {
-      std::vector<std::optional<result>> slots(static_cast<std::size_t>(ranks_));
-      run_threads([&](rank& self) { slots[static_cast<std::size_t>(self.number())].emplace(body(self)); });
+      std::vector<std::optional<result>> outcomes(static_cast<std::size_t>(ranks_));
+      run_threads([&](rank& self) { outcomes[static_cast<std::size_t>(self.number())].emplace(body(self)); });
       std::vector<result> results;
-      results.reserve(slots.size());
-      for (auto& slot : slots) results.push_back(std::move(*slot));
+      results.reserve(outcomes.size());
+      for (auto& slot : outcomes) results.push_back(std::move(*slot));
       return results;
     }
   }
@@ -51996,7 +52055,7 @@ struct processes::forked_run {
   /// The timeout, but at least so many seconds.
   [[nodiscard]] time_point::duration timeout_or(int seconds) const {
     return std::chrono::duration_cast<time_point::duration>(
-        std::max<std::chrono::duration<double>>(options.timeout, std::chrono::seconds(seconds)));
+        greater_of<std::chrono::duration<double>>(options.timeout, std::chrono::seconds(seconds)));
   }
 
   void fork_all(where at);
@@ -52036,17 +52095,17 @@ BELAY_DECL void processes::forked_run::serve_until_all_end() {
   using clock = std::chrono::steady_clock;
   const auto limit = timeout_or(5);
   const auto lives = [&](int rank) { return all.about(rank).alive() != nullptr; };
-  auto failed_at = clock::time_point::max();
+  auto failed_at = largest_value<clock::time_point>;
   while (!all.all_over()) {
     all.step(clock::now() + std::chrono::milliseconds(50));
     const bool survivors_go_on =
         !world.state().aborted() && std::any_of(world.members().begin(), world.members().end(), lives);
     if (world.failed() == nullptr || survivors_go_on) {
-      failed_at = clock::time_point::max();
+      failed_at = largest_value<clock::time_point>;
       continue;
     }
     const auto now = clock::now();
-    if (failed_at == clock::time_point::max()) failed_at = now;
+    if (failed_at == largest_value<clock::time_point>) failed_at = now;
     bool some_run = false;
     for (int q = 0; q < ranks; ++q) {
       const watched_process* const living = all.about(q).alive();

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# No file over 400 lines, no numbered example over 120, an SPDX line first (after the interpreter, where one is
+# No file under include/ over 900 lines, no other over 400, no numbered example over 120, an SPDX line first (after the interpreter, where one is
 # named), #pragma once in every header, and nothing left to do.
 cmake_minimum_required(VERSION 3.25)
 set(wrong "")
@@ -20,8 +20,12 @@ foreach(name IN LISTS all)
   file(READ "${source_dir}/${name}" text)
   string(REGEX REPLACE "[^\n]" "" newlines "${text}")
   string(LENGTH "${newlines}" count)
-  if(count GREATER 400)
-    list(APPEND wrong "${name}: ${count} lines, 400 are the limit")
+  set(limit 400)
+  if(name MATCHES "^include/")
+    set(limit 900)
+  endif()
+  if(count GREATER limit)
+    list(APPEND wrong "${name}: ${count} lines, ${limit} are the limit")
   endif()
   if(name MATCHES "^examples/[0-9][0-9]_" AND count GREATER 120)
     list(APPEND wrong "${name}: ${count} lines, an example has at most 120")

@@ -34,6 +34,7 @@
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/comm/submission_queue.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/span_log.hpp"
@@ -111,7 +112,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   [[nodiscard]] bool over(std::uint64_t number) const noexcept override { return queue_.completed(number); }
   [[nodiscard]] bool wait_until(std::uint64_t number, std::chrono::steady_clock::time_point deadline,
                                 where) const override {
-    if (deadline != std::chrono::steady_clock::time_point::max() && arbiter_ == nullptr)
+    if (deadline != largest_value<std::chrono::steady_clock::time_point> && arbiter_ == nullptr)
       return queue_.wait_until(number, world_->before_sleep(lane::caller), deadline);
     await(number);
     return true;
@@ -183,7 +184,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return lost_.count(); }
 
   /// Checked builds: the first call after a handle was lost says so.
-  void report_abandoned(const where& at) { lost_.report(at); }
+  void report_abandoned(const where& at) { lost_.tell(at); }
 
   /// Checked builds: a call must not touch what a started operation has in flight. (Another started one may: it runs
   /// after that.)
@@ -326,7 +327,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
         world_->abort({comm_fault::timeout, {rank_}, text, ""});
       }
       if (has_failed(*world_)) world_->raise({now.what, 0, number - 1, 0, now.at});
-      const auto slice = std::min<duration>(now.limit - spent, std::chrono::nanoseconds(wait_slice_ns));
+      const auto slice = lesser_of<duration>(now.limit - spent, std::chrono::nanoseconds(wait_slice_ns));
       if (now.after.synchronize_until(std::chrono::steady_clock::now() + slice, now.at)) return;
     }
   }

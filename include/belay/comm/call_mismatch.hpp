@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
 
@@ -86,7 +87,7 @@ void expect_same_counts(Calls& calls) {
   const auto alike = [&](int a, int b) { return first_difference(a, b) == calls.size(); };
   expect_alike(calls, alike, [&](int q) {
     int place = calls.size();
-    for (int other = 0; other < calls.size(); ++other) place = std::min(place, first_difference(0, other));
+    for (int other = 0; other < calls.size(); ++other) place = lesser_of(place, first_difference(0, other));
     return calls.call_text(q) + ", " + std::to_string(calls.send_counts_of(q)[static_cast<std::size_t>(place)]) +
            " of them for rank " + std::to_string(calls.world_rank(place));
   });

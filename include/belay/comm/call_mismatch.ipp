@@ -8,6 +8,7 @@
 
 #include "belay/comm/call_mismatch.hpp"
 #include "belay/comm/ranks_text.hpp"
+#include "belay/core/bounds.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -19,7 +20,7 @@ BELAY_DECL mismatch_report difference_among(int size, function_ref<bool(int, int
     return count;
   };
   int most = 0;
-  for (int q = 0; q < size; ++q) most = std::max(most, like(q));
+  for (int q = 0; q < size; ++q) most = greater_of(most, like(q));
   mismatch_report out;
   std::vector<std::pair<std::string, std::vector<int>>> calls;  // each text once
   for (int q = 0; q < size; ++q) {
@@ -49,7 +50,7 @@ BELAY_DECL unequal_pairs find_unequal_pairs(int ranks, function_ref<std::size_t(
     return out;
   };
   int most = 0;
-  for (int q = 0; q < ranks; ++q) most = std::max(most, unequal(q));
+  for (int q = 0; q < ranks; ++q) most = greater_of(most, unequal(q));
   unequal_pairs out;
   for (int q = 0; q < ranks; ++q) {
     if (unequal(q) == most) out.culprits.push_back(q);

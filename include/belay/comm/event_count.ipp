@@ -4,13 +4,14 @@
 #pragma once
 
 #include "belay/comm/event_count.hpp"
+#include "belay/core/bounds.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 [[gnu::cold]] BELAY_DECL int spins_in(std::chrono::nanoseconds time) noexcept {
   using clock = std::chrono::steady_clock;
   constexpr int polls = 400;
-  auto fastest = std::chrono::nanoseconds::max();
+  auto fastest = largest_value<std::chrono::nanoseconds>;
   for (int round = 0; round < 3; ++round) {  // the fastest round was not interrupted
     const auto before = clock::now();
     for (int i = 0; i < polls; ++i) relax();

@@ -29,7 +29,7 @@ class lost_handles {
     return count_;
   }
   /// Throws usage_error of the last, once, in checked builds.
-  void report([[maybe_unused]] const where& at) {
+  void tell([[maybe_unused]] const where& at) {
     if constexpr (checked(check_level::local)) {
       const std::lock_guard lock(mutex_);
       if (!std::exchange(unreported_, false)) return;

@@ -5,7 +5,6 @@
 // IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +14,7 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/start_order.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/span_log.hpp"
@@ -43,7 +43,7 @@ struct operation_spans {
                                                            std::span<const p2p> transfers, const where& at) {
   traced_span about{.name = name(what),
                     .file = at.file,
-                    .bytes = std::max(buffers.reads.size(), buffers.writes.size()),
+                    .bytes = greater_of(buffers.reads.size(), buffers.writes.size()),
                     .group = members.empty() ? 0 : group_key(members),
                     .line = static_cast<std::uint32_t>(at.line),
                     .kind = span_kind::communication,

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "belay/comm/reduction.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/prefetch.hpp"
 
@@ -73,10 +74,10 @@ void reduce_elements(std::span<const std::byte* const> sources, std::span<std::b
   };
 
   std::size_t first = 0;
-  prefetch_reduced(sources, destinations, 0, std::min(block, count) * sizeof(T), count * sizeof(T));
+  prefetch_reduced(sources, destinations, 0, lesser_of(block, count) * sizeof(T), count * sizeof(T));
   for (; first + block <= count; first += block) {
     const std::size_t next = first + block;
-    prefetch_reduced(sources, destinations, next * sizeof(T), std::min(block, count - next) * sizeof(T),
+    prefetch_reduced(sources, destinations, next * sizeof(T), lesser_of(block, count - next) * sizeof(T),
                      count * sizeof(T));
     one_block(first, block);  // a constant trip count
   }
@@ -90,13 +91,13 @@ inline void cross_bytes(const std::byte* from_a, std::byte* to_b, const std::byt
   alignas(64) std::byte held[4096];
   const auto fetch_block = [=](std::size_t first) {
     if (first >= bytes || bytes >= least_beyond_caches) return;
-    const std::size_t length = std::min(sizeof held, bytes - first);
+    const std::size_t length = lesser_of(sizeof held, bytes - first);
     if (to_a == from_a) prefetch_for_write(to_a + first, length);
     if (to_b == from_b) prefetch_for_write(to_b + first, length);
   };
   fetch_block(0);
   for (std::size_t first = 0; first < bytes; first += sizeof held) {
-    const std::size_t length = std::min(sizeof held, bytes - first);
+    const std::size_t length = lesser_of(sizeof held, bytes - first);
     fetch_block(first + sizeof held);
     std::memcpy(held, from_a + first, length);
     std::memcpy(to_a + first, from_b + first, length);

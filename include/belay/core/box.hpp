@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -61,8 +62,8 @@ struct tensor_box {
 [[nodiscard]] inline tensor_box intersection(const tensor_box& a, const tensor_box& b) {
   tensor_box out;
   for (std::size_t d = 0; d < a.sides.size(); ++d) {
-    const std::size_t first = std::max(a.sides[d].first, b.sides[d].first);
-    out.sides.push_back({first, std::max(first, std::min(a.sides[d].end, b.sides[d].end))});
+    const std::size_t first = greater_of(a.sides[d].first, b.sides[d].first);
+    out.sides.push_back({first, greater_of(first, lesser_of(a.sides[d].end, b.sides[d].end))});
   }
   return out;
 }
@@ -163,8 +164,8 @@ class box_runs {
       if (place >= to) return;
       const std::size_t in_box = run * length_;
       std::size_t skip = first > in_box ? first - in_box : 0;
-      if (from > place) skip = std::max(skip, from - place);
-      const std::size_t stop = std::min({length_, end - in_box, to - place});
+      if (from > place) skip = greater_of(skip, from - place);
+      const std::size_t stop = lesser_of({length_, end - in_box, to - place});
       if (skip < stop) visit(place + skip, in_box + skip, stop - skip);
     }
   }

@@ -11,9 +11,9 @@
 
 #include <concepts>
 #include <cstddef>
-#include <limits>
 #include <string>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -21,7 +21,7 @@
 namespace belay::inline BELAY_ABI {
 
 /// The most bytes an object can have: the difference of two pointers is signed.
-inline constexpr std::size_t largest_size = std::numeric_limits<std::size_t>::max() / 2;
+inline constexpr std::size_t largest_size = largest_value<std::size_t> / 2;
 
 /// A size that a caller gave, or that follows from one, is more than any memory holds. `what` names operation and
 /// argument. The refused call has written and allocated nothing.

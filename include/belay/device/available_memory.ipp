@@ -7,11 +7,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
-#include <limits>
 #include <system_error>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/device/available_memory.hpp"
 
@@ -33,12 +32,12 @@ namespace belay::inline BELAY_ABI {
 [[gnu::cold]] BELAY_DECL std::optional<std::uint64_t> number_after(std::string_view text,
                                                                    std::string_view key) noexcept {
   for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::size_t end = lesser_of(text.find('\n', begin), text.size());
     std::string_view line = text.substr(begin, end - begin);
     begin = end + 1;
     if (line.substr(0, key.size()) != key) continue;
     line.remove_prefix(key.size());
-    line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+    line.remove_prefix(lesser_of(line.find_first_not_of(" \t"), line.size()));
     std::uint64_t value = 0;
     if (std::from_chars(line.data(), line.data() + line.size(), value).ec == std::errc{}) return value;
   }
@@ -46,17 +45,17 @@ namespace belay::inline BELAY_ABI {
 }
 
 [[gnu::cold]] BELAY_DECL std::uint64_t left_in_control_groups(const std::string& groups, const std::string& root) {
-  std::uint64_t left = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t left = largest_value<std::uint64_t>;
   const auto look = [&](const std::string& folder, const char* limit, const char* usage, const char* inactive) {
     const auto most = number_after(kernel_file(folder + limit), "");  // "max" is no number: no limit
     const auto used = number_after(kernel_file(folder + usage), "");
     if (!most || !used) return;
     const std::uint64_t unused_files = number_after(kernel_file(folder + "/memory.stat"), inactive).value_or(0);
-    const std::uint64_t kept = *used - std::min(*used, unused_files);
-    left = std::min(left, *most - std::min(*most, kept));
+    const std::uint64_t kept = *used - lesser_of(*used, unused_files);
+    left = lesser_of(left, *most - lesser_of(*most, kept));
   };
   for (std::size_t begin = 0; begin < groups.size();) {
-    const std::size_t end = std::min(groups.find('\n', begin), groups.size());
+    const std::size_t end = lesser_of(groups.find('\n', begin), groups.size());
     const std::string line = groups.substr(begin, end - begin);
     begin = end + 1;
     const std::size_t first = line.find(':');
@@ -82,18 +81,18 @@ namespace belay::inline BELAY_ABI {
 [[gnu::cold]] BELAY_DECL std::size_t left_in_address_space() {
   struct rlimit limit = {};
   if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-    return std::numeric_limits<std::size_t>::max();
+    return largest_value<std::size_t>;
   const auto pages = number_after(kernel_file("/proc/self/statm"), "").value_or(0);
   const std::uint64_t mapped = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return static_cast<std::size_t>(limit.rlim_cur - std::min<std::uint64_t>(limit.rlim_cur, mapped));
+  return static_cast<std::size_t>(limit.rlim_cur - lesser_of<std::uint64_t>(limit.rlim_cur, mapped));
 }
 
 [[gnu::cold]] BELAY_DECL std::size_t available_memory() {
   constexpr std::uint64_t kept_free = std::uint64_t{64} << 20;
-  std::uint64_t free = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t free = largest_value<std::uint64_t>;
   if (const auto kilobytes = number_after(kernel_file("/proc/meminfo"), "MemAvailable:")) free = *kilobytes * 1024;
-  free = std::min({free, left_in_control_groups(), std::uint64_t{left_in_address_space()}});
-  return static_cast<std::size_t>(free - std::min(free, kept_free));
+  free = lesser_of({free, left_in_control_groups(), std::uint64_t{left_in_address_space()}});
+  return static_cast<std::size_t>(free - lesser_of(free, kept_free));
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -7,13 +7,13 @@
 //   };
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -44,7 +44,7 @@ struct device_usage {
   };
   for (const auto& [purpose, bytes] : rows) {
     std::uint64_t most = 0;
-    for (const device_usage& each : ranks) most = std::max(most, each.*bytes);
+    for (const device_usage& each : ranks) most = greater_of(most, each.*bytes);
     if (bytes == &device_usage::planned && most == 0) continue;
     std::string line = "  ";
     line += purpose;

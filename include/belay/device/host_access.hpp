@@ -7,7 +7,6 @@
 //     access->change(values, [&](std::size_t first, std::span<float> piece) { ... });
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <mutex>
@@ -16,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/memory.hpp"
@@ -40,9 +40,9 @@ class host_access {
   /// Calls `visit(first, std::span<T>)` for the elements of `all`, piece by piece, and puts back what it leaves.
   template <class T, class Visit>
   void change(std::span<T> all, Visit&& visit, where at = where::current()) const {
-    std::vector<T> seen(std::min(all.size(), piece_bytes / sizeof(T)));
+    std::vector<T> seen(lesser_of(all.size(), piece_bytes / sizeof(T)));
     for (std::size_t first = 0; first < all.size(); first += seen.size()) {
-      const std::span<T> piece(seen.data(), std::min(seen.size(), all.size() - first));
+      const std::span<T> piece(seen.data(), lesser_of(seen.size(), all.size() - first));
       fetch(piece.data(), all.data() + first, piece.size_bytes(), at);
       visit(first, piece);
       place(all.data() + first, piece.data(), piece.size_bytes(), at);
@@ -74,7 +74,7 @@ class device_access final : public host_access {
   void fetch(void* to, const void* from, std::size_t bytes, where at) const override {
     const std::lock_guard alone(staging_);
     for (std::size_t first = 0; first < bytes; first += staged_.size_bytes()) {
-      const std::size_t part = std::min(staged_.size_bytes(), bytes - first);
+      const std::size_t part = lesser_of(staged_.size_bytes(), bytes - first);
       copy(staged_.data(), static_cast<const std::byte*>(from) + first, part, at);
       std::memcpy(static_cast<std::byte*>(to) + first, staged_.data(), part);
     }
@@ -82,7 +82,7 @@ class device_access final : public host_access {
   void place(void* to, const void* from, std::size_t bytes, where at) const override {
     const std::lock_guard alone(staging_);
     for (std::size_t first = 0; first < bytes; first += staged_.size_bytes()) {
-      const std::size_t part = std::min(staged_.size_bytes(), bytes - first);
+      const std::size_t part = lesser_of(staged_.size_bytes(), bytes - first);
       std::memcpy(staged_.data(), static_cast<const std::byte*>(from) + first, part);
       copy(static_cast<std::byte*>(to) + first, staged_.data(), part, at);
     }

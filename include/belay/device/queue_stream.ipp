@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "belay/device/queue_stream.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/device/stream_arbiter.hpp"
 #include "belay/device/stream_patience.hpp"
 #include "belay/device/stream_watch.hpp"
@@ -41,7 +42,8 @@ class queue_stream::progress final : public event_source {
     }
     std::unique_lock lock(mutex_);
     const auto is_over = [&] { return over(place); };
-    if (deadline != std::chrono::steady_clock::time_point::max()) return changed_.wait_until(lock, deadline, is_over);
+    if (deadline != largest_value<std::chrono::steady_clock::time_point>)
+      return changed_.wait_until(lock, deadline, is_over);
     if (watch_ == nullptr) {
       changed_.wait(lock, is_over);
       return true;
@@ -79,7 +81,7 @@ class queue_stream::progress final : public event_source {
   // For those who may not throw: returns when `place` is over, and ends the program where the stream is stuck.
   void wait_or_end(std::uint64_t place) const noexcept {
     if (watch_ == nullptr || arbiter_ != nullptr)
-      return static_cast<void>(wait_until(place, std::chrono::steady_clock::time_point::max(), {}));
+      return static_cast<void>(wait_until(place, largest_value<std::chrono::steady_clock::time_point>, {}));
     std::unique_lock lock(mutex_);
     stream_patience mine(*watch_);
     while (!changed_.wait_for(lock, stream_patience::slice, [&] { return over(place); })) {
@@ -209,7 +211,8 @@ BELAY_DECL queue_stream::~queue_stream() {
 BELAY_DECL queue_stream::closure& queue_stream::next_slot() {
   // The place of the oldest: it is over before its slot is written.
   if (queued_ >= capacity)
-    static_cast<void>(progress_->wait_until(queued_ + 1 - capacity, std::chrono::steady_clock::time_point::max(), {}));
+    static_cast<void>(
+        progress_->wait_until(queued_ + 1 - capacity, largest_value<std::chrono::steady_clock::time_point>, {}));
   return ring_[queued_ % capacity];
 }
 
@@ -238,7 +241,7 @@ BELAY_DECL void queue_stream::cancel() noexcept {
 }
 
 BELAY_DECL void queue_stream::wait_until_idle(where at) const {
-  static_cast<void>(progress_->wait_until(queued_, std::chrono::steady_clock::time_point::max(), at));
+  static_cast<void>(progress_->wait_until(queued_, largest_value<std::chrono::steady_clock::time_point>, at));
 }
 
 BELAY_DECL void queue_stream::synchronize(where at) {

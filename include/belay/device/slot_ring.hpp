@@ -36,10 +36,10 @@ class slot_ring {
   slot_ring() = default;
   /// `memory` is divided into `slots` of equal size, rounded down to `alignment` bytes, a power of two, which divides
   /// the address too. With `poisoned`, the stream that takes a slot first overwrites it.
-  slot_ring(std::span<std::byte> memory, std::size_t slots, std::size_t alignment = 64,
+  slot_ring(std::span<std::byte> memory, std::size_t slot_count, std::size_t alignment = 64,
             slot_contents found = slot_contents::kept)
-      : memory_(memory), slots_(slots), found_(found) {
-    bytes_ = slots == 0 ? 0 : memory.size() / slots / alignment * alignment;
+      : memory_(memory), slots_(slot_count), found_(found) {
+    bytes_ = slot_count == 0 ? 0 : memory.size() / slot_count / alignment * alignment;
   }
 
   /// The next slot, once later work of `stream` waits for what held it. Throws usage_error where all are held: as many
@@ -70,7 +70,7 @@ class slot_ring {
   }
   /// The number of the slot that `acquire` gives next, from 0.
   [[nodiscard]] std::size_t next() const noexcept { return slots_.empty() ? 0 : acquired_ % slots_.size(); }
-  [[nodiscard]] std::size_t slots() const noexcept { return slots_.size(); }
+  [[nodiscard]] std::size_t slot_count() const noexcept { return slots_.size(); }
   [[nodiscard]] std::size_t slot_bytes() const noexcept { return bytes_; }
   /// Slots that were taken and not given back.
   [[nodiscard]] std::size_t held() const noexcept { return static_cast<std::size_t>(acquired_ - released_); }

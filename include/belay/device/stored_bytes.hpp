@@ -7,7 +7,6 @@
 //   staging.copy(two, to);                       // 700 bytes at any address
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -105,7 +105,7 @@ class file_staging {
     const auto start = [&](std::size_t buffer) {
       if (started >= end) return;
       const std::uint64_t blocks = (end - started + file.alignment() - 1) / file.alignment() * file.alignment();
-      const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(blocks, buffer_bytes));
+      const auto count = static_cast<std::size_t>(lesser_of<std::uint64_t>(blocks, buffer_bytes));
       under_way[buffer] = file.start_read(started, {buffers_ + buffer * buffer_bytes, count}, at);
       started += count;
     };
@@ -113,7 +113,7 @@ class file_staging {
     for (std::size_t buffer = 0; next < end; buffer = 1 - buffer) {
       start(1 - buffer);
       under_way[buffer].wait(at);
-      const std::uint64_t first = std::max(next, offset), last = std::min(next + buffer_bytes, end);
+      const std::uint64_t first = greater_of(next, offset), last = lesser_of(next + buffer_bytes, end);
       std::memcpy(to.data() + (first - offset), buffers_ + buffer * buffer_bytes + (first - next),
                   static_cast<std::size_t>(last - first));
       next += buffer_bytes;
@@ -132,7 +132,7 @@ void each_stored_part(std::span<const stored_bytes> all, std::size_t begin, std:
       begin -= each.size();
       continue;
     }
-    const std::size_t taken = std::min(each.size() - begin, count);
+    const std::size_t taken = lesser_of(each.size() - begin, count);
     visit(each.part(std::exchange(begin, 0), taken));
     count -= taken;
   }

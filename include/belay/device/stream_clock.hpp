@@ -12,8 +12,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -82,7 +82,7 @@ class stream_clock {
   [[nodiscard]] constexpr bool operator==(const stream_clock&) const noexcept = default;
 
  private:
-  static constexpr std::uint64_t latest = std::numeric_limits<std::uint64_t>::max();
+  static constexpr std::uint64_t latest = largest_value<std::uint64_t>;
   std::array<std::uint64_t, stream_kinds> places_{};
 };
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_clock.hpp"
@@ -66,7 +67,7 @@ class stream_event {
   /// and the `comm_error` of a stream that is stuck (device/stream_watch.hpp).
   void synchronize(where at = where::current()) const {
     if (source_ == nullptr) return;
-    static_cast<void>(source_->wait_until(place_, std::chrono::steady_clock::time_point::max(), at));
+    static_cast<void>(source_->wait_until(place_, largest_value<std::chrono::steady_clock::time_point>, at));
     source_->expect_done(place_, at);
   }
   /// The same, for so long: false where `deadline` has passed before.

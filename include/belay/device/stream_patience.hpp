@@ -6,11 +6,11 @@
 //   while (!reached_within(belay::stream_patience::slice)) mine.expect_more([] { return ""; }, source, at);
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_event.hpp"
@@ -42,8 +42,8 @@ class stream_patience {
     done_ = seen.done;
     if (now - since_ >= limit) return verdict::stuck;
     if (!watch_->failed()) return verdict::goes_on;
-    failed_at_ = std::min(failed_at_, now);
-    const auto most = waits ? limit : std::min<std::chrono::steady_clock::duration>(limit, grace);
+    failed_at_ = lesser_of(failed_at_, now);
+    const auto most = waits ? limit : lesser_of<std::chrono::steady_clock::duration>(limit, grace);
     return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
   }
   /// Throws unless the wait, of a rank's host or of its stream, goes on; `who()` says whose it is.
@@ -66,7 +66,7 @@ class stream_patience {
   const stream_watch* watch_;
   std::uint64_t done_ = 0;
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point failed_at_ = std::chrono::steady_clock::time_point::max();
+  std::chrono::steady_clock::time_point failed_at_ = largest_value<std::chrono::steady_clock::time_point>;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -9,7 +9,6 @@
 //   file.read(copies, values, 0, count);    // comes after what was written before
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -17,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/host_access.hpp"
@@ -36,13 +36,13 @@ class streamed_file {
   streamed_file(const file_memory& where_it_is, std::size_t bytes, const streamed_layout& sizes,
                 std::span<std::byte> ring, where at = where::current())
       : alignment_(sizes.alignment()),
-        under_way_(sizes.slots(bytes)),
-        file_(where_it_is.folder, sizes.file_bytes(bytes), sizes.slots(bytes), where_it_is.access, at) {
-    const std::size_t slots = sizes.slots(bytes), all = slots * sizes.slot_bytes(bytes);
+        under_way_(sizes.slot_count(bytes)),
+        file_(where_it_is.folder, sizes.file_bytes(bytes), sizes.slot_count(bytes), where_it_is.access, at) {
+    const std::size_t slot_count = sizes.slot_count(bytes), all = slot_count * sizes.slot_bytes(bytes);
     void* first = ring.data();
     std::size_t room = ring.size();
     first = std::align(alignment_, all, first, room);
-    ring_ = slot_ring({static_cast<std::byte*>(first), all}, slots, alignment_);
+    ring_ = slot_ring({static_cast<std::byte*>(first), all}, slot_count, alignment_);
   }
 
   /// What is read and written, pieces aside, lies on a device, which addresses the ring too.
@@ -76,7 +76,7 @@ class streamed_file {
     await_writes(reading_);
     started_ = taken_.first = taken_.last = reading_.first;
     taken_turn_ = turn_;
-    for (std::size_t i = 0; i < ring_.slots(); ++i) start_read();
+    for (std::size_t i = 0; i < ring_.slot_count(); ++i) start_read();
   }
   void get(void* to, std::uint64_t first, std::size_t bytes) {
     get_pieces(first, bytes, [this, to](std::size_t done, const std::byte* piece, std::size_t count) {
@@ -88,7 +88,7 @@ class streamed_file {
   void get_pieces(std::uint64_t first, std::size_t bytes, Visit&& visit) {
     for (std::size_t done = 0; done < bytes;) {
       while (first >= taken_.last) take_piece();
-      const std::size_t count = std::min<std::uint64_t>(bytes - done, taken_.last - first);
+      const std::size_t count = lesser_of<std::uint64_t>(bytes - done, taken_.last - first);
       visit(done, taken_slot_ + (first - taken_.first), count);
       done += count, first += count;
     }
@@ -104,7 +104,7 @@ class streamed_file {
   void put(std::uint64_t first, const void* from, std::size_t bytes) {
     for (auto* byte = static_cast<const std::byte*>(from); bytes > 0;) {
       while (first >= filled_.last) next_piece();
-      const std::size_t count = std::min<std::uint64_t>(bytes, filled_.last - first);
+      const std::size_t count = lesser_of<std::uint64_t>(bytes, filled_.last - first);
       copy(ring_.slot(filled_slot_).data() + (first - filled_.first), byte, count);
       byte += count, first += count, bytes -= count;
     }
@@ -121,10 +121,10 @@ class streamed_file {
     settle(at);
     const range all{first, first + bytes};
     for (std::uint64_t begin = down(first); bytes > 0 && begin < all.last; begin += ring_.slot_bytes()) {
-      const std::uint64_t end = std::min<std::uint64_t>(begin + ring_.slot_bytes(), up(all.last));
+      const std::uint64_t end = lesser_of<std::uint64_t>(begin + ring_.slot_bytes(), up(all.last));
       const std::span<std::byte> piece = ring_.slot(0).first(static_cast<std::size_t>(end - begin));
       file_.start_read(begin, piece, at).wait(at);
-      const std::uint64_t from = std::max(begin, all.first), to = std::min(end, all.last);
+      const std::uint64_t from = greater_of(begin, all.first), to = lesser_of(end, all.last);
       visit(static_cast<std::size_t>(from - first),
             piece.subspan(static_cast<std::size_t>(from - begin), static_cast<std::size_t>(to - from)));
       file_.start_write(begin, piece, at).wait(at);
@@ -161,7 +161,7 @@ class streamed_file {
   }
   [[nodiscard]] std::uint64_t down(std::uint64_t byte) const noexcept { return byte / alignment_ * alignment_; }
   [[nodiscard]] std::uint64_t up(std::uint64_t byte) const noexcept { return down(byte + alignment_ - 1); }
-  [[nodiscard]] std::size_t next_slot() noexcept { return turn_++ % ring_.slots(); }
+  [[nodiscard]] std::size_t next_slot() noexcept { return turn_++ % ring_.slot_count(); }
 
   void await_writes(range in) {
     for (transfer& each : under_way_) {
@@ -181,21 +181,21 @@ class streamed_file {
     if (started_ >= reading_.last) return;
     const std::size_t slot = next_slot();
     await_slot(slot);
-    const std::uint64_t count = std::min<std::uint64_t>(ring_.slot_bytes(), reading_.last - started_);
+    const std::uint64_t count = lesser_of<std::uint64_t>(ring_.slot_bytes(), reading_.last - started_);
     under_way_[slot].moves = file_.start_read(started_, ring_.slot(slot).first(static_cast<std::size_t>(count)), at_);
     started_ += count;
   }
   void take_piece() {
     if (taken_.last > reading_.first) start_read();  // into the slot that was taken before
-    const std::size_t slot = taken_turn_++ % ring_.slots();
+    const std::size_t slot = taken_turn_++ % ring_.slot_count();
     under_way_[slot].moves.wait(at_);
-    taken_ = {taken_.last, std::min<std::uint64_t>(taken_.last + ring_.slot_bytes(), reading_.last)};
+    taken_ = {taken_.last, lesser_of<std::uint64_t>(taken_.last + ring_.slot_bytes(), reading_.last)};
     taken_slot_ = ring_.slot(slot).data();
   }
 
   void next_piece() {
     write_piece();
-    filled_ = {filled_.last, std::min<std::uint64_t>(filled_.last + ring_.slot_bytes(), up(writing_.last))};
+    filled_ = {filled_.last, lesser_of<std::uint64_t>(filled_.last + ring_.slot_bytes(), up(writing_.last))};
     filled_slot_ = next_slot();
     await_slot(filled_slot_);
     // What lies beside the range in its first and in its last block.

@@ -12,8 +12,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -29,7 +29,7 @@ enum class computes_on : std::uint8_t { host, device, own_device };
 
 /// The number of tiers, and a budget without a limit.
 inline constexpr std::size_t tier_count = 4;
-inline constexpr std::size_t unlimited_bytes = std::numeric_limits<std::size_t>::max();
+inline constexpr std::size_t unlimited_bytes = largest_value<std::size_t>;
 
 /// The name, as flags and plans have it: "device", "pinned", "host", "file".
 [[nodiscard]] constexpr const char* name(tier where) noexcept {

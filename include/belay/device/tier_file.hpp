@@ -58,13 +58,13 @@ class tier_file {
   /// A file of `bytes`, a multiple of the alignment, which are taken on the medium now and read as zeros; as many as
   /// `slots` transfers are under way at once. Throws tier_file_error where the directory is missing or full, or a ring
   /// was asked for and is refused.
-  tier_file(const std::string& directory, std::size_t bytes, std::size_t slots, file_access way = file_access::best,
-            where at = where::current())
+  tier_file(const std::string& directory, std::size_t bytes, std::size_t slot_count,
+            file_access way = file_access::best, where at = where::current())
       : file_(directory, bytes, at), bytes_(bytes) {
-    if (slots == 0 || slots > most_slots)
-      throw usage_error("a tier file has from 1 to 1024 transfers under way, not " + std::to_string(slots), at);
+    if (slot_count == 0 || slot_count > most_slots)
+      throw usage_error("a tier file has from 1 to 1024 transfers under way, not " + std::to_string(slot_count), at);
     static_cast<file_medium&>(access_) = file_.medium();
-    start(slots, way, at);
+    start(slot_count, way, at);
   }
   tier_file(tier_file&&) noexcept = default;
   tier_file& operator=(tier_file&&) = delete;  // it would close a file that is still written to
@@ -86,7 +86,7 @@ class tier_file {
 
   /// Bytes, transfers at a time, the folder, and how transfers go.
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
-  [[nodiscard]] std::size_t slots() const noexcept { return transfers_->slots(); }
+  [[nodiscard]] std::size_t slot_count() const noexcept { return transfers_->slot_count(); }
   [[nodiscard]] const std::string& directory() const noexcept { return file_.directory(); }
   [[nodiscard]] const tier_file_access& access() const noexcept { return access_; }
   /// A power of two, in bytes.
@@ -95,12 +95,12 @@ class tier_file {
   [[nodiscard]] std::uint64_t waits_for_slot() const noexcept { return transfers_->waits_for_slot(); }
 
  private:
-  void start(std::size_t slots, file_access way, where at) {
+  void start(std::size_t slot_count, file_access way, where at) {
     // A direct file is moved by whole blocks, a buffered one by bytes.
     const std::size_t granularity = access_.direct ? access_.alignment : 1;
     if (way != file_access::thread) {
-      auto ring =
-          std::make_unique<ring_transfers<typename Calls::ring>>(directory(), file_.descriptor(), slots, granularity);
+      auto ring = std::make_unique<ring_transfers<typename Calls::ring>>(directory(), file_.descriptor(), slot_count,
+                                                                         granularity);
       if (ring->refusal().empty()) {
         access_.way = file_access::ring;
         transfers_ = std::move(ring);
@@ -110,7 +110,7 @@ class tier_file {
       access_.why_thread = ring->refusal();
     }
     try {
-      transfers_ = std::make_unique<thread_transfers<Calls>>(directory(), file_.descriptor(), slots, granularity);
+      transfers_ = std::make_unique<thread_transfers<Calls>>(directory(), file_.descriptor(), slot_count, granularity);
     } catch (const std::system_error& problem) {
       refuse_start(problem.code().value(), " (for its thread)", at);
     }

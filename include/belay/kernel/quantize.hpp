@@ -51,7 +51,7 @@ struct quantize {
   BELAY_HD constexpr void operator()(std::size_t block) const noexcept {
     const std::size_t first = block * quantize_block;
     const std::size_t size = count - first < quantize_block ? count - first : quantize_block;
-    constexpr auto largest = static_cast<float>(Narrow::max());
+    constexpr auto largest = static_cast<float>(Narrow::largest_finite());
     const float scale = static_cast<float>(largest_magnitude(in + first, size)) / largest;
     // At least the smallest normal number, so that the inverse is finite, also for a block of zeros.
     const float used = scale > 0x1p-126f ? scale : 0x1p-126f;

@@ -24,6 +24,7 @@
 #include "belay/comm/collective.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
@@ -89,7 +90,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Values are then written by `initialise` or `fill` of the parameters; `begin` zeroes the gradients.
   void bind(std::span<T> values, std::span<gradient_type> gradients, where at = where::current()) {
     const std::size_t tail = layout_.gradient_elements() - layout_.elements();
-    const std::size_t own = gradients.size() - std::min(gradients.size(), tail);
+    const std::size_t own = gradients.size() - lesser_of(gradients.size(), tail);
     bind(bucket_memory<T>{tiered_memory<T>(values), tiered_memory<gradient_type>(gradients.first(own)),
                           gradients.subspan(own)},
          at);

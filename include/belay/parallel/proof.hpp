@@ -95,7 +95,7 @@ class prover {
 
   static constexpr std::uint8_t bit(std::size_t end) { return static_cast<std::uint8_t>(1U << end); }
 
-  constexpr void report(fault found) {
+  constexpr void note(fault found) {
     switch (class_of(found.kind)) {
       case fault_class::malformed: well_formed_ = false; break;
       case fault_class::pairing: matched_ = false; break;
@@ -125,16 +125,16 @@ class prover {
       const std::size_t batch = now.micro_batch;
       if (batch >= micro_batches_ || now.chunk != 0) {
         const bool unknown = batch >= micro_batches_;
-        report({unknown ? fault_kind::micro_batch_unknown : fault_kind::chunk_unknown, stage, batch, i});
+        note({unknown ? fault_kind::micro_batch_unknown : fault_kind::chunk_unknown, stage, batch, i});
         continue;
       }
       const std::uint8_t before = done[batch];
       if (now.kind == action_kind::forward) {
         if (before & forward_done) {
-          report({fault_kind::forward_twice, stage, batch, i});
+          note({fault_kind::forward_twice, stage, batch, i});
           continue;
         }
-        if (stage > 0 && !(before & received_activation)) report({fault_kind::forward_before_receive, stage, batch, i});
+        if (stage > 0 && !(before & received_activation)) note({fault_kind::forward_before_receive, stage, batch, i});
         done[batch] = before | forward_done;
         ++live;
         if (live > peak) peak = live;
@@ -143,19 +143,19 @@ class prover {
       const bool input = now.kind != action_kind::weight_gradient;
       const bool weight = now.kind != action_kind::input_gradient;
       if ((input && (before & input_gradient_done)) || (weight && (before & weight_gradient_done))) {
-        report({fault_kind::backward_twice, stage, batch, i});
+        note({fault_kind::backward_twice, stage, batch, i});
         continue;
       }
       if (!(before & forward_done) || (!input && !(before & input_gradient_done))) {
-        report({fault_kind::backward_before_forward, stage, batch, i});
+        note({fault_kind::backward_before_forward, stage, batch, i});
       } else if (weight) {
         --live;
       }
       if ((input && batch < next_input) || (weight && batch < next_weight)) {
-        report({fault_kind::backward_out_of_order, stage, batch, i});
+        note({fault_kind::backward_out_of_order, stage, batch, i});
       }
       if (input && stage + 1 < stages_ && !(before & received_gradient)) {
-        report({fault_kind::backward_before_receive, stage, batch, i});
+        note({fault_kind::backward_before_receive, stage, batch, i});
       }
       if (input) next_input = batch + 1;
       if (weight) next_weight = batch + 1;
@@ -167,16 +167,16 @@ class prover {
     for (std::size_t batch = 0; batch < micro_batches_; ++batch) {
       const std::uint8_t did = done[batch];
       if ((did & (forward_done | backward_done)) == (forward_done | backward_done)) continue;
-      report({!(did & forward_done)                          ? fault_kind::forward_missing
-              : (did & backward_done) == input_gradient_done ? fault_kind::weight_gradient_missing
-                                                             : fault_kind::backward_missing,
-              stage, batch, nowhere});
+      note({!(did & forward_done)                          ? fault_kind::forward_missing
+            : (did & backward_done) == input_gradient_done ? fault_kind::weight_gradient_missing
+                                                           : fault_kind::backward_missing,
+            stage, batch, nowhere});
     }
   }
 
   constexpr void walk_group(std::size_t stage, const action& now, std::size_t index, std::uint8_t* done) {
     if (now.transfer_count == 0 || now.transfer_count > action::most_transfers) {
-      report({fault_kind::group_size, stage, nowhere, index});
+      note({fault_kind::group_size, stage, nowhere, index});
       return;
     }
     const transfer* const group = now.group.data();
@@ -197,11 +197,11 @@ class prover {
         wrong = fault_kind::transfer_twice;
       }
       if (wrong != fault_kind::none) {
-        report({wrong, stage, batch, index, moved.what, moved.direction, moved.peer});
+        note({wrong, stage, batch, index, moved.what, moved.direction, moved.peer});
         continue;
       }
       if (sends && !(done[batch] & (moved.what == payload::activation ? forward_done : input_gradient_done))) {
-        report({fault_kind::send_before_compute, stage, batch, index, moved.what, moved.direction, moved.peer});
+        note({fault_kind::send_before_compute, stage, batch, index, moved.what, moved.direction, moved.peer});
       }
       const std::size_t end = own_end(moved);
       done[batch] |= bit(end);
@@ -221,14 +221,14 @@ class prover {
     for (std::size_t k = 0; k < sent || k < received; ++k) {
       if (k < sent && k < received && sends[k].micro_batch == receives[k].micro_batch) continue;
       if (k < sent && !(done_[receiver * micro_batches_ + sends[k].micro_batch] & bit(in))) {
-        report({fault_kind::send_unmatched, sender, sends[k].micro_batch, sends[k].action, what,
-                transfer_direction::send, receiver});
+        note({fault_kind::send_unmatched, sender, sends[k].micro_batch, sends[k].action, what, transfer_direction::send,
+              receiver});
       } else if (k < received && !(done_[sender * micro_batches_ + receives[k].micro_batch] & bit(out))) {
-        report({fault_kind::receive_unmatched, receiver, receives[k].micro_batch, receives[k].action, what,
-                transfer_direction::receive, sender});
+        note({fault_kind::receive_unmatched, receiver, receives[k].micro_batch, receives[k].action, what,
+              transfer_direction::receive, sender});
       } else if (k < sent && k < received) {
-        report({fault_kind::order_mismatch, receiver, receives[k].micro_batch, receives[k].action, what,
-                transfer_direction::receive, sender, sends[k].micro_batch});
+        note({fault_kind::order_mismatch, receiver, receives[k].micro_batch, receives[k].action, what,
+              transfer_direction::receive, sender, sends[k].micro_batch});
       }
       return;
     }
@@ -242,7 +242,7 @@ class prover {
       if (at >= list.size()) continue;
       for (const transfer& moved : list[at].transfers()) {
         if (state.posted[stage][own_end(moved)] <= state.posted[moved.peer][partner_end(moved)]) continue;
-        report({fault_kind::deadlock, stage, moved.micro_batch, at, moved.what, moved.direction, moved.peer});
+        note({fault_kind::deadlock, stage, moved.micro_batch, at, moved.what, moved.direction, moved.peer});
         return;
       }
     }

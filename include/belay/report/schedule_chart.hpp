@@ -8,7 +8,6 @@
 //   belay::output("schedule.svg").write(belay::schedule::draw_svg(table));
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
@@ -133,7 +133,7 @@ template <any_table Table>
            two_digits(y + 2) + "\" width=\"" + two_digits(w) + "\" height=\"" + two_digits(row - 4) +
            "\"><title>stage " + std::to_string(shown.stage) + ", " + kind + " of micro-batch " + number +
            "</title></rect>\n";
-    const double letters = std::min(11.0, (w - 1) / (0.66 * digits));
+    const double letters = lesser_of(11.0, (w - 1) / (0.66 * digits));
     if (letters < legible) continue;
     svg += "<text class=\"t\" x=\"" + two_digits(x + w / 2) + "\" y=\"" + two_digits(y + 17) + "\" font-size=\"" +
            two_digits(letters) + "\">" + number + "</text>\n";

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <limits>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -24,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/span_log.hpp"
@@ -107,7 +107,7 @@ class trace_text {
       line_.field("name", belay::name(static_cast<span_lane>(number)));
     else
       line_.field("name", printed(text, "rank %zu%s%.*s", rank_, label_.empty() ? "" : ", ",
-                                  static_cast<int>(std::min<std::size_t>(label_.size(), 100)), label_.data()));
+                                  static_cast<int>(lesser_of<std::size_t>(label_.size(), 100)), label_.data()));
     line_.close();
     return finish();
   }
@@ -155,7 +155,7 @@ class trace_text {
                                         static_cast<unsigned>(each.group & 0xffffffffU), each.number, attempt_, before);
     // Inside of the communication's span, which the arrow begins and ends at.
     begin_event("transfer", "flow", sends ? "s" : "f", owner.lane,
-                sends ? owner.begin : std::max(owner.begin, owner.end - 1));
+                sends ? owner.begin : greater_of(owner.begin, owner.end - 1));
     line_.field("id", id);
     if (!sends) line_.field("bp", "e");
     return finish();
@@ -175,7 +175,7 @@ class trace_text {
   template <class... Values>
   [[nodiscard]] static std::string_view printed(std::span<char> room, const char* format, const Values&... values) {
     const int size = std::snprintf(room.data(), room.size(), format, values...);
-    return {room.data(), std::min(static_cast<std::size_t>(std::max(size, 0)), room.size() - 1)};
+    return {room.data(), lesser_of(static_cast<std::size_t>(greater_of(size, 0)), room.size() - 1)};
   }
   [[nodiscard]] static double microseconds(std::int64_t nanoseconds) noexcept {
     return static_cast<double>(nanoseconds) / 1000.0;
@@ -293,10 +293,10 @@ class trace_merge {
     clock_.read_again(control);
     const totals own = totals_of(log);
     control.all_gather(std::span<const totals>(&own, 1), std::span<totals>(totals_));
-    std::int64_t base = std::numeric_limits<std::int64_t>::max();
+    std::int64_t base = largest_value<std::int64_t>;
     std::uint64_t forgotten = 0;
     for (const totals& each : totals_) {
-      base = std::min(base, each.begin);
+      base = lesser_of(base, each.begin);
       forgotten += each.forgotten;
     }
     if (file != nullptr) begin(*file, log);
@@ -323,7 +323,7 @@ class trace_merge {
 
  private:
   struct totals {
-    std::int64_t begin = std::numeric_limits<std::int64_t>::max();  // of rank 0's clock
+    std::int64_t begin = largest_value<std::int64_t>;  // of rank 0's clock
     std::int64_t uncertainty = 0;
     std::uint64_t forgotten = 0;
     std::uint64_t unfinished = 0;
@@ -336,7 +336,7 @@ class trace_merge {
     for (const traced_span& each : log.spans()) {
       if (each.kind == span_kind::send || each.kind == span_kind::receive) continue;
       if (each.over())
-        out.begin = std::min(out.begin, clock_.of_rank_0(each.begin));
+        out.begin = lesser_of(out.begin, clock_.of_rank_0(each.begin));
       else
         ++out.unfinished;
     }

@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/policies.hpp"
@@ -81,7 +82,7 @@ class rank_clock {
     return std::all_of(machines_.begin(), machines_.end(), [this](std::uint64_t each) { return each == machines_[0]; });
   }
   /// Nanoseconds; 0 where it is rank 0's own clock.
-  [[nodiscard]] std::int64_t uncertainty() const noexcept { return std::max(start_.uncertainty, end_.uncertainty); }
+  [[nodiscard]] std::int64_t uncertainty() const noexcept { return greater_of(start_.uncertainty, end_.uncertainty); }
 
  private:
   [[nodiscard]] bool elsewhere(std::size_t rank) const noexcept { return machines_[rank] != machines_[0]; }

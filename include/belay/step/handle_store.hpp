@@ -31,7 +31,7 @@ class handle_store {
  public:
   handle_store() = default;
   /// So many slots, empty.
-  explicit handle_store(std::size_t slots) : slots_(slots) {}
+  explicit handle_store(std::size_t slot_count) : slots_(slot_count) {}
   handle_store(handle_store&&) noexcept = default;
   handle_store& operator=(handle_store&&) = delete;  // it would lose the handles of the left side
   ~handle_store() = default;

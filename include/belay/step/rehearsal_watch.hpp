@@ -188,7 +188,7 @@ class rehearsal_watch {
   };
 
   enum class memory_kind { activations, elsewhere };
-  void report(memory_kind region, std::size_t byte) const noexcept {
+  void explain(memory_kind region, std::size_t byte) const noexcept {
     message text;
     text << "belay: a rehearsal touched memory, and has none: its tensors are addresses. ";
     if (region == memory_kind::activations)
@@ -223,9 +223,9 @@ class rehearsal_watch {
     const rehearsal_watch* const innermost = rehearsing_thread_.innermost;
     for (const rehearsal_watch* open = innermost; open != nullptr; open = open->outer_) {
       const std::size_t offset = address - reinterpret_cast<std::uintptr_t>(open->first_);
-      if (offset < open->bytes_) return open->report(memory_kind::activations, offset);
+      if (offset < open->bytes_) return open->explain(memory_kind::activations, offset);
     }
-    if (innermost != nullptr && code == SEGV_ACCERR) innermost->report(memory_kind::elsewhere, 0);
+    if (innermost != nullptr && code == SEGV_ACCERR) innermost->explain(memory_kind::elsewhere, 0);
   }
 
   static void pass_on(int number, siginfo_t* about, void* context) noexcept {

@@ -24,6 +24,7 @@
 
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
@@ -195,7 +196,7 @@ class gradient_norm {
       const compute_type_t<T>* gradient = range.gradient + first;
       if (range.gradient_file != nullptr) {
         range.gradient_file->get(gradient, chunk_.data(),
-                                 std::min(parameter_chunk, range.count - first) * sizeof *gradient);
+                                 lesser_of(parameter_chunk, range.count - first) * sizeof *gradient);
         gradient = chunk_.data();
       }
       kernel::chunk_sums_of_squares<compute_type_t<T>>{gradient, range.count - first, &squares}(0);
@@ -210,7 +211,7 @@ class gradient_norm {
     auto* const told = reinterpret_cast<double*>(group.scratch().data());
     squares_.resize(room);
     for (std::size_t first = 0; first < range.count; first += room * parameter_chunk) {
-      const std::size_t count = std::min(range.count - first, room * parameter_chunk);
+      const std::size_t count = lesser_of(range.count - first, room * parameter_chunk);
       const std::size_t chunks = (count + parameter_chunk - 1) / parameter_chunk;
       group.each(chunks, kernel::chunk_sums_of_squares<compute_type_t<T>>{range.gradient + first, count, told}, at);
       group.fetch(squares_.data(), told, chunks * sizeof(double), at);

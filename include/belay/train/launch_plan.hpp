@@ -5,7 +5,6 @@
 // IWYU pragma: private, include "belay/train/launch.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "belay/comm/mesh.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -183,7 +183,7 @@ inline std::string rehearsal_result::text(const launch_options& options) const {
   const std::vector<std::string_view> suggestions(words.begin(), words.end());
   std::size_t gaps = 0;
   for (const rank_plan& rank : plan.ranks())
-    gaps = std::max(gaps, rank.capacity_bytes(tier::device) - rank.peak_bytes(tier::device));
+    gaps = greater_of(gaps, rank.capacity_bytes(tier::device) - rank.peak_bytes(tier::device));
   return plan_printer({rows, budgets, suggestions}).text() + "gaps between leases add at most " + std::to_string(gaps) +
          " bytes of arena to a rank's device tier\n";
 }

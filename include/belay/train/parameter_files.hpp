@@ -21,6 +21,7 @@
 
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/mesh.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
@@ -64,7 +65,7 @@ void each_tensor_part(std::span<const safetensors::declaration> tensors, std::si
       first -= size;
       continue;
     }
-    const std::span<T> part = values.first(std::min(size - first, values.size()));
+    const std::span<T> part = values.first(lesser_of(size - first, values.size()));
     if (part.empty()) return;
     visit(each, first, part);
     values = values.subspan(part.size());

@@ -11,7 +11,6 @@
 //   training = phases.to_train(std::move(evaluating));                 // and it is back
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -21,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -150,7 +150,7 @@ class phase_residency final : public state_mover {
           "belay::residency_memory{.lower = belay::tier::file, .files = {.folder = ...}}",
           at);
     const file_medium medium = medium_of<Files>(files.folder, at);
-    const streamed_layout sizes(medium.alignment, std::min(files.piece, chunk_bytes / streamed_layout::most_slots));
+    const streamed_layout sizes(medium.alignment, lesser_of(files.piece, chunk_bytes / streamed_layout::most_slots));
     const auto bytes_of = [&](int rank) {
       std::size_t all = 0;
       for (const lasting_lease& each : leased) all += sizes.rounded(run_->bytes_on(each, rank));
@@ -173,7 +173,7 @@ class phase_residency final : public state_mover {
   }
   void add(std::span<std::byte> here, std::byte* away, std::uint64_t in_file) {
     for (std::size_t i = 0; i < here.size(); i += chunk_bytes) {
-      const std::size_t count = std::min(chunk_bytes, here.size() - i);
+      const std::size_t count = lesser_of(chunk_bytes, here.size() - i);
       chunks_.push_back({here.subspan(i, count), away == nullptr ? nullptr : away + i, in_file + i});
     }
     bytes_ += leased_size(here.size());
@@ -271,7 +271,7 @@ class phase_residency final : public state_mover {
     return meters[tier::device].live_bytes() + (lower_ == tier::file ? in_file_ : meters[lower_].live_bytes());
   }
   void begin_move() noexcept { others_ = in_both() - bytes_; }
-  void note_both() noexcept { most_in_both_ = std::max(most_in_both_, in_both() - others_); }
+  void note_both() noexcept { most_in_both_ = greater_of(most_in_both_, in_both() - others_); }
 
   Run* run_;
   tier lower_;

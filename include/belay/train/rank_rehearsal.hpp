@@ -4,7 +4,6 @@
 // IWYU pragma: private, include "belay/train/launch.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -12,6 +11,7 @@
 
 #include "belay/comm/mesh.hpp"
 #include "belay/comm/rehearsal.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/available_memory.hpp"
@@ -63,7 +63,7 @@ class rank_rehearsal {
     run_memory out;
     // Every region gets as much; a sanitizer refuses much more than 64 GiB, a limit on addresses may refuse even that.
     constexpr unsigned most = sanitized_addresses ? 36 : 40;
-    out.activations = std::min(std::size_t{1} << most, left_in_address_space() / 64);
+    out.activations = lesser_of(std::size_t{1} << most, left_in_address_space() / 64);
     out.persistent.fill(out.activations);
     return out;
   }

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "belay/comm/symmetric.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -137,7 +138,7 @@ class run {
   [[nodiscard]] reached_lease<T> lease_reached(tier where_it_is, const group_type& group, ElementsOf&& elements_of,
                                                const char* purpose, where at = where::current()) {
     std::size_t most = 0;  // each rank has as much address space
-    for (int rank = 0; rank < ranks_; ++rank) most = std::max(most, leased_size(elements_of(rank) * sizeof(T)));
+    for (int rank = 0; rank < ranks_; ++rank) most = greater_of(most, leased_size(elements_of(rank) * sizeof(T)));
     if (most == 0) return {lease_share<T>(where_it_is, elements_of, purpose, at), {}};
     const std::size_t elements = elements_of(number_);
     if constexpr (rehearsing()) {
@@ -249,7 +250,7 @@ class run {
   /// token of a committed step, or an evaluation, which has the mean alone.
   template <class Result, class Print>
     requires(std::invocable<Print&, double> || std::invocable<Print&, const step_summary&>)
-  void report(const Result& result, Print&& print) {
+  void(report)(const Result& result, Print&& print) {  // so that no macro of that name takes its arguments
     if constexpr (!rehearsing()) {
       if (number_ != 0) return;
       if constexpr (std::invocable<Print&, const step_summary&>)
@@ -277,7 +278,7 @@ class run {
   /// Gives steps and passes room for `rows` rows a dispatch, in the objects that there are: plans the memory, and
   /// replaces activations and symmetric memory. Collective, between steps; `steps` and `evaluate` call it.
   void make_room(std::uint64_t rows, where at = where::current()) {
-    rows = std::max(rows, engine_->room());
+    rows = greater_of(rows, engine_->room());
     if (again_) {
       planned_run grown = again_(rows);
       plan_ = std::move(grown.plan);
@@ -302,7 +303,7 @@ class run {
       const rank_shares* const shares = leased_.shares_of(i);
       if (shares != nullptr) item.bytes = shares->bytes[static_cast<std::size_t>(rank)];
       const std::size_t reached = shares == nullptr ? 0 : shares->reached;
-      item.capacity = std::max(item.bytes, reached);
+      item.capacity = greater_of(item.bytes, reached);
       out.plan.add(item);
       if (reached == 0) out.memory.persistent[static_cast<std::size_t>(item.where_it_is)] += item.bytes;
     }
@@ -317,16 +318,16 @@ class run {
     std::array<std::size_t, tier_count> left{};
     for (std::size_t t = 0; t < tier_count; ++t) {
       const std::size_t peak = meters_[static_cast<tier>(t)].peak_bytes();
-      left[t] = peak - std::min(peak, lasting().peak_bytes(static_cast<tier>(t)));  // less, where a part was vacated
+      left[t] = peak - lesser_of(peak, lasting().peak_bytes(static_cast<tier>(t)));  // less, where a part was vacated
     }
     std::size_t& rest = left[static_cast<std::size_t>(tier::device)];
     rest -= window_peak;
     for (const auto& one : of_steps_) {
       const auto& [purpose, leases, of_file] = *one;
       std::size_t& of_tier = left[static_cast<std::size_t>(leases.where_it_is())];
-      const std::size_t peak = std::min(of_tier, leases.offsets().peak_bytes());
+      const std::size_t peak = lesser_of(of_tier, leases.offsets().peak_bytes());
       out.memory.of_steps.push_back(leases.offsets().extent_bytes());
-      out.plan.add({leases.where_it_is(), purpose, peak, std::max(peak, out.memory.of_steps.back()), of_file});
+      out.plan.add({leases.where_it_is(), purpose, peak, greater_of(peak, out.memory.of_steps.back()), of_file});
       of_tier -= peak;
     }
     out.plan.add(tier::device, "activations", rest, out.memory.activations);

@@ -5,7 +5,6 @@
 // IWYU pragma: private, include "belay/train/store.hpp"
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -102,7 +102,7 @@ class shares_in_file final : public file_shares {
   void add_piece(std::byte* to, const std::byte* from, std::size_t bytes, add_bytes add, where at) {
     if (access_ == nullptr) return add(to, from, bytes);
     for (std::size_t done = 0; done < bytes; done += seen_.size()) {
-      const std::size_t count = std::min(seen_.size(), bytes - done);
+      const std::size_t count = lesser_of(seen_.size(), bytes - done);
       access_->fetch(seen_.data(), to + done, count, at);
       add(seen_.data(), from + done, count);
       access_->place(to + done, seen_.data(), count, at);
@@ -148,10 +148,10 @@ template <class T, class Run, std::invocable<int> ElementsOf>
   run.charge_share(
       tier::file, [&](int rank) { return sizes.file_bytes(elements_of(rank) * sizeof(T)); }, purpose,
       medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
-  const std::span<std::byte> slots = run.template lease_share<std::byte>(
+  const std::span<std::byte> slot_memory = run.template lease_share<std::byte>(
       tier::host, [&](int rank) { return sizes.ring_bytes(elements_of(rank) * sizeof(T)); }, ring, at);
   auto made = std::make_shared<shares_in_file<typename Run::engine_type>>(run.engine(), memory, elements * sizeof(T),
-                                                                          sizes, slots, at);
+                                                                          sizes, slot_memory, at);
   run.keep(made);
   return {{reinterpret_cast<T*>(made->data()), elements}, made.get()};
 }

@@ -75,7 +75,7 @@ std::vector<int> through_and_back(std::uint64_t seed, std::size_t count) {
 TEST_CASE("slots come in turn, of one size, and as many as there are can be held") {
   alignas(64) std::array<std::byte, 400> memory{};
   slot_ring ring(memory, 3);
-  CHECK(ring.slots() == 3);
+  CHECK(ring.slot_count() == 3);
   CHECK(ring.slot_bytes() == 128);
   belay::host_stream stream;
   std::array<std::byte*, 4> got{};

@@ -15,6 +15,7 @@
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/lost_handles.hpp"
 #include "belay/comm/pending.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
@@ -38,7 +39,7 @@ class captured_ends final : public completion_source, public device_places<Api> 
     of_->let_wait(other, place, at);
   }
   void wait(std::uint64_t place, operation, where at) override {
-    static_cast<void>(wait_until(place, std::chrono::steady_clock::time_point::max(), at));
+    static_cast<void>(wait_until(place, largest_value<std::chrono::steady_clock::time_point>, at));
     expect_done(place, at);
   }
   void hand_to_stream(std::uint64_t, operation, where) override {}

@@ -35,6 +35,7 @@
 #include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/span_log.hpp"
@@ -73,7 +74,7 @@ class communication_order final : public completion_source,
   void fetch(void* to, const void* from, std::size_t bytes, where at) {
     expect_no_capture("what the host reads, such as counts of experts on several ranks,", at);
     for (std::size_t first = 0; first < bytes; first += room) {
-      const std::size_t part = std::min(room, bytes - first);
+      const std::size_t part = lesser_of(room, bytes - first);
       started_.copy(fetched_.data(), static_cast<const std::byte*>(from) + first, part, at);
       finish_started(at);
       std::memcpy(static_cast<std::byte*>(to) + first, fetched_.data(), part);
@@ -124,7 +125,7 @@ class communication_order final : public completion_source,
   void wait_until_queued(where at) const {
     if (last_ > 0)
       static_cast<void>(
-          queued_in_.source()->wait_until(command(last_), std::chrono::steady_clock::time_point::max(), at));
+          queued_in_.source()->wait_until(command(last_), largest_value<std::chrono::steady_clock::time_point>, at));
   }
   /// Checked builds: a call must not touch what a started operation has in flight.
   void expect_free([[maybe_unused]] operation by, [[maybe_unused]] const buffer_use& buffers,
@@ -134,7 +135,7 @@ class communication_order final : public completion_source,
       in_flight_.expect_free(buffers, by, at);
     }
   }
-  void report_abandoned(const where& at) { lost_.report(at); }
+  void report_abandoned(const where& at) { lost_.tell(at); }
   /// Started communications whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return lost_.count(); }
 
@@ -176,7 +177,7 @@ class communication_order final : public completion_source,
   void let_wait(const stream_state<Api>& other, std::uint64_t number, where at) const override {
     if (!is_queued(number)) {
       static_cast<void>(
-          queued_in_.source()->wait_until(command(number), std::chrono::steady_clock::time_point::max(), at));
+          queued_in_.source()->wait_until(command(number), largest_value<std::chrono::steady_clock::time_point>, at));
       if (!is_queued(number)) queued_in_.source()->expect_done(command(number), at);
     }
     started_.state()->let_wait(other, place_of(number), at);
@@ -184,7 +185,7 @@ class communication_order final : public completion_source,
 
   void wait(std::uint64_t number, operation what, where at) override {
     const span_timer traced(spans_ == nullptr ? nullptr : add_wait_for(*spans_, what, at));
-    static_cast<void>(wait_until(number, std::chrono::steady_clock::time_point::max(), at));
+    static_cast<void>(wait_until(number, largest_value<std::chrono::steady_clock::time_point>, at));
     hand_to_stream(number, what, at);
     expect_done(number, at);
   }

@@ -5,7 +5,6 @@
 // IWYU pragma: private, include "belay/backend/cuda/group.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/placed_copies.hpp"
 #include "belay/backend/cuda/stream.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -63,7 +63,7 @@ class device_calls {
   void fetch(void* to, const void* from, std::size_t bytes, where at) {
     expect_no_capture("a copy to the host", at);
     for (std::size_t first = 0; first < bytes; first += room) {
-      const std::size_t part = std::min(room, bytes - first);
+      const std::size_t part = lesser_of(room, bytes - first);
       stream_.copy(staged_.data(), static_cast<const std::byte*>(from) + first, part, at);
       stream_.synchronize(at);
       std::memcpy(static_cast<std::byte*>(to) + first, staged_.data(), part);
@@ -72,7 +72,7 @@ class device_calls {
   void place(void* to, const void* from, std::size_t bytes, where at) {
     expect_no_capture("a copy from the host", at);
     for (std::size_t first = 0; first < bytes; first += room) {
-      const std::size_t part = std::min(room, bytes - first);
+      const std::size_t part = lesser_of(room, bytes - first);
       std::memcpy(staged_.data(), static_cast<const std::byte*>(from) + first, part);
       stream_.copy(static_cast<std::byte*>(to) + first, staged_.data(), part, at);
       stream_.synchronize(at);

@@ -5,13 +5,13 @@
 // IWYU pragma: private, include "belay/backend/cuda/group.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
 #include "belay/backend/cuda/device.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/stream.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
@@ -34,7 +34,7 @@ class placed_copies {
         finish();
         note_finished();
       }
-      const std::size_t part = std::min(room - in_use_, bytes - first);
+      const std::size_t part = lesser_of(room - in_use_, bytes - first);
       std::byte* const staged = staged_.data() + in_use_;
       std::memcpy(staged, static_cast<const std::byte*>(from) + first, part);
       in.copy(static_cast<std::byte*>(to) + first, staged, part, at);

@@ -54,9 +54,9 @@ template <reducible T, reduction_tag Op>
 void reduce_into(const auto& call, const fingerprint& print, std::size_t pieces, std::size_t place, std::size_t longest,
                  piece out) {
   call.reduce(print, pieces, place, longest, out,
-              [&](std::size_t first, std::size_t bytes, const std::byte* slots, std::size_t stride) {
+              [&](std::size_t first, std::size_t bytes, const std::byte* slot_memory, std::size_t stride) {
                 auto* const to = reinterpret_cast<T*>(out.first + first);
-                call.stream().each(bytes / sizeof(T), reduced_slots<Op, T>{slots, stride, call.size(), to});
+                call.stream().each(bytes / sizeof(T), reduced_slots<Op, T>{slot_memory, stride, call.size(), to});
               });
 }
 

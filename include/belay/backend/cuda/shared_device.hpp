@@ -4,7 +4,6 @@
 // IWYU pragma: private, include "belay/backend/cuda/world.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <map>
@@ -20,6 +19,7 @@
 #include "belay/backend/cuda/kit.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/shared_group.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -72,11 +72,11 @@ class shared_device {
     const std::size_t ranks = devices_.size();
     const std::size_t arena = communication_bytes();
     usage_.total = before.total;
-    usage_.before = before.total - std::min(before.total, before.free + arena);
+    usage_.before = before.total - lesser_of(before.total, before.free + arena);
     usage_.communication = arena / ranks + device_calls<Api>::room;
-    usage_.kit = before.free - std::min(before.free, with_kit);
+    usage_.kit = before.free - lesser_of(before.free, with_kit);
     const std::size_t taken = ranks * (device_calls<Api>::room + usage_.kit);
-    return before.free - std::min(before.free, taken);
+    return before.free - lesser_of(before.free, taken);
   }
   /// What each rank takes, as it was measured last.
   [[nodiscard]] const device_usage& usage() const noexcept { return usage_; }
@@ -96,8 +96,8 @@ class shared_device {
     const std::size_t left = communication_bytes() - used_;
     if (bytes > left)
       throw budget_error("memory of the device for groups (communication_memory::groups)", bytes, left, at);
-    std::byte* const slots = bytes == 0 ? nullptr : arena_->data() + used_;
-    found = std::make_shared<shared_group<Api>>(devices_.front(), static_cast<int>(members.size()), slots,
+    std::byte* const slot_memory = bytes == 0 ? nullptr : arena_->data() + used_;
+    found = std::make_shared<shared_group<Api>>(devices_.front(), static_cast<int>(members.size()), slot_memory,
                                                 sizes_.slot_bytes, arena_, at);
     used_ += bytes;
     return found;

@@ -72,12 +72,12 @@ class shared_group {
   };
 
   /// `slots` has 2 x `size` slots of `slot_bytes` each in `memory`.
-  shared_group(const device<Api>& on, int size, std::byte* slots, std::size_t slot_bytes,
+  shared_group(const device<Api>& on, int size, std::byte* slot_memory, std::size_t slot_bytes,
                std::shared_ptr<const void> memory, where at)
       : memory_(std::move(memory)),
         device_(&on),
         size_(static_cast<std::size_t>(size)),
-        slots_(slots),
+        slots_(slot_memory),
         slot_bytes_(slot_bytes),
         given_(size_),
         calls_(2 * size_, call{{}, {}, std::vector<std::size_t>(size_), std::vector<std::size_t>(size_)}),

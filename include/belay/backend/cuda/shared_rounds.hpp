@@ -15,6 +15,7 @@
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/comm/call_mismatch.hpp"
 #include "belay/comm/fingerprint.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
@@ -48,21 +49,21 @@ class shared_rounds {
   /// as `taken` says. No piece of any rank is longer than `longest` bytes.
   void move(const fingerprint& print, std::size_t pieces, std::size_t place, std::size_t longest) const {
     if (size() == 1) return copy(taken()[0].first, sent()[place].first, taken()[0].bytes);
-    rounds(print, pieces, place, longest, [&](std::size_t first, std::size_t most, const std::byte* slots) {
+    rounds(print, pieces, place, longest, [&](std::size_t first, std::size_t most, const std::byte* slot_memory) {
       for (std::size_t q = 0; q < taken().size(); ++q)
         if (const std::size_t bytes = part_of(taken()[q], first, most); bytes > 0)
-          copy(taken()[q].first + first, slots + q * stride(), bytes);
+          copy(taken()[q].first + first, slot_memory + q * stride(), bytes);
     });
   }
   /// What is done with bytes [first, first + bytes) of a piece: rank q has them at `slots + q x stride`.
   using reduction =
-      function_ref<void(std::size_t first, std::size_t bytes, const std::byte* slots, std::size_t stride)>;
+      function_ref<void(std::size_t first, std::size_t bytes, const std::byte* slot_memory, std::size_t stride)>;
   /// The same, and `reduce` makes `out` of the piece number `place` of all ranks.
   void reduce(const fingerprint& print, std::size_t pieces, std::size_t place, std::size_t longest, piece out,
               reduction reduce) const {
     if (size() == 1) return copy(out.first, sent()[place].first, out.bytes);
-    rounds(print, pieces, place, longest, [&](std::size_t first, std::size_t most, const std::byte* slots) {
-      if (const std::size_t bytes = part_of(out, first, most); bytes > 0) reduce(first, bytes, slots, stride());
+    rounds(print, pieces, place, longest, [&](std::size_t first, std::size_t most, const std::byte* slot_memory) {
+      if (const std::size_t bytes = part_of(out, first, most); bytes > 0) reduce(first, bytes, slot_memory, stride());
     });
   }
 
@@ -82,7 +83,7 @@ class shared_rounds {
           copy(shared.slot(turn, rank()) + k * room, sent()[k].first + first, bytes);
       record(shared.filled(turn, rank()));
       meet(print);
-      if (first == 0) longest = std::max(longest, compare_counts(print));
+      if (first == 0) longest = greater_of(longest, compare_counts(print));
       for (int q = 0; q < size(); ++q)
         if (static_cast<std::size_t>(q) != rank()) wait(shared.filled(turn, static_cast<std::size_t>(q)));
       take(first, room, shared.slot(turn, 0) + place * room);
@@ -108,7 +109,7 @@ class shared_rounds {
     expect_equal_pairs(*member_);
     std::size_t most = 0;
     for (int q = 0; q < size(); ++q)
-      for (const std::size_t count : member_->send_counts_of(q)) most = std::max(most, count);
+      for (const std::size_t count : member_->send_counts_of(q)) most = greater_of(most, count);
     return most * print.type.bytes;
   }
 
@@ -117,7 +118,7 @@ class shared_rounds {
   }
   // How much of a piece is in the round of bytes [first, first + most).
   [[nodiscard]] static std::size_t part_of(const piece& whole, std::size_t first, std::size_t most) noexcept {
-    return whole.bytes <= first ? 0 : std::min(most, whole.bytes - first);
+    return whole.bytes <= first ? 0 : lesser_of(most, whole.bytes - first);
   }
   [[nodiscard]] std::size_t stride() const noexcept { return member_->shared().slot_bytes(); }
   void record(typename Api::event_type event) const {

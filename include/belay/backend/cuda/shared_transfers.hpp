@@ -25,6 +25,7 @@
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/lane.hpp"
 #include "belay/comm/ranks_text.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
@@ -124,7 +125,7 @@ class shared_transfers {
     };
     abort_cause why;
     why.fault = comm_fault::mismatch;
-    why.culprits = {std::min(from, to), std::max(from, to)};
+    why.culprits = {lesser_of(from, to), greater_of(from, to)};
     if (from == to) why.culprits.pop_back();
     why.message = "rank " + std::to_string(from) + " sends " + bytes_and_tag(sent.bytes, sent.tag) + " at " +
                   sent.at.text() + ", and rank " + std::to_string(to) + " expects " +

@@ -24,6 +24,7 @@
 #include "belay/backend/cuda/graph.hpp"
 #include "belay/backend/cuda/stream_state.hpp"
 #include "belay/backend/cuda/timed_spans.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/span_log.hpp"
@@ -178,7 +179,8 @@ class stream : public counted_stream {
   /// The same, and leaves what has failed to the next `synchronize`.
   void wait_until_idle(where at = where::current()) const {
     try {
-      static_cast<void>(state_->wait_until(state_->record(at), std::chrono::steady_clock::time_point::max(), at));
+      static_cast<void>(
+          state_->wait_until(state_->record(at), largest_value<std::chrono::steady_clock::time_point>, at));
     } catch (const backend_error& thrown) {
       state_->fail(thrown);
     }

@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "belay/backend/cuda/device.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -84,7 +85,7 @@ class stream_state final : public event_source, public device_places<Api> {
   /// Places that were marked in a capture stand for the present end of the queue from here on.
   void renew(std::uint64_t first, std::uint64_t last, where at) const {
     const std::uint64_t end = last_place();
-    if (end >= events) first = std::max(first, end - events + 1);
+    if (end >= events) first = greater_of(first, end - events + 1);
     for (; first <= last; ++first) device_->expect(api().record(event_of(first), stream_), "record", 0, at);
   }
   void let_wait(const stream_state& other, std::uint64_t place, where at) const override {
@@ -119,8 +120,8 @@ class stream_state final : public event_source, public device_places<Api> {
     while (!over(place)) {
       const auto now = std::chrono::steady_clock::now();
       if (now >= deadline) return false;
-      if (reached_within(place, std::min<std::chrono::nanoseconds>(deadline - now, stream_patience::slice), at)) break;
-      if (watch_ == nullptr || deadline != std::chrono::steady_clock::time_point::max()) continue;
+      if (reached_within(place, lesser_of<std::chrono::nanoseconds>(deadline - now, stream_patience::slice), at)) break;
+      if (watch_ == nullptr || deadline != largest_value<std::chrono::steady_clock::time_point>) continue;
       if (!mine) mine.emplace(*watch_);
       mine->expect_more([] { return std::string(); }, *this, at);
     }
@@ -148,7 +149,7 @@ class stream_state final : public event_source, public device_places<Api> {
   /// Returns when all that was queued is over; throws what has failed of it.
   void synchronize(where at) {
     const std::uint64_t end = record(at);
-    static_cast<void>(wait_until(end, std::chrono::steady_clock::time_point::max(), at));
+    static_cast<void>(wait_until(end, largest_value<std::chrono::steady_clock::time_point>, at));
     expect_done(end, at);
   }
 

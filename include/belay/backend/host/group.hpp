@@ -8,7 +8,6 @@
 //   });
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +27,7 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/symmetric_region.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -95,7 +95,7 @@ class group : public basic_group<group, collectives> {
         out = source.make(me.size(), bytes, at);
         shared = source.ticket_for(out);
       } catch (const budget_error& refused) {
-        shared = {0, std::max<std::uint64_t>(refused.requested_bytes(), 1), refused.available_bytes()};
+        shared = {0, greater_of<std::uint64_t>(refused.requested_bytes(), 1), refused.available_bytes()};
       }
     }
     const element_code ticket{element_code::opaque, sizeof shared};

@@ -24,6 +24,7 @@
 #include "belay/backend/host/launched.hpp"
 #include "belay/backend/host/membership/process_membership.hpp"
 #include "belay/backend/host/membership/thread_membership.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/unique_fd.hpp"
 
@@ -190,13 +191,13 @@ BELAY_DECL void launched_run::serve(coordinator& ranks, const world_monitor& wor
     }
     return false;
   };
-  time_point last = time_point::max();
+  time_point last = largest_value<time_point>;
   while (!done() && std::chrono::steady_clock::now() < last) {
     ranks.step(std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
     if (ranks.all_joined()) file.reset();
     pollfd stopped{stop, POLLIN, 0};
-    if (last == time_point::max() && ::poll(&stopped, 1, 0) > 0) last = until();
-    if (last != time_point::max() && one_stalls()) world.state().raise({operation::none, 0, 0, 0, at});
+    if (last == largest_value<time_point> && ::poll(&stopped, 1, 0) > 0) last = until();
+    if (last != largest_value<time_point> && one_stalls()) world.state().raise({operation::none, 0, 0, 0, at});
   }
 }
 

@@ -25,6 +25,7 @@
 #include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/backend/host/membership/process_membership.hpp"
 #include "belay/backend/host/processes.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -95,7 +96,7 @@ struct processes::forked_run {
   /// The timeout, but at least so many seconds.
   [[nodiscard]] time_point::duration timeout_or(int seconds) const {
     return std::chrono::duration_cast<time_point::duration>(
-        std::max<std::chrono::duration<double>>(options.timeout, std::chrono::seconds(seconds)));
+        greater_of<std::chrono::duration<double>>(options.timeout, std::chrono::seconds(seconds)));
   }
 
   void fork_all(where at);
@@ -135,17 +136,17 @@ BELAY_DECL void processes::forked_run::serve_until_all_end() {
   using clock = std::chrono::steady_clock;
   const auto limit = timeout_or(5);
   const auto lives = [&](int rank) { return all.about(rank).alive() != nullptr; };
-  auto failed_at = clock::time_point::max();
+  auto failed_at = largest_value<clock::time_point>;
   while (!all.all_over()) {
     all.step(clock::now() + std::chrono::milliseconds(50));
     const bool survivors_go_on =
         !world.state().aborted() && std::any_of(world.members().begin(), world.members().end(), lives);
     if (world.failed() == nullptr || survivors_go_on) {
-      failed_at = clock::time_point::max();
+      failed_at = largest_value<clock::time_point>;
       continue;
     }
     const auto now = clock::now();
-    if (failed_at == clock::time_point::max()) failed_at = now;
+    if (failed_at == largest_value<clock::time_point>) failed_at = now;
     bool some_run = false;
     for (int q = 0; q < ranks; ++q) {
       const watched_process* const living = all.about(q).alive();

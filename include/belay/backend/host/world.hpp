@@ -52,11 +52,11 @@ class world {
     if constexpr (std::is_void_v<result>) {
       run_threads([&](rank& self) { body(self); });
     } else {
-      std::vector<std::optional<result>> slots(static_cast<std::size_t>(ranks_));
-      run_threads([&](rank& self) { slots[static_cast<std::size_t>(self.number())].emplace(body(self)); });
+      std::vector<std::optional<result>> outcomes(static_cast<std::size_t>(ranks_));
+      run_threads([&](rank& self) { outcomes[static_cast<std::size_t>(self.number())].emplace(body(self)); });
       std::vector<result> results;
-      results.reserve(slots.size());
-      for (auto& slot : slots) results.push_back(std::move(*slot));
+      results.reserve(outcomes.size());
+      for (auto& slot : outcomes) results.push_back(std::move(*slot));
       return results;
     }
   }

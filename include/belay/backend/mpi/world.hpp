@@ -11,7 +11,6 @@
 
 #include <mpi.h>
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -24,6 +23,7 @@
 #include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/backend/mpi/rank.hpp"
 #include "belay/comm/checked_timeout.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -101,7 +101,7 @@ class world {
     }
     progress->reporter().report_at_exit();
     if (!progress->process_gone()) {
-      const auto limit = std::min<clock::duration>(limits.timeout, std::chrono::seconds(10));
+      const auto limit = lesser_of<clock::duration>(limits.timeout, std::chrono::seconds(10));
       runtime_->finalise(limit, text_of(failure), [&] { progress->reporter().report_now(); });
     }
     progress->end();

@@ -9,7 +9,6 @@
 // IWYU pragma: private, include "belay/backend/nccl.hpp"
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -26,6 +25,7 @@
 #include "belay/comm/abort_cause.hpp"
 #include "belay/comm/lost_handles.hpp"
 #include "belay/comm/pending.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_event.hpp"
@@ -74,7 +74,7 @@ class captured_operations {
     const std::size_t bytes = calls_.all.site.bytes + site.bytes;
     if (calls_.all.in_graph++ == 0) calls_.all.site = site;
     calls_.all.site.bytes = bytes;
-    calls_.all.limit = std::max(calls_.all.limit, limit);
+    calls_.all.limit = greater_of(calls_.all.limit, limit);
     if (kept != nullptr) calls_.kept.push_back(std::move(kept));
     std::shared_ptr<completion_source> ends(std::move(self), &ends_);
     return pending(std::move(ends), end.place(), site.what, site.at, end.clock());

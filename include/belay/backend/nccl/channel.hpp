@@ -37,6 +37,7 @@
 #include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/own_process.hpp"
@@ -106,7 +107,7 @@ class channel final : public completion_source,
                                const Queue& queue) {
     guard_.expect_usable(name(site.what), site.at);
     const call_guard::entry mine(guard_, name(site.what), site.at);
-    lost_.report(site.at);
+    lost_.tell(site.at);
     if (captured_.under_way()) return capture(site, how, limit, queue);
     const std::uint64_t number = launched_.load(std::memory_order_relaxed) + 1;
     expect_alive(site);
@@ -314,12 +315,12 @@ class channel final : public completion_source,
   [[nodiscard]] bool reached_within_slice(std::uint64_t number, std::chrono::steady_clock::time_point deadline,
                                           where at) const {
     const auto slice_end = std::chrono::steady_clock::now() + stream_patience::slice;
-    return end_of(number).synchronize_until(std::min(deadline, slice_end), at);
+    return end_of(number).synchronize_until(lesser_of(deadline, slice_end), at);
   }
   // Every operation ends: by itself, or because it is aborted.
   void await(std::uint64_t number, const call_site& site) {
     try {
-      while (!reached_within_slice(number, std::chrono::steady_clock::time_point::max(), site.at)) look();
+      while (!reached_within_slice(number, largest_value<std::chrono::steady_clock::time_point>, site.at)) look();
     } catch (const backend_error& problem) {
       fail(problem);
       expect_alive(site);
@@ -338,7 +339,7 @@ class channel final : public completion_source,
   }
   [[nodiscard]] std::uint64_t oldest_waiting() const {
     const std::uint64_t last = launched_.load(std::memory_order_acquire);
-    for (std::uint64_t number = std::max(first_in_ring(last), good_.load(std::memory_order_relaxed) + 1);
+    for (std::uint64_t number = greater_of(first_in_ring(last), good_.load(std::memory_order_relaxed) + 1);
          number <= last; ++number)
       if (!over(number)) return number;
     return 0;

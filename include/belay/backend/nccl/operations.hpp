@@ -14,6 +14,7 @@
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
@@ -163,8 +164,8 @@ class operations {
     const std::size_t most = slot_elements<T>();
     for (std::size_t first = 0; first < in.size(); first += most * size()) {
       const auto part = [&](int q) {
-        const std::size_t begin = std::min(first + static_cast<std::size_t>(q) * most, in.size());
-        return range{begin, std::min(begin + most, in.size()) - begin};
+        const std::size_t begin = lesser_of(first + static_cast<std::size_t>(q) * most, in.size());
+        return range{begin, lesser_of(begin + most, in.size()) - begin};
       };
       const range mine = part(rank_);
       collect<T>(in, part, mine.count);
@@ -182,7 +183,7 @@ class operations {
   void ordered_reduce_scatter(std::span<const T> in, std::span<T> out, Op) const {
     const std::size_t most = slot_elements<T>();
     for (std::size_t first = 0; first < out.size(); first += most) {
-      const std::size_t count = std::min(most, out.size() - first);
+      const std::size_t count = lesser_of(most, out.size() - first);
       const auto part = [&](int q) { return range{static_cast<std::size_t>(q) * out.size() + first, count}; };
       collect<T>(in, part, count);
       add<T, Op>(in.data() + part(rank_).begin, out.data() + first, count);
@@ -196,8 +197,8 @@ class operations {
     for (std::size_t first = 0; first < longest; first += most) {
       const auto part = [&](int q) {
         const range all = parts.of(q);
-        const std::size_t begin = std::min(first, all.count);
-        return range{all.begin + begin, std::min(all.count - begin, most)};
+        const std::size_t begin = lesser_of(first, all.count);
+        return range{all.begin + begin, lesser_of(all.count - begin, most)};
       };
       const range mine = part(rank_);
       collect<T>(inout, part, mine.count);
@@ -208,7 +209,7 @@ class operations {
   void ordered_reduce(std::span<const T> in, std::span<T> out, Op, int root) const {
     const std::size_t most = slot_elements<T>();
     for (std::size_t first = 0; first < in.size(); first += most) {
-      const std::size_t count = std::min(most, in.size() - first);
+      const std::size_t count = lesser_of(most, in.size() - first);
       const grouped all(*this);
       if (rank_ == root)
         for_each_peer([&](int q) { receive(slot<T>(q), count, q); });
@@ -322,8 +323,8 @@ class operations {
     for (std::size_t first = 0; first < longest; first += most) {
       const auto place = [&](int q) {
         const range all = parts.of(q);
-        const std::size_t begin = std::min(first, all.count);
-        return inout.subspan(all.begin + begin, std::min(all.count - begin, most));
+        const std::size_t begin = lesser_of(first, all.count);
+        return inout.subspan(all.begin + begin, lesser_of(all.count - begin, most));
       };
       const grouped all(*this);
       for_each_peer([&](int q) {

@@ -18,7 +18,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -41,6 +40,7 @@
 #include "belay/comm/call_guard.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/mesh.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
@@ -146,7 +146,7 @@ class rank {
     const mesh_record recorded = meshes_;
     for (const auto& [shape, asked] : recorded.entries()) static_cast<void>(belay::mesh<rank>(*this, shape, asked, at));
     const std::size_t left = measured(at).free;
-    communication_ = before_.free - std::min(before_.free, left);
+    communication_ = before_.free - lesser_of(before_.free, left);
   }
 
   /// Symmetric memory of `of`, at least `bytes`, in whole pages. Collective over the world: all ranks make windows of
@@ -175,7 +175,7 @@ class rank {
       const load_store_team team = versions_ ? made.find_team(at) : load_store_team{};
       const std::vector<std::uint64_t> teams = told_by_all(static_cast<std::uint64_t>(team.ranks), at);
       std::uint64_t reach = teams[static_cast<std::size_t>(number())];
-      for (const int member : of.members()) reach = std::min(reach, teams[static_cast<std::size_t>(member)]);
+      for (const int member : of.members()) reach = lesser_of(reach, teams[static_cast<std::size_t>(member)]);
       if (reach > 0) made.reach_out(team, at);
       return made;
     } catch (const backend_error& problem) {
@@ -195,7 +195,7 @@ class rank {
   [[nodiscard]] kit_type make_kit(where at = where::current()) {
     const std::size_t before = measured(at).free;
     kit_type made(gpu(), watch(), at);
-    products_ += before - std::min(before, measured(at).free);
+    products_ += before - lesser_of(before, measured(at).free);
     return made;
   }
   /// What its device has left. Throws backend_error.

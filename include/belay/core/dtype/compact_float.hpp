@@ -79,7 +79,7 @@ class compact_float {
     return static_cast<float>(a) == static_cast<float>(b);
   }
 
-  [[nodiscard]] BELAY_HD static constexpr compact_float max() noexcept {
+  [[nodiscard]] BELAY_HD static constexpr compact_float largest_finite() noexcept {
     return from_bits(static_cast<bits_type>(largest));
   }
 

@@ -4,6 +4,7 @@
 // IWYU pragma: private, include "belay/device/tier_file.hpp"
 #pragma once
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/device/tier_file/transfer_ring.hpp"
 
@@ -13,7 +14,6 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <limits>
 #include <string>
 
 #include "belay/core/unique_fd.hpp"
@@ -92,7 +92,7 @@ class liburing_ring {
   }
 
  private:
-  static constexpr std::uint64_t withdrawn = std::numeric_limits<std::uint64_t>::max();
+  static constexpr std::uint64_t withdrawn = largest_value<std::uint64_t>;
 
   [[nodiscard]] transfer_completion take(io_uring_cqe* entry) noexcept {
     const transfer_completion over{entry->user_data, entry->res};

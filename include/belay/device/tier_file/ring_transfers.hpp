@@ -18,9 +18,9 @@ template <transfer_ring Ring>
 class ring_transfers final : public file_transfers {
  public:
   /// `refusal()` says why there is no ring, or is "".
-  ring_transfers(std::string directory, int descriptor, std::size_t slots, std::size_t granularity)
-      : file_transfers(std::move(directory), descriptor, slots, granularity),
-        refusal_(ring_.open(static_cast<unsigned>(slots))) {}
+  ring_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
+      : file_transfers(std::move(directory), descriptor, slot_count, granularity),
+        refusal_(ring_.open(static_cast<unsigned>(slot_count))) {}
   ~ring_transfers() override { drain(); }
 
   [[nodiscard]] const std::string& refusal() const noexcept { return refusal_; }

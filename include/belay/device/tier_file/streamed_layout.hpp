@@ -4,11 +4,11 @@
 // IWYU pragma: private, include "belay/device/tier_file.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 
@@ -42,18 +42,18 @@ class streamed_layout {
   streamed_layout() = default;
   /// `alignment` is that of the file's medium; a slot has `piece` bytes at most, rounded up to it.
   streamed_layout(std::size_t alignment, std::size_t piece) noexcept
-      : alignment_(alignment), piece_(rounded(std::max(piece, alignment))) {}
+      : alignment_(alignment), piece_(rounded(greater_of(piece, alignment))) {}
 
   [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
   /// Of a file that holds `bytes`.
   [[nodiscard]] std::size_t file_bytes(std::size_t bytes) const noexcept { return rounded(bytes); }
-  [[nodiscard]] std::size_t slot_bytes(std::size_t bytes) const noexcept { return std::min(piece_, rounded(bytes)); }
-  [[nodiscard]] std::size_t slots(std::size_t bytes) const noexcept {
-    return bytes == 0 ? 0 : std::min(most_slots, (rounded(bytes) - 1) / slot_bytes(bytes) + 1);
+  [[nodiscard]] std::size_t slot_bytes(std::size_t bytes) const noexcept { return lesser_of(piece_, rounded(bytes)); }
+  [[nodiscard]] std::size_t slot_count(std::size_t bytes) const noexcept {
+    return bytes == 0 ? 0 : lesser_of(most_slots, (rounded(bytes) - 1) / slot_bytes(bytes) + 1);
   }
   /// The ring, with room to align its first slot.
   [[nodiscard]] std::size_t ring_bytes(std::size_t bytes) const noexcept {
-    return bytes == 0 ? 0 : slots(bytes) * slot_bytes(bytes) + alignment_;
+    return bytes == 0 ? 0 : slot_count(bytes) * slot_bytes(bytes) + alignment_;
   }
   /// A ring for files of any size.
   [[nodiscard]] std::size_t whole_ring_bytes() const noexcept { return most_slots * piece_ + alignment_; }

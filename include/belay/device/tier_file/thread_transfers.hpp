@@ -25,9 +25,9 @@ template <tier_file_calls Calls>
 class thread_transfers final : public file_transfers {
  public:
   /// Throws std::system_error where the machine has no thread left.
-  thread_transfers(std::string directory, int descriptor, std::size_t slots, std::size_t granularity)
-      : file_transfers(std::move(directory), descriptor, slots, granularity),
-        queue_(slots),
+  thread_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
+      : file_transfers(std::move(directory), descriptor, slot_count, granularity),
+        queue_(slot_count),
         thread_([this] { serve(); }) {}
   ~thread_transfers() override {
     drain();

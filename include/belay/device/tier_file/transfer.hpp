@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/tier_file/error.hpp"
@@ -80,13 +81,13 @@ class file_transfer {
 class file_transfers {
  public:
   /// What a block device takes at least, or 1 where the file is buffered, is `granularity`.
-  file_transfers(std::string directory, int descriptor, std::size_t slots, std::size_t granularity)
+  file_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
       : directory_(std::make_shared<const std::string>(std::move(directory))),
         descriptor_(descriptor),
         granularity_(granularity),
-        slots_(slots) {
-    free_.reserve(slots);
-    for (std::size_t i = slots; i-- > 0;) free_.push_back(i);
+        slots_(slot_count) {
+    free_.reserve(slot_count);
+    for (std::size_t i = slot_count; i-- > 0;) free_.push_back(i);
   }
   file_transfers(const file_transfers&) = delete;
   file_transfers& operator=(const file_transfers&) = delete;
@@ -97,7 +98,7 @@ class file_transfers {
     return {*this, directory_, {operation, descriptor_, address, bytes, offset}};
   }
 
-  [[nodiscard]] std::size_t slots() const noexcept { return slots_.size(); }
+  [[nodiscard]] std::size_t slot_count() const noexcept { return slots_.size(); }
   [[nodiscard]] std::uint64_t waits_for_slot() const noexcept { return waits_.load(std::memory_order_relaxed); }
 
  protected:
@@ -116,7 +117,7 @@ class file_transfers {
     transfer_call call = it.transfer->call_;
     call.address += it.done;
     call.offset += it.done;
-    call.bytes = std::min(call.bytes - it.done, most);
+    call.bytes = lesser_of(call.bytes - it.done, most);
     return call;
   }
 
@@ -126,7 +127,7 @@ class file_transfers {
     if (result < 0) return finish(index, fault_of(static_cast<int>(-result)), static_cast<int>(-result));
     progress& it = slots_[index];
     const std::size_t rest = it.transfer->call_.bytes - it.done;
-    const std::size_t moved = std::min(static_cast<std::size_t>(result), rest);
+    const std::size_t moved = lesser_of(static_cast<std::size_t>(result), rest);
     // A direct call begins at a whole block: what was moved of one is moved again.
     const std::size_t kept = moved == rest ? moved : moved - moved % granularity_;
     it.done += kept;

@@ -48,8 +48,9 @@ constexpr Count exclusive_scan(std::span<const Count> counts, std::span<Count> o
 /// slots[c] = the position of choice c when choices are sorted stably. On entry `next` holds the offsets of
 /// `exclusive_scan`; on return next[b] is the end of b's slots.
 template <std::integral Choice, std::integral Count>
-constexpr void assign_slots(std::span<const Choice> choices, std::span<Count> next, std::span<Count> slots) noexcept {
-  for (std::size_t c = 0; c < choices.size(); ++c) slots[c] = next[static_cast<std::size_t>(choices[c])]++;
+constexpr void assign_slots(std::span<const Choice> choices, std::span<Count> next,
+                            std::span<Count> positions) noexcept {
+  for (std::size_t c = 0; c < choices.size(); ++c) positions[c] = next[static_cast<std::size_t>(choices[c])]++;
 }
 
 /// out row r = in row index[r / repeat]. With `repeat` = k the index has one entry a token, and out k rows a token. An

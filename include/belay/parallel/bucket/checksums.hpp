@@ -7,12 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
@@ -22,7 +22,7 @@ namespace belay::inline BELAY_ABI {
 /// A checksum for each parameter, and the call after which it was taken.
 class gradient_checksums {
  public:
-  static constexpr std::size_t no_micro_batch = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t no_micro_batch = largest_value<std::size_t>;
 
   explicit gradient_checksums(std::size_t parameters) : taken_(parameters) {}
 

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -236,7 +237,7 @@ class bucket_layout {
   void place(bucket& b, even_shares& shares) {
     if (borrowed_) {
       std::reverse(b.members.begin(), b.members.end());  // they were found from the end of the memory
-      elements_ = std::max(elements_, b.first + b.count);
+      elements_ = greater_of(elements_, b.first + b.count);
     } else {
       b.first = elements_;
       for (std::size_t parameter : b.members) {

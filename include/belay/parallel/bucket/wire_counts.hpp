@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "belay/comm/communicator.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/placement.hpp"
@@ -28,7 +29,7 @@ class wire_counts {
       std::vector<std::size_t> counts = bucket.counts;
       for (std::size_t r = 0; r < ranks && bucket.counts.empty(); ++r)
         counts.push_back(even_part(bucket.count, ranks, r).count);
-      if (ranks > 1) elements_ = std::max(elements_, bucket.count + ranks * *std::ranges::max_element(counts));
+      if (ranks > 1) elements_ = greater_of(elements_, bucket.count + ranks * *std::ranges::max_element(counts));
       received_.emplace_back(ranks, counts[static_cast<std::size_t>(layout_rank(families[bucket.family].group))]);
       sent_.push_back(std::move(counts));
     }

@@ -253,7 +253,7 @@ class expert_exchange {
     const auto move = [moves = moves_.get(), now = moved(state, state.outputs), y = y.data(), at](const auto& group) {
       moves->give_rows(now);
       moves->synchronize(group, now, at);
-      for_each_token(pull_weighted<T, Y>{moves->slots(now), now.routed.weights.data(), y}, now.routed.rows);
+      for_each_token(pull_weighted<T, Y>{moves->slots_of_peers(now), now.routed.weights.data(), y}, now.routed.rows);
     };
     const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
       const pulled_rows<T, Y> pulled{rows, state.routed.weights.data(), y.data()};
@@ -280,7 +280,7 @@ class expert_exchange {
     const auto move = [moves = moves_.get(), now = moved(state, state.outputs), dy = dy.data(),
                        dweights = dweights.data(), at](const auto& group) {
       const auto weights = now.routed.weights.data();
-      for_each_token(exchange_gradients<T, Dy>{moves->slots(now), weights, dy, dweights}, now.routed.rows);
+      for_each_token(exchange_gradients<T, Dy>{moves->slots_of_peers(now), weights, dy, dweights}, now.routed.rows);
       moves->put_rows(now);
       moves->synchronize(group, now, at);
     };
@@ -299,7 +299,7 @@ class expert_exchange {
                        at](const auto& group) {
       moves->give_rows(now);
       moves->synchronize(group, now, at);
-      for_each_token(pull_sum<T, Dx>{moves->slots(now), dx}, now.routed.rows);
+      for_each_token(pull_sum<T, Dx>{moves->slots_of_peers(now), dx}, now.routed.rows);
     };
     const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
       return after_peers<pulled_rows<T, Dx>, Peers>{{rows, nullptr, dx.data()}, state.routed.rows, peers, at};

@@ -9,9 +9,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -65,14 +65,14 @@ struct expert_shape {
 /// Throws usage_error where rows are not counted in 31 bits, size_error where their slots are more than any memory
 /// holds.
 inline void expect_capacity(const expert_shape& shape, std::size_t rows, std::size_t element_bytes, where at) {
-  if (rows > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
+  if (rows > static_cast<std::size_t>(largest_value<std::int32_t>))
     throw usage_error("an expert capacity of " + std::to_string(rows) + " rows is beyond 2^31 - 1", at);
-  const checked_size slots = checked_size(rows) * shape.hidden * element_bytes * 3;  // a dispatch and its backward
+  const checked_size slot_bytes = checked_size(rows) * shape.hidden * element_bytes * 3;  // a dispatch and its backward
   const auto words = [&] {
     return "an expert capacity of " + std::to_string(rows) + " rows of " + std::to_string(shape.hidden) +
            " elements is";
   };
-  static_cast<void>(slots.value(words, at));
+  static_cast<void>(slot_bytes.value(words, at));
 }
 
 /// The rows that `owner` is sent, from `selections` [ranks, experts].

@@ -164,7 +164,7 @@ class row_moves {
   /// This rank's rows of `x` to their places.
   void push(const rows_type& rows, const T* x) {
     const bool large = shape_.ranks * rows.places.size() * shape_.hidden * sizeof(T) >= non_temporal_from;
-    for_each_token(push_tokens<T>{slots(rows), x, large ? 1 : 0}, rows.routed.rows);
+    for_each_token(push_tokens<T>{slots_of_peers(rows), x, large ? 1 : 0}, rows.routed.rows);
     if (large) kernel::finish_non_temporal();
   }
   /// This rank's rows, from its mirrors to their owners' slots.
@@ -194,7 +194,7 @@ class row_moves {
     }
   }
 
-  [[nodiscard]] peer_slots<T> slots(const rows_type& rows) {
+  [[nodiscard]] peer_slots<T> slots_of_peers(const rows_type& rows) {
     for (std::size_t peer = 0; peer < shape_.ranks; ++peer)
       bases_[peer] = reinterpret_cast<T*>(rows.heap->base(static_cast<int>(peer)) + rows.first_byte);
     return {bases_.data(), rows.routed.choices.data(), rows.places.data(), shape_.k, shape_.hidden, shape_.local()};

@@ -43,15 +43,15 @@ inline constexpr std::size_t non_temporal_from = std::size_t{24} << 20;
 /// Copies a token's row of x to each of its places.
 template <class T>
 struct push_tokens {
-  peer_slots<T> slots;
+  peer_slots<T> peers;
   const T* x;
   int non_temporal;  // whether the rows go around the caches: then `finish_non_temporal` follows
 
   BELAY_HD void operator()(std::size_t token) const {
-    const T* source = x + token * slots.hidden;
-    const std::size_t bytes = slots.hidden * sizeof(T);
-    for (std::size_t j = 0; j < slots.k; ++j) {
-      T* const row = slots.row(token, j);
+    const T* source = x + token * peers.hidden;
+    const std::size_t bytes = peers.hidden * sizeof(T);
+    for (std::size_t j = 0; j < peers.k; ++j) {
+      T* const row = peers.row(token, j);
       if (row == nullptr) continue;
       if (non_temporal != 0)
         kernel::copy_non_temporal(row, source, bytes);
@@ -99,45 +99,45 @@ BELAY_HD inline void add_rows(T* target, const Row* rows, std::size_t hidden, su
 
 /// Sums the rows of a token's choices into `target`, each as `row_of(row, j)`; zeroes it where there is none.
 template <class Target, class T, class RowOf>
-BELAY_HD inline void sum_token(Target* target, const peer_slots<T>& slots, std::size_t token, const RowOf& row_of) {
+BELAY_HD inline void sum_token(Target* target, const peer_slots<T>& peers, std::size_t token, const RowOf& row_of) {
   using row_type = decltype(row_of(static_cast<const T*>(nullptr), std::size_t{}));
   constexpr std::size_t pass = 4;
   row_type rows[pass];
   std::size_t count = 0;
   summing how = summing::begins;
-  for (std::size_t j = 0; j < slots.k; ++j) {
-    const T* const row = slots.row(token, j);
+  for (std::size_t j = 0; j < peers.k; ++j) {
+    const T* const row = peers.row(token, j);
     if (row == nullptr) continue;
     rows[count++] = row_of(row, j);
     if (count < pass) continue;
-    add_rows<pass>(target, rows, slots.hidden, how);
+    add_rows<pass>(target, rows, peers.hidden, how);
     how = summing::goes_on;
     count = 0;
   }
   const row_type* left = rows;
   if (count >= 2) {
-    add_rows<2>(target, left, slots.hidden, how);
+    add_rows<2>(target, left, peers.hidden, how);
     how = summing::goes_on;
     left += 2;
     count -= 2;
   }
   if (count == 1) {
-    add_rows<1>(target, left, slots.hidden, how);
+    add_rows<1>(target, left, peers.hidden, how);
     how = summing::goes_on;
   }
-  if (how == summing::begins) std::memset(target, 0, slots.hidden * sizeof(Target));
+  if (how == summing::begins) std::memset(target, 0, peers.hidden * sizeof(Target));
 }
 
 /// y = sum_j weight_j * row_j; y may be wider.
 template <class T, class Target = T>
 struct pull_weighted {
-  peer_slots<T> slots;
+  peer_slots<T> peers;
   const compute_type_t<T>* weights;
   Target* y;
 
   BELAY_HD void operator()(std::size_t token) const {
-    sum_token(y + token * slots.hidden, slots, token, [this, token](const T* row, std::size_t j) {
-      return weighted_row<T>{row, weights[token * slots.k + j]};
+    sum_token(y + token * peers.hidden, peers, token, [this, token](const T* row, std::size_t j) {
+      return weighted_row<T>{row, weights[token * peers.k + j]};
     });
   }
 };
@@ -148,19 +148,19 @@ template <class T, class Dy = T>
 struct exchange_gradients {
   using number = compute_type_t<T>;
 
-  peer_slots<T> slots;
+  peer_slots<T> peers;
   const number* weights;
   const Dy* dy;
   number* dweights;
 
   BELAY_HD void operator()(std::size_t token) const {
-    const std::size_t hidden = slots.hidden;
+    const std::size_t hidden = peers.hidden;
     const Dy* __restrict gradient = dy + token * hidden;
-    for (std::size_t j = 0; j < slots.k; ++j) {
-      T* __restrict row = slots.row(token, j);
+    for (std::size_t j = 0; j < peers.k; ++j) {
+      T* __restrict row = peers.row(token, j);
       number total = 0;
       if (row != nullptr) {
-        const number weight = weights[token * slots.k + j];
+        const number weight = weights[token * peers.k + j];
         // A fixed number of partial sums vectorises without allowing the compiler to reorder sums.
         constexpr std::size_t sums = 16;
         number partial[sums] = {};
@@ -179,7 +179,7 @@ struct exchange_gradients {
         }
         for (std::size_t lane = 0; lane < sums; ++lane) total += partial[lane];
       }
-      dweights[token * slots.k + j] = total;
+      dweights[token * peers.k + j] = total;
     }
   }
 };
@@ -187,11 +187,11 @@ struct exchange_gradients {
 /// dx = sum_j row_j; dx may be wider.
 template <class T, class Target = T>
 struct pull_sum {
-  peer_slots<T> slots;
+  peer_slots<T> peers;
   Target* dx;
 
   BELAY_HD void operator()(std::size_t token) const {
-    sum_token(dx + token * slots.hidden, slots, token, [](const T* row, std::size_t) { return plain_row<T>{row}; });
+    sum_token(dx + token * peers.hidden, peers, token, [](const T* row, std::size_t) { return plain_row<T>{row}; });
   }
 };
 

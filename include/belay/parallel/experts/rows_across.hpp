@@ -23,7 +23,7 @@
 namespace belay::inline BELAY_ABI {
 
 /// Which places of rows a dispatch has in the end: of slots, or of a rank's packed rows.
-enum class places_of : std::uint8_t { slots, packed_rows };
+enum class places_of : std::uint8_t { expert_slots, packed_rows };
 
 /// A choice's place among its rank's rows, in the order of experts, and that in the slot of its expert, `shifts`
 /// [experts] further on: the latter is kept of slots, the former of packed rows. Where that of the slot is beyond the
@@ -40,7 +40,7 @@ struct fitted_places {
     const std::int64_t place = std::int64_t{places[i]} + shifts[choices[i]];
     if (place >= static_cast<std::int64_t>(capacity))
       places[i] = no_place;
-    else if constexpr (Which == places_of::slots)
+    else if constexpr (Which == places_of::expert_slots)
       places[i] = static_cast<std::int32_t>(place);
   }
 };
@@ -49,7 +49,7 @@ struct fitted_places {
 struct addressed_peers {
   /// Places are those of slots.
   static constexpr bool addressed = true;
-  using places_type = fitted_places<places_of::slots>;
+  using places_type = fitted_places<places_of::expert_slots>;
 
   /// Rows that were written to slots are there.
   template <class Calls>

@@ -20,6 +20,7 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
@@ -117,7 +118,7 @@ class parameter_gathers {
       std::size_t group = 0;
       if constexpr (!moves_nothing<Group>)
         if (b.reached == nullptr) add_unique(made.groups, group = executed_.add(*b.group));
-      made.slots.push_back({std::move(b), group, nullptr, {}, {}});
+      made.gathered.push_back({std::move(b), group, nullptr, {}, {}});
     }
     layers_.push_back(std::move(made));
     return static_cast<std::uint32_t>(layers_.size() - 1);
@@ -171,7 +172,7 @@ class parameter_gathers {
     if (one.started) {
       one.started = false;
       one.resident = true;
-      for (slot& each : one.slots) {
+      for (slot& each : one.gathered) {
         std::move(each.over).then(stream, at);
         place(each, each.first);
       }
@@ -186,7 +187,7 @@ class parameter_gathers {
   /// Between steps: ends what a step has left, and what it holds to its end. Waits for gathers that nobody used.
   void retire(where at) {
     for (layer& one : layers_) {
-      for (slot& each : one.slots)
+      for (slot& each : one.gathered)
         if (each.over.open()) {
           const stream_event over = each.over.event();
           std::move(each.over).wait(at);
@@ -211,7 +212,7 @@ class parameter_gathers {
 
   [[nodiscard]] std::size_t bytes_of(std::uint32_t number) const noexcept {
     std::size_t all = 0;
-    for (const slot& each : layers_[number].slots) all += each.of.count * sizeof(T);
+    for (const slot& each : layers_[number].gathered) all += each.of.count * sizeof(T);
     return all;
   }
   /// Bytes of the layers that are whole, or on their way.
@@ -226,7 +227,7 @@ class parameter_gathers {
     pending over;
   };
   struct layer {
-    std::vector<slot> slots;
+    std::vector<slot> gathered;
     std::vector<std::size_t> groups;  // that gather it together, by their number in `executed_`
     std::size_t holders = 0;
     bool started = false, resident = false;
@@ -274,7 +275,7 @@ class parameter_gathers {
   }
   // `ready`: what the memory held before is used up then, and this rank's last update is in its share.
   void take_room(layer& one, const stream_event& ready, where at) {
-    for (slot& each : one.slots) {
+    for (slot& each : one.gathered) {
       // A share in a file is staged by its owner: the stream of copies reads it to where it belongs.
       const stream_kind first_user = each.of.file == nullptr ? stream_kind::communication : stream_kind::copy;
       const std::size_t bytes = each.of.count * sizeof(T);
@@ -286,7 +287,7 @@ class parameter_gathers {
       take_room(one, ready, at);
       return true;
     } catch (const budget_error&) {
-      for (slot& each : one.slots) {
+      for (slot& each : one.gathered) {
         if (each.lease.empty()) continue;
         source_->used_until(ready, each.first, each.of.count * sizeof(T));  // by nobody
         source_->release(each.lease);
@@ -297,7 +298,7 @@ class parameter_gathers {
   // In memory that it has.
   void start(std::uint32_t number, plan_says says, const stream_event& ready, where at) {
     layer& one = layers_[number];
-    for (slot& each : one.slots) {
+    for (slot& each : one.gathered) {
       const bucket_type& b = each.of;
       const stream_event begins =
           b.file == nullptr ? ready
@@ -307,7 +308,7 @@ class parameter_gathers {
     }
     one.started = true;
     live_ += bytes_of(number);
-    counts().peak_bytes = std::max(counts().peak_bytes, live_);
+    counts().peak_bytes = greater_of(counts().peak_bytes, live_);
   }
   [[nodiscard]] pending gather(const slot& into, std::uint32_t number, plan_says says, const start_order& order) const {
     const bucket_type& b = into.of;
@@ -328,13 +329,13 @@ class parameter_gathers {
   void give_way(auto& stream, where at) {
     for (layer& one : layers_) {
       if (one.holders > 0 || !(one.started || one.resident)) continue;
-      for (slot& each : one.slots)
+      for (slot& each : one.gathered)
         if (each.over.open()) std::move(each.over).then(stream, at);
       release(one);
     }
   }
   void release(layer& one) noexcept {
-    for (slot& each : one.slots) {
+    for (slot& each : one.gathered) {
       place(each, nullptr);
       source_->release(each.lease);
       live_ -= each.of.count * sizeof(T);

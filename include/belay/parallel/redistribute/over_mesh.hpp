@@ -15,6 +15,7 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/box.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
@@ -84,17 +85,17 @@ template <placement To, class T, class From, tensor_mesh Mesh>
       const step_boxes boxes(steps[i], before, from.shape(), from.mesh());
       const bool gathers = steps[i].what == kind::gather;
       if (boxes.ranks() > 1 && steps[i].what == kind::exchange) {
-        largest = std::max(
+        largest = greater_of(
             {largest, boxes.part(boxes.rank()).elements(), boxes.part(boxes.rank(), steps[i].into).elements()});
         uses = 2;
       } else if (boxes.ranks() > 1 && (gathers || !boxes.contiguous())) {
-        largest = std::max(largest, boxes.whole().elements());
+        largest = greater_of(largest, boxes.whole().elements());
         uses += gathers && !boxes.contiguous() ? 2U : 1U;
       }
     }
     before = steps[i].after;
   }
-  return largest * std::min<std::size_t>(uses, 2);
+  return largest * lesser_of<std::size_t>(uses, 2);
 }
 
 /// Takes the steps, in the tensor's memory and the storage.

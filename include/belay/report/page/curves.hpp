@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/report/page/history.hpp"
 #include "belay/report/page/markup.hpp"
@@ -40,13 +41,13 @@ class page_curves {
     for (const page_curve& each : which) {
       for (const report_history::point& point : history_->points(each.curve)) {
         if (point.count == 0) continue;
-        low = any ? std::min(low, point.least) : point.least;
-        high = any ? std::max(high, point.most) : point.most;
+        low = any ? lesser_of(low, point.least) : point.least;
+        high = any ? greater_of(high, point.most) : point.most;
         any = true;
       }
     }
     if (!any) return;
-    if (base == page_base::zero) low = std::min(low, 0.0);
+    if (base == page_base::zero) low = lesser_of(low, 0.0);
     const page_axis axis = page_axis::around(low, high, unit);
     plot_.caption(title, unit_text);
     for (const page_curve& each : which)

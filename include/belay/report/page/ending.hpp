@@ -19,6 +19,7 @@
 #include <string>
 #include <string_view>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -51,7 +52,7 @@ class page_ending {
     if (where_it_is == text.npos) return false;
     std::array<char, refresh.size()> out;
     out.fill(' ');
-    std::copy_n(words.begin(), std::min(words.size(), size), out.begin());
+    std::copy_n(words.begin(), lesser_of(words.size(), size), out.begin());
     return ::pwrite(page, out.data(), size, static_cast<off_t>(where_it_is)) == static_cast<ssize_t>(size);
   }
 };

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/view.hpp"
 #include "belay/report/page/room.hpp"
@@ -29,7 +30,7 @@ class expert_map {
       : layers_(layers), experts_(experts), buckets_(most_columns), cells_(room.take<float>(most_cells)) {
     while (experts_each_ < experts_ && layers_ * groups(experts_, experts_each_) > most_rows) experts_each_ *= 2;
     while (rows() > most_rows) layers_each_ *= 2;
-    const std::size_t columns = rows() == 0 ? 0 : std::min(most_columns, most_cells / rows()) / 2 * 2;
+    const std::size_t columns = rows() == 0 ? 0 : lesser_of(most_columns, most_cells / rows()) / 2 * 2;
     buckets_ = step_buckets(columns);
     columns_ = columns;
   }
@@ -46,7 +47,7 @@ class expert_map {
       const double balanced = static_cast<double>(total) / static_cast<double>(experts_);
       for (std::size_t expert = 0; expert < experts_; ++expert) {
         float& cell = cells_[row_of(layer, expert) * columns_ + column];
-        cell = std::max(cell, static_cast<float>(static_cast<double>(tokens(layer, expert)) / balanced));
+        cell = greater_of(cell, static_cast<float>(static_cast<double>(tokens(layer, expert)) / balanced));
       }
     }
   }
@@ -73,7 +74,7 @@ class expert_map {
   void halve() noexcept {
     for (std::size_t row = 0; row < rows(); ++row) {
       const std::span<float> cells = cells_.subspan(row * columns_, columns_);
-      for (std::size_t i = 0; i < columns_ / 2; ++i) cells[i] = std::max(cells[2 * i], cells[2 * i + 1]);
+      for (std::size_t i = 0; i < columns_ / 2; ++i) cells[i] = greater_of(cells[2 * i], cells[2 * i + 1]);
       std::fill(cells.begin() + static_cast<std::ptrdiff_t>(columns_ / 2), cells.end(), 0.0F);
     }
   }

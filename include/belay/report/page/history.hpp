@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/report/page/room.hpp"
 #include "belay/report/page/sample.hpp"
@@ -32,8 +33,8 @@ class report_history {
     [[nodiscard]] double mean() const noexcept { return sum / static_cast<double>(count); }
     void add(const point& other) noexcept {
       if (other.count == 0) return;
-      least = count == 0 ? other.least : std::min(least, other.least);
-      most = count == 0 ? other.most : std::max(most, other.most);
+      least = count == 0 ? other.least : lesser_of(least, other.least);
+      most = count == 0 ? other.most : greater_of(most, other.most);
       sum += other.sum;
       count += other.count;
     }
@@ -58,7 +59,7 @@ class report_history {
     if (!std::isfinite(value)) return;
     const std::size_t bucket = place(step);
     if (bucket == most_points) return;
-    trained_ = std::max(trained_, step);
+    trained_ = greater_of(trained_, step);
     of(curve)[bucket].add({value, value, value, 1});
     last_[static_cast<std::size_t>(curve)] = value;
     known_[static_cast<std::size_t>(curve)] = current_[static_cast<std::size_t>(curve)] = true;
@@ -68,8 +69,8 @@ class report_history {
     if (count == 0) return;
     const std::size_t bucket = place(step);
     if (bucket == most_points) return;
-    if (mark != report_mark::refusal) trained_ = std::max(trained_, step);
-    of(mark)[bucket] += static_cast<std::uint32_t>(std::min<std::uint64_t>(count, 1U << 20U));
+    if (mark != report_mark::refusal) trained_ = greater_of(trained_, step);
+    of(mark)[bucket] += static_cast<std::uint32_t>(lesser_of<std::uint64_t>(count, 1U << 20U));
     totals_[static_cast<std::size_t>(mark)] += count;
   }
 
@@ -87,13 +88,13 @@ class report_history {
     const std::size_t bucket = place(step);
     if (bucket == most_points) return;
     report_tier& kept = tier(number)[bucket];
-    kept.peak = std::max(kept.peak, bytes.peak);
-    kept.planned = std::max(kept.planned, bytes.planned);
-    planned_[number] = std::max(planned_[number], bytes.planned);
-    peaks_[number] = std::max(peaks_[number], bytes.peak);
-    current_peaks_[number] = std::max(current_peaks_[number], bytes.peak);
-    current_most_[number] = std::max(current_most_[number], bytes.most);
-    trained_ = std::max(trained_, step);
+    kept.peak = greater_of(kept.peak, bytes.peak);
+    kept.planned = greater_of(kept.planned, bytes.planned);
+    planned_[number] = greater_of(planned_[number], bytes.planned);
+    peaks_[number] = greater_of(peaks_[number], bytes.peak);
+    current_peaks_[number] = greater_of(current_peaks_[number], bytes.peak);
+    current_most_[number] = greater_of(current_most_[number], bytes.most);
+    trained_ = greater_of(trained_, step);
     if (bytes.live < kept.live) return;
     kept.live = bytes.live;
     for (std::size_t i = 0; i < rows.size() && first + i < most_rows; ++i) {
@@ -161,8 +162,8 @@ class report_history {
     }
     for (std::size_t number = 0; number < most_tiers; ++number)
       fold(tier(number), [](report_tier& into, const report_tier& other) {
-        into = {std::max(into.live, other.live), std::max(into.peak, other.peak),
-                std::max(into.planned, other.planned)};
+        into = {greater_of(into.live, other.live), greater_of(into.peak, other.peak),
+                greater_of(into.planned, other.planned)};
       });
   }
   template <class T, class Fold>

@@ -12,6 +12,7 @@
 #include <span>
 #include <string_view>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/report/page/history.hpp"
 #include "belay/report/page/markup.hpp"
@@ -34,8 +35,8 @@ class memory_stack {
     if (number >= report_history::most_tiers || (history_->peak(number) == 0 && tier.planned == 0)) return;
     choose(tier);
     sum_.fill(0);
-    const std::uint64_t planned = std::max(history_->planned(number), tier.planned);
-    const auto top = static_cast<double>(std::max(history_->peak(number), planned));
+    const std::uint64_t planned = greater_of(history_->planned(number), tier.planned);
+    const auto top = static_cast<double>(greater_of(history_->peak(number), planned));
     const page_axis axis = page_axis::around(0, top, page_unit::bytes);
     plot_.caption(tier.tier, "after each step");
     for (std::size_t i = 0; i < chosen_; ++i) {
@@ -58,7 +59,7 @@ class memory_stack {
     }
     if (rest)
       area(all, rest_colour, axis,
-           [&](std::size_t bucket) { return std::max(sum_[bucket], static_cast<double>(all[bucket].live)); });
+           [&](std::size_t bucket) { return greater_of(sum_[bucket], static_cast<double>(all[bucket].live)); });
     lines(all, tier, axis);
     plot_.end(history_->buckets());
   }
@@ -89,7 +90,7 @@ class memory_stack {
     auto rest = static_cast<double>(all[bucket].live);
     for (std::size_t i = 0; i < chosen_; ++i)
       rest -= static_cast<double>(history_->row_bytes(tier.first + rows_[i])[bucket]);
-    return std::max(rest, 0.0);
+    return greater_of(rest, 0.0);
   }
   [[nodiscard]] bool has_rest(std::span<const report_tier> all, const report_tier_rows& tier) const noexcept {
     for (std::size_t bucket = 0; bucket < all.size(); ++bucket)
@@ -129,7 +130,7 @@ class memory_stack {
     const bool any_plan = tier.planned > 0 ||
                           std::any_of(all.begin(), all.end(), [](const report_tier& each) { return each.planned > 0; });
     std::uint64_t peak = 0;
-    line(all, "line c8", axis, [&](const report_tier& bytes) { return peak = std::max(peak, bytes.peak); });
+    line(all, "line c8", axis, [&](const report_tier& bytes) { return peak = greater_of(peak, bytes.peak); });
     if (!any_plan) return;
     line(all, "line dashed c8", axis,
          [&](const report_tier& bytes) { return bytes.planned > 0 ? bytes.planned : tier.planned; });

@@ -4,13 +4,13 @@
 // IWYU pragma: private, include "belay/report/page.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/report/page/sample.hpp"
@@ -40,8 +40,8 @@ namespace belay::inline BELAY_ABI {
           if (item.where_it_is == of && item.purpose == purpose) bytes += item.bytes;
         const std::uint64_t here = bytes.saturated();
         total += bytes.saturated();
-        row.smallest = rank == 0 ? here : std::min(row.smallest, here);
-        row.largest = std::max(row.largest, here);
+        row.smallest = rank == 0 ? here : lesser_of(row.smallest, here);
+        row.largest = greater_of(row.largest, here);
         if (rank == shown_rank) row.planned = here;
       }
       row.total = total.saturated();

@@ -5,13 +5,13 @@
 // IWYU pragma: private, include "belay/report/page.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string_view>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/report/page/markup.hpp"
 #include "belay/report/page/room.hpp"
@@ -41,8 +41,8 @@ class page_plot {
   void begin(std::string_view title, const page_axis& axis) {
     *out_ << "<div class=\"plot\"><div class=\"y\">";
     const int ticks = axis.ticks();
-    const double size = std::max(std::abs(axis.low), std::abs(axis.high)) / axis.step;
-    const int digits = std::min(9, std::max(3, 1 + static_cast<int>(std::ceil(std::log10(size)))));
+    const double size = greater_of(std::abs(axis.low), std::abs(axis.high)) / axis.step;
+    const int digits = lesser_of(9, greater_of(3, 1 + static_cast<int>(std::ceil(std::log10(size)))));
     for (int i = 0; i < ticks; ++i) {
       *out_ << "<span style=\"top:";
       out_->place(100 - 100 * axis.share(axis.tick(i))) << "%\">";

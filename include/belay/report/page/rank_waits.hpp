@@ -12,6 +12,7 @@
 #include <span>
 #include <string_view>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/report/page/markup.hpp"
 #include "belay/report/page/room.hpp"
@@ -70,7 +71,7 @@ class wait_bars {
   void draw(const rank_waits& waits) {
     double most = 0;
     for (const report_wait& each : waits.kinds())
-      for (double seconds : each.seconds) most = std::max(most, seconds);
+      for (double seconds : each.seconds) most = greater_of(most, seconds);
     if (!(most > 0)) return;
     *out_ << "<section><h2>Waiting for the last rank, step " << waits.step()
           << "</h2>\n<p class=\"note\">From a rank's arrival at a communication to that of the last one, spinning "

@@ -8,13 +8,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/report/json_line.hpp"
@@ -183,8 +183,8 @@ class sample_reader {
     if (tokens_.size() == layers_ * experts_) sample.expert_tokens = {tokens_.data(), {layers_, experts_}};
   }
 
-  static constexpr std::uint64_t no_step = std::numeric_limits<std::uint64_t>::max();
-  static constexpr std::uint64_t most_integer = std::numeric_limits<std::uint64_t>::max() / 16;
+  static constexpr std::uint64_t no_step = largest_value<std::uint64_t>;
+  static constexpr std::uint64_t most_integer = largest_value<std::uint64_t> / 16;
 
   std::size_t layers_;
   std::size_t experts_;

@@ -11,6 +11,7 @@
 #include <span>
 #include <string_view>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/report/page/history.hpp"
 #include "belay/report/page/markup.hpp"
@@ -64,7 +65,7 @@ class last_step {
  private:
   template <class T>
   [[nodiscard]] static std::size_t copy(std::span<const T> from, std::span<T> to) noexcept {
-    const std::size_t count = std::min(from.size(), to.size());
+    const std::size_t count = lesser_of(from.size(), to.size());
     std::copy_n(from.begin(), count, to.begin());
     return count;
   }
@@ -84,7 +85,7 @@ class step_picture {
   /// Both schedules, a row a stage, from the same beginning and at the same scale, which is below the last.
   void schedules(const last_step& last) {
     if (last.executed().empty()) return;
-    const double length = std::max(length_of(last.executed()), length_of(last.planned()));
+    const double length = greater_of(length_of(last.executed()), length_of(last.planned()));
     if (!(length > 0)) return;
     *out_ << "<figure><figcaption><b>Pipeline of step " << last.step()
           << "</b> <small>idle time is shaded</small><span class=\"key area c0\">forward</span>"
@@ -101,9 +102,9 @@ class step_picture {
     if (moments < 2 || number >= report_history::most_tiers || last.rows() < tier.first + tier.count) return;
     const std::uint64_t planned = last.planned_bytes(number) > 0 ? last.planned_bytes(number) : tier.planned;
     std::uint64_t most = 0;
-    for (std::size_t moment = 0; moment < moments; ++moment) most = std::max(most, all_of(last, moment, tier));
+    for (std::size_t moment = 0; moment < moments; ++moment) most = greater_of(most, all_of(last, moment, tier));
     if (most == 0) return;
-    const page_axis axis = page_axis::around(0, of(std::max(most, planned)), page_unit::bytes);
+    const page_axis axis = page_axis::around(0, of(greater_of(most, planned)), page_unit::bytes);
     choose(last, tier, subject);
     plot_.caption(tier.tier, "over the last step's pipeline");
     bool rest = false;
@@ -111,7 +112,7 @@ class step_picture {
       rest = rest || stacked(last, moment, chosen_) < all_of(last, moment, tier);
     for (std::size_t i = 0; i < chosen_; ++i) {
       std::uint64_t here = 0;
-      for (std::size_t moment = 0; moment < moments; ++moment) here = std::max(here, last.live(moment, rows_[i]));
+      for (std::size_t moment = 0; moment < moments; ++moment) here = greater_of(here, last.live(moment, rows_[i]));
       plot_.key(colours_[i], subject.memory[rows_[i]].purpose, "key area").bytes(of(here), 3) << "</span>";
     }
     if (rest) plot_.key(9, "other", "key area") << "</span>";
@@ -140,7 +141,7 @@ class step_picture {
     const auto moments = last.moments();
     if (moments.size() < 2) return;
     std::uint64_t most = 0;
-    for (const report_moment& each : moments) most = std::max(most, each.open);
+    for (const report_moment& each : moments) most = greater_of(most, each.open);
     const page_axis axis = page_axis::around(0, static_cast<double>(most), page_unit::number);
     plot_.caption("Open obligations", "over the last step's pipeline");
     plot_.key(3, "at most") << most << "</span>";
@@ -180,19 +181,19 @@ class step_picture {
   [[nodiscard]] static double of(std::uint64_t number) noexcept { return static_cast<double>(number); }
   [[nodiscard]] static double begin_of(std::span<const report_action> actions) noexcept {
     double out = actions.empty() ? 0 : actions.front().begin;
-    for (const report_action& each : actions) out = std::min(out, each.begin);
+    for (const report_action& each : actions) out = lesser_of(out, each.begin);
     return out;
   }
   [[nodiscard]] static double length_of(std::span<const report_action> actions) noexcept {
     double out = 0;
-    for (const report_action& each : actions) out = std::max(out, each.end - begin_of(actions));
+    for (const report_action& each : actions) out = greater_of(out, each.end - begin_of(actions));
     return out;
   }
 
   enum class scale { none, below };
   void rows(std::string_view label, std::span<const report_action> actions, double length, scale time) {
     std::size_t stages = 0;
-    for (const report_action& each : actions) stages = std::max(stages, each.stage + 1);
+    for (const report_action& each : actions) stages = greater_of(stages, each.stage + 1);
     const double begin = begin_of(actions);
     *out_ << "<span>" << label << "</span><div class=\"plot stages" << (time == scale::below ? " timed" : "")
           << "\" style=\"--rows:" << stages << "\"><div class=\"y\">";
@@ -206,7 +207,7 @@ class step_picture {
     for (std::size_t stage = 0; stage < stages; ++stage) {
       double end = begin;
       for (const report_action& each : actions)
-        if (each.stage == stage) end = std::max(end, each.end);
+        if (each.stage == stage) end = greater_of(end, each.end);
       box(0, (end - begin) / length, stage);
     }
     *out_ << "\"/>";

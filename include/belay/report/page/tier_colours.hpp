@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/report/page/history.hpp"
 #include "belay/report/page/sample.hpp"
@@ -24,7 +25,7 @@ class tier_colours {
   static constexpr std::size_t none = 99;  // of no picture
 
   explicit tier_colours(const report_subject& subject) noexcept
-      : subject_(&subject), rows_(std::min(subject.memory.size(), report_history::most_rows)) {
+      : subject_(&subject), rows_(lesser_of(subject.memory.size(), report_history::most_rows)) {
     colours_.fill(none);
     for (std::size_t first = 0, end = 0; first < rows_; first = end) {
       while (end < rows_ && at(end).tier == at(first).tier) ++end;

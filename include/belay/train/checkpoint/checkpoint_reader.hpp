@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/box.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/crc32c.hpp"
@@ -111,8 +112,8 @@ class checkpoint_reader {
     while (!to.empty()) {
       const std::uint64_t chunk = begin / checkpoint_chunk;
       const std::uint64_t from = chunk * checkpoint_chunk;
-      const std::uint64_t length = std::min(checkpoint_chunk, size - from);
-      const std::size_t taken = static_cast<std::size_t>(std::min<std::uint64_t>(to.size(), from + length - begin));
+      const std::uint64_t length = lesser_of(checkpoint_chunk, size - from);
+      const std::size_t taken = static_cast<std::size_t>(lesser_of<std::uint64_t>(to.size(), from + length - begin));
       if (taken == length) {  // into place at once
         load(number, chunk, to.first(taken), at);
       } else {
@@ -152,7 +153,7 @@ class checkpoint_reader {
     } else {
       Stored some[4096];
       for (std::size_t done = 0; done < to.size(); done += std::size(some)) {
-        const std::span<T> next = to.subspan(done, std::min(std::size(some), to.size() - done));
+        const std::span<T> next = to.subspan(done, lesser_of(std::size(some), to.size() - done));
         read_bytes(piece.file, begin + done * sizeof(Stored),
                    std::as_writable_bytes(std::span(some).first(next.size())), at);
         for (std::size_t i = 0; i < next.size(); ++i)
@@ -206,9 +207,9 @@ class checkpoint_reader {
     expect_ours(number, at);
     const std::uint64_t size = opened.size(at);
     if (size != expected.bytes)
-      throw file_error(opened.path(), std::min(size, expected.bytes),
+      throw file_error(opened.path(), lesser_of(size, expected.bytes),
                        "has " + std::to_string(size) + " bytes, its checkpoint says " + std::to_string(expected.bytes) +
-                           "; it holds " + tensors_in(number, std::min(size, expected.bytes), ~std::uint64_t{0}),
+                           "; it holds " + tensors_in(number, lesser_of(size, expected.bytes), ~std::uint64_t{0}),
                        at);
     file = std::move(opened);
   }

@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/crc32c.hpp"
 #include "belay/core/error.hpp"
@@ -129,7 +130,7 @@ class checkpoint_writer {
   void before_update() {
     std::unique_lock held(mutex_);
     if (stage_ != stage::writing || gathered()) return;
-    const std::size_t from = std::max(taken_, copied_from_ - std::min(ring_chunks_, copied_from_));
+    const std::size_t from = greater_of(taken_, copied_from_ - lesser_of(ring_chunks_, copied_from_));
     const std::size_t to = copied_from_;
     held.unlock();  // chunks that are taken meanwhile are still as they were
     std::uint64_t copied = 0;
@@ -144,7 +145,7 @@ class checkpoint_writer {
     if (wrong)
       failed_ = std::move(wrong);
     else
-      copied_from_ = std::max(from, std::min(taken_, to));
+      copied_from_ = greater_of(from, lesser_of(taken_, to));
     costs_.copied_bytes += copied;
     wait(held, [&] { return stage_ != stage::writing || (!failed_ && gathered()); });
   }

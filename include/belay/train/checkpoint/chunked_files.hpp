@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stored_bytes.hpp"
@@ -53,7 +54,7 @@ class chunked_files {
     std::size_t f = 0;
     for (; number >= files_[f].checksums.size(); ++f) number -= files_[f].checksums.size();
     const std::uint64_t begin = number * checkpoint_chunk;
-    return {f, number, begin, static_cast<std::size_t>(std::min(checkpoint_chunk, files_[f].bytes - begin))};
+    return {f, number, begin, static_cast<std::size_t>(lesser_of(checkpoint_chunk, files_[f].bytes - begin))};
   }
   /// Copies the chunk at `of` to `to`. Throws tier_file_error where it lies in a tier's file that cannot be read.
   void gather(const place& of, std::byte* to, file_staging& staging, where at) const {
@@ -63,7 +64,7 @@ class chunked_files {
     auto i = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), of.begin) - ends.begin());
     for (std::uint64_t next = of.begin; next < end; next = ends[i++]) {
       const std::uint64_t begin = ends[i] - segments[i].size();
-      const auto count = static_cast<std::size_t>(std::min(ends[i], end) - next);
+      const auto count = static_cast<std::size_t>(lesser_of(ends[i], end) - next);
       staging.copy(segments[i].part(static_cast<std::size_t>(next - begin), count), to, at);
       to += count;
     }

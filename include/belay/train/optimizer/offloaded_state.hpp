@@ -73,21 +73,21 @@ class offloaded_state {
         part_(owned_elements),
         copies_of_(std::move(copied)) {
     if (owned_elements == 0) return;
-    const std::size_t slots = sizes.slots_of(owned_elements);
+    const std::size_t slot_count = sizes.slots_of(owned_elements);
     const auto slots_in = [&](std::span<std::byte> all, slot_contents found) {
       void* first = all.data();
       std::size_t room = all.size();
-      first = std::align(sizes.alignment(), slots * sizes.slot_bytes(owned_elements), first, room);
-      return slot_ring({static_cast<std::byte*>(first), slots * sizes.slot_bytes(owned_elements)}, slots,
+      first = std::align(sizes.alignment(), slot_count * sizes.slot_bytes(owned_elements), first, room);
+      return slot_ring({static_cast<std::byte*>(first), slot_count * sizes.slot_bytes(owned_elements)}, slot_count,
                        sizes.alignment(), found);
     };
     ring_ = slots_in(ring, free);
     if (!beside.empty()) beside_ = slots_in(beside, slot_contents::kept);
-    in_slots_.resize(slots);
-    written_.resize(slots);
-    copied_.resize(slots);
+    in_slots_.resize(slot_count);
+    written_.resize(slot_count);
+    copied_.resize(slot_count);
     if (memory.state == tier::file)
-      file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slots, memory.access, at);
+      file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slot_count, memory.access, at);
   }
 
   /// Queues the update of all chunks on the streams of `engine`. `gathers(bucket, event)` is called for each bucket in
@@ -104,12 +104,12 @@ class offloaded_state {
     std::size_t bucket = 0;
     // A slot is filled again when it was emptied; one of a file, when the next one was emptied: it is written
     // meanwhile.
-    const std::size_t slots = ring_.slots(), ahead = file_ && slots > 1 ? slots - 1 : slots;
+    const std::size_t slot_count = ring_.slot_count(), ahead = file_ && slot_count > 1 ? slot_count - 1 : slot_count;
     for (std::size_t k = 0, loaded = 0; k < chunks_.size(); ++k) {
       for (; loaded < chunks_.size() && loaded < k + ahead; ++loaded)
-        in_slots_[loaded % slots] = load(loaded, copies, at);
-      compute_chunk(k, in_slots_[k % slots], scalars, engine, at);
-      values = store(k, in_slots_[k % slots], engine, at);
+        in_slots_[loaded % slot_count] = load(loaded, copies, at);
+      compute_chunk(k, in_slots_[k % slot_count], scalars, engine, at);
+      values = store(k, in_slots_[k % slot_count], engine, at);
       for (const std::size_t next = first_unfinished(k + 1); bucket < next && bucket < buckets; ++bucket)
         gathers(bucket, values);
     }
@@ -150,9 +150,9 @@ class offloaded_state {
     ring_.reset();
     for (file_transfer& each : written_) each = {};
     for (std::size_t k = 0; k < chunks_.size(); ++k) {
-      file_transfer& last = written_[k % ring_.slots()];
+      file_transfer& last = written_[k % ring_.slot_count()];
       last.wait(at);
-      const slot_view slot = view_of(file_slot(k % ring_.slots()), k);
+      const slot_view slot = view_of(file_slot(k % ring_.slot_count()), k);
       const std::span<std::byte> bytes{slot.all, sizes_.file_bytes_of_chunk(slot.count)};
       std::memset(bytes.data(), 0, bytes.size());  // what rounds the chunk up
       visit_chunk(k, slot, visit);
@@ -204,7 +204,7 @@ class offloaded_state {
   }
   // What a file is read into and written from.
   [[nodiscard]] std::span<std::byte> file_slot(std::size_t number) const noexcept {
-    return beside_.slots() > 0 ? beside_.slot(number) : ring_.slot(number);
+    return beside_.slot_count() > 0 ? beside_.slot(number) : ring_.slot(number);
   }
 
   template <class Visit>

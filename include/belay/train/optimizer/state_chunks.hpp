@@ -5,11 +5,11 @@
 // IWYU pragma: private, include "belay/train/optimizer.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 
@@ -31,7 +31,7 @@ class state_chunks {
     for (std::size_t r = 0; r < owned.size(); ++r)
       for (std::size_t done = 0; done < owned[r].count;) {
         if (next.count == 0) next = {r, done, next.first, 0};
-        const std::size_t taken = std::min(most - next.count, owned[r].count - done);
+        const std::size_t taken = lesser_of(most - next.count, owned[r].count - done);
         next.count += taken;
         done += taken;
         if (next.count < most) continue;
@@ -49,7 +49,7 @@ class state_chunks {
   static void each_part(const chunk& of, std::span<const owned_range<T>> owned, Visit&& visit) {
     std::size_t r = of.range, offset = of.offset;
     for (std::size_t done = 0; done < of.count; ++r, offset = 0) {
-      const std::size_t count = std::min(owned[r].count - offset, of.count - done);
+      const std::size_t count = lesser_of(owned[r].count - offset, of.count - done);
       if (count > 0) visit(owned[r], offset, done, count);
       done += count;
     }

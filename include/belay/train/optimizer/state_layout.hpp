@@ -5,10 +5,10 @@
 // IWYU pragma: private, include "belay/train/optimizer.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/device/tier.hpp"
@@ -43,14 +43,14 @@ class state_layout {
         alignment_(in_file_ ? alignment : std::size_t{64}) {}
 
   /// Elements of a chunk at most, where `owned` are owned.
-  [[nodiscard]] std::size_t chunk_of(std::size_t owned) const noexcept { return std::min(chunk_, owned); }
+  [[nodiscard]] std::size_t chunk_of(std::size_t owned) const noexcept { return lesser_of(chunk_, owned); }
   [[nodiscard]] std::size_t chunks_of(std::size_t owned) const noexcept {
     return owned / chunk_ + (owned % chunk_ != 0);
   }
   /// Two chunks are there before they are updated, so that nobody waits for the other stream to wake up. State of a
   /// file is also written from its slot: one more is written meanwhile.
   [[nodiscard]] std::size_t slots_of(std::size_t owned) const noexcept {
-    return std::min<std::size_t>(in_file_ ? 4 : 3, chunks_of(owned));
+    return lesser_of<std::size_t>(in_file_ ? 4 : 3, chunks_of(owned));
   }
   /// Of a chunk's state in its slot: 0 where it is updated where it lives.
   [[nodiscard]] std::size_t state_in_slot(std::size_t owned) const noexcept {

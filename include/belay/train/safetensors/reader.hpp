@@ -5,7 +5,6 @@
 // IWYU pragma: private, include "belay/train/safetensors.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -16,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
@@ -137,7 +137,7 @@ class basic_reader {
     } else {
       Stored piece[4096];
       for (std::size_t done = 0; done < destination.size() || done == 0; done += std::size(piece)) {
-        const std::span<T> to = destination.subspan(done, std::min(std::size(piece), destination.size() - done));
+        const std::span<T> to = destination.subspan(done, lesser_of(std::size(piece), destination.size() - done));
         read(name, first_element + done, std::span(piece).first(to.size()), at);
         for (std::size_t i = 0; i < to.size(); ++i)
           to[i] = static_cast<T>(static_cast<compute_type_t<T>>(static_cast<compute_type_t<Stored>>(piece[i])));

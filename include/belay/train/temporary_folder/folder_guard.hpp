@@ -21,6 +21,7 @@
 #include <cstring>
 #include <string>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/unique_fd.hpp"
 
@@ -96,7 +97,7 @@ class folder_guard {
     state& all = guarded_folder_;
     all.folder = folder;
     path.copy(all.path, sizeof all.path - 1);
-    all.path[std::min(path.size(), sizeof all.path - 1)] = '\0';
+    all.path[lesser_of(path.size(), sizeof all.path - 1)] = '\0';
     all.now = stage::armed;
     raise_put_off();
   }

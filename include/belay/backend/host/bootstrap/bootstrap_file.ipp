@@ -6,7 +6,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
@@ -15,6 +14,7 @@
 #include "belay/backend/host/bootstrap/bootstrap_file.hpp"
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/failure/watched_process.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/hexadecimal.hpp"
@@ -92,9 +92,9 @@ BELAY_DECL std::optional<bootstrap_file::content> bootstrap_file::read(const pri
   if (length <= 0 || text[length - 1] != '\n') refuse(": cut off");
   std::string_view rest(text, static_cast<std::size_t>(length) - 1);
   const auto word = [&] {
-    const std::size_t end = std::min(rest.find(' '), rest.size());
+    const std::size_t end = lesser_of(rest.find(' '), rest.size());
     const std::string_view out = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+    rest.remove_prefix(lesser_of(end + 1, rest.size()));
     return out;
   };
   if (word() != "belay" || word() != "2") refuse(", or one of another version");
@@ -103,9 +103,9 @@ BELAY_DECL std::optional<bootstrap_file::content> bootstrap_file::read(const pri
   if (!written_by || !owner.empty()) refuse(": it does not say which process wrote it");
   content out;
   out.owner = *written_by;
-  const std::size_t end = std::min(rest.rfind(' '), rest.size());  // a path may have spaces
+  const std::size_t end = lesser_of(rest.rfind(' '), rest.size());  // a path may have spaces
   out.socket_path = std::string(rest.substr(0, end));
-  rest.remove_prefix(std::min(end + 1, rest.size()));
+  rest.remove_prefix(lesser_of(end + 1, rest.size()));
   if (rest.size() != 2 * out.secret.size()) refuse(": its token has another length");
   for (std::size_t i = 0; i < out.secret.size(); ++i) {
     unsigned value = 0;

@@ -21,6 +21,7 @@
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/bootstrap/client.hpp"
 #include "belay/backend/host/failure/watched_process.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/unique_fd.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -49,7 +50,7 @@ class client::request_lock {
   request_lock(shared& state, time_point until) : state_(state) {
     std::unique_lock lock(state_.mutex);
     const auto idle = [this] { return !state_.busy; };
-    if (until == time_point::max())
+    if (until == largest_value<time_point>)
       state_.free.wait(lock, idle);
     else if (!state_.free.wait_until(lock, until, idle))
       return;
@@ -172,10 +173,10 @@ BELAY_DECL client::renewed client::shrink(time_point until, where at) {
   const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until - std::chrono::steady_clock::now());
   message wish;
   wish.kind = message_kind::shrink;
-  wish.numbers[0] = static_cast<std::uint64_t>(std::max<std::int64_t>(0, left.count()));
+  wish.numbers[0] = static_cast<std::uint64_t>(greater_of<std::int64_t>(0, left.count()));
   // The coordinator says when it is too late, so that both agree on the members; it gets some time for that.
-  const auto most = time_point::max() - until;
-  const request from{"shrink", 0, until + std::min<time_point::duration>(most, std::chrono::seconds(2)), at};
+  const auto most = largest_value<time_point> - until;
+  const request from{"shrink", 0, until + lesser_of<time_point::duration>(most, std::chrono::seconds(2)), at};
   received got = ask(wish, message_kind::renewed, from);
   renewed world;
   world.rank = got.said.rank;

@@ -12,6 +12,7 @@
 
 #include "belay/backend/host/bootstrap/coordinator.hpp"
 #include "belay/backend/host/membership/survivor_agreement.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -37,7 +38,7 @@ BELAY_DECL void coordinator::expect(int rank, pid_t child) {
 }
 
 BELAY_DECL void coordinator::run() {
-  while (!all_over()) step(time_point::max());
+  while (!all_over()) step(largest_value<time_point>);
 }
 
 BELAY_DECL bool coordinator::serve_until_joined(time_point until) {
@@ -107,9 +108,9 @@ BELAY_DECL void coordinator::gather_poll_entries() {
 }
 
 BELAY_DECL time_point coordinator::next_deadline(time_point until) const noexcept {
-  until = handshake_.next(std::min(until, stalls_.next()));
+  until = handshake_.next(lesser_of(until, stalls_.next()));
   for (const rank_record& one : records_) {
-    if (one.shrink) until = std::min(until, one.shrink->until);
+    if (one.shrink) until = lesser_of(until, one.shrink->until);
   }
   return until;
 }
@@ -190,7 +191,7 @@ BELAY_DECL void coordinator::handle(int rank, rank_record& from, received got) {
         return reply(from, refused(got.said.ticket, refusal::words, "one wish at a time, and none after goodbye"));
       }
       const std::uint64_t longest = 365ULL * 24 * 3600 * 1'000'000;
-      const auto limit = std::chrono::microseconds(static_cast<std::int64_t>(std::min(number, longest)));
+      const auto limit = std::chrono::microseconds(static_cast<std::int64_t>(lesser_of(number, longest)));
       from.shrink = rank_record::shrink_request{got.said.ticket, std::chrono::steady_clock::now() + limit};
       return;
     }

@@ -8,14 +8,15 @@
 #include <utility>
 
 #include "belay/backend/host/bootstrap/handshake.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
 BELAY_DECL time_point handshake::next(time_point until) const noexcept {
-  if (pause_ > std::chrono::steady_clock::now()) until = std::min(until, pause_);
-  for (const pending_connection& one : pending_) until = std::min(until, one.until);
+  if (pause_ > std::chrono::steady_clock::now()) until = lesser_of(until, pause_);
+  for (const pending_connection& one : pending_) until = lesser_of(until, one.until);
   return until;
 }
 

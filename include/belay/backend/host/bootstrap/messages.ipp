@@ -12,6 +12,7 @@
 #include <iterator>
 
 #include "belay/backend/host/bootstrap/messages.hpp"
+#include "belay/core/bounds.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -20,7 +21,7 @@ BELAY_DECL int poll_until(pollfd* entries, std::size_t count, time_point until) 
   // Every time before the clock's start counts as now: the difference to time_point::min() would not fit.
   const auto left = until <= at_once ? std::chrono::nanoseconds(0)
                                      : std::chrono::nanoseconds(until - std::chrono::steady_clock::now());
-  const std::int64_t wait = std::max<std::int64_t>(0, left.count());
+  const std::int64_t wait = greater_of<std::int64_t>(0, left.count());
   const timespec limit{static_cast<time_t>(wait / 1'000'000'000), static_cast<long>(wait % 1'000'000'000)};
   return ::ppoll(entries, count, &limit, nullptr);
 }
@@ -59,7 +60,7 @@ BELAY_DECL bool connection::send(const message& what, time_point until, int file
   std::copy(what.secret.begin(), what.secret.end(), out.secret);
   std::size_t done = 0;
   do {
-    const std::size_t now = std::min(part, what.body.size() - done);
+    const std::size_t now = lesser_of(part, what.body.size() - done);
     std::memcpy(out.bytes, what.body.data() + done, now);
     done += now;
     out.used = static_cast<std::uint32_t>(now);

@@ -63,7 +63,7 @@ class world_monitor : public world_events {
  private:
   [[nodiscard]] std::optional<int> number_in_epoch(int rank) const;
   void abort(const abort_cause& why) noexcept;
-  void report() const noexcept;
+  void print_report() const noexcept;
   void note_failure(int rank) noexcept;
   void make_control_block(int ranks);
 

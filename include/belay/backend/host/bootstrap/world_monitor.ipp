@@ -81,7 +81,7 @@ BELAY_DECL void world_monitor::on_exit_message(int rank, const exit_message& las
   end.how = returned ? rank_outcome::kind::returned : rank_outcome::kind::threw;
   (returned ? end.result : end.what) = last.body;
   if (!returned) note_failure(rank);
-  report();
+  print_report();
 }
 
 BELAY_DECL void world_monitor::on_exit(int rank, exit_status how) {
@@ -118,9 +118,9 @@ BELAY_DECL memory_segment& world_monitor::renew(const std::vector<int>& survivor
 
 BELAY_DECL void world_monitor::abort(const abort_cause& why) noexcept {
   worlds_.back()->abort(why);
-  report();
+  print_report();
 }
-BELAY_DECL void world_monitor::report() const noexcept {
+BELAY_DECL void world_monitor::print_report() const noexcept {
   if (state().aborted()) report_failure_once(state());
 }
 BELAY_DECL void world_monitor::note_failure(int rank) noexcept {

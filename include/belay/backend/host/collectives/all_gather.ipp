@@ -3,11 +3,11 @@
 // Larger all_gathers, on bytes.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "belay/backend/host/collectives/all_gather.hpp"
 #include "belay/backend/host/collectives/bounce_buffers.hpp"
+#include "belay/core/bounds.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -50,7 +50,7 @@ BELAY_DECL void gather_parts(collective_endpoint& me, const std::byte* in, std::
   // with another peer.
   const std::size_t moved = own.bytes * index_of(me.size() - (in_place ? 1 : 0));
   for (std::size_t first = 0; first < own.bytes; first += gathered_block_bytes) {
-    const std::size_t length = std::min(gathered_block_bytes, own.bytes - first);
+    const std::size_t length = lesser_of(gathered_block_bytes, own.bytes - first);
     const auto store = [&](std::byte* buffer) {
       me.copies().push_by(chosen.by, buffer + own.first + first, mine + first, length, own.bytes, moved);
     };

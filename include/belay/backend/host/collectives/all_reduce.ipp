@@ -3,10 +3,10 @@
 // Larger all_reduces, on bytes.
 #pragma once
 
-#include <algorithm>
 
 #include "belay/backend/host/collectives/all_reduce.hpp"
 #include "belay/backend/host/collectives/bounce_buffers.hpp"
+#include "belay/core/bounds.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -34,7 +34,7 @@ BELAY_DECL void all_reduce_staged(collective_endpoint& me, element_reduction how
   // filled for the round after the next.
   const auto slice_in = [&](std::size_t length, int q) {
     const byte_range whole = slice_of(most, how.element_bytes, q, me.size());
-    return byte_range{whole.first, whole.first >= length ? 0 : std::min(whole.bytes, length - whole.first)};
+    return byte_range{whole.first, whole.first >= length ? 0 : lesser_of(whole.bytes, length - whole.first)};
   };
   const auto each_slice = [&](std::size_t length, auto copy) {
     for (int q = 0; q < me.size(); ++q) {
@@ -51,7 +51,7 @@ BELAY_DECL void all_reduce_staged(collective_endpoint& me, element_reduction how
   std::size_t number = 0;
   byte_range last;
   for (byte_range now; now.first < bytes; last = now, now.first += now.bytes, ++number) {
-    now.bytes = std::min(most * how.element_bytes, bytes - now.first);
+    now.bytes = lesser_of(most * how.element_bytes, bytes - now.first);
     std::byte* const half = me.bounce_buffer_of(me.rank(), number);
     each_slice(now.bytes, [&](int, byte_range slice) {
       me.copies().copy_by(me.chosen().by, half + slice.first, in + now.first + slice.first, slice.bytes, bytes);
@@ -62,7 +62,7 @@ BELAY_DECL void all_reduce_staged(collective_endpoint& me, element_reduction how
     me.sources()[index_of(me.rank())] = in + now.first + mine.first;
     me.destinations()[0] = out + now.first + mine.first;
     if (me.size() > 1) me.destinations()[1] = half + mine.first;
-    reduce_sources(me, how, std::min<std::size_t>(2, index_of(me.size())), mine.bytes, 0, by);
+    reduce_sources(me, how, lesser_of<std::size_t>(2, index_of(me.size())), mine.bytes, 0, by);
     if (number > 0) take(last, number - 1);
   }
   me.pass_round();

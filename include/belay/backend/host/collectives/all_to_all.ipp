@@ -3,10 +3,10 @@
 // Larger all_to_alls, on bytes.
 #pragma once
 
-#include <algorithm>
 
 #include "belay/backend/host/collectives/all_to_all.hpp"
 #include "belay/backend/host/collectives/bounce_buffers.hpp"
+#include "belay/core/bounds.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -75,7 +75,7 @@ BELAY_DECL void move_parts(collective_endpoint& me, const std::byte* in, std::by
     me.copies().copy(out + parts.received(own, own).first, in + kept.first, kept.bytes);  // (in place: nothing)
     std::size_t longest = 0;
     for (int from = 0; from < me.size(); ++from) {
-      for (int to = 0; to < me.size(); ++to) longest = std::max(longest, from == to ? 0 : parts.sent(from, to).bytes);
+      for (int to = 0; to < me.size(); ++to) longest = greater_of(longest, from == to ? 0 : parts.sent(from, to).bytes);
     }
     for (bounce_rounds now(me, longest, index_of(me.size())); now.left(); now.advance()) {
       for (int k = 1; k < me.size(); ++k) {

@@ -5,10 +5,10 @@
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 
 #include "belay/backend/host/collectives/collective_context.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -32,21 +32,21 @@ class bounce_rounds {
       : me_(&me), length_(length) {
     const auto whole = [=](std::size_t bytes) { return bytes / element_bytes * element_bytes; };
     const std::size_t room = whole(me.bounce_buffer_bytes() / parts), least = whole(least_round_bytes / parts);
-    most_ = std::max(std::min(room, std::max(whole(length / 8), least)), element_bytes);
-    bytes_ = std::min(most_, length_);
+    most_ = greater_of(lesser_of(room, greater_of(whole(length / 8), least)), element_bytes);
+    bytes_ = lesser_of(most_, length_);
   }
   [[nodiscard]] bool left() const noexcept { return first_ < length_; }
   void advance() noexcept {
     ++round_;
     first_ += bytes_;
-    bytes_ = std::min(most_, length_ - first_);
+    bytes_ = lesser_of(most_, length_ - first_);
   }
 
   /// Where the round begins in each part.
   [[nodiscard]] std::size_t first() const noexcept { return first_; }
   /// How much of the round lies in a part of `length` bytes.
   [[nodiscard]] std::size_t clipped(std::size_t length) const noexcept {
-    return first_ >= length ? 0 : std::min(bytes_, length - first_);
+    return first_ >= length ? 0 : lesser_of(bytes_, length - first_);
   }
   /// Part `part` of what rank `who` fills in this round.
   [[nodiscard]] std::byte* part_of(int who, std::size_t part) const noexcept {

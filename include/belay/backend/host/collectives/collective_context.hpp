@@ -6,7 +6,6 @@
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <span>
 
@@ -15,6 +14,7 @@
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/reduction_arithmetic.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
@@ -61,7 +61,7 @@ struct division {
   /// The bytes of the longest part.
   [[nodiscard]] std::size_t longest(int ranks) const noexcept {
     std::size_t out = 0;
-    for (int q = 0; q < ranks; ++q) out = std::max(out, counts.empty() ? each : counts[index_of(q)] * each);
+    for (int q = 0; q < ranks; ++q) out = greater_of(out, counts.empty() ? each : counts[index_of(q)] * each);
     return out;
   }
 };

@@ -12,6 +12,7 @@
 #include "belay/backend/host/copy/reduce_simd.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/comm/reduction_arithmetic.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -43,8 +44,8 @@ inline constexpr element_reduction reduction_of{reduce_arrays<Op, T>, sizeof(T)}
 [[nodiscard]] inline byte_range slice_of(std::size_t count, std::size_t element_bytes, int rank, int ranks) noexcept {
   const std::size_t share = share_of(count + index_of(ranks) - 1, ranks) * element_bytes;
   const std::size_t slice = (share + 63) / 64 * 64, bytes = count * element_bytes;
-  const std::size_t first = std::min(bytes, slice * index_of(rank));
-  return {first, std::min(slice, bytes - first)};
+  const std::size_t first = lesser_of(bytes, slice * index_of(rank));
+  return {first, lesser_of(slice, bytes - first)};
 }
 
 /// Reduces `bytes` of each of `me.sources()` into the first of `me.destinations()`, so many of them. Usually around the

@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "belay/backend/host/collectives/reduction_kernel.hpp"
+#include "belay/core/bounds.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -44,13 +45,13 @@ BELAY_DECL void use_inputs(collective_endpoint& me, std::size_t first) {
 
 BELAY_DECL void reduce_fetched(collective_endpoint& me, element_reduction how, std::size_t first, std::byte* out,
                                std::size_t bytes) {
-  const std::size_t others = index_of(std::max(me.size() - 1, 1));
+  const std::size_t others = index_of(greater_of(me.size() - 1, 1));
   const std::size_t room = 2 * me.bounce_buffer_bytes() / (others * how.element_bytes) / 64 * 64 * how.element_bytes;
   const auto place_of = [&](int q) {
     return me.bounce_buffer_of(me.rank(), 0) + index_of(q > me.rank() ? q - 1 : q) * room;
   };
   for (std::size_t done = 0, length = 0; done < bytes; done += length) {
-    length = std::min(room, bytes - done);
+    length = lesser_of(room, bytes - done);
     for (int q = 0; q < me.size(); ++q) {
       if (q == me.rank()) continue;
       me.fetch(q, me.descriptor_of(q).input, first + done, place_of(q), length);

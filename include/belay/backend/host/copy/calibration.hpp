@@ -4,15 +4,14 @@
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 
 #include "belay/backend/host/copy/copy.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -107,7 +106,7 @@ class copy_table {
   }
 
   std::array<memory_access, copy_times::sizes.size()> accesses_{};
-  std::size_t non_temporal_from_ = std::numeric_limits<std::size_t>::max();
+  std::size_t non_temporal_from_ = largest_value<std::size_t>;
 };
 
 /// Times every copy access in every class that fits into `to` and `from`, the large classes first left out once

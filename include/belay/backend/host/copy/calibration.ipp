@@ -8,6 +8,7 @@
 #include <new>
 
 #include "belay/backend/host/copy/calibration.hpp"
+#include "belay/core/bounds.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -48,10 +49,10 @@ BELAY_DECL copy_times time_copies(std::span<std::byte> to, std::span<std::byte> 
   copy_times out;
   for (std::size_t i = 0; i < copy_times::sizes.size(); ++i) {
     const std::size_t bytes = copy_times::sizes[i];
-    if (bytes > std::min(to.size(), from.size()) || (budget.count() > 0 && clock::now() - start > budget)) break;
+    if (bytes > lesser_of(to.size(), from.size()) || (budget.count() > 0 && clock::now() - start > budget)) break;
     // The smaller the more often: a tick of the clock is not much shorter than a small copy.
     const int rounds = bytes > (std::size_t{1} << 20) ? 2 : bytes > (std::size_t{32} << 10) ? 4 : 9;
-    const std::size_t places = std::min(to.size(), from.size()) / bytes;
+    const std::size_t places = lesser_of(to.size(), from.size()) / bytes;
     for (int round = 0; round < rounds; ++round) {
       // Somewhere else each time: which lines of a cache the pages share is chance.
       const std::size_t place = static_cast<std::size_t>(round) % places * bytes;
@@ -65,7 +66,7 @@ BELAY_DECL copy_times time_copies(std::span<std::byte> to, std::span<std::byte> 
         copy_bytes(target, source, bytes, copy_accesses[k]);
         const double us = std::chrono::duration<double, std::micro>(clock::now() - before).count();
         double& best = out.us[i][k];
-        best = round == 0 ? us : std::min(best, us);
+        best = round == 0 ? us : lesser_of(best, us);
       }
     }
   }

@@ -6,7 +6,6 @@
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,6 +15,7 @@
 #include "belay/backend/host/copy/memory_access.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/comm/reduction_arithmetic.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/prefetch.hpp"
 
@@ -210,7 +210,7 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
                  other_bypasses = plan.also_to == memory_access::non_temporal;
       T* const aligned = other_bypasses && !to_bypasses ? other : to;
       const std::size_t head =
-          std::min(count, ((0 - reinterpret_cast<std::uintptr_t>(aligned)) & (width - 1)) / sizeof(T));
+          lesser_of(count, ((0 - reinterpret_cast<std::uintptr_t>(aligned)) & (width - 1)) / sizeof(T));
       const std::size_t body = (count - head) & ~(width / sizeof(T) - 1);
       if (misaligned(aligned) % sizeof(T) != 0 ||
           (to_bypasses && other_bypasses && misaligned(other) != misaligned(to))) {

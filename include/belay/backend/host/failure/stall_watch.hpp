@@ -11,6 +11,7 @@
 
 #include "belay/backend/host/bootstrap/messages.hpp"
 #include "belay/backend/host/bootstrap/rank_record.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -33,14 +34,14 @@ class stall_watch {
     const duration pause =
         std::clamp<duration>(limit_ / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(250));
     // A long gap says that this process was stopped too (Ctrl-Z stops all): the ranks are not charged with it.
-    const duration longest = std::min<duration>(limit_ / 2, std::chrono::seconds(1));
-    const duration step = std::min(now - last_, longest);
+    const duration longest = lesser_of<duration>(limit_ / 2, std::chrono::seconds(1));
+    const duration step = lesser_of(now - last_, longest);
     last_ = now;
     next_ = now + pause;
     for (std::size_t i = 0; i < seats.size(); ++i) {
       rank_record& here = seats[i];
       if (here.found_stalled(step, limit_)) tell(static_cast<int>(i));
-      if (here.stopped_for && !here.told_stalled) next_ = std::min(next_, now + (limit_ - *here.stopped_for));
+      if (here.stopped_for && !here.told_stalled) next_ = lesser_of(next_, now + (limit_ - *here.stopped_for));
     }
   }
 

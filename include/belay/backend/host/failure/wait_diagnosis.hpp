@@ -9,6 +9,7 @@
 #include <span>
 
 #include "belay/backend/host/failure/world_status.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
 
@@ -35,7 +36,7 @@ class wait_diagnosis {
   [[nodiscard]] bool add_culprits(abort_cause& why, function_ref<bool(int q)> guilty) const;
   void blame_stopped(abort_cause& why) const;
 
-  static constexpr world_status::clock::duration never = world_status::clock::duration::min();
+  static constexpr world_status::clock::duration never = -largest_value<world_status::clock::duration>;
 
   const world_status* world_;
   std::span<const int> members_;

@@ -5,7 +5,6 @@
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -19,6 +18,7 @@
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/flight_snapshot.hpp"
 #include "belay/comm/lane.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/core_set.hpp"
 #include "belay/core/error.hpp"
@@ -69,8 +69,8 @@ class world_status {
     constexpr std::size_t least_moved = 64 * 1024;  // in the time of one wait's spin, unless that is set to be long
     constexpr std::size_t most = std::size_t{64} << 20;
     if (shares_cores()) return false;
-    const int polls = std::min(before_sleep(which).spins, 2000);
-    for (std::size_t moved = 0; moved < std::min(bytes, most) && !aborted(); moved += least_moved) {
+    const int polls = lesser_of(before_sleep(which).spins, 2000);
+    for (std::size_t moved = 0; moved < lesser_of(bytes, most) && !aborted(); moved += least_moved) {
       for (int i = 0; i < polls; ++i) {
         if (done(std::memory_order_acquire)) return true;
         relax();

@@ -10,6 +10,7 @@
 
 #include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/memory/address_map.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/process_identity.hpp"
 
@@ -37,7 +38,7 @@ namespace host {
   const auto write = [&, &cause = shared_.header().cause] {
     cause.fault = static_cast<std::uint32_t>(why.fault);
     cause.culprit_count =
-        static_cast<std::uint32_t>(std::min<std::size_t>(why.culprits.size(), shared_cause::most_culprits));
+        static_cast<std::uint32_t>(lesser_of<std::size_t>(why.culprits.size(), shared_cause::most_culprits));
     for (std::size_t i = 0; i < cause.culprit_count; ++i) cause.culprits[i] = why.culprits[i];
     cause.signal = why.signal;
     cause.exit_code = why.exit_code;
@@ -79,11 +80,11 @@ namespace host {
     return out;
   }
   const shared_cause& cause = header.cause;
-  out.fault = static_cast<comm_fault>(std::min(cause.fault, static_cast<std::uint32_t>(comm_fault::revoked)));
-  out.culprits.assign(cause.culprits, cause.culprits + std::min(cause.culprit_count, shared_cause::most_culprits));
+  out.fault = static_cast<comm_fault>(lesser_of(cause.fault, static_cast<std::uint32_t>(comm_fault::revoked)));
+  out.culprits.assign(cause.culprits, cause.culprits + lesser_of(cause.culprit_count, shared_cause::most_culprits));
   out.signal = cause.signal;
   out.exit_code = cause.exit_code;
-  out.thrown = static_cast<error_kind>(std::min(cause.thrown, static_cast<std::uint32_t>(error_kind::backend)));
+  out.thrown = static_cast<error_kind>(lesser_of(cause.thrown, static_cast<std::uint32_t>(error_kind::backend)));
   out.at_us = cause.at_us;
   out.message = cause.message.get();
   out.there = cause.there.get();

@@ -10,12 +10,12 @@
 #include <chrono>
 #include <cstdio>
 #include <iterator>
-#include <limits>
 #include <new>
 #include <numeric>
 
 #include "belay/backend/host/failure/flight_dump.hpp"
 #include "belay/backend/host/membership/process_membership.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/core_set.hpp"
 #include "belay/core/error.hpp"
 
@@ -69,7 +69,7 @@ BELAY_DECL symmetric_region process_regions::open(const ticket& from, int ranks,
 }
 
 BELAY_DECL symmetric_region process_regions::adopt(client::region found, int ranks, std::size_t stride, where at) {
-  if (found.id == 0 || found.id > std::numeric_limits<std::uint16_t>::max()) {
+  if (found.id == 0 || found.id > largest_value<std::uint16_t>) {
     throw usage_error("more than 65535 regions of symmetric memory in one run", at);
   }
   std::byte* const first = found.memory.data();

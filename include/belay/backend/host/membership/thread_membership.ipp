@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "belay/backend/host/membership/thread_membership.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/core_set.hpp"
 #include "belay/core/error.hpp"
 
@@ -69,7 +70,7 @@ BELAY_DECL epoch_view thread_membership::shrink(const epoch_view& from, world_st
   const std::size_t present = from.world->shared().shape().epoch;
   const int number = from.members[static_cast<std::size_t>(from.number)];  // at the start
   epoch& now = *epochs_[present];
-  const auto until = world_status::clock::now() + std::min(limit, from.world->stall_limit());
+  const auto until = world_status::clock::now() + lesser_of(limit, from.world->stall_limit());
   if (!now.closed) {
     now.asked.push_back(number);
     changed_.notify_all();

@@ -8,13 +8,12 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 
 #include "belay/backend/host/memory/memory_segment.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/error.hpp"
 #include "belay/device/available_memory.hpp"
 
@@ -79,14 +78,14 @@ namespace host {
     throw budget_error("shared memory (RLIMIT_FSIZE)", bytes, static_cast<std::size_t>(most.rlim_cur), at);
   }
   const std::size_t left = available_memory();
-  if (next > left || bytes > static_cast<std::size_t>(std::numeric_limits<off_t>::max())) {
+  if (next > left || bytes > static_cast<std::size_t>(largest_value<off_t>)) {
     throw budget_error("shared memory", bytes, left, at);
   }
 }
 
 [[gnu::cold]] BELAY_DECL void memory_segment::reserve(int file, const std::string& path, std::size_t bytes, where at) {
   for (std::size_t done = 0; done < bytes;) {
-    const std::size_t part = std::min(chunk, bytes - done);
+    const std::size_t part = lesser_of(chunk, bytes - done);
     if (done != 0) refuse_too_much(bytes, part, at);
     while (::fallocate(file, 0, static_cast<off_t>(done), static_cast<off_t>(part)) != 0) {
       if (errno != EINTR) refuse(path, "fallocate", errno, bytes, at);
@@ -98,7 +97,7 @@ namespace host {
 [[gnu::cold]] BELAY_DECL void memory_segment::refuse(const std::string& path, const char* call, int cause,
                                                      std::size_t bytes, where at) {
   if (cause == ENOMEM || cause == ENOSPC || cause == EFBIG) {
-    throw budget_error("shared memory", bytes, std::min(available_memory(), bytes - 1), at);
+    throw budget_error("shared memory", bytes, lesser_of(available_memory(), bytes - 1), at);
   }
   throw file_error(path, 0, std::string(call) + ": " + error_text(cause), at);
 }

@@ -6,9 +6,9 @@
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -35,7 +35,7 @@ class transfer_end {
     if (!begun_) path_ = decide();
     begun_ = true;
     const std::uint64_t left = total - moved_;
-    return {path_, total, moved_, path_ == transfer_path::pieces ? std::min(room, left) : left};
+    return {path_, total, moved_, path_ == transfer_path::pieces ? lesser_of(room, left) : left};
   }
 
   /// The receiver: whether a message continues the transfer of `total` where it is, and not beyond its end.
@@ -43,7 +43,7 @@ class transfer_end {
     if (step.total != total || step.offset != moved_ || (begun_ && step.path != path_)) return false;
     const std::uint64_t left = total - moved_;
     switch (step.path) {
-      case transfer_path::pieces: return step.bytes == std::min(room, left);
+      case transfer_path::pieces: return step.bytes == lesser_of(room, left);
       case transfer_path::mapped:
       case transfer_path::cma: return step.bytes == left;
     }

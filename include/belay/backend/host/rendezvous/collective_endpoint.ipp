@@ -3,11 +3,11 @@
 // The rendezvous of larger operations.
 #pragma once
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "belay/backend/host/rendezvous/collective_endpoint.hpp"
+#include "belay/core/bounds.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -42,7 +42,7 @@ BELAY_DECL void collective_endpoint::publish_descriptor(const call_buffers& mine
     fill_eager_buffer(mine.input, mine.input_bytes);
     descriptor.head |= call_descriptor::in_eager_buffer;
   }
-  descriptor.head |= variant_.ask(descriptor.head, std::max(mine.input_bytes, mine.output_bytes));
+  descriptor.head |= variant_.ask(descriptor.head, greater_of(mine.input_bytes, mine.output_bytes));
   put(descriptor);
   limit_ = limit;
   moved_bytes_ = mine.print.bytes() * members_.size();

@@ -5,13 +5,13 @@
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 
@@ -93,7 +93,7 @@ enum class eager_traffic : std::uint8_t { all, all_in_parts, root };
   if (free && bytes <= flag_payload_bytes && element_bytes <= flag_payload_bytes && ranks < 511)
     return algorithm::flag_line;
   const std::size_t most = free && which == eager_traffic::all
-                               ? std::min(eager_buffer_bytes(ranks), most_in_all_eager_buffers)
+                               ? lesser_of(eager_buffer_bytes(ranks), most_in_all_eager_buffers)
                                : eager_buffer_bytes(ranks);
   return (free || forced == algorithm::eager_buffer) && bytes <= most ? algorithm::eager_buffer : algorithm::automatic;
 }

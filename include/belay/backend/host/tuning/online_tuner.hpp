@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -104,7 +105,7 @@ class online_tuner {
     now.drift = cost > 2 * found || cost < found / 2 ? static_cast<std::uint16_t>(now.drift + 1) : std::uint16_t{0};
     constexpr std::uint8_t most_rounds = 8;
     if (now.drift < least_drift << now.rounds) return;
-    now.rounds = std::min<std::uint8_t>(now.rounds + 1, most_rounds);
+    now.rounds = lesser_of<std::uint8_t>(now.rounds + 1, most_rounds);
     now.drift = 0;
     now.variant = 0;
     now.settled = false;

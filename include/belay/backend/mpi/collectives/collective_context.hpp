@@ -88,8 +88,7 @@ class collective_context {
       bytes.add(one);
     }
     progress.guarded(call_, [&] { bytes.progress(); });
-    progress.await(
-        lane_, call_, limit_, [&] { return bytes.progress(); }, [&](auto report) { bytes.remaining(report); });
+    progress.await(lane_, call_, limit_, [&] { return bytes.progress(); }, [&](auto tell) { bytes.remaining(tell); });
   }
 
   void leave() noexcept { group_->progress->finish(lane_); }
@@ -118,11 +117,10 @@ class collective_context {
     progress.guarded(call_, [&] {
       for (int k = 1; k < size(); ++k) channel.post(world_rank((rank() + k) % size()), mine);
     });
-    const auto missing = [&](auto report) {
+    const auto missing = [&](auto tell) {
       for (int member : group_->ranks) {
         if (member == progress.number()) continue;
-        if (channel.first(group_->key, control_message_kind::collective_header, member) == nullptr)
-          report(member, true);
+        if (channel.first(group_->key, control_message_kind::collective_header, member) == nullptr) tell(member, true);
       }
     };
     const auto all_here = [&] {

@@ -5,13 +5,13 @@
 // IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <vector>
 
 #include "belay/backend/mpi/collectives/collective_context.hpp"
 #include "belay/comm/reduction_arithmetic.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -50,26 +50,26 @@ void reduce_ranges(collective_context& me, const T* in, Range range, T* out) {
 template <class Counts, class Round>
 void in_rounds(int ranks, std::size_t room, Counts counts, Round round) {
   std::size_t longest = 0;
-  for (int q = 0; q < ranks; ++q) longest = std::max(longest, counts(q).count);
+  for (int q = 0; q < ranks; ++q) longest = greater_of(longest, counts(q).count);
   for (std::size_t done = 0; done < longest; done += room) {
     round([&](int q) {
       const element_range whole = counts(q);
-      const std::size_t skipped = std::min(done, whole.count);
-      return element_range{whole.first + skipped, std::min(room, whole.count - skipped)};
+      const std::size_t skipped = lesser_of(done, whole.count);
+      return element_range{whole.first + skipped, lesser_of(room, whole.count - skipped)};
     });
   }
 }
 
 template <class T>
 [[nodiscard]] std::size_t round_length(int ranks) noexcept {
-  return std::max<std::size_t>(1024, reduction_block / sizeof(T) / static_cast<std::size_t>(ranks));
+  return greater_of<std::size_t>(1024, reduction_block / sizeof(T) / static_cast<std::size_t>(ranks));
 }
 
 /// Rank q reduces slice q of a buffer of `length` elements.
 [[nodiscard]] inline element_range slice_of(std::size_t length, int ranks, int which) noexcept {
   const std::size_t slice = (length + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
-  const std::size_t first = std::min(length, slice * static_cast<std::size_t>(which));
-  return {first, std::min(slice, length - first)};
+  const std::size_t first = lesser_of(length, slice * static_cast<std::size_t>(which));
+  return {first, lesser_of(slice, length - first)};
 }
 
 }  // namespace mpi

@@ -43,7 +43,7 @@ class flight_reporter {
 
   /// The world has stopped: writes and prints where BELAY_FLIGHT_DIR is set and this is the rank to do it, the lowest
   /// one that is no culprit.
-  void report() noexcept {
+  void print() noexcept {
     report_if([&] { return writer() == number_; });
   }
 

@@ -17,6 +17,7 @@
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/flight_snapshot.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -71,7 +72,7 @@ class peer_history {
     const peer& sender = peers_[static_cast<std::size_t>(rank)];
     std::vector<entry> all;
     for (const auto& [group, from] : sender.groups) {
-      for (std::uint64_t i = from.count - std::min<std::uint64_t>(from.count, kept); i < from.count; ++i) {
+      for (std::uint64_t i = from.count - lesser_of<std::uint64_t>(from.count, kept); i < from.count; ++i) {
         all.push_back(from.ring[i % kept]);
       }
     }

@@ -48,10 +48,10 @@ class exchange_run {
     copy_own();
     progress_->await(
         lane_, call_, limit_, [&] { return progress(); },
-        [&](auto report) {
+        [&](auto tell) {
           for (int peer = 0; peer < group_->size(); ++peer) {
             const bool waits = waits_for(p2p::direction::send, peer) || waits_for(p2p::direction::receive, peer);
-            if (waits) report(group_->world_rank(peer), !moving(peer));
+            if (waits) tell(group_->world_rank(peer), !moving(peer));
           }
         });
     progress_->finish(lane_);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "belay/backend/mpi/progress/mpi_runtime.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -75,11 +76,11 @@ class chunked_transfer {
     return over;
   }
 
-  /// Calls `report(peer, false)` for each transfer that is not over.
+  /// Calls `tell(peer, false)` for each transfer that is not over.
   template <class Report>
-  void remaining(Report report) const {
+  void remaining(Report tell) const {
     for (const active_transfer& one : transfers_) {
-      if (!one.over()) report(one.what.peer, false);
+      if (!one.over()) tell(one.what.peer, false);
     }
   }
 
@@ -98,7 +99,7 @@ class chunked_transfer {
   };
 
   static std::byte* stage(std::unique_ptr<std::byte[]>& at, std::size_t bytes) {
-    if (at == nullptr) at.reset(new std::byte[std::min(chunk, bytes)]);
+    if (at == nullptr) at.reset(new std::byte[lesser_of(chunk, bytes)]);
     return at.get();
   }
 
@@ -110,7 +111,7 @@ class chunked_transfer {
       one.sent = one.staged;
     }
     if (one.staged == one.what.out_bytes) return;
-    const std::size_t length = std::min(chunk, one.what.out_bytes - one.staged);
+    const std::size_t length = lesser_of(chunk, one.what.out_bytes - one.staged);
     std::byte* const bytes = stage(one.out_stage, one.what.out_bytes);
     std::memcpy(bytes, one.what.out + one.staged, length);
     const int size = static_cast<int>(length);
@@ -120,7 +121,7 @@ class chunked_transfer {
 
   void receive(active_transfer& one) const {
     while (one.received < one.what.in_bytes) {
-      const std::size_t length = std::min(chunk, one.what.in_bytes - one.received);
+      const std::size_t length = lesser_of(chunk, one.what.in_bytes - one.received);
       if (one.in == MPI_REQUEST_NULL && !one.arrived) {
         std::byte* const bytes = stage(one.in_stage, one.what.in_bytes);
         const int size = static_cast<int>(length);
@@ -132,7 +133,7 @@ class chunked_transfer {
         if (complete == 0) return;
         one.arrived = true;
       }
-      if (one.staged < std::min(one.what.out_bytes, one.received + length)) return;
+      if (one.staged < lesser_of(one.what.out_bytes, one.received + length)) return;
       std::memcpy(one.what.in + one.received, one.in_stage.get(), length);
       one.received += length;
       one.arrived = false;

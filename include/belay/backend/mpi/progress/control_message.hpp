@@ -5,7 +5,6 @@
 // IWYU pragma: private, include "belay/backend/mpi.hpp"
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +16,7 @@
 
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/hash.hpp"
@@ -118,7 +118,7 @@ struct control_message {
                       print.type.bytes,
                       static_cast<std::uint32_t>(send_counts.size()),
                       static_cast<std::uint32_t>(receive_counts.size()),
-                      static_cast<std::uint32_t>(std::min(text.size(), longest_text)),
+                      static_cast<std::uint32_t>(lesser_of(text.size(), longest_text)),
                       {static_cast<std::uint8_t>(kind), static_cast<std::uint8_t>(print.what),
                        static_cast<std::uint8_t>(print.how), print.type.kind},
                       0};

@@ -31,6 +31,7 @@
 #include "belay/comm/event_count.hpp"
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/lane.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/own_process.hpp"
@@ -94,7 +95,7 @@ class mpi_progress {
   }
   /// Throws the first cause, once the flight file is written. Only after `aborted()`.
   [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const {
-    reporter_->report();
+    reporter_->print();
     status_.raise(mine, seconds_waited);
   }
   [[nodiscard]] flight_reporter& reporter() noexcept { return *reporter_; }
@@ -142,7 +143,7 @@ class mpi_progress {
   }
 
   /// Returns when `done()`, and throws `comm_error` when the world stops, an awaited rank has exited or died, or
-  /// `limit` has passed. `awaited(report)` calls `report(rank, owes)` for each rank that is still awaited; `owes`
+  /// `limit` has passed. `awaited(tell)` calls `tell(rank, owes)` for each rank that is still awaited; `owes`
   /// false: the rank has posted all it owes, and may exit.
   template <class Done, class Awaited>
   void await(lane which, const call_site& call, clock::duration limit, Done done, Awaited awaited) {
@@ -170,9 +171,9 @@ class mpi_progress {
   void close(const call_site& call) {
     for (lane which : all_lanes) {
       if (aborted()) return;
-      const auto remaining = [&](auto report) {
+      const auto remaining = [&](auto tell) {
         for (int rank = 0; rank < ranks_; ++rank) {
-          if (rank != number_ && !channel(which).exited(rank)) report(rank, true);
+          if (rank != number_ && !channel(which).exited(rank)) tell(rank, true);
         }
       };
       const auto all_exited = [&] {
@@ -181,7 +182,7 @@ class mpi_progress {
         return missing == 0 && channel(which).drained();
       };
       try {
-        guarded(call, [&] { wait(which, call, clock::duration::max(), all_exited, remaining); });
+        guarded(call, [&] { wait(which, call, largest_value<clock::duration>, all_exited, remaining); });
       } catch (const comm_error&) {
         // A world that others have stopped is their error; this rank's body has returned.
         if (aborted_here_.load(std::memory_order_acquire)) throw;
@@ -219,7 +220,7 @@ class mpi_progress {
       ++neighbours;
       if (self.core >= 0 && other.core == self.core) ++beside;
     }
-    return neighbours > std::max<std::ptrdiff_t>(1, ::sysconf(_SC_NPROCESSORS_ONLN)) || beside > 1;
+    return neighbours > greater_of<std::ptrdiff_t>(1, ::sysconf(_SC_NPROCESSORS_ONLN)) || beside > 1;
   }
 
   template <class Done, class Awaited>
@@ -248,7 +249,7 @@ class mpi_progress {
     auto pause = std::chrono::microseconds(20);
     clock::time_point stalled_since{};
     bool asked = false;
-    const auto grace = std::min<clock::duration>(timeout / 4, std::chrono::milliseconds(500));
+    const auto grace = lesser_of<clock::duration>(timeout / 4, std::chrono::milliseconds(500));
     while (true) {
       polls = 0;
       if (poll()) {
@@ -267,7 +268,7 @@ class mpi_progress {
       }
       if (now - start >= timeout) time_out(which, call, timeout, awaited, start);
       nap(pause);
-      pause = std::min(pause + pause / 8 + std::chrono::microseconds(1), std::chrono::microseconds(1000));
+      pause = lesser_of(pause + pause / 8 + std::chrono::microseconds(1), std::chrono::microseconds(1000));
     }
   }
 
