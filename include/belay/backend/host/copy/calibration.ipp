@@ -3,6 +3,7 @@
 // The calibration of copies: its clockwork, and how a table follows from times.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <new>
