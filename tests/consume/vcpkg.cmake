@@ -75,6 +75,12 @@ foreach(file include/belay/belay.hpp include/belay/backend/mpi.hpp share/belay/b
     message(FATAL_ERROR "the port installs no ${file}")
   endif()
 endforeach()
+# The package's sources are what a project compiles and links: the program that Conan's package is tested with, too.
+run(${CMAKE_COMMAND} -S ${source_dir}/packaging/conan/test_package -B ${work_dir}/consumer -G ${generator} -DCMAKE_CXX_COMPILER=${cxx}
+  -Dbelay_DIR=${CURRENT_PACKAGES_DIR}/share/belay -Dwith_mpi=ON)
+run(${CMAKE_COMMAND} --build ${work_dir}/consumer --target test_package)
+run(${work_dir}/consumer/test_package)
+
 # In share, vcpkg allows these for what is not linked only.
 file(GLOB_RECURSE linked ${CURRENT_PACKAGES_DIR}/share/*.pc)
 foreach(file IN LISTS linked)
