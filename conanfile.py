@@ -21,8 +21,8 @@ required_conan_version = ">=2.0"
 class BelayConan(ConanFile):
     name = "belay"
     license = "Apache-2.0 WITH LLVM-exception"
-    description = "Header-only C++20 parallelism templates for LLM trainers"
-    topics = ("llm", "training", "parallelism", "header-only")
+    description = "C++20 parallelism templates for LLM trainers"
+    topics = ("llm", "training", "parallelism", "headers")
     package_type = "header-library"
     settings = "os", "arch", "compiler", "build_type"
     options = {"with_mpi": [True, False], "with_cuda": [True, False], "with_nccl": [True, False]}

@@ -97,7 +97,7 @@ def measure_programs(compiler, rounds, write, folder):
         if "clang" not in compiler:
             print(f"include_cost: {name} {whole:.1f} s (limit {limits[0]:g}), separately compiled {declared:.1f} s "
                   f"(limit {limits[1]:g})", flush=True)
-    source = write("source.cpp", '#include "belay/backend/host/source.hpp"\n')
+    source = write("source.cpp", '#include "belay/source.hpp"\n')
     once = in_turn(rounds, (compiler, source, separate, "-O2", "-c", "-o", os.path.join(folder, "out.o")))[0]
     print(f"{'source.hpp':15} compiled once: {once:.2f} s", flush=True)
     return found

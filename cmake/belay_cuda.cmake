@@ -45,7 +45,7 @@ if(NOT TARGET belay::cuda)
     target_link_libraries(belay_cuda_calls INTERFACE belay::belay CUDA::cudart CUDA::cublas)
     set(belay_include "${CMAKE_CURRENT_LIST_DIR}/../include")
     if(NOT EXISTS "${belay_include}/belay/backend/cuda/sorting.cu")  # installed
-      get_target_property(belay_include belay::belay INTERFACE_INCLUDE_DIRECTORIES)
+      get_target_property(belay_include belay::header_only INTERFACE_INCLUDE_DIRECTORIES)
       list(GET belay_include 0 belay_include)
     endif()
     add_library(belay_cuda INTERFACE)

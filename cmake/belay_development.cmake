@@ -55,12 +55,20 @@ else()
 endif()
 
 # What they link: header-only as most users have it, or with the host backend compiled once for all of them.
-option(BELAY_SEPARATE "Tests, examples and benchmarks link belay::host_compiled instead of compiling all of it in each" OFF)
-set(belay_linked belay::belay)
+option(BELAY_SEPARATE "Tests, examples and benchmarks link what is compiled once instead of compiling all of it in each" ON)
+set(belay_linked belay::header_only)
 if(BELAY_SEPARATE)
-  set(belay_linked belay::host_compiled)
-  target_link_libraries(belay_host_compiled PRIVATE belay_warnings)
+  set(belay_linked belay::belay)
 endif()
+target_link_libraries(belay_core PRIVATE belay_warnings)
+
+# Editors know how to read the files that no source includes alone: each is in compile_commands.json.
+file(GLOB_RECURSE belay_parts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/*.ipp)
+set_source_files_properties(${belay_parts} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
+add_library(belay_parts OBJECT EXCLUDE_FROM_ALL ${belay_parts})
+target_link_libraries(belay_parts PRIVATE belay::header_only belay_warnings)
+target_compile_definitions(belay_parts PRIVATE BELAY_SEPARATE_COMPILATION)
+set_target_properties(belay_parts PROPERTIES EXPORT_COMPILE_COMMANDS ON)
 
 # io_uring, which a file tier uses where it is found and the kernel allows it.
 add_library(belay_liburing INTERFACE)

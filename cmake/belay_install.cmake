@@ -6,7 +6,7 @@ include(CMakePackageConfigHelpers)
 
 set(belay_package_dir ${CMAKE_INSTALL_DATADIR}/cmake/belay)
 
-install(TARGETS belay EXPORT belayTargets FILE_SET HEADERS COMPONENT devel FILE_SET separate COMPONENT devel)
+install(TARGETS belay_header_only EXPORT belayTargets FILE_SET HEADERS COMPONENT devel FILE_SET separate COMPONENT devel)
 install(EXPORT belayTargets NAMESPACE belay:: DESTINATION ${belay_package_dir} COMPONENT devel)
 
 configure_package_config_file(cmake/belayConfig.cmake.in belayConfig.cmake INSTALL_DESTINATION ${belay_package_dir})
@@ -16,7 +16,7 @@ install(FILES
     ${CMAKE_CURRENT_BINARY_DIR}/belayConfigVersion.cmake
     cmake/belay_check_backward.cmake
     cmake/belay_check_backward_run.cmake
-    cmake/belay_host_compiled.cmake
+    cmake/belay_core.cmake
   DESTINATION ${belay_package_dir} COMPONENT devel)
 
 # The MPI backend needs no MPI to be installed: its users have it.
@@ -33,7 +33,8 @@ install(FILES cmake/belay_cuda.cmake cmake/belay_nccl.cmake cmake/FindNCCL.cmake
 
 # Nothing is linked, so the file has no Libs and may lie in share.
 configure_file(cmake/belay.pc.in belay.pc @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/belay.pc DESTINATION ${CMAKE_INSTALL_DATADIR}/pkgconfig COMPONENT devel)
+configure_file(cmake/belay-core.pc.in belay-core.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/belay.pc ${CMAKE_CURRENT_BINARY_DIR}/belay-core.pc DESTINATION ${CMAKE_INSTALL_DATADIR}/pkgconfig COMPONENT devel)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/belay COMPONENT devel)
 
 foreach(tool belay-run belay-info belay-fr belay-checkpoint belay-plan)

@@ -3,7 +3,7 @@
 # An overlay port: vcpkg install belay --overlay-ports=<this repository>/packaging, or belay[mpi] with the MPI
 # backend. It takes the sources it lies in, which vcpkg does not hash: see docs/howto/use_belay.md.
 cmake_path(SET SOURCE_PATH NORMALIZE "${CURRENT_PORT_DIR}/../..")
-set(VCPKG_BUILD_TYPE release)  # header-only
+set(VCPKG_BUILD_TYPE release)  # sources alone: the consumer's build compiles them
 
 vcpkg_check_features(OUT_FEATURE_OPTIONS features FEATURES mpi BELAY_INSTALL_MPI)
 vcpkg_cmake_configure(SOURCE_PATH "${SOURCE_PATH}"

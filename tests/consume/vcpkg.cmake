@@ -60,6 +60,11 @@ function(vcpkg_cmake_config_fixup)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "PACKAGE_NAME;CONFIG_PATH" "")
   file(RENAME ${CURRENT_PACKAGES_DIR}/${arg_CONFIG_PATH} ${CURRENT_PACKAGES_DIR}/share/${arg_PACKAGE_NAME})
   file(REMOVE_RECURSE ${CURRENT_PACKAGES_DIR}/share/cmake)
+  # What is found from the files' own place lies a folder nearer now, as vcpkg sees to it.
+  set(targets ${CURRENT_PACKAGES_DIR}/share/${arg_PACKAGE_NAME}/belayTargets.cmake)
+  file(READ ${targets} text)
+  string(REPLACE "get_filename_component(_IMPORT_PREFIX \"\${CMAKE_CURRENT_LIST_FILE}\" PATH)" "set(_IMPORT_PREFIX \"\${CMAKE_CURRENT_LIST_FILE}\")" text "${text}")
+  file(WRITE ${targets} "${text}")
 endfunction()
 function(vcpkg_fixup_pkgconfig)
 endfunction()
@@ -75,6 +80,12 @@ foreach(file include/belay/belay.hpp include/belay/backend/mpi.hpp share/belay/b
     message(FATAL_ERROR "the port installs no ${file}")
   endif()
 endforeach()
+# The package's sources are what a project compiles and links: the program that Conan's package is tested with, too.
+run(${CMAKE_COMMAND} -S ${source_dir}/packaging/conan/test_package -B ${work_dir}/consumer -G ${generator} -DCMAKE_CXX_COMPILER=${cxx}
+  -Dbelay_DIR=${CURRENT_PACKAGES_DIR}/share/belay -Dwith_mpi=ON)
+run(${CMAKE_COMMAND} --build ${work_dir}/consumer --target test_package)
+run(${work_dir}/consumer/test_package)
+
 # In share, vcpkg allows these for what is not linked only.
 file(GLOB_RECURSE linked ${CURRENT_PACKAGES_DIR}/share/*.pc)
 foreach(file IN LISTS linked)

@@ -6,7 +6,7 @@
 include(${CMAKE_CURRENT_LIST_DIR}/arguments.cmake)
 set(root "${source_dir}/include")
 file(GLOB_RECURSE headers RELATIVE "${root}" "${root}/*.hpp")
-list(FILTER headers EXCLUDE REGEX "^belay/(backend/(mpi|nccl|host/source\\.hpp)|ext/)")
+list(FILTER headers EXCLUDE REGEX "^belay/(backend/(mpi|nccl)|source\\.hpp|ext/)")
 set(include_all "")
 set(standard "")
 foreach(header IN LISTS headers)

@@ -36,7 +36,7 @@
 
 // Functions that depend on no type of the caller, and are on no hot path, stand in files that end in .ipp. By default
 // a header includes them, and they are inline. With BELAY_SEPARATE_COMPILATION headers only declare them, and the one
-// source of a program that includes belay/backend/host/source.hpp defines them.
+// source of a program that includes belay/source.hpp defines them.
 #if defined(BELAY_SEPARATE_COMPILATION)
 #define BELAY_DECL
 #else
@@ -82,6 +82,14 @@ inline constexpr bool sanitized_addresses = false;
 
 /// The level of this program, which is part of every type's name.
 inline constexpr check_level checks = static_cast<check_level>(BELAY_CHECKS);
+
+#if defined(BELAY_SEPARATE_COMPILATION) && !defined(__CUDA_ARCH__)
+/// Defined by belay/source.hpp: the linker names it where the core has another BELAY_CHECKS than the program, or is absent.
+extern const char no_core_of_the_same_BELAY_CHECKS_is_linked;
+namespace {
+[[gnu::used]] const char* const linked_core = &no_core_of_the_same_BELAY_CHECKS_is_linked;
+}  // namespace
+#endif
 
 /// Whether checks of that level are done.
 [[nodiscard]] constexpr bool checked(check_level level) noexcept { return checks >= level; }

@@ -2,12 +2,12 @@
 //
 // Separate compilation. Every source of a program is compiled with BELAY_SEPARATE_COMPILATION, and one of them includes
 // this header: it defines what the headers of core, device, comm and backend/host then only declare. The CMake target
-// belay::host_compiled does both. BELAY_CHECKS must be the same in all of them; a mixture does not link.
+// belay::belay does both. BELAY_CHECKS must be the same in all of them; a mixture does not link.
 #pragma once
 
 #if !defined(BELAY_SEPARATE_COMPILATION)
 #error \
-    "belay/backend/host/source.hpp is for programs that are compiled with -DBELAY_SEPARATE_COMPILATION: define it \
+    "belay/source.hpp is for programs that are compiled with -DBELAY_SEPARATE_COMPILATION: define it \
 for every source of the program, or do not include this header"
 #endif
 
@@ -80,3 +80,9 @@ for every source of the program, or do not include this header"
 #include "belay/device/available_memory.ipp"
 #include "belay/device/queue_stream.ipp"
 #include "belay/device/stream_arbiter.ipp"
+
+namespace belay::inline BELAY_ABI {
+
+const char no_core_of_the_same_BELAY_CHECKS_is_linked = 0;
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# belay_core(NAME [CHECKS n] [OPTIONS option...])
+#   makes a library target of what depends on no type of a program: belay/source.hpp, compiled once in this build, with
+#   the flags of the directory that calls it. Link NAME in the place of belay::belay to targets that are compiled in
+#   another way than the rest: CHECKS is their BELAY_CHECKS, OPTIONS are those of their compile options that must be the
+#   core's too (-fsanitize=thread, -march=native, -D_GLIBCXX_DEBUG, -DNDEBUG). A program of another BELAY_CHECKS does not
+#   link, and the linker's line says so.
+#
+# belay::belay is such a core, made here unless there is one; nothing compiles it before something links it. Serves both
+# this project and those who find it installed. A project without C++ of its own (only CUDA, say) gets headers alone.
+function(belay_core name)
+  cmake_parse_arguments(PARSE_ARGV 1 core "" "CHECKS" "OPTIONS")
+  if(core_UNPARSED_ARGUMENTS OR core_KEYWORDS_MISSING_VALUES)
+    message(FATAL_ERROR "belay_core(${ARGV}): it takes a name, CHECKS n and OPTIONS option...")
+  endif()
+  if(DEFINED core_CHECKS AND NOT core_CHECKS MATCHES "^[012]$")
+    message(FATAL_ERROR "belay_core(${name}): CHECKS is 0 (release), 1 (local checks) or 2 (also across ranks), not '${core_CHECKS}'")
+  endif()
+  string(MAKE_C_IDENTIFIER "${name}" file)
+  set(source "${CMAKE_CURRENT_BINARY_DIR}/belay_core/${file}.cpp")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "#include \"belay/source.hpp\"\n" @ONLY)
+  add_library(${name} STATIC EXCLUDE_FROM_ALL "${source}")
+  target_link_libraries(${name} PUBLIC belay::header_only)
+  target_compile_definitions(${name} PUBLIC BELAY_SEPARATE_COMPILATION)
+  target_compile_options(${name} PRIVATE ${core_OPTIONS})
+  if(DEFINED core_CHECKS)
+    target_compile_options(${name} PUBLIC "SHELL:-UBELAY_CHECKS -DBELAY_CHECKS=${core_CHECKS}")
+  endif()
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)  # also for shared libraries
+endfunction()
+
+get_property(belay_languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+if(NOT TARGET belay::belay)
+  if("CXX" IN_LIST belay_languages)
+    belay_core(belay_core)
+  else()
+    add_library(belay_core INTERFACE)
+    target_link_libraries(belay_core INTERFACE belay::header_only)
+  endif()
+  add_library(belay::belay ALIAS belay_core)
+  add_library(belay::host_compiled ALIAS belay_core)  # its name until 0.3
+endif()
