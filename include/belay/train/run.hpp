@@ -244,6 +244,7 @@ class run {
   void note_gathers(std::size_t store, phase in, const gather_order& found) {
     gathers_[store][static_cast<std::size_t>(in)] = found;
   }
+  void note_micro_batches(std::size_t store, std::size_t count) { gathers_[store].micro_batches = count; }
   [[nodiscard]] const std::vector<gather_plan>& gathers() const noexcept { return gathers_; }
 
   /// Calls `print(mean_loss)`, or `print(step_summary)`, on rank 0 alone, and never in a rehearsal. `result` is the
