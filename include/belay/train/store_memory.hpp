@@ -251,7 +251,7 @@ class store_memory {
   void expect_plan_compared(where at) {
     if (!gathers_ || std::exchange(compared_plan_, true)) return;
     rank_comparison compared;
-    expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), gathers_->micro_batches(), at);
+    expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at, gathers_->micro_batches());
   }
 
   /// Peers may write what a gather reads until all of them have updated what they own.

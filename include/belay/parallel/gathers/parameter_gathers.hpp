@@ -91,8 +91,8 @@ struct bucket_gather {
 /// Throws usage_error on all ranks of `group` where their plans differ: each waits in the gathers of the others.
 /// Collective.
 template <class Group>
-void expect_one_plan(rank_comparison& compared, const Group& group, std::uint64_t fingerprint,
-                     std::size_t micro_batches, where at) {
+void expect_one_plan(rank_comparison& compared, const Group& group, std::uint64_t fingerprint, where at,
+                     std::size_t micro_batches = 0) {
   if constexpr (!moves_nothing<Group>) {
     const std::array<std::uint64_t, 1> own{fingerprint}, count{micro_batches};
     if (!compared.differ(group, own, at)) return;
