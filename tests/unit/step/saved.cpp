@@ -161,13 +161,11 @@ TEST_CASE("a gradient that outlives its step does not disturb the next one") {
 template <class Body>
 std::string printed(Body&& body) {
   const int before = ::dup(2), file = ::memfd_create("printed", 0);
-  ::dup2(file, 2);
-  body();
-  ::dup2(before, 2);
-  std::string out(4096, '\0');
-  const ssize_t length = ::pread(file, out.data(), out.size(), 0);
+  ::dup2(file, 2), body(), ::dup2(before, 2);
+  std::string out(static_cast<std::size_t>(::lseek(file, 0, SEEK_END)), '\0');
+  CHECK(::pread(file, out.data(), out.size(), 0) == static_cast<ssize_t>(out.size()));
   ::close(before), ::close(file);
-  return out.substr(0, length < 0 ? 0 : static_cast<std::size_t>(length));
+  return out;
 }
 
 TEST_CASE("a step without commit reclaims its memory and the next step begins clean") {
