@@ -131,6 +131,7 @@ TEST_CASE("what a layer throws names layer, micro-batch and call first; foreign 
     belay::step step{b.engine};
     layer.site = from::forward;
     static_cast<void>(belay::observe(step.micro_batch(3), layer, b.x));
+    step.cut_off();
   };
   CHECK_THROWS_WITH_AS(observed(), doctest::Contains("layer 0 'scaling' (micro-batch 3), forward: shapes differ"),
                        belay::layer_error);
