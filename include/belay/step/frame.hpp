@@ -201,7 +201,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   template <std::invocable Work>
   void run(const Work& work) {
     auto& stream = engine_->compute();
-    if constexpr (requires { stream.immediate(); }) {
+    if constexpr (requires(typename Engine::stream_type& given) { given.immediate(); }) {  // nvcc sees its type alone
       if (stream.immediate())
         work();  // the call names itself
       else
