@@ -104,12 +104,14 @@ struct work_of_call {
   /// It fits where the work does.
   static constexpr std::size_t label_bytes = 32;
 
+  /// The work, and the call: its layer, the site of its forward, its numbers.
   Work work;
   const char* layer;
   const char* file;
   std::int32_t line;
   std::uint32_t layer_index, micro_batch;
 
+  /// Runs the work.
   void operator()() const {
     try {
       work();
