@@ -263,7 +263,7 @@ class parameter_gathers {
   void start_ahead(auto& stream, where at) {
     for (std::size_t i = 0; i < ahead_; ++i) {
       const std::uint32_t next = expected().next(i);
-      if (next == gather_order::nothing) return;
+      if (next >= layers_.size()) return;  // nothing, or a layer that is not there before the step
       if (layers_[next].started || layers_[next].resident) continue;
       const stream_event ready = stream.record();
       if (!finds_room(layers_[next], ready, at)) return;
