@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // JSON from outside. nlohmann::json copies, compares and prints values by recursion, so their nesting is limited while
-// they are parsed. Errors name the field and the byte.
+// they are parsed; of a member that an object has twice it would keep the last, so that is refused. Errors name the
+// field and the byte.
 #pragma once
 
 #include <cstddef>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,7 +35,7 @@ class json_parser {
   json_parser(std::string path, std::string_view text, std::string otherwise = "is no JSON")
       : path_(std::move(path)), text_(text), otherwise_(std::move(otherwise)) {}
 
-  /// The value. What is no JSON, or nests too deep, is a belay::file_error.
+  /// The value. What is no JSON, nests too deep, or has a member of an object twice, is a belay::file_error.
   [[nodiscard]] Json parse() {
     const auto follow = [&](int, event what, Json& value) { return step(what, value); };
     const char* const begin = text_.data();
@@ -115,10 +117,17 @@ class json_parser {
         }
         begins_.push_back(position() - 1);
         keys_.emplace_back(what == event::array_start ? array_key : "");
+        members_.emplace_back();
         break;
       case event::object_end:
-      case event::array_end: keys_.pop_back(); break;
-      case event::key: keys_.back() = value.template get_ref<const std::string&>(); break;
+      case event::array_end:
+        keys_.pop_back();
+        members_.pop_back();
+        break;
+      case event::key:
+        keys_.back() = value.template get_ref<const std::string&>();
+        if (!members_.back().insert(keys_.back()).second) refuse(position() - 1, field() + " is there twice");
+        break;
       case event::value: break;
     }
     return true;
@@ -152,7 +161,8 @@ class json_parser {
   std::string otherwise_;
   const char* position_ = nullptr;
   std::vector<std::size_t> begins_;
-  std::vector<std::string> keys_;  // the current member of each open object
+  std::vector<std::string> keys_;               // the current member of each open object
+  std::vector<std::set<std::string>> members_;  // those that each has had
   bool awaits_value_ = false;
 };
 

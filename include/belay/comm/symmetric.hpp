@@ -50,6 +50,7 @@ struct symmetric_heap_options {
   std::size_t max_slots = 4096;  // leases at a time
   tier_meter* meter = nullptr;   // counts this rank's leased bytes; null: nothing does
   where at = where::current();   // told of a heap that the standard library makes (`emplace`, `make_unique`)
+  const char* when_full = "";    // ends the text of the budget_error of a lease, kept by address
 };
 
 /// Symmetric memory of a group of ranks. Made by all of them together; leasing and releasing are local and free of
@@ -103,7 +104,8 @@ class symmetric_heap {
         post_(direct ? 0 : group_.size()),
         others_(direct ? std::vector<int>{} : peers_of(group_)),
         offsets_(options.bytes, options.max_slots, options.meter),
-        records_(options.max_slots) {
+        records_(options.max_slots),
+        when_full_(options.when_full) {
     for (std::size_t i = records_.size(); i-- > 0;) recycle(static_cast<std::uint32_t>(i));
   }
   symmetric_heap(const symmetric_heap&) = delete;  // slots name their heap
@@ -302,7 +304,7 @@ class symmetric_heap {
     const auto offset = offsets_.allocate(bytes, entry.chain, user);
     if (!offset) {
       throw budget_error(std::string("symmetric heap (") + tag + ")", bytes,
-                         offsets_.capacity_bytes() - offsets_.live_bytes(), at);
+                         offsets_.capacity_bytes() - offsets_.live_bytes(), at, when_full_);
     }
     slot out;
     out.heap_ = this;
@@ -386,6 +388,7 @@ class symmetric_heap {
   std::vector<int> others_;  // the peers; where they are mirrored
   offset_allocator offsets_;
   std::vector<record> records_;
+  const char* when_full_;
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
   uses_in_flight in_flight_;
   std::uint32_t free_ = none;

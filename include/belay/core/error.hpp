@@ -60,9 +60,28 @@ class error : public std::runtime_error {
   [[nodiscard]] where at() const noexcept { return at_; }
   [[nodiscard]] virtual error_kind kind() const noexcept { return error_kind::other; }
 
+  /// From here on `what()` begins, after the site, with the layer's call that it was thrown out of. The innermost call
+  /// names itself first, and its name stays. For steps.
+  void name_call(const std::string& call);
+
  private:
   where at_;
+  bool call_named_ = false;
 };
+
+/// An exception of others that a layer has thrown, or work that it has queued. `what()` is the site of the layer's
+/// call, the layer, the micro-batch and the other's text with its lines. The other is nested:
+/// `std::rethrow_if_nested(error)` throws it.
+class layer_error : public error, public std::nested_exception {
+ public:
+  /// In a handler of `thrown`. `call` as for `name_call`.
+  layer_error(const std::string& call, const std::exception& thrown, where at);
+};
+
+/// In a handler: throws what it handles again, with the layer's call in its text. Errors of Belay stay what they are,
+/// other std::exceptions become a `layer_error` at `at`. A std::bad_alloc, and what is no std::exception, pass as they
+/// are.
+[[noreturn]] BELAY_DECL void rethrow_from(const std::string& call, where at);
 
 /// The program asked for something that makes no sense: shapes that do not match, a handle used twice.
 class usage_error : public error {
@@ -83,8 +102,9 @@ class input_error : public error {
 /// A tier's budget does not hold what was asked. Nothing was allocated by the refused call.
 class budget_error : public error {
  public:
-  /// `tier` is what had no room, by name.
-  budget_error(const std::string& tier, std::size_t requested_bytes, std::size_t available_bytes, where at);
+  /// `tier` is what had no room, by name. `also` ends the text: what else is known.
+  budget_error(const std::string& tier, std::size_t requested_bytes, std::size_t available_bytes, where at,
+               const std::string& also = {});
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::budget; }
   /// What was asked for, and what there was.
@@ -199,7 +219,7 @@ class backend_error : public error {
   details details_;
 };
 
-/// What an exception says, for a terminal: escaped, and one line unless it is ours, whose lists and tables have more.
+/// What an exception says, for a terminal: escaped. Its lines stay lines.
 [[nodiscard]] BELAY_DECL std::string printable_what(const std::exception& problem);
 
 }  // namespace belay::inline BELAY_ABI

@@ -3,6 +3,10 @@
 // What the exceptions say.
 #pragma once
 
+#include <new>
+#include <string_view>
+#include <utility>
+
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
 
@@ -21,13 +25,39 @@ namespace belay::inline BELAY_ABI {
 [[gnu::cold]] BELAY_DECL error::error(const std::string& message, where at)
     : std::runtime_error((at.line == 0 ? "belay: " : at.text() + ": belay: ") + printable_lines(message)), at_(at) {}
 
+[[gnu::cold]] BELAY_DECL void error::name_call(const std::string& call) {
+  if (std::exchange(call_named_, true)) return;
+  const std::size_t site = at_.line == 0 ? 0 : at_.text().size() + 2;
+  std::string text = what();
+  text.insert(site + std::string_view("belay: ").size(), printable(call) + ": ");
+  static_cast<std::runtime_error&>(*this) = std::runtime_error(text);
+}
+
+[[gnu::cold]] BELAY_DECL layer_error::layer_error(const std::string& call, const std::exception& thrown, where at)
+    : error(message_of(thrown), at) {
+  name_call(call);
+}
+
+[[gnu::cold]] BELAY_DECL void rethrow_from(const std::string& call, where at) {
+  try {
+    throw;
+  } catch (error& ours) {
+    ours.name_call(call);
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& thrown) {
+    throw layer_error(call, thrown, at);
+  }
+}
+
 [[gnu::cold]] BELAY_DECL input_error::input_error(const std::string& message, where at)
     : error(printable(message), at) {}
 
 [[gnu::cold]] BELAY_DECL budget_error::budget_error(const std::string& tier, std::size_t requested_bytes,
-                                                    std::size_t available_bytes, where at)
+                                                    std::size_t available_bytes, where at, const std::string& also)
     : error(tier + " tier: " + std::to_string(requested_bytes) + " bytes requested, " +
-                std::to_string(available_bytes) + " bytes left in the budget",
+                std::to_string(available_bytes) + " bytes left in the budget" + also,
             at),
       requested_bytes_(requested_bytes),
       available_bytes_(available_bytes) {}
@@ -67,8 +97,7 @@ namespace belay::inline BELAY_ABI {
 }
 
 [[gnu::cold]] BELAY_DECL std::string printable_what(const std::exception& problem) {
-  const char* const what = message_of(problem);
-  return dynamic_cast<const error*>(&problem) != nullptr ? what : printable(what);
+  return printable_lines(message_of(problem));
 }
 
 }  // namespace belay::inline BELAY_ABI

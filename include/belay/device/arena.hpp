@@ -133,6 +133,9 @@ class arena {
     return offsets_.transfer(static_cast<std::size_t>(byte - memory_.data()), from, to);
   }
 
+  /// What has no room from here on says `also`, which is kept by address: how the bytes of this memory were found.
+  void say_when_full(const char* also) noexcept { when_full_ = also; }
+
   /// Moves every lease of `from` to `to`.
   void append(lease_chain& from, lease_chain& to) noexcept { offsets_.append(from, to); }
 
@@ -173,13 +176,14 @@ class arena {
 
   // A function of its own, so that a lease is short enough to be inlined.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(std::size_t bytes, where at) const {
-    throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at);
+    throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at, when_full_);
   }
 
   Memory memory_;
   offset_allocator offsets_;
   tier tier_;
   poison_order poisoned_in_;
+  const char* when_full_ = "";
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
   uses_in_flight in_flight_;
 };

@@ -23,8 +23,12 @@ namespace belay::inline BELAY_ABI {
 [[nodiscard]] BELAY_DECL std::optional<std::uint64_t> number_after(std::string_view text,
                                                                    std::string_view key) noexcept;
 
-/// Bytes that the control groups of this process leave: the least over the group and all above it. Of what they
-/// use, pages of files that are not in use count as free. `root` is for tests.
+/// Bytes of memory that this machine has left. Pages of files that can be dropped at once count as free, used lately or
+/// not; those that are dirty, under write-back or locked do not. `meminfo` is for tests.
+[[nodiscard]] BELAY_DECL std::uint64_t left_on_machine(const std::string& meminfo = kernel_file("/proc/meminfo"));
+
+/// Bytes that the control groups of this process leave: the least over the group and all above it. Pages of files count
+/// as for the machine. `groups` and `root` are for tests.
 [[nodiscard]] BELAY_DECL std::uint64_t left_in_control_groups(
     const std::string& groups = kernel_file("/proc/self/cgroup"), const std::string& root = "/sys/fs/cgroup");
 

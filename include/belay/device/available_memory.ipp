@@ -44,14 +44,36 @@ namespace belay::inline BELAY_ABI {
   return std::nullopt;
 }
 
+// What is in both lists of file pages, but has to be written before it can be dropped. Locked pages are in neither
+// list.
+[[gnu::cold]] BELAY_DECL std::uint64_t unwritten_bytes(std::string_view text, std::string_view dirty,
+                                                       std::string_view writeback) noexcept {
+  return number_after(text, dirty).value_or(0) + number_after(text, writeback).value_or(0);
+}
+
+[[gnu::cold]] BELAY_DECL std::uint64_t left_on_machine(const std::string& meminfo) {
+  const auto available = number_after(meminfo, "MemAvailable:");
+  if (!available) return largest_value<std::uint64_t>;
+  return (*available - lesser_of(*available, unwritten_bytes(meminfo, "Dirty:", "Writeback:"))) * 1024;
+}
+
 [[gnu::cold]] BELAY_DECL std::uint64_t left_in_control_groups(const std::string& groups, const std::string& root) {
   std::uint64_t left = largest_value<std::uint64_t>;
-  const auto look = [&](const std::string& folder, const char* limit, const char* usage, const char* inactive) {
-    const auto most = number_after(kernel_file(folder + limit), "");  // "max" is no number: no limit
-    const auto used = number_after(kernel_file(folder + usage), "");
+  struct names {
+    const char *limit, *usage, *active, *inactive, *dirty, *writeback;
+  };
+  constexpr names v2 = {"/memory.max",    "/memory.current", "active_file ",
+                        "inactive_file ", "file_dirty ",     "file_writeback "};
+  constexpr names v1 = {"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_active_file ",
+                        "total_inactive_file ",   "total_dirty ",           "total_writeback "};
+  const auto look = [&](const std::string& folder, const names& of) {
+    const auto most = number_after(kernel_file(folder + of.limit), "");  // "max" is no number: no limit
+    const auto used = number_after(kernel_file(folder + of.usage), "");
     if (!most || !used) return;
-    const std::uint64_t unused_files = number_after(kernel_file(folder + "/memory.stat"), inactive).value_or(0);
-    const std::uint64_t kept = *used - lesser_of(*used, unused_files);
+    const std::string stat = kernel_file(folder + "/memory.stat");
+    const std::uint64_t files = number_after(stat, of.active).value_or(0) + number_after(stat, of.inactive).value_or(0);
+    const std::uint64_t droppable = files - lesser_of(files, unwritten_bytes(stat, of.dirty, of.writeback));
+    const std::uint64_t kept = *used - lesser_of(*used, droppable);
     left = lesser_of(left, *most - lesser_of(*most, kept));
   };
   for (std::size_t begin = 0; begin < groups.size();) {
@@ -68,9 +90,9 @@ namespace belay::inline BELAY_ABI {
     while (true) {
       if (path == "/") path.clear();
       if (unified)
-        look(root + path, "/memory.max", "/memory.current", "inactive_file ");
+        look(root + path, v2);
       else
-        look(root + "/memory" + path, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file ");
+        look(root + "/memory" + path, v1);
       if (path.empty()) break;
       path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
     }
@@ -89,9 +111,8 @@ namespace belay::inline BELAY_ABI {
 
 [[gnu::cold]] BELAY_DECL std::size_t available_memory() {
   constexpr std::uint64_t kept_free = std::uint64_t{64} << 20;
-  std::uint64_t free = largest_value<std::uint64_t>;
-  if (const auto kilobytes = number_after(kernel_file("/proc/meminfo"), "MemAvailable:")) free = *kilobytes * 1024;
-  free = lesser_of({free, left_in_control_groups(), std::uint64_t{left_in_address_space()}});
+  const std::uint64_t free =
+      lesser_of({left_on_machine(), left_in_control_groups(), std::uint64_t{left_in_address_space()}});
   return static_cast<std::size_t>(free - lesser_of(free, kept_free));
 }
 

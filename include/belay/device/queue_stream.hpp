@@ -44,6 +44,7 @@ class queue_stream {
   static constexpr bool runs_nothing = false;
   static constexpr std::size_t capacity = 256;      // pieces of work queued at most; one more waits
   static constexpr std::size_t closure_room = 288;  // bytes of a piece of work
+  static constexpr std::size_t label_room = 32;     // and of what tells whose it is, where its type has `label_bytes`
 
   /// With a thread of its own. Where the rank's world gives a `watch`, every wait for the stream, and of it, ends: with
   /// a `comm_error` where one piece of work has run for longer than the limit, or the world has failed.
@@ -60,10 +61,11 @@ class queue_stream {
   /// lives until then. After a piece of work has thrown, later ones are skipped until `synchronize`.
   template <std::invocable Work>
   void run(const Work& work) {
+    constexpr std::size_t room = closure_room + label_bytes_of<Work>();
     static_assert(
-        std::is_trivially_copyable_v<Work> && sizeof(Work) <= closure_room,
+        std::is_trivially_copyable_v<Work> && sizeof(Work) <= room,
         "belay: work for an asynchronous stream is kept by value: capture pointers and sizes, at most 288 bytes");
-    if constexpr (std::is_trivially_copyable_v<Work> && sizeof(Work) <= closure_room) {
+    if constexpr (std::is_trivially_copyable_v<Work> && sizeof(Work) <= room) {
       closure& slot = next_slot();
       ::new (static_cast<void*>(slot.storage)) Work(work);
       slot.call = [](closure& self) { (*std::launder(reinterpret_cast<Work*>(self.storage)))(); };
@@ -89,13 +91,21 @@ class queue_stream {
 
  private:
   struct closure {
-    alignas(std::max_align_t) std::byte storage[closure_room];
+    alignas(std::max_align_t) std::byte storage[closure_room + label_room];
     void (*call)(closure&) = nullptr;
     const char* signature = nullptr;  // of the work
     stream_event mark;                // of another stream, where the work is to wait for it
     where waited_at;
     progress* of = nullptr;  // the own stream's
   };
+
+  template <class Work>
+  [[nodiscard]] static constexpr std::size_t label_bytes_of() noexcept {
+    if constexpr (requires { Work::label_bytes; })
+      return Work::label_bytes;
+    else
+      return 0;
+  }
 
   // Has the name of the work in it, for messages.
   template <class Work>

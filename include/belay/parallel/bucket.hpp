@@ -153,6 +153,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
       contributions_ = contribution_map(this->uses(), micro_batches, at);
     expect(micro_batches, at);
   }
+  /// From now on the ranks of a family take part in each other's gathers, in every micro-batch.
+  void gather_together() noexcept { gathered_together_ = true; }
   /// Forgets a step that was cut off. What was started is waited for when the next step begins.
   void withdraw() noexcept {
     launched_ = 0;
@@ -288,8 +290,15 @@ class gradient_buckets : public bound_buckets<T, Group> {
       for (std::size_t parameter : layout_.buckets()[b].members)
         open_[b] += micro_batches * contributions_.uses(parameter);
     }
-    if constexpr (across_ranks)
-      if (shares_.any()) expect_one_number(compared_, families_, micro_batches, at);
+    if constexpr (across_ranks) {
+      const char* why = nullptr;
+      if (shares_.any())
+        why =
+            "reduce divided gradients in each: give all as many, or reduce once a step with "
+            "store_options{.reduce = belay::reduce_when::last}";
+      if (gathered_together_) why = "gather divided parameters together in each: give all as many";
+      if (why != nullptr) expect_one_number(compared_, families_, micro_batches, why, at);
+    }
     shares_.begin(micro_batches, contributions_, at);
     copies_.begin();
     launched_ = 0;
@@ -388,6 +397,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   gradient_checksums& checksums_;
   share_copies<T, Group> copies_;
   rank_comparison compared_;
+  bool gathered_together_ = false;
   std::vector<bucket_contributor<gradient_buckets>> contributors_;
   std::vector<std::size_t> open_;  // contributions a bucket still waits for
   std::vector<pending> pending_;

@@ -61,6 +61,14 @@ struct invocation {
                       {file, "", line});
   }
 
+  /// In a handler of what this call, or work that it has queued, has thrown: throws it again with the call's name.
+  [[noreturn, gnu::cold, gnu::noinline]] void rethrow(const char* what) const {
+    rethrow_from("layer " + std::to_string(layer_index) + " '" + layer + "' (micro-batch " +
+                     std::to_string(micro_batch) + "), " + what,
+                 at);
+  }
+  [[noreturn, gnu::cold, gnu::noinline]] void rethrow(layer_call what) const { rethrow(name(what)); }
+
   /// Opens an obligation of this call, whose handle holds `bytes`. The record is written in place.
   [[nodiscard]] obligation_id open(ledger& obligations, obligation_kind kind, std::size_t bytes,
                                    std::span<const std::size_t> shape, where opened_at) const {
@@ -88,6 +96,29 @@ struct invocation_memory {
   lease_chain remembered;
   std::array<std::byte*, max_remembered> remembered_at{};
   std::size_t remembered_count = 0;
+};
+
+/// Work of a call for a stream that runs it later: what it throws names the call.
+template <class Work>
+struct work_of_call {
+  /// It fits where the work does.
+  static constexpr std::size_t label_bytes = 32;
+
+  /// The work, and the call: its layer, the site of its forward, its numbers.
+  Work work;
+  const char* layer;
+  const char* file;
+  std::int32_t line;
+  std::uint32_t layer_index, micro_batch;
+
+  /// Runs the work.
+  void operator()() const {
+    try {
+      work();
+    } catch (...) {
+      invocation{layer, layer_index, micro_batch, {file, "", line}}.rethrow("work that it has queued");
+    }
+  }
 };
 
 /// A parameter with a gradient, to which backwards add.
@@ -166,15 +197,28 @@ class frame : public frame_arithmetic<frame<Engine>> {
   [[nodiscard]] kernel::findings_note found() const noexcept { return found(call_->at); }
 
   /// Queues `work()` on the compute stream: trivially copyable, at most 288 bytes, and what it points to lives until it
-  /// has run. A rehearsal does not run it.
+  /// has run. So it captures pointers, sizes and views by value, and nothing of this call by reference. What it throws,
+  /// the step throws when it waits for the stream, at the latest its commit, with the names of layer and micro-batch.
+  /// A rehearsal does not run it.
   template <std::invocable Work>
-  void run(Work&& work) {
-    engine_->compute().run(std::forward<Work>(work));
+  void run(const Work& work) {
+    auto& stream = engine_->compute();
+    if constexpr (requires(typename Engine::stream_type& given) { given.immediate(); }) {  // nvcc sees its type alone
+      if (stream.immediate())
+        work();  // the call names itself
+      else
+        stream.run(work_of_call<Work>{work, call_->layer, call_->at.file, call_->at.line,
+                                      static_cast<std::uint32_t>(call_->layer_index),
+                                      static_cast<std::uint32_t>(call_->micro_batch)});
+    } else {
+      stream.run(work);
+    }
   }
-  /// Runs `work()` here, once all that is queued is over. A rehearsal does not run it.
+  /// Runs `work()` here, on the calling thread, once all that is queued is over; it may capture anything, and throw. A
+  /// rehearsal does not run it.
   template <std::invocable Work>
   void run_on_host(Work&& work) {
-    engine_->run_on_host(std::forward<Work>(work));
+    engine_->run_on_host(std::forward<Work>(work), call_->at);
   }
 
   /// Where this backward adds to the gradient of `parameter`, of the shape of its local part: a product adds to it, a

@@ -65,7 +65,11 @@ class [[nodiscard]] observed {
   [[nodiscard]] auto run_forward(Engine& engine, Layer& layer, const Input& input) {
     const typename Engine::watch_type::mark under_way{engine.watch(), call_.now(layer_call::forward)};
     frame<Engine> view{engine, call_, frame_mode::observing, memory_};
-    return layer.forward(view, input);
+    try {
+      return layer.forward(view, input);
+    } catch (...) {
+      call_.rethrow(layer_call::forward);
+    }
   }
 
   Engine* engine_;

@@ -90,7 +90,11 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
         contribution_list contributions;
         call.begin_backward(contributions);
-        layer_->backward(call, std::move(residue_), dout, dx.values());
+        try {
+          layer_->backward(call, std::move(residue_), dout, dx.values());
+        } catch (...) {
+          call_.rethrow(layer_call::backward);
+        }
         if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
       }
       settle(at);
@@ -101,11 +105,15 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
         contribution_list contributions;
         call.begin_backward(contributions);
-        if constexpr (backward_without_dx<Layer, Engine, Input>) {
-          layer_->backward(call, std::move(residue_), dout);
-        } else {
-          const gradient_of<Engine, Input> unused{*engine_, input_.shape(), call_.at};
-          layer_->backward(call, std::move(residue_), dout, unused.values());
+        try {
+          if constexpr (backward_without_dx<Layer, Engine, Input>) {
+            layer_->backward(call, std::move(residue_), dout);
+          } else {
+            const gradient_of<Engine, Input> unused{*engine_, input_.shape(), call_.at};
+            layer_->backward(call, std::move(residue_), dout, unused.values());
+          }
+        } catch (...) {
+          call_.rethrow(layer_call::backward);
         }
         if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
       }
@@ -127,7 +135,11 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
       if (owes()) {
         const mark under_way{engine_->watch(), call_.now(layer_call::discard)};
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-        layer_->discard(call, std::move(residue_), why);
+        try {
+          layer_->discard(call, std::move(residue_), why);
+        } catch (...) {
+          call_.rethrow(layer_call::discard);
+        }
       }
     }
     settle(at);
@@ -163,7 +175,11 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   [[nodiscard]] residue_type run_forward() {
     const mark under_way{engine_->watch(), call_.now(layer_call::forward)};
     frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-    return layer_->forward(call, input_);
+    try {
+      return layer_->forward(call, input_);
+    } catch (...) {
+      call_.rethrow(layer_call::forward);
+    }
   }
 
   [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }

@@ -207,7 +207,7 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   const stream_settings streams = stream_settings_for<World, engine_type>(options.streams, size, at);
   // A communication that is under way when a body is left by an exception still uses its rank's memory.
   std::vector<std::shared_ptr<void>> kept(static_cast<std::size_t>(size));
-  world.run([&](auto& rank) {
+  const auto rank_body = [&](auto& rank) {
     using rank_type = std::remove_reference_t<decltype(rank)>;
     const int number = rank.number();
     std::optional<stream_arbiter::host> turns;
@@ -251,7 +251,11 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
       }
     }
     run_body(body, rank, *self);
-  });
+  };
+  if constexpr (requires { world.run(rank_body, at); })
+    world.run(rank_body, at);
+  else
+    world.run(rank_body);
 }
 
 /// Rehearses `body`, refuses what does not fit, and runs it on every rank of `world`: threads, processes, or this

@@ -69,6 +69,7 @@ class run {
     parts_.make(engine_, planned_.activations, meters_[tier::device], streams, number);
     leased_.add({tier::device, "findings", Engine::findings_bytes, Engine::findings_bytes});
     meters_[tier::device].add(Engine::findings_bytes);
+    if (!rehearsing()) engine_->activations().say_when_full(of_smaller_step);
     if (rehearsing() || planned_.workspace == 0) return;
     [[maybe_unused]] const auto workspace = lease<std::byte>(tier::device, planned_.workspace, workspace_row);
     if constexpr (requires { engine_->kit().use_workspace(workspace); }) engine_->kit().use_workspace(workspace);
@@ -219,6 +220,7 @@ class run {
     const std::size_t bytes = rehearsing() ? planned_.activations : planned_.of_steps.at(of_steps_.size());
     of_steps_.push_back(std::make_unique<within_steps>(
         within_steps{purpose, {in, parts_.region(in, bytes), most_leases, meters_[in]}, of_file}));
+    if (!rehearsing()) of_steps_.back()->leases.say_when_full(of_smaller_step);
     if (in == tier::device) engine_->adopt(of_steps_.back()->leases);
     return of_steps_.back()->leases;
   }
@@ -244,6 +246,7 @@ class run {
   void note_gathers(std::size_t store, phase in, const gather_order& found) {
     gathers_[store][static_cast<std::size_t>(in)] = found;
   }
+  void note_micro_batches(std::size_t store, std::size_t count) { gathers_[store].micro_batches = count; }
   [[nodiscard]] const std::vector<gather_plan>& gathers() const noexcept { return gathers_; }
 
   /// Calls `print(mean_loss)`, or `print(step_summary)`, on rank 0 alone, and never in a rehearsal. `result` is the
@@ -285,6 +288,7 @@ class run {
       planned_ = std::move(grown.memory);
       engine_->use(parts_.region(tier::device, 0));  // what there was is freed first
       engine_->use(parts_.region(tier::device, planned_.activations));
+      engine_->activations().say_when_full(of_smaller_step);
       for (std::size_t i = 0; i < windows_.size(); ++i) open_window(i, planned_.windows.at(i), at);
       for (std::size_t i = 0; i < of_steps_.size(); ++i) grow_step_memory(i);
     }
@@ -350,10 +354,14 @@ class run {
     file_bytes of_file;
   };
   static constexpr std::size_t most_leases = 16384;  // of a step, beside the engine's
+  static constexpr const char* of_smaller_step =
+      ": it was planned for the first step, which a rehearsal runs and which was the smaller one; begin with the "
+      "largest, or let the step be as large where run.rehearsing()";
 
   void open_window(std::size_t index, std::size_t bytes, where at) {
     window& one = *windows_[index];
-    const symmetric_heap_options options{.bytes = bytes, .meter = &meters_[tier::device], .at = at};
+    const symmetric_heap_options options{
+        .bytes = bytes, .meter = &meters_[tier::device], .at = at, .when_full = rehearsing() ? "" : of_smaller_step};
     one.heap.emplace(heap_of<group_type>::ranks(one.group), options, at);
     engine_->adopt(*one.heap);
   }
@@ -366,6 +374,7 @@ class run {
     const tier of = leases.where_it_is();
     leases = {of, parts_.region(of, 0), most_leases, meters_[of]};
     leases = {of, parts_.region(of, bytes), most_leases, meters_[of]};
+    leases.say_when_full(of_smaller_step);
     if (of == tier::device) engine_->adopt(leases);
   }
 

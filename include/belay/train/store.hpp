@@ -111,6 +111,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
   void begin(const step_start& start, where at) {
     if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
+    this->note_micro_batches(start.micro_batches);
     if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
     if (gathers_) gathers_->retire(at);
     // A store that one rank forgets would be waited for in the comparison of another.

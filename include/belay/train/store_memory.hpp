@@ -238,14 +238,20 @@ class store_memory {
       whole_.emplace(run.step_memory("gathered parameters"));
       gathers_number_ = run.add_gathers();
       gathers_.emplace(*whole_, options.reshard, options.gathers_ahead, run.planned_gathers(gathers_number_));
+      if (!gathers_alone()) buckets_.gather_together();
     }
+  }
+
+  void note_micro_batches(std::size_t count) {
+    if constexpr (moves_nothing<group_type>)
+      if (gathers_) run_->note_micro_batches(gathers_number_, count);
   }
 
   /// Once: whether all ranks that gather together have one plan. Collective over them.
   void expect_plan_compared(where at) {
     if (!gathers_ || std::exchange(compared_plan_, true)) return;
     rank_comparison compared;
-    expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at);
+    expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at, gathers_->micro_batches());
   }
 
   /// Peers may write what a gather reads until all of them have updated what they own.

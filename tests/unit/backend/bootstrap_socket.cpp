@@ -2,10 +2,13 @@
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 
 #include <doctest/doctest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -154,7 +157,8 @@ TEST_CASE("the sweep takes the bootstrap files of dead processes, and leaves tho
   std::filesystem::permissions(files, std::filesystem::perms::owner_all);
   const auto write = [&](const char* name, const belay::host::file_owner& owner) {
     const std::string path = files + "/" + name;
-    std::ofstream(path) << "belay 2 " + owner.text() + " /nowhere/door " + std::string(2 * sizeof(belay::host::token), '0') + "\n";
+    std::ofstream(path) << "belay 2 " + owner.text() + " /nowhere/door " +
+                               std::string(2 * sizeof(belay::host::token), '0') + "\n";
     ::chmod(path.c_str(), 0600);
     return path;
   };
@@ -205,6 +209,50 @@ TEST_CASE("the directory is XDG_RUNTIME_DIR where that is ours alone, else /tmp;
     return 0;
   });
   CHECK(reaped(child) == 0);
+}
+
+TEST_CASE("an XDG_RUNTIME_DIR that is not taken is named with the reason where what is taken instead fails") {
+  const char* const outside = std::getenv("XDG_RUNTIME_DIR");
+  const std::string before = outside == nullptr ? "" : outside;  // an empty one is as good as none
+  const auto why = [&](const std::string& value) {
+    ::setenv("XDG_RUNTIME_DIR", value.c_str(), 1);
+    const std::string out = belay::host::base_set_aside();
+    ::setenv("XDG_RUNTIME_DIR", before.c_str(), 1);
+    return out;
+  };
+  const scratch mine;
+  CHECK(why(mine.path()).empty());
+  CHECK(why("").empty());
+  CHECK(why("relative") == "; XDG_RUNTIME_DIR was set aside: relative is no path from /");
+  CHECK(why("/nowhere") == "; XDG_RUNTIME_DIR was set aside: /nowhere cannot be looked at: No such file or directory");
+  CHECK(why("/dev/null").find("/dev/null is no directory") != std::string::npos);
+  const std::string deep = "/tmp/" + std::string(62, 'x');
+  CHECK(why(deep).find(deep + " has 67 characters, at most 36 leave room") != std::string::npos);
+  ::chmod(mine.path().c_str(), 0777);
+  CHECK(why(mine.path()).find("can be written by other users") != std::string::npos);
+
+  if (::geteuid() != 0) {
+    MESSAGE("skipped: only root can have a /tmp of its own");
+    return;
+  }
+  const pid_t child = forked([&] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", "/tmp", "tmpfs", MS_RDONLY, nullptr) != 0)
+      return 77;
+    ::setenv("XDG_RUNTIME_DIR", deep.c_str(), 1);
+    try {
+      static_cast<void>(bootstrap_socket::open());
+    } catch (const belay::file_error& error) {
+      const std::string wanted = "mkdir: Read-only file system; XDG_RUNTIME_DIR was set aside: " + deep;
+      return std::string(error.what()).find(wanted) != std::string::npos ? 0 : 1;
+    }
+    return 2;
+  });
+  const int code = reaped(child);
+  if (code == 77)
+    MESSAGE("skipped: this root may not mount");
+  else
+    CHECK(code == 0);
 }
 
 TEST_CASE("where no directory can be made, an error names it") {

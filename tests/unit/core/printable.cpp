@@ -83,8 +83,8 @@ TEST_CASE("errors about what comes from outside are one printable line, and keep
         "belay: revoked in barrier #0 at a\\nb.cpp:1: rank 1 threw \\x1b]0;title\\x07");
 }
 
-TEST_CASE("what any exception says can be printed; our tables keep their lines") {
-  CHECK(belay::printable_what(std::runtime_error("a\nb\x1b")) == "a\\nb\\x1b");
+TEST_CASE("what any exception says can be printed, and keeps its lines") {
+  CHECK(belay::printable_what(std::runtime_error("a\nb\x1b")) == "a\nb\\x1b");
   CHECK(belay::printable_what(belay::usage_error("a\nb\x1b", {})) == "belay: a\nb\\x1b");
   struct silent : std::exception {
     [[nodiscard]] const char* what() const noexcept override { return nullptr; }

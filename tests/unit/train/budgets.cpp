@@ -11,6 +11,7 @@
 
 #include "belay/backend/host.hpp"
 #include "belay/device/tier_file.hpp"
+#include "belay/step.hpp"
 #include "belay/train/launch.hpp"
 
 using belay::file_bytes;
@@ -54,6 +55,38 @@ TEST_CASE("exactly the planned bytes of a tier are accepted, and one byte less i
         if (of == tier::file) CHECK(refusal.shortage().rank == ranks - 1);
       }
     }
+  }
+}
+
+TEST_CASE("a step that is larger than the rehearsed one says that the first was smaller, wherever it has no room") {
+  enum class in { activations, step_memory, windows };
+  for (const in where_it_is : {in::activations, in::step_memory, in::windows}) {
+    CAPTURE(static_cast<int>(where_it_is));
+    std::size_t reached = 0;
+    const auto body = [&](auto& rank, auto& run) {
+      auto& beside = run.step_memory("beside");
+      auto& windows = run.windows(rank.world());
+      for (auto number : run.steps(3)) {
+        belay::step step{run.engine()};
+        if (!run.rehearsing()) reached = number;
+        for (const in each : {in::activations, in::step_memory, in::windows}) {
+          const std::size_t count = each == where_it_is && number == 2 ? 4096 : 64;
+          belay::lease_chain chain;
+          auto& leases = each == in::activations ? run.engine().activations() : beside;
+          if (each == in::windows)
+            static_cast<void>(windows.lease(count, "rows"));
+          else
+            static_cast<void>(leases.lease_bytes(count, chain));
+          leases.release(chain);
+        }
+        step.cut_off();
+      }
+    };
+    CHECK_THROWS_WITH_AS(belay::launch(belay::host::world{1}, body),
+                         doctest::Contains("bytes left in the budget: it was planned for the first step, which a "
+                                           "rehearsal runs and which was the smaller one; begin with the largest"),
+                         belay::budget_error);
+    CHECK(reached == 2);
   }
 }
 

@@ -235,6 +235,25 @@ TEST_CASE("ranks whose plans have different orders are told before the first ste
     CHECK(contains(one, "rank 0 and rank 1 gather the layers of a step in different orders"));
 }
 
+TEST_CASE("layers that are wrapped within a step are gathered when they ask") {
+  std::size_t steps = 0;
+  const auto late = [&](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {.data = rank.size()}};
+    square_network net;
+    belay::parameter_store store{run, mesh, net, belay::zero<3>{}};
+    const data batch(1, 0);
+    for (auto number : run.steps(2)) {
+      belay::step step{run.engine(), store};
+      belay::gathers first{net.first, store};
+      static_cast<void>(belay::observe(step, first, batch.inputs()));
+      step.cut_off();
+      if (rank.number() == 0 && !run.rehearsing()) steps = number;
+    }
+  };
+  belay::launch(belay::host::world{2}, late);
+  CHECK(steps == 2);
+}
+
 TEST_CASE("ranks that are processes divide and gather alike") {
   const result threads = train<3>(belay::host::world{3});
   belay::launch(belay::host::processes{3}, [&](auto& rank, auto& run) {
@@ -287,5 +306,30 @@ TEST_CASE("slips are told by name: a layer that is not wrapped, other numbers of
            }
          }))
       CHECK(contains(one, "ranks have different numbers of micro-batches (rank 0: 1; rank 1: 2)"));
+  }
+  // Under ZeRO-3 ranks gather as often, too: from the first step on, which the plan has, and in a later one.
+  for (const bool at_once : {true, false}) {
+    if (!at_once && !belay::checked(belay::check_level::across_ranks)) continue;
+    const belay::store_options options{.reduce = belay::reduce_when::last, .gathers = belay::gather_by::collectives};
+    for (const std::string& one : messages([&](auto& rank, auto& run) {
+           belay::mesh mesh{rank, {.data = rank.size()}};
+           square_network net;
+           belay::parameter_store store{run, mesh, net, belay::zero<3>{}, options};
+           belay::gathers first{net.first, store};
+           const data batch(1, 0);
+           for (auto number : run.steps(2)) {
+             belay::step step{run.engine(), store};
+             const std::size_t count = rank.number() == 1 && (at_once || number == 2) ? 3 : 2;
+             step.micro_batches(count);
+             for (std::size_t m = 0; m < count; ++m)
+               static_cast<void>(belay::observe(step.micro_batch(m), first, batch.inputs()));
+             step.cut_off();
+           }
+         }))
+      CHECK(contains(one, at_once
+                              ? "ranks have different numbers of micro-batches in their first step (rank 0: 2; rank "
+                                "1: 3), and gather the layers"
+                              : "ranks have different numbers of micro-batches (rank 0: 2; rank 1: 3), and gather "
+                                "divided parameters together in each"));
   }
 }

@@ -131,6 +131,23 @@ TEST_CASE("numbers that are none, or that nothing can hold, are named with their
   CHECK(begins(nested, "hidden_size is \"" + std::string(59, 'x') + "..." + needed));
 }
 
+TEST_CASE("a field that is there twice is refused, however deep and in whichever spelling, and named") {
+  const auto with = [](const std::string& more) {
+    std::string text = good().dump();
+    return text.insert(text.size() - 1, more);
+  };
+  const auto refuses = [&](const std::string& more, const char* why) {
+    CAPTURE(more);
+    CHECK_THROWS_WITH_AS(static_cast<void>(train_moe::parse_model(with(more), 128, "f")), doctest::Contains(why),
+                         belay::file_error);
+  };
+  refuses(R"(,"rms_norm_eps":0.5)", "f: rms_norm_eps is there twice (byte ");
+  refuses(R"(,"rms_norm_\u0065ps":1e-05)", "f: rms_norm_eps is there twice");
+  refuses(R"(,"of_nobody":1,"of_nobody":1)", "f: of_nobody is there twice");
+  refuses(R"(,"a":[{"x":1},{"x":1,"y":{"z":0,"z":0}}])", "f: a[].y.z is there twice");
+  CHECK_NOTHROW(static_cast<void>(train_moe::parse_model(with(R"(,"a":[{"x":1},{"x":{"x":1}}])"), 128, "f")));
+}
+
 TEST_CASE("a value that nests deeper than any config is refused, however deep, and one that is not is shown") {
   for (const std::size_t depth : {64UL, 65UL, 1000UL, 400'000UL}) {
     std::string text = good().dump();

@@ -90,7 +90,7 @@ class world {
   /// where a machine has fewer devices than ranks.
   template <class Body>
   auto run(Body&& body, where at = where::current()) {
-    return control_.run([&](auto& beside) {
+    const auto of_control = [&](auto& beside) {
       using rank_type = rank<std::remove_reference_t<decltype(beside)>, Api, N, Sums>;
       const auto number = static_cast<std::size_t>(beside.number());
       std::optional<cuda::device<Api>>& gpu = state_->devices[number];
@@ -104,7 +104,11 @@ class world {
         self.finish(at);
         return result;
       }
-    });
+    };
+    if constexpr (requires { control_.run(of_control, at); })
+      return control_.run(of_control, at);
+    else
+      return control_.run(of_control);
   }
 
   /// What a rank's kit uses beside the operands of its products, and for its other kernels.

@@ -150,19 +150,17 @@ template <class Group>
   return found;
 }
 
-/// Throws usage_error where the ranks of a family have different numbers of micro-batches: divided gradients are
-/// reduced as often. Collective over all families.
+/// Throws usage_error where the ranks of a family have different numbers of micro-batches, and what they do in each is
+/// done by all. `why` says what that is, and what to do. Collective over all families.
 template <class Group>
 void expect_one_number(rank_comparison& compared, const std::vector<bucket_family<Group>>& families,
-                       std::size_t micro_batches, where at) {
+                       std::size_t micro_batches, const char* why, where at) {
   std::string found;
   for (const bucket_family<Group>& family : families)
     family.each_group([&](const Group& group) {
       const std::uint64_t own[1] = {micro_batches};
       if (compared.differ(group, own, at) && found.empty())
-        found = "ranks have different numbers of micro-batches (" + compared.text(group) +
-                "), and reduce divided gradients in each: give all as many, or reduce once a step with "
-                "store_options{.reduce = belay::reduce_when::last}";
+        found = "ranks have different numbers of micro-batches (" + compared.text(group) + "), and " + why;
     });
   if (!found.empty()) throw usage_error(found, at);
 }

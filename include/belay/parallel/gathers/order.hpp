@@ -28,6 +28,9 @@ struct gather_counts {
 using gather_order = call_order;
 
 /// The orders that a rehearsal has noted: of a step, of a pass of evaluation and of one of a rollout.
-using gather_plan = std::array<gather_order, phase_count>;
+struct gather_plan : std::array<gather_order, phase_count> {
+  /// Those of the step, on the rank that was rehearsed.
+  std::size_t micro_batches = 0;
+};
 
 }  // namespace belay::inline BELAY_ABI

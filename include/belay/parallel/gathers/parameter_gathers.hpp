@@ -91,10 +91,15 @@ struct bucket_gather {
 /// Throws usage_error on all ranks of `group` where their plans differ: each waits in the gathers of the others.
 /// Collective.
 template <class Group>
-void expect_one_plan(rank_comparison& compared, const Group& group, std::uint64_t fingerprint, where at) {
+void expect_one_plan(rank_comparison& compared, const Group& group, std::uint64_t fingerprint, where at,
+                     std::size_t micro_batches = 0) {
   if constexpr (!moves_nothing<Group>) {
-    const std::array<std::uint64_t, 1> own{fingerprint};
+    const std::array<std::uint64_t, 1> own{fingerprint}, count{micro_batches};
     if (!compared.differ(group, own, at)) return;
+    if (compared.differ(group, count, at))
+      throw usage_error("ranks have different numbers of micro-batches in their first step (" + compared.text(group) +
+                            "), and gather the layers whose parameters they divide together: give all as many",
+                        at);
     throw usage_error(compared.ranks(group) +
                           " gather the layers of a step in different orders: ranks that divide parameters call their "
                           "layers in one order",
@@ -203,6 +208,8 @@ class parameter_gathers {
   [[nodiscard]] gather_counts take_counts(phase of) noexcept { return std::exchange(counts_[index(of)], {}); }
   /// In a rehearsal: the order in which the last step, or pass, gathered layers.
   [[nodiscard]] const gather_order& noted(phase of) const noexcept { return noted_[index(of)]; }
+  /// Of the step that was rehearsed.
+  [[nodiscard]] std::size_t micro_batches() const noexcept { return expected_.micro_batches; }
   /// A hash of the plan.
   [[nodiscard]] std::uint64_t fingerprint() const noexcept {
     fnv1a hash;
@@ -256,7 +263,7 @@ class parameter_gathers {
   void start_ahead(auto& stream, where at) {
     for (std::size_t i = 0; i < ahead_; ++i) {
       const std::uint32_t next = expected().next(i);
-      if (next == gather_order::nothing) return;
+      if (next >= layers_.size()) return;  // nothing, or a layer that is not there before the step
       if (layers_[next].started || layers_[next].resident) continue;
       const stream_event ready = stream.record();
       if (!finds_room(layers_[next], ready, at)) return;

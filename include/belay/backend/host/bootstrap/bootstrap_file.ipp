@@ -52,18 +52,26 @@ BELAY_DECL bootstrap_file bootstrap_file::write(const launcher_environment& job,
   std::string text = "belay 2 " + owner.text() + " " + socket.path() + " ";
   for (const auto byte : socket.secret()) append_hex(text, static_cast<unsigned char>(byte), 2);
   text += '\n';
-  while (true) {
-    private_directory folder = private_directory::make(folder_path(), at);
-    static_cast<void>(folder.open(name, at));  // throws where the name is anything else's
-    if (folder.put(name, unfinished + owner.text(), text, at)) return {::getpid(), name, std::move(folder)};
+  try {
+    while (true) {
+      private_directory folder = private_directory::make(folder_path(), at);
+      static_cast<void>(folder.open(name, at));  // throws where the name is anything else's
+      if (folder.put(name, unfinished + owner.text(), text, at)) return {::getpid(), name, std::move(folder)};
+    }
+  } catch (const file_error& problem) {
+    throw with_base_set_aside(problem);
   }
 }
 
 BELAY_DECL bootstrap_file::content bootstrap_file::find(const launcher_environment& job, time_point until, where at) {
   const std::string name = bootstrap_file_name(job);
   while (true) {
-    if (const auto folder = private_directory::find(folder_path(), at)) {
-      if (auto found = read(*folder, name, at); found && found->owner.runs()) return std::move(*found);
+    try {
+      if (const auto folder = private_directory::find(folder_path(), at)) {
+        if (auto found = read(*folder, name, at); found && found->owner.runs()) return std::move(*found);
+      }
+    } catch (const file_error& problem) {
+      throw with_base_set_aside(problem);
     }
     if (std::chrono::steady_clock::now() >= until) {
       comm_error::details what;
@@ -72,7 +80,7 @@ BELAY_DECL bootstrap_file::content bootstrap_file::find(const launcher_environme
       what.operation = "from_env";
       what.here = at;
       what.message = "rank 0 of " + job.text() + " wrote no file " + folder_path() + "/" + name +
-                     ": was it started, on this host?";
+                     ": was it started, on this host?" + base_set_aside();
       throw comm_error(std::move(what));
     }
     const timespec millisecond{0, 1'000'000};  // the kernel does not announce a file in a directory that is not there

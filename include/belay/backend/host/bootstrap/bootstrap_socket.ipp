@@ -51,7 +51,11 @@ BELAY_DECL peer peer_of(int socket) noexcept {
 BELAY_DECL bootstrap_socket bootstrap_socket::open(where at) {
   const std::string base = base_directory();
   remove_stale_files(base);
-  return open_in(base, at);
+  try {
+    return open_in(base, at);
+  } catch (const file_error& problem) {
+    throw with_base_set_aside(problem);
+  }
 }
 
 BELAY_DECL bootstrap_socket bootstrap_socket::open_in(const std::string& base, where at) {

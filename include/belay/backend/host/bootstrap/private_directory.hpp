@@ -17,14 +17,19 @@
 #include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// $XDG_RUNTIME_DIR, or /tmp where that is not a directory of this user alone.
+/// $XDG_RUNTIME_DIR, or /tmp where that is not a directory of this user alone, or too long.
 [[nodiscard]] BELAY_DECL std::string base_directory();
+/// Why it is /tmp although XDG_RUNTIME_DIR names something else: "; XDG_RUNTIME_DIR was set aside: ..."; else empty.
+[[nodiscard]] BELAY_DECL std::string base_set_aside();
+/// The same error, which says that too.
+[[nodiscard]] BELAY_DECL file_error with_base_set_aside(const file_error& problem);
 /// "belay-1000": what the names of this user's directories begin with.
 [[nodiscard]] BELAY_DECL std::string user_prefix();
 

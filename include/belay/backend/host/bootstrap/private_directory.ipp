@@ -14,21 +14,41 @@
 
 #include "belay/backend/host/bootstrap/private_directory.hpp"
 #include "belay/backend/host/failure/watched_process.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/process_identity.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-BELAY_DECL std::string base_directory() {
+// Why a directory is not taken; empty where it is.
+[[nodiscard]] BELAY_DECL std::string wrong_base(const char* path) {
   // A socket's path has 107 characters at most; the names below the base take up to 71 of them.
   constexpr std::size_t longest_base = 36;
-  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
   struct stat status = {};
-  const bool usable = runtime != nullptr && *runtime == '/' && std::strlen(runtime) <= longest_base &&
-                      ::stat(runtime, &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() &&
-                      (status.st_mode & (S_IWGRP | S_IWOTH)) == 0 && ::access(runtime, W_OK | X_OK) == 0;
-  return usable ? runtime : "/tmp";
+  if (*path != '/') return "is no path from /";
+  if (std::strlen(path) > longest_base)
+    return "has " + std::to_string(std::strlen(path)) + " characters, at most " + std::to_string(longest_base) +
+           " leave room for the names below";
+  if (::stat(path, &status) != 0) return "cannot be looked at: " + error_text(errno);
+  if (!S_ISDIR(status.st_mode)) return "is no directory";
+  if (status.st_uid != ::geteuid())
+    return "belongs to user " + std::to_string(status.st_uid) + ", expected " + std::to_string(::geteuid());
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) return "can be written by other users";
+  if (::access(path, W_OK | X_OK) != 0) return "cannot be written: " + error_text(errno);
+  return {};
+}
+
+BELAY_DECL std::string base_directory() {
+  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  return runtime != nullptr && wrong_base(runtime).empty() ? runtime : "/tmp";
+}
+BELAY_DECL std::string base_set_aside() {
+  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime == nullptr || *runtime == '\0') return {};
+  const std::string wrong = wrong_base(runtime);
+  return wrong.empty() ? wrong : "; XDG_RUNTIME_DIR was set aside: " + std::string(runtime) + " " + wrong;
+}
+BELAY_DECL file_error with_base_set_aside(const file_error& problem) {
+  return {problem.path(), problem.offset(), problem.message() + base_set_aside(), problem.at(), problem.rank()};
 }
 
 BELAY_DECL std::string user_prefix() { return "belay-" + std::to_string(::geteuid()); }
