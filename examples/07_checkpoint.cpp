@@ -54,6 +54,7 @@ void train(auto& rank, auto& run, const std::string& folder, std::size_t steps, 
   saved.add("data", data);
   const belay::resumed_run from = saved.open(belay::resume_from::newest);
   if (rank.number() == 0 && from.step > 0) std::printf("resumed from %s\n", from.folder.c_str());
+  for (const belay::file_error& each : from.left) std::fprintf(stderr, "%s\n", each.what());
 
   const std::size_t own = micro_batches / static_cast<std::size_t>(rank.size());
   auto x = run.template lease<float>(belay::tier::host, rows * width, "inputs");

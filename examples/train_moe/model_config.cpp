@@ -145,7 +145,8 @@ model_config load_model(const std::string& model, std::size_t sequence) {
     config.num_key_value_heads = 8;
     return config;
   }
-  if (std::error_code wrong; model.find_first_of("./") == std::string::npos && !std::filesystem::exists(model, wrong))
+  if (std::error_code wrong;
+      model.find_first_of("./") == std::string::npos && !std::filesystem::exists(model, wrong) && !wrong)
     throw belay::input_error("--model is tiny, small or a Hugging Face config.json, not '" + belay::printable(model) +
                              "'");
   return parse_model(input::content_of(model, largest_config), sequence, model);

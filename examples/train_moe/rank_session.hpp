@@ -88,6 +88,8 @@ class rank_session {
     for (const std::uint64_t step : from.swept)
       prepared_->printer.say(belay::printable(saved.folder) + ": removed what was saved of step " +
                              std::to_string(step) + ", which has no manifest: it was never committed\n");
+    for (const belay::file_error& each : from.left)
+      std::fprintf(stderr, "train_moe: %s\n", belay::printable_what(each).c_str());
     if (!first_ || saved.from == belay::resume_from::nothing) return;
     report_.resume_after(done_);
     end.resumed_from = done_;
@@ -103,8 +105,7 @@ class rank_session {
     const std::size_t every = line().run.checkpoint.every;
     if (stops || (every > 0 && step % every == 0)) report_.mark(belay::report_mark::checkpoint, step);
     if (const auto problem = first_ ? trainer_.checkpoints().take_problem() : std::nullopt)
-      std::fprintf(stderr, "train_moe: a checkpoint was not written, training goes on: %s\n",
-                   belay::printable_what(*problem).c_str());
+      std::fprintf(stderr, "train_moe: checkpoints, training goes on: %s\n", belay::printable_what(*problem).c_str());
     return stops;
   }
 

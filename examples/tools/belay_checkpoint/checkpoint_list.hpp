@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <system_error>
 #include <vector>
 
 #include "belay/core/error.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/train/checkpoint.hpp"
 
 namespace belay_checkpoint {
@@ -19,15 +21,20 @@ namespace belay_checkpoint {
 }
 
 /// The folders of the committed checkpoints at `path`, ascending by step: itself, or those in it. Throws
-/// belay::input_error where there is none.
+/// belay::input_error where there is none, belay::file_error where the system cannot say. What is called like one and
+/// is none is told on stderr.
 [[nodiscard]] inline std::vector<std::string> checkpoints_at(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   std::error_code error;
   const auto type = std::filesystem::symlink_status(manifest_of(path), error).type();
-  if (type != std::filesystem::file_type::not_found && type != std::filesystem::file_type::none) return {path};
+  if (type == std::filesystem::file_type::none) throw belay::file_error(manifest_of(path), 0, error.message());
+  if (type != std::filesystem::file_type::not_found) return {path};
   const belay::checkpoint_folder<> folder(path);
   std::vector<std::string> out;
-  for (const std::uint64_t step : folder.committed()) out.push_back(folder.path_of(step));
+  const belay::checkpoint_contents found = folder.look();
+  for (const std::uint64_t step : found.committed) out.push_back(folder.path_of(step));
+  for (const belay::file_error& each : found.left)
+    std::fprintf(stderr, "belay-checkpoint: %s\n", belay::printable_what(each).c_str());
   if (out.empty())
     throw belay::input_error(path + ": is no checkpoint, which has a " + std::string(belay::manifest_name) +
                              ", and no folder with one in it");

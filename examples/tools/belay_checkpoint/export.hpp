@@ -45,11 +45,12 @@ inline void expect_free(const std::string& folder) {
   if (type == std::filesystem::file_type::not_found) {
     std::string beside = folder + ".tmp-belay-XXXXXX";
     if (::mkdtemp(beside.data()) == nullptr)
-      throw belay::input_error(folder + ": cannot be made: " + belay::error_text(errno) + belay::missing_folder(folder) +
-                               "; name a folder in one that can be written");
+      throw belay::input_error(folder + ": cannot be made: " + belay::error_text(errno) +
+                               belay::missing_folder(folder) + "; name a folder in one that can be written");
     ::rmdir(beside.c_str());
     return;
   }
+  if (type == std::filesystem::file_type::none) throw belay::input_error(folder + ": " + error.message());
   if (type != std::filesystem::file_type::directory) throw belay::input_error(folder + ": exists and is no folder");
   const bool empty = std::filesystem::is_empty(folder, error);
   if (error) throw belay::input_error(folder + ": " + error.message());

@@ -43,7 +43,7 @@ struct config_text {
 [[nodiscard]] inline config_text config_of(const std::string& model) {
   if (const preset* const found = find_preset(model)) return {std::string(found->config), model};
   std::error_code error;
-  if (!std::filesystem::exists(model, error))
+  if (!std::filesystem::exists(model, error) && !error)
     throw belay::input_error(model + ": there is no such file, and no preset of that name; the presets are " +
                              presets_text());
   return {input::content_of(model, largest_config), model};

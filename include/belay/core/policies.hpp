@@ -12,8 +12,10 @@
 //   }
 #pragma once
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <time.h>
@@ -26,6 +28,7 @@
 #include <cstdio>
 
 #include "belay/core/config.hpp"
+#include "belay/core/direct_io.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -82,11 +85,11 @@ struct std_atomics {
   static void yield() noexcept { ::sched_yield(); }
 };
 
-/// The system calls that write a file so that a crash loses nothing. Results and errno are those of POSIX, so that an
-/// injected failure looks like a real one.
+/// The system calls that write a file so that a crash loses nothing, and those that read one or ask for it. Results and
+/// errno are those of POSIX, so that an injected failure looks like a real one.
 template <class F>
 concept files_policy = requires(F files, const char* path, int flags, int descriptor, void* to, const void* from,
-                                std::size_t bytes, off_t offset) {
+                                std::size_t bytes, off_t offset, struct stat& facts) {
   { files.open(path, flags, mode_t{}) } -> std::same_as<int>;
   { files.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
   { files.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
@@ -94,13 +97,25 @@ concept files_policy = requires(F files, const char* path, int flags, int descri
   { files.close(descriptor) } -> std::same_as<int>;
   { files.rename(path, path) } -> std::same_as<int>;
   { files.remove(path) } -> std::same_as<int>;
+  { files.ask(path, facts) } -> std::same_as<int>;
+  { files.ask_open(descriptor, facts) } -> std::same_as<int>;
+  { files.permit(descriptor, mode_t{}) } -> std::same_as<int>;
+  { files.reserve(descriptor, offset) } -> std::same_as<int>;
+  { files.resize(descriptor, offset) } -> std::same_as<int>;
+  { files.make_direct(descriptor) } -> std::same_as<int>;
+  { files.make_buffered(descriptor) } -> std::same_as<int>;
 };
 
-/// The same with folders: they are made and removed as files are.
+/// The same with folders: they are made, listed, locked and removed.
 template <class F>
-concept folders_policy = files_policy<F> && requires(F files, const char* path) {
+concept folders_policy = files_policy<F> && requires(F files, const char* path, int folder, void* to, std::size_t bytes,
+                                                     struct stat& facts) {
   { files.make_folder(path, mode_t{}) } -> std::same_as<int>;
   { files.remove_folder(path) } -> std::same_as<int>;
+  { files.ask_link(path, facts) } -> std::same_as<int>;
+  { files.list(folder, to, bytes) } -> std::same_as<ssize_t>;
+  { files.remove_in(folder, path) } -> std::same_as<int>;
+  { files.lock(folder) } -> std::same_as<int>;
 };
 
 /// The machine's files.
@@ -119,6 +134,27 @@ struct posix_files {
   [[nodiscard]] static int remove(const char* path) noexcept { return ::unlink(path); }
   [[nodiscard]] static int make_folder(const char* path, mode_t mode) noexcept { return ::mkdir(path, mode); }
   [[nodiscard]] static int remove_folder(const char* path) noexcept { return ::rmdir(path); }
+  /// What is at `path`, behind links or, `ask_link`, the link itself; what is open.
+  [[nodiscard]] static int ask(const char* path, struct stat& facts) noexcept { return ::stat(path, &facts); }
+  [[nodiscard]] static int ask_link(const char* path, struct stat& facts) noexcept { return ::lstat(path, &facts); }
+  [[nodiscard]] static int ask_open(int descriptor, struct stat& facts) noexcept { return ::fstat(descriptor, &facts); }
+  [[nodiscard]] static int permit(int descriptor, mode_t mode) noexcept { return ::fchmod(descriptor, mode); }
+  /// `reserve` takes the room on the medium, `resize` gives the size alone.
+  [[nodiscard]] static int reserve(int descriptor, off_t bytes) noexcept {
+    return ::fallocate(descriptor, 0, 0, bytes);
+  }
+  [[nodiscard]] static int resize(int descriptor, off_t bytes) noexcept { return ::ftruncate(descriptor, bytes); }
+  /// Writes go around the page cache, or through it.
+  [[nodiscard]] static int make_direct(int descriptor) noexcept { return belay::make_direct(descriptor); }
+  [[nodiscard]] static int make_buffered(int descriptor) noexcept { return belay::make_buffered(descriptor); }
+  /// Fills `to` with the next `dirent64` of an open folder, as getdents64 does.
+  [[nodiscard]] static ssize_t list(int folder, void* to, std::size_t bytes) noexcept {
+    return ::getdents64(folder, to, bytes);
+  }
+  /// Removes a name of an open folder: of a link, the link.
+  [[nodiscard]] static int remove_in(int folder, const char* name) noexcept { return ::unlinkat(folder, name, 0); }
+  /// A lock that ends with the descriptor, and is not waited for.
+  [[nodiscard]] static int lock(int folder) noexcept { return ::flock(folder, LOCK_EX | LOCK_NB); }
 };
 
 static_assert(clock_policy<monotonic_clock> && atomics_policy<std_atomics> && folders_policy<posix_files>);

@@ -10,10 +10,12 @@
 
 #include <sys/types.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <optional>
 
 #include "belay/core/config.hpp"
+#include "belay/core/unique_fd.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -33,10 +35,14 @@ struct process_status {
   }
 };
 
-/// Nothing where there is no such process, or, `is_shortage(errno)`, where no descriptor is left to read with.
+/// Nothing where there is no such process, or, `!says_gone(errno)`, where the system cannot say.
 [[nodiscard]] BELAY_DECL std::optional<process_status> read_process_status(pid_t pid) noexcept;
 
-/// A process that cannot be read for want of a descriptor is `running`.
+/// Whether `error`, of a process that could not be read, says that there is none. Any other one, as for want of a
+/// descriptor, leaves it open.
+[[nodiscard]] inline bool says_gone(int error) noexcept { return error == 0 || error == ESRCH || is_absence(error); }
+
+/// A process that cannot be read is `running`, unless there is none.
 [[nodiscard]] BELAY_DECL process_state state_of_process(pid_t pid) noexcept;
 
 /// 0 when there is no such process.

@@ -44,7 +44,7 @@ namespace belay::inline BELAY_ABI {
 
 [[gnu::cold]] BELAY_DECL process_state state_of_process(pid_t pid) noexcept {
   if (const auto seen = read_process_status(pid)) return seen->state();
-  return is_shortage(errno) ? process_state::running : process_state::gone;
+  return says_gone(errno) ? process_state::gone : process_state::running;
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -53,6 +53,9 @@ class unique_fd {
   return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }
 
+/// Whether `error` says that there is nothing of a name. Any other one leaves it open whether there is.
+[[nodiscard]] inline bool is_absence(int error) noexcept { return error == ENOENT || error == ENOTDIR; }
+
 }  // namespace belay::inline BELAY_ABI
 
 #if !defined(BELAY_SEPARATE_COMPILATION)

@@ -156,6 +156,7 @@ class event_file {
                               std::to_string(::getpid()) + ".";
     int n = 0;
     while (std::filesystem::exists(begin + std::to_string(n), wrong)) ++n;
+    if (wrong) throw file_error(begin + std::to_string(n), 0, "cannot be examined: " + wrong.message(), at);
     return begin + std::to_string(n);
   }
 

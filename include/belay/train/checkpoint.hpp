@@ -18,7 +18,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -35,6 +37,7 @@
 #include "belay/core/where.hpp"
 #include "belay/device/stored_bytes.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/step/participant.hpp"
 #include "belay/train/checkpoint/added_state.hpp"
@@ -72,6 +75,7 @@ struct resumed_run {
   std::string folder = {};
   std::uint64_t bytes_read = 0;           // by this rank
   std::vector<std::uint64_t> swept = {};  // on rank 0: steps whose checkpoint was never committed, and is removed
+  std::vector<file_error> left = {};      // on rank 0: what is called like a checkpoint, and stays as it is, and why
 };
 
 /// All ranks of the mesh make one and call it alike. Run, mesh, stores, optimizers and states outlive it. It takes part
@@ -103,6 +107,7 @@ class checkpoints {
   /// "checkpoint staging".
   template <saved_store Store>
   void add(Store& store, where at = where::current()) {
+    expect_not_open(at);
     if constexpr (requires { store.in_file(); })
       if (enabled() && store.in_file()) lease_staging(at);
     state_.add_values(store);
@@ -111,6 +116,7 @@ class checkpoints {
   /// The same with the state of their optimizer.
   template <saved_store Store, saved_optimizer Optimizer>
   void add(Store& store, Optimizer& optimizer, where at = where::current()) {
+    expect_not_open(at);
     if constexpr (requires { optimizer.state_tier(); })
       if (enabled() && optimizer.state_tier() == tier::file) lease_staging(at);
     add(store, at);
@@ -118,26 +124,32 @@ class checkpoints {
   }
   /// State of one's own, under a name.
   template <saved_state State>
-  void add(std::string name, State& state) {
-    state_.add_user(std::move(name), state);
+  void add(std::string name, State& state, where at = where::current()) {
+    expect_not_open(at);
+    state_.add_user(std::move(name), state, at);
   }
 
   /// Makes the folder, removes what a run that died has left there, and fills everything that was added from the newest
-  /// checkpoint; then removes older ones than are kept. Collective over the mesh, before the first step. Throws on all
-  /// ranks: input_error where there are checkpoints and `from` is `nothing`, file_error where another run writes there,
-  /// or with file, byte and tensor what is damaged, missing or does not fit; then state is filled in part.
+  /// checkpoint; then removes older ones than are kept. What cannot be removed stays, and is in `left`; links are never
+  /// followed to it. Collective over the mesh, before the first step. Throws on all ranks: input_error where there are
+  /// checkpoints and `from` is `nothing`; usage_error where ranks have added other states or optimizers, or do not
+  /// together write each element of a tensor once; file_error where another run writes there or the system cannot say
+  /// what the newest is, and then nothing is removed; or, with file, byte and tensor, what is damaged, missing or does
+  /// not fit: then state is filled in part.
   resumed_run open(resume_from from = resume_from::nothing, where at = where::current()) {
     resumed_run out;
     if constexpr (!moves_nothing<control_type>) {
       if (!enabled()) return out;
+      expect_same_manifests(at);
       safetensors::file_agreement problems;
       std::uint64_t newest[] = {0};
       problems.attempt([&] {
         if (!speaks()) return;
         folder_.lock(at);
-        out.swept = folder_.sweep(~std::uint64_t{0}, at);
-        const std::vector<std::uint64_t> all = folder_.committed(at);
-        if (!all.empty()) newest[0] = all.back();
+        checkpoint_contents found = folder_.sweep(~std::uint64_t{0}, at);
+        out.swept = std::move(found.removed);
+        tell(found);
+        if (!found.committed.empty()) newest[0] = found.committed.back();
         if (newest[0] != 0 && from == resume_from::nothing)
           throw input_error(options_.folder + " has checkpoints, the newest of step " + std::to_string(newest[0]) +
                                 ": resume from it, or name another folder",
@@ -151,10 +163,11 @@ class checkpoints {
         out.bytes_read = load(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, at);
         run_->engine().continue_after(out.step);
         problems.attempt([&] {
-          if (speaks()) folder_.keep(options_.keep, at);  // a run that died may not have come to it
+          if (speaks()) tell(folder_.keep(options_.keep, at));  // a run that died may not have come to it
         });
         problems.agree(control(), at);
       }
+      while (auto each = take_left()) out.left.push_back(*std::move(each));
       layout_ = checkpoint_layout(control(), mesh_->shape(), declared(), at);
       writer_.emplace(ring_, staging_);
       last_started_ = out.step;
@@ -230,12 +243,13 @@ class checkpoints {
     }
   }
 
-  /// Why the last checkpoint that failed could not be written; once, alike on all ranks but for a manifest, which rank
-  /// 0 alone writes.
+  /// Why the last checkpoint that failed could not be written, and what could not be removed since `open`; each once,
+  /// alike on all ranks but for a manifest and what is removed, which are rank 0's alone.
   [[nodiscard]] std::optional<file_error> take_problem() {
     if (writer_)
       if (auto late = writer_->take_late_problem()) return late;
-    return std::exchange(problem_, std::nullopt);
+    if (problem_) return std::exchange(problem_, std::nullopt);
+    return take_left();
   }
   [[nodiscard]] checkpoint_costs costs() const { return writer_ ? writer_->costs() : checkpoint_costs{}; }
 
@@ -272,6 +286,7 @@ class checkpoints {
 
  private:
   using control_type = typename Mesh::control_type;
+  static constexpr std::size_t copied_at_once = std::size_t{1} << 16U;  // bytes, of the ring, which nothing uses then
 
   [[nodiscard]] const control_type& control() const noexcept { return mesh_->control(); }
   [[nodiscard]] bool speaks() const { return control().rank() == 0; }
@@ -280,6 +295,24 @@ class checkpoints {
     if (staging_.empty())
       staging_ = run_->template lease<std::byte>(tier::host, checkpoint_writer<Files>::staging_bytes,
                                                  "checkpoint staging", at);
+  }
+  void expect_not_open(where at) const {
+    if (writer_) throw usage_error("what is saved is added before saved.open(...), which loads it", at);
+  }
+  // Rank 0's states and optimizers are in the manifest, and every rank looks for its own there.
+  void expect_same_manifests(where at) const {
+    const std::string own = state_.described();
+    rank_comparison compared;
+    const std::uint64_t hash[] = {content_hash().add_text(own).value()};
+    if (!compared.differ(control(), hash, at)) return;
+    const std::string first = safetensors::broadcast_text(control(), own, 0, at);
+    std::uint64_t other[] = {own == first ? ~std::uint64_t{0} : static_cast<std::uint64_t>(control().rank())};
+    control().all_reduce(std::span<std::uint64_t>(other), minimum, at);
+    const auto odd = static_cast<int>(other[0]);
+    throw usage_error("ranks have added other things to a checkpoint, which has rank 0's for all: rank 0 has " + first +
+                          "; rank " + std::to_string(odd) + " has " +
+                          safetensors::broadcast_text(control(), own, odd, at),
+                      at);
   }
   template <class Store>
   void attach(Store& store) {
@@ -320,7 +353,9 @@ class checkpoints {
   }
   // All ranks know why, and training goes on.
   void give_up(where at) {
-    for (const file_to_write& each : writer_->files()) static_cast<void>(Files::remove(each.path.c_str()));
+    std::vector<std::string> names;
+    for (const file_to_write& each : writer_->files()) names.push_back(each.path.substr(each.path.rfind('/') + 1));
+    checkpoint_folder<Files>::discard(folder_.path_of(saving_), names);
     safetensors::file_agreement problems;
     problems.attempt([&] {
       if (const auto problem = writer_->problem()) throw *problem;
@@ -355,11 +390,34 @@ class checkpoints {
     return false;
   }
 
+  // Tensors that several stages list have one value. False: some rank cannot read its own, as all know.
+  [[nodiscard]] bool compare_copies(where at) {
+    if (!layout_.has_copies()) return true;
+    safetensors::file_agreement problems;
+    std::vector<std::uint64_t> sums;
+    problems.attempt([&] {
+      file_staging staging = staging_.empty() ? file_staging() : file_staging(staging_);
+      sums = layout_.sums_of_copies(ring_.first(copied_at_once), staging, at);
+    });
+    try {
+      problems.agree(control(), at);
+    } catch (const file_error& problem) {
+      problem_ = problem;
+      held_.clear();
+      return false;
+    }
+    control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
+    layout_.expect_equal_copies(sums, at);
+    return true;
+  }
+
   // False: it is given up.
   [[nodiscard]] bool start(std::uint64_t number, where at) {
     finish(at);
     run_->engine().synchronize(at);  // the last update
+    expect_same_manifests(at);
     if (!hold_state(at)) return false;
+    if (!compare_copies(at)) return false;
     if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_checkpoint_id(at) : "", 0, at);
     if (speaks()) captured_ = state_.capture();
     saving_ = last_started_ = number;
@@ -368,11 +426,30 @@ class checkpoints {
     return true;
   }
 
-  // Rank 0, once all files are on their media.
-  void publish(const std::string& text, std::uint64_t step, where at) const {
+  // Rank 0, once all files are on their media. What comes after the commit is housekeeping, and ends no run.
+  void publish(const std::string& text, std::uint64_t step, where at) {
     folder_.commit(step, text, at);
-    folder_.keep(options_.keep, at);
-    folder_.sweep(step, at);  // what was given up; others may write a later one by now
+    checkpoint_contents failed;
+    try {
+      tell(folder_.keep(options_.keep, at));
+      tell(folder_.sweep(step, at));  // what was given up; others may write a later one by now
+    } catch (const file_error& problem) {
+      failed.left.push_back(problem);
+    }
+    tell(failed);
+  }
+  // Of each path once.
+  void tell(const checkpoint_contents& about) {
+    const std::lock_guard held(told_lock_);
+    for (const file_error& each : about.left)
+      if (told_.insert(each.path()).second) left_.push_back(each);
+  }
+  [[nodiscard]] std::optional<file_error> take_left() {
+    const std::lock_guard held(told_lock_);
+    if (left_.empty()) return std::nullopt;
+    file_error out = std::move(left_.front());
+    left_.erase(left_.begin());
+    return out;
   }
 
   Run* run_;
@@ -390,6 +467,9 @@ class checkpoints {
   std::uint64_t last_started_ = 0;
   std::optional<ballot> heard_;  // the last vote
   std::optional<file_error> problem_;
+  std::mutex told_lock_;
+  std::set<std::string> told_;                      // paths of what stays
+  std::vector<file_error> left_;                    // that is still to be told
   std::optional<checkpoint_writer<Files>> writer_;  // the last: its thread uses the others
 };
 

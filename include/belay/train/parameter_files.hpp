@@ -15,12 +15,14 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/mesh.hpp"
+#include "belay/comm/reduction.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -38,6 +40,7 @@
 #include "belay/train/safetensors/header.hpp"
 #include "belay/train/safetensors/layout.hpp"
 #include "belay/train/safetensors/stored_type.hpp"
+#include "belay/train/stage_names.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -94,14 +97,46 @@ void each_written(const Mesh& mesh, Model& model, Visit&& visit) {
 
 /// The tensors of a mesh's parameters, and the pipeline stage that writes each: the first that lists it.
 struct declared_tensors {
-  /// All tensors in the order of stages and models, and which stage has each.
+  /// All tensors in the order of stages and models, which stage has each, and which stages list what several do.
   std::vector<safetensors::declaration> all;
   std::map<std::string, int, std::less<>> stage_of;
+  std::map<std::string, std::vector<int>, std::less<>> listed_again = {};
 };
 
+/// Throws usage_error on all ranks of the mesh where stages have different values of a tensor that several list.
+/// Collective, where there is one.
+template <class Mesh, lists_parameters Model, class Tensors>
+void expect_equal_copies(const Mesh& mesh, Model& model, const declared_tensors& declared, const Tensors& tensors_of,
+                         where at) {
+  std::map<std::string_view, std::size_t> first;  // of a tensor's sums, one a stage
+  std::size_t count = 0;
+  for (const auto& [name, stages] : declared.listed_again) {
+    first.emplace(name, count);
+    count += stages.size();
+  }
+  if (count == 0) return;
+  std::vector<std::uint64_t> sums(count);
+  const int own = mesh.layout_coordinate().pipeline;
+  each_written(mesh, model, [&](const auto& parameter, std::size_t begin, auto values) {
+    const std::vector<safetensors::declaration> tensors = tensors_of(parameter);
+    each_tensor_part(std::span<const safetensors::declaration>(tensors), begin, values,
+                     [&](const safetensors::declaration& to, std::size_t element, auto part) {
+                       const auto found = declared.listed_again.find(to.name);
+                       if (found == declared.listed_again.end()) return;
+                       const std::vector<int>& stages = found->second;
+                       const auto mine = std::find(stages.begin(), stages.end(), own) - stages.begin();
+                       sums[first.find(to.name)->second + static_cast<std::size_t>(mine)] +=
+                           sum_of_elements(0, element, std::as_bytes(part), sizeof(part[0]));
+                     });
+  });
+  mesh.control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
+  for (const auto& [name, stages] : declared.listed_again)
+    expect_one_value(mesh.shape(), name, stages, std::span(sums).subspan(first.find(name)->second, stages.size()), at);
+}
+
 /// Those of the parameters of all stages, in the order of stages and models. A tensor that several stages list, as they
-/// do with tied weights, is there once; of other shapes or types it is a usage_error on all ranks. Collective over the
-/// mesh; a rehearsal knows its own stage's.
+/// do with constants, is there once; of other shapes, types or values it is a usage_error on all ranks. Collective over
+/// the mesh; a rehearsal knows its own stage's.
 template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
 [[nodiscard]] declared_tensors tensors_of_mesh(const Mesh& mesh, Model& model, const Tensors& tensors_of = {},
                                                where at = where::current()) {
@@ -136,8 +171,12 @@ template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
           std::find_if(out.all.begin(), out.all.end(), [&](const auto& one) { return one.name == each.name; });
       if (before->type != each.type || before->shape != each.shape)
         throw usage_error("stages list tensor " + printable(each.name) + " in two shapes or types", at);
+      std::vector<int>& stages = out.listed_again[each.name];
+      if (stages.empty()) stages.push_back(out.stage_of.find(each.name)->second);
+      stages.push_back(stage);
     }
   }
+  expect_equal_copies(mesh, model, out, tensors_of, at);
   return out;
 }
 

@@ -42,6 +42,7 @@
 #include "belay/train/clip.hpp"
 #include "belay/train/norm_parts.hpp"
 #include "belay/train/residency_hold.hpp"
+#include "belay/train/stage_names.hpp"
 #include "belay/train/store_gradients.hpp"
 #include "belay/train/store_memory.hpp"
 #include "belay/train/store_options.hpp"  // IWYU pragma: export
@@ -66,7 +67,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
 
   /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`. A model
   /// that `lends_memory` keeps its own. `run`, `mesh` and `model` outlive the store. Throws usage_error where two
-  /// parameters have one name or one is listed twice.
+  /// parameters have one name, on one stage of a pipeline or, if it is trained, on two, or one is listed twice.
   template <lists_parameters Model, int Stage>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
                   store_options options = {}, where at = where::current())
@@ -246,6 +247,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     for (const auto& one : frozen_.members()) add_filler(*one.parameter);
     write_first_values(options.seed, at);
     if (this->reaches_) this->expect_plan_compared(at);  // which ends on no rank before the values are there
+    expect_names_apart(at);
     if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
   }
   void write_first_values(std::uint64_t seed, where at) {
@@ -314,6 +316,15 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
         found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
       }
     });
+  }
+  void expect_names_apart(where at) const {
+    if constexpr (!moves_nothing<group_type>) {
+      if (mesh_->shape().pipeline == 1) return;
+      stage_names own;
+      for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
+      for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
+      own.expect_apart(*mesh_, at);
+    }
   }
   void compare_along_tensor(where at) {
     if constexpr (moves_nothing<group_type>) return;

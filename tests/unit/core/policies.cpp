@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "belay/core/policies.hpp"
 
+#include <dirent.h>
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <string>
+
+#include "belay/core/unique_fd.hpp"
 
 namespace {
 
@@ -78,4 +84,41 @@ TEST_CASE("a file is written beside, synced, renamed and read back; a missing on
   CHECK(files.read_at(again, text, 5, 8) == 0);
   CHECK(files.close(again) == 0);
   CHECK(files.remove(moved.c_str()) == 0);
+}
+
+TEST_CASE("a folder is made, locked, listed and emptied by its descriptor, and a link is asked for itself") {
+  posix_files files;
+  std::string path = "/tmp/belay-policies-XXXXXX";
+  REQUIRE(::mkdtemp(path.data()) != nullptr);
+  const std::string inner = path + "/inner", link = path + "/link";
+  CHECK(files.make_folder(inner.c_str(), 0700) == 0);
+  CHECK(files.make_folder(inner.c_str(), 0700) == -1);
+  CHECK(errno == EEXIST);
+  REQUIRE(::symlink("inner", link.c_str()) == 0);
+  struct stat found = {};
+  CHECK((files.ask(link.c_str(), found) == 0 && S_ISDIR(found.st_mode)));
+  CHECK((files.ask_link(link.c_str(), found) == 0 && S_ISLNK(found.st_mode)));
+  CHECK(files.ask((path + "/none").c_str(), found) == -1);
+  CHECK(is_absence(errno));
+  const int folder = files.open(path.c_str(), O_RDONLY | O_DIRECTORY, 0);
+  const int other = files.open(path.c_str(), O_RDONLY | O_DIRECTORY, 0);
+  REQUIRE((folder >= 0 && other >= 0));
+  CHECK((files.ask_open(folder, found) == 0 && S_ISDIR(found.st_mode)));
+  CHECK(files.lock(folder) == 0);
+  CHECK(files.lock(other) == -1);
+  CHECK(errno == EWOULDBLOCK);
+  alignas(dirent64) char entries[1024];
+  std::string names;
+  for (ssize_t got = files.list(folder, entries, sizeof entries), next = 0; next < got;) {
+    const auto* const entry = reinterpret_cast<const dirent64*>(entries + next);
+    next += entry->d_reclen;
+    if (*entry->d_name != '.') names += entry->d_name[0];
+  }
+  CHECK((names == "il" || names == "li"));
+  CHECK(files.remove_in(folder, "link") == 0);
+  CHECK(files.remove_in(folder, "inner") == -1);  // a folder is none of its business
+  CHECK(files.remove_folder(inner.c_str()) == 0);
+  CHECK(files.close(folder) == 0);
+  CHECK(files.close(other) == 0);
+  CHECK(files.remove_folder(path.c_str()) == 0);
 }

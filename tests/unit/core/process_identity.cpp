@@ -71,4 +71,6 @@ TEST_CASE("there is no such process") {
   CHECK_FALSE(read_process_status(gone));
   CHECK(state_of_process(gone) == process_state::gone);
   CHECK(belay::start_time_of_process(gone) == 0);
+  for (const int error : {0, ENOENT, ESRCH}) CHECK(belay::says_gone(error));
+  for (const int error : {EMFILE, EIO, EACCES}) CHECK_FALSE(belay::says_gone(error));  // no answer
 }

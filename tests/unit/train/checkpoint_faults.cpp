@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "unit/train/support/checkpoint.hpp"
 #include "test_length.hpp"
+#include "unit/train/support/checkpoint.hpp"
 
 using namespace checkpoint_bench;
 
@@ -59,6 +59,10 @@ class simulated_disk {
     if (number != fails_at_ && !(for_ever_ && fails_at_ > 0 && number > fails_at_)) return false;
     errno = error_;
     return true;
+  }
+  [[nodiscard]] std::string path_of(int fd) const {
+    const std::lock_guard held(lock_);
+    return open_.at(fd);
   }
   void note_open(int fd, const std::string& path, bool creates) {
     const std::lock_guard held(lock_);
@@ -171,7 +175,7 @@ simulated_disk disk;
 struct simulated_files : belay::posix_files {
   [[nodiscard]] static int open(const char* path, int flags, mode_t mode) {
     const bool creates = (flags & O_CREAT) != 0;
-    if (creates && disk.refused()) return -1;
+    if (disk.refused()) return -1;
     const int fd = posix_files::open(path, flags, mode);
     if (fd >= 0) disk.note_open(fd, path, creates);
     return fd;
@@ -208,6 +212,37 @@ struct simulated_files : belay::posix_files {
     if (result == 0) disk.note(simulated_disk::change::made_folder, path);
     return result;
   }
+  [[nodiscard]] static int remove_in(int folder, const char* name) {
+    if (disk.refused()) return -1;
+    const int result = posix_files::remove_in(folder, name);
+    if (result == 0) disk.note(simulated_disk::change::removed, disk.path_of(folder) + "/" + name);
+    return result;
+  }
+  // What changes nothing.
+  [[nodiscard]] static ssize_t read_at(int fd, void* to, std::size_t bytes, off_t offset) {
+    return disk.refused() ? -1 : posix_files::read_at(fd, to, bytes, offset);
+  }
+  [[nodiscard]] static int ask(const char* path, struct stat& facts) {
+    return disk.refused() ? -1 : posix_files::ask(path, facts);
+  }
+  [[nodiscard]] static int ask_link(const char* path, struct stat& facts) {
+    return disk.refused() ? -1 : posix_files::ask_link(path, facts);
+  }
+  [[nodiscard]] static int ask_open(int fd, struct stat& facts) {
+    return disk.refused() ? -1 : posix_files::ask_open(fd, facts);
+  }
+  [[nodiscard]] static ssize_t list(int folder, void* to, std::size_t bytes) {
+    return disk.refused() ? -1 : posix_files::list(folder, to, bytes);
+  }
+  [[nodiscard]] static int lock(int folder) { return disk.refused() ? -1 : posix_files::lock(folder); }
+  // What the simulated disk does not know, and a power cut takes or leaves.
+  [[nodiscard]] static int permit(int fd, mode_t mode) { return disk.refused() ? -1 : posix_files::permit(fd, mode); }
+  [[nodiscard]] static int reserve(int fd, off_t bytes) {
+    return disk.refused() ? -1 : posix_files::reserve(fd, bytes);
+  }
+  [[nodiscard]] static int resize(int fd, off_t bytes) { return disk.refused() ? -1 : posix_files::resize(fd, bytes); }
+  [[nodiscard]] static int make_direct(int fd) { return disk.refused() ? -1 : posix_files::make_direct(fd); }
+  [[nodiscard]] static int make_buffered(int fd) { return disk.refused() ? -1 : posix_files::make_buffered(fd); }
   [[nodiscard]] static int remove_folder(const char* path) {
     if (disk.refused()) return -1;
     const int result = posix_files::remove_folder(path);
@@ -243,9 +278,7 @@ std::optional<std::string> failure_of(const settings& with, record& out) {
 }
 
 // All calls in a soak, else some: 15 of them, or 5 under a sanitizer.
-std::size_t stride(std::size_t calls) {
-  return is_soak() ? 1 : calls / (only_a_sample() ? 5 : 15) + 1;
-}
+std::size_t stride(std::size_t calls) { return is_soak() ? 1 : calls / (only_a_sample() ? 5 : 15) + 1; }
 
 }  // namespace
 

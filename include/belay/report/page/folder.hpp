@@ -142,9 +142,18 @@ class report_folder {
 
   void expect_unused(where at) const {
     std::error_code wrong;
-    const auto bytes = std::filesystem::file_size(samples_path_, wrong);
-    if ((!wrong && bytes > 0) || std::filesystem::exists(page_path_, wrong))
-      throw input_error(path_ + " has the report of a run: resume that run, or name another folder", at);
+    const auto kind = [&](const std::string& path) {
+      const auto found = std::filesystem::status(path, wrong).type();
+      if (found == std::filesystem::file_type::none)
+        throw file_error(path, 0, "cannot be examined: " + wrong.message(), at);
+      return found;
+    };
+    bool used = kind(page_path_) != std::filesystem::file_type::not_found;
+    if (kind(samples_path_) == std::filesystem::file_type::regular) {
+      used = used || std::filesystem::file_size(samples_path_, wrong) > 0;
+      if (wrong) throw file_error(samples_path_, 0, "cannot be examined: " + wrong.message(), at);
+    }
+    if (used) throw input_error(path_ + " has the report of a run: resume that run, or name another folder", at);
   }
 
   [[nodiscard]] static int open(const std::string& path, int flags, where at) {

@@ -104,13 +104,17 @@ class added_state {
     });
   }
 
+  /// Throws usage_error where a state of that name was added.
   template <class State>
-  void add_user(std::string name, State& state) {
-    load_.push_back([&state, name](checkpoint_reader<Files>& in, state_kinds kinds, where at) {
+  void add_user(std::string name, State& state, where at) {
+    for (const auto& [known, save] : states_)
+      if (known == name)
+        throw usage_error("state " + printable(name) + " is added twice: a checkpoint has one text of a name", at);
+    load_.push_back([&state, name](checkpoint_reader<Files>& in, state_kinds kinds, where loaded_at) {
       if (kinds == state_kinds::weights) return;
       for (const auto& [known, text] : in.content().states)
         if (known == name) return state.load(std::string_view(text));
-      throw file_error(in.folder(), 0, "has no state " + printable(name), at);
+      throw file_error(in.folder(), 0, "has no state " + printable(name), loaded_at);
     });
     states_.emplace_back(std::move(name), [&state] { return std::string(state.save()); });
   }
@@ -132,6 +136,17 @@ class added_state {
     captured_state out;
     for (const auto& each : optimizers_) out.optimizers.push_back(each());
     for (const auto& [name, save] : states_) out.states.emplace_back(name, save());
+    return out;
+  }
+  /// What a manifest of rank 0 says for all ranks: the names of states, and of each optimizer its steps and settings.
+  [[nodiscard]] std::string described() const {
+    std::string out = states_.empty() ? "no state" : states_.size() == 1 ? "state " : "states ";
+    for (std::size_t i = 0; i < states_.size(); ++i) out += (i > 0 ? ", " : "") + printable(states_[i].first);
+    for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+      const manifest_optimizer each = optimizers_[i]();
+      out += "; optimizer " + std::to_string(i) + " after " + std::to_string(each.steps) + " steps, of";
+      for (const auto& [name, value] : each.settings) out += " " + name;
+    }
     return out;
   }
   void load(checkpoint_reader<Files>& in, state_kinds kinds, where at) const {

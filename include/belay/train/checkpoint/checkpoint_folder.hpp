@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A folder of checkpoints, each a folder "step-00000050" in it. One is committed when it has its manifest: before that
-// it is a leftover, which the next start sweeps. Only files with names that checkpoints have are ever removed.
+// it is a leftover, which the next start sweeps. Only files with names that checkpoints have are ever removed, and only
+// from folders: what is behind a link stays. A question that the system cannot answer is no answer.
 // IWYU pragma: private, include "belay/train/checkpoint.hpp"
 #pragma once
 
+#include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 
@@ -15,7 +16,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -66,7 +67,17 @@ inline constexpr std::string_view unfinished_manifest_name = "manifest.json.tmp"
   return out;
 }
 
-/// What lies at `path`, without changing it, except where a function says so. Errors are file_error.
+/// What is in a folder of checkpoints, and what was done there.
+struct checkpoint_contents {
+  /// Steps, ascending: of committed checkpoints; of folders that have no manifest; of what was removed.
+  std::vector<std::uint64_t> committed = {}, unfinished = {}, removed = {};
+  /// What has the name of a checkpoint and stays as it is: a link or a file, what cannot be removed, and what is older
+  /// than a committed checkpoint and cannot be examined. Each with its path and the reason.
+  std::vector<file_error> left = {};
+};
+
+/// What lies at `path`, without changing it, except where a function says so. Links of that name are read through, and
+/// nothing is ever removed behind one. Errors are file_error.
 template <folders_policy Files = posix_files>
 class checkpoint_folder {
  public:
@@ -75,25 +86,42 @@ class checkpoint_folder {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::string path_of(std::uint64_t step) const { return path_ + "/" + checkpoint_name(step); }
 
-  /// The steps of committed checkpoints, ascending; none where there is no such folder.
-  [[nodiscard]] std::vector<std::uint64_t> committed(where at = where::current()) const {
-    std::vector<std::uint64_t> out;
-    for (const std::uint64_t step : steps(at))
-      if (exists(path_of(step) + "/" + std::string(manifest_name))) out.push_back(step);
+  /// What is there; nothing where there is no such folder. Throws file_error where the system cannot say what the
+  /// newest is: it may be a checkpoint, which nobody is to remove or to begin before.
+  [[nodiscard]] checkpoint_contents look(where at = where::current()) const {
+    checkpoint_contents out;
+    std::vector<std::uint64_t> all = steps(at);
+    for (; !all.empty(); all.pop_back()) {
+      const std::uint64_t step = all.back();
+      try {
+        switch (kind_of(step, at)) {
+          case kind::committed: out.committed.push_back(step); break;
+          case kind::unfinished: out.unfinished.push_back(step); break;
+          case kind::other: out.left.push_back(file_error(path_of(step), 0, not_ours, at)); break;
+          case kind::gone: break;
+        }
+      } catch (const file_error& problem) {
+        if (out.committed.empty()) throw;
+        out.left.push_back(problem);
+      }
+    }
+    std::reverse(out.committed.begin(), out.committed.end());
+    std::reverse(out.unfinished.begin(), out.unfinished.end());
     return out;
   }
+  /// The steps of committed checkpoints, ascending.
+  [[nodiscard]] std::vector<std::uint64_t> committed(where at = where::current()) const { return look(at).committed; }
 
   /// Makes it, and takes a lock on it that ends with this object or the process. A folder that another run has locked
   /// is a file_error.
   void lock(where at = where::current()) {
-    std::error_code wrong;
-    std::filesystem::create_directories(path_, wrong);
-    if (wrong) throw file_error(path_, 0, "cannot be made: " + wrong.message(), at);
-    lock_.reset(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!lock_) throw file_error(path_, 0, "cannot be opened: " + safetensors::reason(errno), at);
-    // A file system without locks has no other run known.
-    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-      throw file_error(path_, 0, "another run writes its checkpoints there", at);
+    make(path_, at);
+    lock_ = file(path_, O_RDONLY | O_DIRECTORY, at);
+    if (Files::lock(lock_.descriptor()) == 0) return;
+    if (errno == EWOULDBLOCK) throw file_error(path_, 0, "another run writes its checkpoints there", at);
+    // A file system without locks has no other run known. What fails at the question may have one.
+    if (errno == EIO || errno == ESTALE || errno == EACCES)
+      throw file_error(path_, 0, "cannot be locked: " + safetensors::reason(errno), at);
   }
 
   /// Commits the checkpoint of `step`, whose other files are on their medium: its manifest is `text`, on the medium
@@ -104,7 +132,7 @@ class checkpoint_folder {
     const std::string final_name = folder + "/" + std::string(manifest_name);
     static_cast<void>(Files::remove(unfinished.c_str()));
     {
-      const auto out = safetensors::basic_file<Files>::create_new(unfinished, at);
+      const auto out = file::create_new(unfinished, at);
       if (!out.is_open()) throw file_error(unfinished, 0, "is in the way", at);
       out.write(0, std::as_bytes(std::span<const char>(text)), at);
       out.permit(0644, at);
@@ -116,32 +144,75 @@ class checkpoint_folder {
     safetensors::sync_folder<Files>(folder, at);
   }
 
-  /// Removes what is not committed, of steps before `end`, and says of which.
-  std::vector<std::uint64_t> sweep(std::uint64_t end = ~std::uint64_t{0}, where at = where::current()) const {
-    std::vector<std::uint64_t> out;
-    for (const std::uint64_t step : steps(at))
-      if (step < end && !exists(path_of(step) + "/" + std::string(manifest_name))) {
-        remove(step, at);
-        out.push_back(step);
-      }
+  /// Removes what is not committed, of steps before `end`.
+  checkpoint_contents sweep(std::uint64_t end = ~std::uint64_t{0}, where at = where::current()) const {
+    checkpoint_contents out = look(at);
+    for (const std::uint64_t step : out.unfinished)
+      if (step < end) remove(step, out, at);
     return out;
   }
 
   /// Removes the committed checkpoints but for the newest `count`; 0: none is removed.
-  void keep(std::size_t count, where at = where::current()) const {
-    const std::vector<std::uint64_t> all = committed(at);
-    for (std::size_t i = 0; count > 0 && i + count < all.size(); ++i) remove(all[i], at);
+  checkpoint_contents keep(std::size_t count, where at = where::current()) const {
+    if (count == 0) return {};
+    checkpoint_contents out = look(at);
+    std::size_t kept = 0;
+    for (std::size_t i = out.committed.size(); i-- > 0;)
+      if (is_folder(out.committed[i], out, at) && ++kept > count) remove(out.committed[i], out, at);
+    return out;
+  }
+
+  /// Removes files that a rank has written for the checkpoint in `folder`, which is given up.
+  static void discard(const std::string& folder, const std::vector<std::string>& names) {
+    const file in = file::attempt(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    if (!in.is_open()) return;
+    for (const std::string& each : names) static_cast<void>(Files::remove_in(in.descriptor(), each.c_str()));
   }
 
  private:
-  [[nodiscard]] static bool exists(const std::string& path) noexcept {
-    struct stat found = {};
-    return ::stat(path.c_str(), &found) == 0;
+  using file = safetensors::basic_file<Files>;
+  enum class kind { committed, unfinished, other, gone };
+  static constexpr const char* not_ours = "is no folder of a checkpoint, and is left as it is";
+
+  // A manifest that is a link to what is not there was committed once.
+  [[nodiscard]] kind kind_of(std::uint64_t step, where at) const {
+    const std::string folder = path_of(step), manifest = folder + "/" + std::string(manifest_name);
+    if (safetensors::facts_of<Files>(manifest, at)) return kind::committed;
+    if (link_facts_of(manifest, at)) throw file_error(manifest, 0, "is a link to what is not there", at);
+    const auto found = link_facts_of(folder, at);
+    if (!found) return kind::gone;
+    return S_ISDIR(found->st_mode) ? kind::unfinished : kind::other;
   }
+  [[nodiscard]] static std::optional<struct stat> link_facts_of(const std::string& path, where at) {
+    struct stat facts = {};
+    int asked = 0;
+    do {
+      asked = Files::ask_link(path.c_str(), facts);
+    } while (asked != 0 && errno == EINTR);
+    if (asked == 0) return facts;
+    if (is_absence(errno)) return std::nullopt;
+    throw file_error(path, 0, "cannot be examined: " + safetensors::reason(errno), at);
+  }
+  [[nodiscard]] bool is_folder(std::uint64_t step, checkpoint_contents& out, where at) const {
+    try {
+      const auto found = link_facts_of(path_of(step), at);
+      if (found && S_ISDIR(found->st_mode)) return true;
+      out.left.push_back(file_error(path_of(step), 0, "is a link, which is left with what is behind it", at));
+    } catch (const file_error& problem) {
+      out.left.push_back(problem);
+    }
+    return false;
+  }
+
   // "step-" and digits alone.
   [[nodiscard]] std::vector<std::uint64_t> steps(where at) const {
     std::vector<std::uint64_t> out;
-    for (const std::string& name : names_in(path_, at)) {
+    const file in = file::attempt(path_, O_RDONLY | O_DIRECTORY);
+    if (!in.is_open()) {
+      if (errno == ENOENT) return out;
+      refuse_list(errno, at);
+    }
+    for (const std::string& name : names_in(in, at)) {
       if (!name.starts_with("step-")) continue;
       std::uint64_t step = 0;
       const auto [end, wrong] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
@@ -151,45 +222,79 @@ class checkpoint_folder {
     std::sort(out.begin(), out.end());
     return out;
   }
-  [[nodiscard]] static std::vector<std::string> names_in(const std::string& folder, where at) {
+  [[noreturn]] void refuse_list(int number, where at) const {
+    throw file_error(path_, 0,
+                     "cannot be listed as a folder of checkpoints: " + safetensors::reason(number) +
+                         (number == ENOTDIR ? "; name a folder, or what is none yet" : ""),
+                     at);
+  }
+  [[nodiscard]] static std::vector<std::string> names_in(const file& folder, where at) {
     std::vector<std::string> out;
-    std::error_code wrong;
-    std::filesystem::directory_iterator entries(folder, wrong);
-    for (; !wrong && entries != std::filesystem::directory_iterator(); entries.increment(wrong))
-      out.push_back(entries->path().filename().string());
-    if (wrong && wrong != std::errc::no_such_file_or_directory)
-      throw file_error(folder, 0,
-                       "cannot be listed as a folder of checkpoints: " + wrong.message() +
-                           (wrong == std::errc::not_a_directory ? "; name a folder, or what is none yet" : ""),
-                       at);
-    return out;
+    alignas(dirent64) char entries[4096];
+    while (true) {
+      const ssize_t got = Files::list(folder.descriptor(), entries, sizeof entries);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw file_error(folder.path(), 0, "cannot be listed: " + safetensors::reason(errno), at);
+      if (got == 0) return out;
+      for (ssize_t next = 0; next < got;) {
+        const auto* const entry = reinterpret_cast<const dirent64*>(entries + next);
+        next += entry->d_reclen;
+        out.emplace_back(entry->d_name);
+      }
+    }
   }
   [[nodiscard]] static bool is_ours(std::string_view name) noexcept {
     return name == manifest_name || name == unfinished_manifest_name ||
            ((name.starts_with("parameters-") || name.starts_with("optimizer-")) && name.ends_with(".safetensors"));
   }
 
-  // Its manifest first, so that half of a checkpoint is never a committed one.
-  void remove(std::uint64_t step, where at) const {
-    const std::string folder = path_of(step);
-    const auto remove_file = [&](const std::string& name) {
-      const std::string path = folder + "/" + name;
-      if (Files::remove(path.c_str()) != 0 && errno != ENOENT)
-        throw file_error(path, 0, "cannot be removed: " + safetensors::reason(errno), at);
-    };
-    if (exists(folder + "/" + std::string(manifest_name))) {
-      remove_file(std::string(manifest_name));
-      safetensors::sync_folder<Files>(folder, at);
+  // With the folders that it lies in.
+  static void make(const std::string& path, where at) {
+    const auto attempt = [&] { return Files::make_folder(path.c_str(), 0777) == 0 ? 0 : errno; };
+    int wrong = attempt();
+    const std::size_t end = path.find_last_not_of('/');
+    const std::size_t slash = end == std::string::npos ? end : path.rfind('/', end);
+    if (wrong == ENOENT && slash != std::string::npos && slash > 0) {
+      make(path.substr(0, slash), at);
+      wrong = attempt();
     }
-    for (const std::string& name : names_in(folder, at))
-      if (is_ours(name)) remove_file(name);
+    if (wrong != 0 && wrong != EEXIST) throw file_error(path, 0, "cannot be made: " + safetensors::reason(wrong), at);
+  }
+
+  void remove(std::uint64_t step, checkpoint_contents& out, where at) const {
+    try {
+      remove(path_of(step), at);
+      out.removed.push_back(step);
+    } catch (const file_error& problem) {
+      out.left.push_back(problem);
+    }
+  }
+  // Its manifest first, and that brought to the medium, so that half of a checkpoint is never a committed one.
+  static void remove(const std::string& folder, where at) {
+    const file in(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, at);
+    const auto remove_file = [&](const std::string& name) {
+      return Files::remove_in(in.descriptor(), name.c_str()) == 0 ? 0 : errno;
+    };
+    const auto refuse = [&](const std::string& path, int number) {
+      throw file_error(path, 0, "cannot be removed, and is left: " + safetensors::reason(number), at);
+    };
+    const std::string manifest(manifest_name);
+    const int wrong = remove_file(manifest);
+    if (wrong == 0) in.sync(at);
+    if (wrong != 0 && wrong != ENOENT) refuse(folder + "/" + manifest, wrong);
+    std::optional<std::pair<std::string, int>> first;
+    for (const std::string& name : names_in(in, at))
+      if (is_ours(name))
+        if (const int failed = remove_file(name); failed != 0 && failed != ENOENT && !first)
+          first.emplace(name, failed);
+    if (first) refuse(folder + "/" + first->first, first->second);
     // Where somebody keeps other files in it, it stays.
     if (Files::remove_folder(folder.c_str()) != 0 && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST)
-      throw file_error(folder, 0, "cannot be removed: " + safetensors::reason(errno), at);
+      refuse(folder, errno);
   }
 
   std::string path_;
-  unique_fd lock_;
+  file lock_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -18,8 +18,11 @@
 
 #include "belay/comm/collective.hpp"
 #include "belay/comm/mesh.hpp"
+#include "belay/core/bounds.hpp"
+#include "belay/core/box.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stored_bytes.hpp"
@@ -30,6 +33,8 @@
 #include "belay/train/checkpoint/manifest_parser.hpp"
 #include "belay/train/safetensors/file_agreement.hpp"
 #include "belay/train/safetensors/layout.hpp"
+#include "belay/train/safetensors/stored_type.hpp"
+#include "belay/train/stage_names.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -38,8 +43,8 @@ class checkpoint_layout {
  public:
   checkpoint_layout() = default;
   /// Of what the ranks of `group`, a mesh of `shape`, have declared. A tensor that several pipeline stages list, as
-  /// they do with tied weights, is written by the first. Collective. Throws usage_error on all ranks where stages list
-  /// a tensor in two shapes.
+  /// they do with constants, is written by the first. Collective. Throws usage_error on all ranks where stages list
+  /// a tensor in two shapes, or its ranks do not write each element once.
   template <class Group>
   checkpoint_layout(const Group& group, const axes& shape, const declared_state& declared, where at) : shape_(shape) {
     const std::string own = manifest_text::of(declared.declarations());
@@ -49,7 +54,26 @@ class checkpoint_layout {
       add(rank, manifest_parser(text, source, at).parse_tensors(), at);
       if (rank == group.rank()) keep_own(rank, declared);
     }
+    expect_whole(at);
     lay_out_all(at);
+    keep_copies(group.rank(), declared);
+  }
+
+  /// Whether several stages list a tensor.
+  [[nodiscard]] bool has_copies() const noexcept { return !copies_.empty(); }
+  /// Of those tensors, sums over what this rank has of each, as each stage has it: over all ranks, what
+  /// `expect_equal_copies` compares. `memory` and `staging` are for reading. Throws tier_file_error.
+  [[nodiscard]] std::vector<std::uint64_t> sums_of_copies(std::span<std::byte> memory, file_staging& staging,
+                                                          where at) const {
+    std::vector<std::uint64_t> out(sums_);
+    for (const own_copy& each : own_copies_) out[each.sum] += sum_of(each.of, memory, staging, at);
+    return out;
+  }
+  /// Throws usage_error where stages have different values of a tensor.
+  void expect_equal_copies(std::span<const std::uint64_t> sums, where at) const {
+    for (const copied& each : copies_)
+      expect_one_value(shape_, tensors_[each.tensor].name, each.stages, sums.subspan(each.first, each.stages.size()),
+                       at);
   }
 
   /// What this rank writes into `folder` for a checkpoint. Valid until the next call.
@@ -136,7 +160,9 @@ class checkpoint_layout {
   void add(int rank, std::vector<manifest_tensor> declared, where at) {
     const int stage = coordinate_of(shape_, rank).pipeline;
     for (manifest_tensor& each : declared) {
-      const auto [found, is_new] = number_of_.emplace(each.name, place{tensors_.size(), stage});
+      const auto [found, is_new] = number_of_.emplace(each.name, place{tensors_.size(), stage, {}});
+      std::vector<int>& stages = found->second.stages;
+      if (std::find(stages.begin(), stages.end(), stage) == stages.end()) stages.push_back(stage);
       if (is_new) tensors_.push_back({each.name, each.shape, {}});
       manifest_tensor& tensor = tensors_[found->second.tensor];
       if (tensor.shape != each.shape)
@@ -200,14 +226,88 @@ class checkpoint_layout {
 
   struct place {
     std::size_t tensor;
-    int stage;  // of the pipeline, that writes it
+    int stage;                // of the pipeline, that writes it
+    std::vector<int> stages;  // that list it
   };
+  struct copied {
+    std::size_t tensor;
+    std::vector<int> stages;
+    std::size_t first;  // of its sums, one a stage
+  };
+  struct own_copy {
+    declared_piece of;
+    std::size_t sum;
+  };
+
+  // What is not there once cannot be read back.
+  void expect_whole(where at) const {
+    for (const manifest_tensor& tensor : tensors_) {
+      std::uint64_t elements = 1;
+      for (const std::uint64_t extent : tensor.shape) elements *= extent;
+      std::map<std::string_view, std::uint64_t> written;
+      for (const manifest_piece& each : tensor.pieces) written[each.part] += each.count;
+      for (const auto& [part, count] : written)
+        if (count != elements)
+          throw usage_error("of tensor " + printable(tensor.name) + ", part " + printable(std::string(part)) +
+                                ", ranks write " + std::to_string(count) + " elements, it has " +
+                                std::to_string(elements) +
+                                ": what several ranks or stores call by one name is one tensor; give others names of "
+                                "their own",
+                            at);
+    }
+  }
+  void keep_copies(int rank, const declared_state& declared) {
+    std::size_t sums = 0;
+    for (const auto& [name, where_it_is] : number_of_) {
+      if (where_it_is.stages.size() == 1) continue;
+      copies_.push_back({where_it_is.tensor, where_it_is.stages, sums});
+      sums += where_it_is.stages.size();
+    }
+    sums_.resize(sums);
+    const int stage = coordinate_of(shape_, rank).pipeline;
+    for (const copied& each : copies_) {
+      const auto mine = std::find(each.stages.begin(), each.stages.end(), stage) - each.stages.begin();
+      for (const declared_piece& piece : declared.pieces())
+        if (piece.tensor == tensors_[each.tensor].name)
+          own_copies_.push_back({piece, each.first + static_cast<std::size_t>(mine)});
+    }
+  }
+  [[nodiscard]] static std::uint64_t sum_of(const declared_piece& piece, std::span<std::byte> memory,
+                                            file_staging& staging, where at) {
+    const std::size_t element = safetensors::bits(piece.piece.type) / 8;
+    const std::size_t at_once = memory.size() / element;
+    const std::uint64_t kind =
+        content_hash().add_text(piece.piece.part).add(static_cast<std::uint64_t>(piece.piece.type)).value();
+    const box_runs runs(piece.shape, piece.piece.box);
+    std::uint64_t out = 0;
+    for (std::uint64_t done = 0; done < piece.piece.count; done += at_once) {
+      const auto count = static_cast<std::size_t>(lesser_of<std::uint64_t>(at_once, piece.piece.count - done));
+      std::byte* next = memory.data();
+      each_stored_part(piece.segments, static_cast<std::size_t>(done) * element, count * element,
+                       [&](const stored_bytes& part) {
+                         staging.copy(part, next, at);
+                         next += part.size();
+                       });
+      const std::uint64_t first = piece.piece.first + done;
+      runs.each_common(first, first + count, 0, largest_value<std::size_t>,
+                       [&](std::uint64_t global, std::uint64_t in_box, std::uint64_t length) {
+                         out += sum_of_elements(kind, global,
+                                                memory.subspan(static_cast<std::size_t>(in_box - first) * element,
+                                                               static_cast<std::size_t>(length) * element),
+                                                element);
+                       });
+    }
+    return out;
+  }
 
   axes shape_;
   std::vector<manifest_tensor> tensors_;
   std::map<std::string, place, std::less<>> number_of_;
   std::vector<file> files_;  // in the order of ranks
   std::vector<own_file> own_;
+  std::vector<copied> copies_;  // what several stages list
+  std::vector<own_copy> own_copies_;
+  std::vector<std::uint64_t> sums_;  // none yet: one for each stage of each of them
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -223,6 +223,10 @@ class checkpoint_writer {
   void write_all() {
     if (Files::make_folder(folder_.c_str(), 0755) != 0 && errno != EEXIST)
       throw file_error(folder_, 0, "cannot be made: " + safetensors::reason(errno), at_);
+    struct stat found = {};
+    if (Files::ask_link(folder_.c_str(), found) != 0)
+      throw file_error(folder_, 0, "cannot be examined: " + safetensors::reason(errno), at_);
+    if (!S_ISDIR(found.st_mode)) throw file_error(folder_, 0, "is in the way, and is no folder", at_);
     for (const file_to_write& each : files_.all()) {
       safetensors::basic_file<Files> out = make(each.path);
       out.reserve(each.bytes, at_);

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -24,6 +25,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/missing_folder.hpp"
 #include "belay/core/policies.hpp"
+#include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -39,11 +41,17 @@ class basic_file {
   basic_file() = default;
 
   /// Opens an existing `path` as open(2) does; `flags` gets O_CLOEXEC. Throws file_error.
-  basic_file(std::string path, int flags, where at) : path_(std::move(path)) {
-    do {
-      descriptor_ = Files::open(path_.c_str(), flags | O_CLOEXEC, mode_t{});
-    } while (descriptor_ < 0 && errno == EINTR);
+  basic_file(std::string path, int flags, where at) : basic_file(attempt(std::move(path), flags)) {
     if (descriptor_ < 0) throw file_error(path_, 0, "cannot be opened: " + reason(errno), at);
+  }
+  /// The same, where an error leaves it closed, with errno.
+  [[nodiscard]] static basic_file attempt(std::string path, int flags) {
+    basic_file result;
+    result.path_ = std::move(path);
+    do {
+      result.descriptor_ = Files::open(result.path_.c_str(), flags | O_CLOEXEC, mode_t{});
+    } while (result.descriptor_ < 0 && errno == EINTR);
+    return result;
   }
 
   /// Creates `path` for writing (mode 0600). The result is not open where that name exists already.
@@ -76,11 +84,13 @@ class basic_file {
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
 
   /// Size in bytes. A file_error for a folder, a pipe, or anything else that is no regular file.
   [[nodiscard]] std::uint64_t size(where at) const {
-    struct stat facts {};
-    if (::fstat(descriptor_, &facts) != 0) throw file_error(path_, 0, "cannot be examined: " + reason(errno), at);
+    struct stat facts{};
+    if (Files::ask_open(descriptor_, facts) != 0)
+      throw file_error(path_, 0, "cannot be examined: " + reason(errno), at);
     if (!S_ISREG(facts.st_mode)) throw file_error(path_, 0, "is not a regular file", at);
     return static_cast<std::uint64_t>(facts.st_size);
   }
@@ -129,10 +139,10 @@ class basic_file {
   /// need then, or 0 where the file system has none of these. `go_buffered`: through it again.
   [[nodiscard]] std::size_t go_direct() const noexcept {
     const std::size_t alignment = direct_alignment_of(descriptor_).value_or(4096);
-    return alignment != 0 && make_direct(descriptor_) == 0 ? alignment : 0;
+    return alignment != 0 && Files::make_direct(descriptor_) == 0 ? alignment : 0;
   }
   void go_buffered(where at) const {
-    if (make_buffered(descriptor_) != 0)
+    if (Files::make_buffered(descriptor_) != 0)
       throw file_error(path_, 0, "cannot be written through the page cache: " + reason(errno), at);
   }
 
@@ -142,8 +152,8 @@ class basic_file {
     const off_t size = position(bytes, at);
     int number = 0;
     do {
-      number = ::fallocate(descriptor_, 0, 0, size) == 0 ? 0 : errno;
-      if (number == EOPNOTSUPP || number == ENOSYS) number = ::ftruncate(descriptor_, size) == 0 ? 0 : errno;
+      number = Files::reserve(descriptor_, size) == 0 ? 0 : errno;
+      if (number == EOPNOTSUPP || number == ENOSYS) number = Files::resize(descriptor_, size) == 0 ? 0 : errno;
     } while (number == EINTR);
     if (number != 0)
       throw file_error(path_, 0, "cannot be given " + std::to_string(bytes) + " bytes: " + reason(number), at);
@@ -151,7 +161,7 @@ class basic_file {
 
   /// Sets the permission bits.
   void permit(unsigned mode, where at) const {
-    if (::fchmod(descriptor_, static_cast<mode_t>(mode)) != 0) {
+    if (Files::permit(descriptor_, static_cast<mode_t>(mode)) != 0) {
       throw file_error(path_, 0, "cannot set its permissions: " + reason(errno), at);
     }
   }
@@ -186,6 +196,20 @@ class basic_file {
 };
 
 using file = basic_file<posix_files>;
+
+/// What is at `path`, behind links; nothing where there is nothing of that name. Throws file_error where the system
+/// cannot say.
+template <files_policy Files = posix_files>
+[[nodiscard]] std::optional<struct stat> facts_of(const std::string& path, where at) {
+  struct stat facts = {};
+  int asked = 0;
+  do {
+    asked = Files::ask(path.c_str(), facts);
+  } while (asked != 0 && errno == EINTR);
+  if (asked == 0) return facts;
+  if (is_absence(errno)) return std::nullopt;
+  throw file_error(path, 0, "cannot be examined: " + reason(errno), at);
+}
 
 /// The folder that holds `path`.
 [[nodiscard]] inline std::string folder_of(const std::string& path) {

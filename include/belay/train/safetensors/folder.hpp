@@ -80,14 +80,12 @@ inline constexpr std::uint64_t largest_index = std::uint64_t{1} << 26;
   return out;
 }
 
-/// The index by which a folder is read: its path, or nothing where `path` is a file or has model.safetensors.
-[[nodiscard]] inline std::string index_of(const std::string& path) {
-  const auto exists = [](const std::string& name) {
-    struct stat found = {};
-    return ::stat(name.c_str(), &found) == 0;
-  };
+/// The index by which a folder is read: its path, or nothing where `path` is a file or has model.safetensors. Throws
+/// file_error where the system cannot say which is there.
+template <files_policy Files = posix_files>
+[[nodiscard]] std::string index_of(const std::string& path, where at = where::current()) {
   const std::string index = path + "/model.safetensors.index.json";
-  return exists(index) && !exists(path + "/model.safetensors") ? index : "";
+  return facts_of<Files>(index, at) && !facts_of<Files>(path + "/model.safetensors", at) ? index : "";
 }
 
 /// Reads an index. Errors are file_error, as of `parse_index`.
@@ -152,9 +150,9 @@ class basic_folder {
 
   void open(std::span<const std::string> needed, extent which, where at) {
     while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
-    if (const std::string index = index_of(path_); !index.empty()) return open_index(index, needed, which, at);
-    struct stat found = {};
-    if (::stat(path_.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) path_ += "/model.safetensors";
+    if (const std::string index = index_of<Files>(path_, at); !index.empty())
+      return open_index(index, needed, which, at);
+    if (const auto found = facts_of<Files>(path_, at); found && S_ISDIR(found->st_mode)) path_ += "/model.safetensors";
     add(path_, at);
     sort(at);
     for (const std::string& name : needed) static_cast<void>(file_with(name, at));

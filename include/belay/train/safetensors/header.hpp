@@ -123,7 +123,7 @@ class header_parser {
     if (name == "__metadata__") {
       if (has_metadata_) scan_.fail(at, "__metadata__ appears twice");
       has_metadata_ = true;
-      read_metadata();
+      if (!scan_.take_null()) read_metadata();  // the reference implementation writes null where there is none
       return;
     }
     if (name.find('\0') != std::string::npos) scan_.fail(at, "a tensor's name holds a NUL");

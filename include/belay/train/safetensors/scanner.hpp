@@ -54,6 +54,14 @@ class header_scanner {
     fail(cursor_, std::string("expected ") + wanted);
   }
 
+  /// Whether a null came next, which is taken.
+  [[nodiscard]] bool take_null() {
+    constexpr std::string_view null = "null";
+    if (text_.substr(next(), null.size()) != null) return false;
+    cursor_ += null.size();
+    return true;
+  }
+
   /// Throws where anything but space follows.
   void finish() {
     next();

@@ -37,12 +37,14 @@ namespace belay::inline BELAY_ABI {
          named.st_ino == opened.st_ino;
 }
 
-/// Calls `visit(name)` for every entry, as long as it says true. Calls only what a signal handler may.
+/// Calls `visit(name)` for every entry, as long as it says true: whether it did of all, and all could be listed. Calls
+/// only what a signal handler may.
 template <class Visit>
 bool each_entry(int folder, Visit visit) {
   alignas(dirent64) char entries[4096];
   ::lseek(folder, 0, SEEK_SET);
-  for (ssize_t got = 0; (got = ::getdents64(folder, entries, sizeof entries)) > 0;) {
+  ssize_t got = 0;
+  while ((got = ::getdents64(folder, entries, sizeof entries)) > 0) {
     for (ssize_t at = 0; at < got;) {
       const auto* const entry = reinterpret_cast<const dirent64*>(entries + at);
       at += entry->d_reclen;
@@ -50,7 +52,7 @@ bool each_entry(int folder, Visit visit) {
       if (!visit(entry->d_name)) return false;
     }
   }
-  return true;
+  return got == 0;
 }
 
 /// Removes a folder of files. Calls only what a signal handler may.

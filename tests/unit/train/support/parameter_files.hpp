@@ -47,8 +47,7 @@ struct network {
   belay::parameter<float> dense{{"a.dense", {7, 7}, belay::initial::normal(1)}};
   belay::parameter<float, stack> expert;
   belay::parameter<float, belay::replicate, belay::frozen> base{{"b.base", {11, 3}, belay::initial::normal(1)}};
-  belay::parameter<float, belay::replicate> tied{
-      {"b.tied", {3, 5, 2}, belay::initial::normal(1), belay::weight_decay::yes, 2}};
+  belay::parameter<float, belay::replicate, belay::frozen> shared{{"b.shared", {3, 5, 2}, belay::initial::normal(1)}};
   belay::parameter<float> one{{"b.one", {1}, belay::initial::normal(1)}};
   belay::parameter<float> none{{"b.none", {0, 4}}};
 
@@ -61,8 +60,8 @@ struct network {
                                 static_cast<std::size_t>(int(mesh.coordinate().expert)))) {}
 
   void for_each_parameter(auto&& visit) {
-    if (first_stage) visit(dense), visit(expert), visit(tied);
-    if (last_stage && !first_stage) visit(tied);  // each stage has a copy
+    if (first_stage) visit(dense), visit(expert), visit(shared);
+    if (last_stage && !first_stage) visit(shared);  // each stage has a copy
     if (last_stage) visit(base), visit(one), visit(none);
   }
 };

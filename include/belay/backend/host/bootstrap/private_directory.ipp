@@ -85,7 +85,8 @@ BELAY_DECL bool file_owner::runs() const noexcept {
   return pid_namespace == own_pid_namespace() && still_runs(static_cast<pid_t>(pid), start_time);
 }
 BELAY_DECL bool file_owner::gone() const noexcept {
-  return pid_namespace == own_pid_namespace() && !still_runs(static_cast<pid_t>(pid), start_time);
+  // A namespace that the system would not tell is 0, and may be any.
+  return pid_namespace != 0 && pid_namespace == own_pid_namespace() && !still_runs(static_cast<pid_t>(pid), start_time);
 }
 
 // Throws file_error where a file is not of `kind` (S_IFREG, S_IFDIR), of this user, and of exactly this mode.

@@ -30,7 +30,7 @@ BELAY_DECL std::string exit_status::text() const {
 
 BELAY_DECL bool still_runs(pid_t pid, std::uint64_t start_time) noexcept {
   const auto seen = read_process_status(pid);
-  if (!seen) return is_shortage(errno);
+  if (!seen) return !says_gone(errno);
   if (seen->start_time != start_time) return false;
   // State Z alone is no proof: it is also the state of a process whose first thread ended before the others.
   const unique_fd file(open_pidfd(pid));

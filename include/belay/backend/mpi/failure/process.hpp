@@ -36,7 +36,7 @@ struct process {
     fnv1a hash;
     const std::size_t length = read_file("/proc/sys/kernel/random/boot_id", text, sizeof text);
     hash.add_text({text, length});
-    struct stat space {};
+    struct stat space{};
     if (::stat("/proc/self/ns/pid", &space) == 0) hash.add(space.st_ino);
     out.machine = length == 0 ? 0 : hash.value();
     out.start = start_time_of_process(static_cast<pid_t>(out.number));
@@ -55,7 +55,7 @@ struct process {
   [[nodiscard]] process_state state_seen_from(const process& here) const noexcept {
     if (machine == 0 || machine != here.machine) return process_state::unknown;
     const auto seen = read_process_status(static_cast<pid_t>(number));
-    if (!seen) return is_shortage(errno) ? process_state::running : process_state::gone;
+    if (!seen) return says_gone(errno) ? process_state::gone : process_state::running;
     return seen->start_time == start ? seen->state() : process_state::gone;
   }
 
