@@ -98,6 +98,7 @@ class run {
     for (const auto& one : of_steps_)
       see(one->leases.where_it_is(), std::string_view(one->purpose), one->leases.offsets().live_bytes());
     see(tier::device, std::string_view("activations"), engine_->activations().offsets().live_bytes());
+    if (planned_.owed) see(tier::device, std::string_view("owed activations"), engine_->owed().live_bytes());
     std::size_t windows = 0;
     for (const auto& one : windows_) windows += one->heap->live_bytes();
     see(tier::device, std::string_view("expert windows"), windows);
@@ -330,7 +331,11 @@ class run {
       out.plan.add({leases.where_it_is(), purpose, peak, greater_of(peak, out.memory.of_steps.back()), of_file});
       of_tier -= peak;
     }
+    const std::size_t owed = lesser_of(rest, engine_->owed().peak_bytes());
+    rest -= owed;
     out.plan.add(tier::device, "activations", rest, out.memory.activations);
+    out.memory.owed = owed > 0;
+    if (out.memory.owed) out.plan.add(tier::device, "owed activations", owed);
     out.memory.gathers = gathers_;
     for (const auto& each : returns_) out.memory.returns.push_back(each->found);
     if (!windows_.empty()) out.plan.add(tier::device, "expert windows", window_peak, window_extent);
