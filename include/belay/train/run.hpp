@@ -119,12 +119,18 @@ class run {
   }
 
   /// The same where ranks have shares of different sizes: `elements_of(rank)` elements for each rank of the world. A
-  /// rehearsal computes the plans of other ranks with it.
+  /// rehearsal computes the plans of other ranks with it. What is leased so after a step, the next steps have beside
+  /// all that the first had.
   template <class T, std::invocable<int> ElementsOf>
   [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
                                          where at = where::current()) {
-    if constexpr (rehearsing()) leased_.add_shares(ranks_, [&](int rank) { return elements_of(rank) * sizeof(T); });
-    return lease<T>(where_it_is, elements_of(number_), purpose, at);
+    const std::size_t elements = elements_of(number_);
+    if constexpr (rehearsing()) {
+      leased_.add_shares(ranks_, [&](int rank) { return elements_of(rank) * sizeof(T); });
+      if (engine_->step_number() > 0)
+        meters_[where_it_is].expect_peak(meters_[where_it_is].peak_bytes() + leased_size(elements * sizeof(T)));
+    }
+    return lease<T>(where_it_is, elements, purpose, at);
   }
 
   /// The same in memory that the ranks of `group` reach by address, where they are `directly_addressable`: `ranks` then
