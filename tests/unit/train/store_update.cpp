@@ -267,8 +267,11 @@ TEST_CASE("a token is good for one update, of its store, and gradients that nobo
       auto outcome = std::move(step).commit(mesh, belay::samples{1});
       CHECK(belay::committed(outcome) != nullptr);
     }
-    CHECK_THROWS_WITH_AS((belay::step{run.engine(), store}), doctest::Contains("neither applied nor discarded"),
-                         belay::usage_error);
+    const auto next = [&] {
+      belay::step step{run.engine(), store};
+      step.cut_off();
+    };
+    CHECK_THROWS_WITH_AS(next(), doctest::Contains("neither applied nor discarded"), belay::usage_error);
   };
   belay::launch(belay::host::world{1}, body);
 }
