@@ -95,7 +95,7 @@ struct result {
 
 /// Who updates: AdamW, or a kernel of the trainer's own through `store.update`.
 enum class updated { by_adamw, by_own_kernel };
-struct descent {
+struct own_descent {
   float* value;
   const float* gradient;
   float rate;
@@ -166,7 +166,7 @@ auto trained(result& out, const settings& how) {
                                           std::span<const float> gradients, std::size_t) {
           const auto copy = belay::scratch<float>(frame, {values.size()});
           frame.each(values.size(), belay::kernel::copy<float>{gradients.data(), copy.data()});
-          frame.each(values.size(), descent{values.data(), copy.data(), rate});
+          frame.each(values.size(), own_descent{values.data(), copy.data(), rate});
         });
       static_cast<void>(saved.after(number));
       if (how.between_steps == belay::tier::device) continue;
