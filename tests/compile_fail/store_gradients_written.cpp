@@ -1,4 +1,4 @@
-// expect: assignment of read-only|read-only variable is not assignable
+// expect: assignment of read-only|read-only variable is not assignable|cannot assign to variable
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // An optimizer of one's own over `gradients()` would let replicas part: the values are gathered by `store.update`.
 #include "support/store.hpp"
