@@ -14,6 +14,7 @@
 #include "belay/step/observed.hpp"         // IWYU pragma: export
 #include "belay/step/offloads.hpp"         // IWYU pragma: export
 #include "belay/step/owed.hpp"             // IWYU pragma: export
+#include "belay/step/owed_store.hpp"       // IWYU pragma: export
 #include "belay/step/participant.hpp"      // IWYU pragma: export
 #include "belay/step/phase.hpp"            // IWYU pragma: export
 #include "belay/step/recompute.hpp"        // IWYU pragma: export

@@ -73,10 +73,9 @@ auto body(seen& out, slip what) {
       auto* const ok = belay::committed(outcome);
       if (ok == nullptr) continue;
       run.report(*ok, [&](const belay::step_summary& end) { out.losses.push_back(end.mean_loss()); });
-      auto part = std::move(*ok).only_part();
-      for (const auto& range : part.owned()) run.engine().kit().each(range.count, descent{range.value, range.gradient});
-      part.discard();  // they are used up
-      store.buckets().finish_gathers_in(run.engine().kit().stream());
+      store.update(std::move(*ok),
+                   [](auto& frame, const std::string&, std::span<float> values, std::span<const float> gradients,
+                      std::size_t) { frame.each(values.size(), descent{values.data(), gradients.data()}); });
     }
   };
 }

@@ -70,6 +70,10 @@ class tier_meter {
   }
   void remove(std::size_t bytes) noexcept { live_ -= bytes; }
   void count_allocation() noexcept { ++allocations_; }
+  /// There will be as many.
+  void expect_peak(std::size_t bytes) noexcept {
+    if (bytes > peak_) peak_ = bytes;
+  }
   /// The peak restarts from what is live now.
   void restart_peak() noexcept { peak_ = live_; }
 

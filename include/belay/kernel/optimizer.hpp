@@ -173,4 +173,19 @@ struct adamw_of_master {
   }
 };
 
+/// What `adamw_of_master` takes as the master copy, for an update of one's own: the copy, or the value where that is
+/// not the copy rounded.
+template <real T, stored_real Value>
+struct take_master {
+  /// The copy, and the rounded value.
+  T* master;
+  const Value* value;
+
+  /// Of one element.
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    const Value before = value[i];
+    if (!(before == static_cast<Value>(master[i]))) master[i] = widened(before);
+  }
+};
+
 }  // namespace belay::inline BELAY_ABI::kernel

@@ -137,6 +137,14 @@ class gradient_buckets : public bound_buckets<T, Group> {
       this->zero_in_memory(this->gradient_of(parameter), where::current());
     }
   }
+  /// A hash of what the gradient of a parameter holds, in checked builds; 0 where it is not known.
+  [[nodiscard]] std::uint64_t content_of(std::size_t parameter) const noexcept {
+    if constexpr (sealed) {
+      const std::span<const gradient_type> gradient = this->gradient_of(parameter);
+      if (gradient.data() != nullptr && !gradient.empty()) return gradient_checksums::hash_of(gradient) | 1U;
+    }
+    return 0;
+  }
   /// For `frame.add_to`: when the compute stream has waited for the first, the second gives the parameter's bucket
   /// memory for its gradients.
   [[nodiscard]] stream_event before_memory() const noexcept { return shares_.before_open(); }
@@ -253,7 +261,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   }
   /// The same where peers call `finish(local_targets, batch_ranks)`, whose sum needs every rank: this one adds 0 to it.
   template <class BatchRanks>
-  requires can_all_reduce<BatchRanks, std::uint64_t>
+    requires can_all_reduce<BatchRanks, std::uint64_t>
   void abandon(const BatchRanks& batch_ranks, where at = where::current()) {
     if (stage_ != phase::reducing) return;
     reduce_what_there_is(at);

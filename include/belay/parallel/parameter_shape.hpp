@@ -5,9 +5,11 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <initializer_list>
 #include <span>
+#include <type_traits>
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
@@ -15,6 +17,16 @@
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+class parameter_shape;
+
+/// A range of integers that is no shape yet.
+template <class Range>
+concept lists_extents = !std::same_as<Range, parameter_shape> && requires(const Range& range) {
+  { range.begin() != range.end() } -> std::convertible_to<bool>;
+  requires std::integral<std::remove_cvref_t<decltype(*range.begin())>>;
+  requires sizeof(*range.begin()) > 1;  // no text
+};
 
 /// Extents of up to four dimensions, row-major.
 class parameter_shape {
@@ -25,6 +37,17 @@ class parameter_shape {
   constexpr parameter_shape(std::initializer_list<std::size_t> extents) {
     if (extents.size() > max_rank) throw usage_error("a parameter has at most 4 dimensions", where{});
     for (std::size_t extent : extents) extents_[rank_++] = extent;
+  }
+
+  /// Those of a range, such as the vector in which another library has them. Throws usage_error for more than four, or
+  /// one that is negative.
+  template <lists_extents Range>
+  constexpr parameter_shape(const Range& extents, where at = where::current()) {
+    for (const auto extent : extents) {
+      if (rank_ == max_rank) throw usage_error("a parameter has at most 4 dimensions", at);
+      if (extent < decltype(extent){}) throw usage_error("an extent of a parameter is negative", at);
+      extents_[rank_++] = static_cast<std::size_t>(extent);
+    }
   }
 
   [[nodiscard]] constexpr std::size_t rank() const noexcept { return rank_; }

@@ -126,7 +126,8 @@ class committed_gradients {
     constexpr std::size_t place = only_place();
     return std::move(std::get<place>(parts_));
   }
-  /// The ranges of reduced gradients that this rank owns, for an optimizer of one's own.
+  /// The ranges of reduced gradients that this rank owns, to look at. An optimizer of one's own changes the values in
+  /// `store.update(std::move(*ok), f)`, which gathers them on the ranks that replicate them.
   [[nodiscard]] auto gradients() const noexcept {
     constexpr std::size_t place = only_place();
     return std::get<place>(parts_).owned();

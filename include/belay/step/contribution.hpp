@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <utility>
 
 #include "belay/core/config.hpp"
@@ -39,6 +40,11 @@ class contribution_target {
 
   /// A trainer's own function will add to the memory: zeroes it where nothing has written it.
   virtual void begin_adding() {}
+  /// A hash of what the memory holds, to find a function that adds nothing; 0 where that is not known, as in a release
+  /// build or on a device.
+  [[nodiscard]] virtual std::uint64_t content() const { return 0; }
+  /// The parameter's name, for messages.
+  [[nodiscard]] virtual std::string_view parameter_name() const noexcept { return {}; }
   /// A backward of `micro_batch` has queued what it adds, which is there when `added` is reached. May throw
   /// usage_error.
   virtual void contribute(std::size_t micro_batch, const stream_event& added, where at) = 0;

@@ -32,6 +32,7 @@
 #include "belay/device/tier.hpp"
 #include "belay/step/call_spans.hpp"
 #include "belay/step/commit.hpp"
+#include "belay/step/owed_bytes.hpp"
 #include "belay/step/phase.hpp"
 #include "belay/step/rehearsal_watch.hpp"
 
@@ -89,6 +90,7 @@ class engine {
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
         ledger_(max_obligations),
+        owed_(meter),
         findings_(arena_.memory()) {
     adopt(arena_);
   }
@@ -100,6 +102,7 @@ class engine {
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
         ledger_(max_obligations),
+        owed_(meter),
         findings_(arena_.memory()),
         kit_(streams, rank),
         streams_(streams),
@@ -116,6 +119,7 @@ class engine {
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
         ledger_(max_obligations),
+        owed_(meter),
         findings_(arena_.memory()),
         kit_(std::move(kit)),
         poisons_(left == freed_memory::poisoned) {
@@ -127,6 +131,9 @@ class engine {
   [[nodiscard]] const arena<Memory>& activations() const noexcept { return arena_; }
   [[nodiscard]] belay::ledger& obligations() noexcept { return ledger_; }
   [[nodiscard]] const belay::ledger& obligations() const noexcept { return ledger_; }
+  /// Bytes of a trainer's own memory that owed backwards keep.
+  [[nodiscard]] owed_bytes& owed() noexcept { return owed_; }
+  [[nodiscard]] const owed_bytes& owed() const noexcept { return owed_; }
   [[nodiscard]] Kit& kit() noexcept { return kit_; }
   [[nodiscard]] const Kit& kit() const noexcept { return kit_; }
   /// The kit's stream.
@@ -292,6 +299,7 @@ class engine {
     cancel_queued();
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
     if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
+    owed_.clear();
     watch_.end();
     in_step_ = false;
     ++epoch_;
@@ -369,6 +377,7 @@ class engine {
   std::size_t max_leases_;
   arena<Memory> arena_;
   belay::ledger ledger_;
+  owed_bytes owed_;
   belay::findings<Memory> findings_;  // before the streams, which write it
   Kit kit_;
   stream_settings streams_;  // of `copies_`, with `rank_`

@@ -6,14 +6,18 @@
 // it and by the commit.
 //
 //   auto owed = belay::owe(scope, {"attention", layer}, {qkv, projection});  // beside the forward
-//   attention_backward(...);                                                 // adds to both gradients
-//   std::move(owed).discharge();
+//   std::move(owed).backward([&] { attention_backward(...); });              // adds to both gradients
+//
+// Where the two stand in one place, `std::move(owed).discharge()` behind the backward says the same.
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "belay/core/config.hpp"
@@ -24,6 +28,7 @@
 #include "belay/core/where.hpp"
 #include "belay/step/contribution.hpp"
 #include "belay/step/frame.hpp"
+#include "belay/step/owed_bytes.hpp"
 #include "belay/step/step.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -41,6 +46,7 @@ class owed_parameter {
  public:
   /// Where the backward will contribute. Throws usage_error where the parameter has no memory.
   template <class Parameter>
+    requires(!std::is_same_v<std::remove_const_t<Parameter>, owed_parameter>)  // a copy is one
   owed_parameter(Parameter& parameter, where at = where::current()) {
     static_assert(contributes<Parameter>,
                   "belay: a backward is owed of trainable parameters: a frozen one has no gradient, and is not named");
@@ -64,14 +70,20 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
   static constexpr std::size_t max_parameters = 16;
 
   /// Opens the obligation. Use `belay::owe`.
-  BELAY_OPENS owed(ledger & obligations, const invocation& call, std::size_t bytes,
+  BELAY_OPENS owed(ledger& obligations, owed_bytes& kept, const invocation& call, std::size_t bytes,
                    std::span<const owed_parameter> parameters)
-      : obligations_(&obligations), call_(call), count_(parameters.size()) {
+      : obligations_(&obligations), kept_(&kept), call_(call), bytes_(bytes), count_(parameters.size()) {
+    if (count_ > max_parameters)
+      throw usage_error("one owed backward names " + std::to_string(count_) +
+                            " parameters, 16 at most: owe one for each function of the layer",
+                        call.at);
     for (std::size_t i = 0; i < count_; ++i) {
       targets_[i] = &parameters[i].target();
       targets_[i]->begin_adding();
+      if constexpr (checked(check_level::local)) before_[i] = targets_[i]->content();
     }
     obligation_ = call.open(obligations, obligation_kind::owed_backward, bytes, {}, call.at);
+    kept.open(bytes);
   }
 
   owed& operator=(owed&&) = delete;  // it would lose the obligation of the left side
@@ -81,24 +93,36 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
   /// An obligation that was not discharged stays in the ledger.
   BELAY_IF_DISCHARGED ~owed() {}  // not defaulted: the analysis looks at calls of a destructor
 
+  /// Runs `f()`, the function's backward, which adds to the gradients of the parameters, and discharges: also where it
+  /// adds nothing, or zeros. What `f` throws leaves the obligation open. Errors as those of `discharge`; of one that
+  /// owes nothing any more `f` does not run.
+  template <std::invocable F>
+  BELAY_DISCHARGES void backward(F&& f, where at = where::current()) && {
+    if (owes()) {
+      static_cast<void>(std::forward<F>(f)());
+      contribute(at);
+    }
+    settle(at);
+  }
+
   /// The backward has run: each of the parameters has its part of this micro-batch, and a bucket that is complete is
   /// reduced from here on. A second call is a usage_error in checked builds; in release builds it contributes nothing,
   /// and the step refuses to commit. A parameter that has contributed this micro-batch before is a usage_error, or the
-  /// same refusal.
-  BELAY_DISCHARGES void discharge(where at = where::current())&& {
+  /// same refusal. Checked builds throw usage_error where no gradient of the parameters, in memory that the host
+  /// addresses, has another bit than when the backward was owed: it did not run, or runs later.
+  BELAY_DISCHARGES void discharge(where at = where::current()) && {
     if (owes()) {
-      contribution_list contributions;
-      for (std::size_t i = 0; i < count_; ++i) contributions.add(*targets_[i]);
-      contributions.contribute(call_.micro_batch, {}, at);  // the host's function has run
+      if constexpr (checked(check_level::local)) expect_added(at);
+      contribute(at);
     }
     settle(at);
   }
 
   /// Ends the obligation without a backward; `why` is for the reader of the code. The parameters contribute nothing.
-  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current())&& { settle(at); }
+  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current()) && { settle(at); }
 
   /// Returns a named handle from a function: `return std::move(owed).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS owed hand_over()&& { return owed{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS owed hand_over() && { return owed{std::move(*this)}; }
 
   /// What it is owed for.
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
@@ -108,27 +132,65 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
   friend class handle_store;
 
   // Private, so that a named handle goes nowhere but through `hand_over`.
-  BELAY_OPENS owed(owed && other) noexcept
+  BELAY_OPENS owed(owed&& other) noexcept
       : obligations_(other.obligations_),
+        kept_(other.kept_),
         call_(other.call_),
         obligation_(std::exchange(other.obligation_, {})),
         targets_(other.targets_),
+        before_(other.before_),
+        bytes_(other.bytes_),
         count_(other.count_) {}
 
   [[nodiscard]] bool owes() const noexcept { return obligations_->is_open(obligation_); }
-  void settle(where at) { obligations_->close(std::exchange(obligation_, {}), at); }
+  void contribute(where at) {
+    contribution_list contributions;
+    for (std::size_t i = 0; i < count_; ++i) contributions.add(*targets_[i]);
+    contributions.contribute(call_.micro_batch, {}, at);  // the host's function has run
+  }
+  void settle(where at) {
+    if (owes()) kept_->close(bytes_);
+    obligations_->close(std::exchange(obligation_, {}), at);
+  }
+  // One parameter that has changed is enough: a gradient may be zero.
+  void expect_added(where at) const {
+    bool known = false;
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (before_[i] == 0) continue;
+      if (targets_[i]->content() != before_[i]) return;
+      known = true;
+    }
+    if (known) refuse_untouched(at);
+  }
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse_untouched(where at) const {
+    std::string names;
+    for (std::size_t i = 0; i < count_; ++i)
+      names += (i == 0 ? " " : ", ") + printable(std::string(targets_[i]->parameter_name()));
+    throw usage_error("the owed backward of layer " + std::to_string(call_.layer_index) + " '" +
+                          printable(call_.layer) + "' (micro-batch " + std::to_string(call_.micro_batch) +
+                          ") opened at " + call_.at.text() +
+                          " is discharged, and nothing was added since to the gradient of" + names +
+                          ": discharge after the backward, or std::move(owed).backward(f), which runs it, also where "
+                          "it adds nothing",
+                      at);
+  }
+
+  using contents = std::array<std::uint64_t, checked(check_level::local) ? max_parameters : 0>;
 
   ledger* obligations_;
+  owed_bytes* kept_;
   invocation call_;
   obligation_id obligation_;
   std::array<contribution_target*, max_parameters> targets_;
+  [[no_unique_address]] contents before_{};  // of the gradients when it was owed; 0: not known
+  std::size_t bytes_;
   std::size_t count_;
 };
 
 /// A call of a layer's function owes its backward, which adds to `parameters`: their gradients are zeroed where nothing
-/// has written them in the step. `scope` is a step or one of its
-/// micro-batches; `bytes`, what the call keeps for its backward, is for the message. The parameters' store outlives the
-/// step.
+/// has written them in the step. `scope` is a step or one of its micro-batches. `bytes` of the trainer's own memory,
+/// which the call keeps for its backward, are told by messages and meters, and are in the plan, row "owed activations".
+/// The parameters' store outlives the step.
 template <step_scope Scope, std::size_t Count>
 [[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
                                                                             std::size_t bytes,
@@ -137,11 +199,34 @@ template <step_scope Scope, std::size_t Count>
   static_assert(Count <= owed::max_parameters,
                 "belay: one owed backward names 16 parameters at most: owe one for each function of the layer");
   if constexpr (Count <= owed::max_parameters)
-    return {scope.engine().obligations(), {layer.name, layer.index, scope.micro_batch(), at}, bytes, parameters};
+    return {scope.engine().obligations(),
+            scope.engine().owed(),
+            {layer.name, layer.index, scope.micro_batch(), at},
+            bytes,
+            parameters};
 }
 template <step_scope Scope, std::size_t Count>
 [[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
                                                                             const owed_parameter (&parameters)[Count],
+                                                                            where at = where::current()) {
+  return owe(scope, layer, 0, parameters, at);
+}
+/// The same of as many as a layer has, such as a `std::vector<belay::owed_parameter>`. Throws usage_error for more than
+/// 16.
+template <step_scope Scope>
+[[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
+                                                                            std::size_t bytes,
+                                                                            std::span<const owed_parameter> parameters,
+                                                                            where at = where::current()) {
+  return {scope.engine().obligations(),
+          scope.engine().owed(),
+          {layer.name, layer.index, scope.micro_batch(), at},
+          bytes,
+          parameters};
+}
+template <step_scope Scope>
+[[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
+                                                                            std::span<const owed_parameter> parameters,
                                                                             where at = where::current()) {
   return owe(scope, layer, 0, parameters, at);
 }
@@ -150,7 +235,7 @@ template <step_scope Scope>
 [[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
                                                                             std::size_t bytes = 0,
                                                                             where at = where::current()) {
-  return {scope.engine().obligations(), {layer.name, layer.index, scope.micro_batch(), at}, bytes, {}};
+  return owe(scope, layer, bytes, std::span<const owed_parameter>(), at);
 }
 
 }  // namespace belay::inline BELAY_ABI

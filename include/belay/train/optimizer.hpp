@@ -46,6 +46,7 @@
 #include "belay/parallel/bucket.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/train/clip.hpp"
+#include "belay/train/optimizer/adamw_range.hpp"
 #include "belay/train/optimizer/offloaded_state.hpp"
 #include "belay/train/optimizer/resident_update.hpp"
 #include "belay/train/optimizer/state_layout.hpp"  // IWYU pragma: export
@@ -61,6 +62,12 @@ concept committed_store_part = requires(Part& part) {
   typename Part::store_type;
   { part.squares() } -> std::same_as<double>;
 };
+
+/// What an optimizer of a store takes: the token of a committed step with gradients, or a store's part of it.
+template <class Token>
+inline constexpr bool has_committed_gradients = committed_store_part<Token>;
+template <class... Participants>
+inline constexpr bool has_committed_gradients<committed_gradients<Participants...>> = true;
 
 /// `Kit` computes: the engine's of a store's run, in the order of its stream, or one of its own. `Files` makes the file
 /// of state in tier file.
@@ -88,8 +95,8 @@ class adamw {
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
     before_ = [&store](where now) { store.note_before_update(now); };
     if (tier_ == tier::device) hold_ = [&store](where now) { return store.hold_state(now); };
-    const bool here = store.run().computes() == computes_on::host ? !shares_in_file()
-                                                                  : !has_lower_shares(buckets_->layout());
+    const bool here =
+        store.run().computes() == computes_on::host ? !shares_in_file() : !has_lower_shares(buckets_->layout());
     if (memory.state != tier::device || !here) offload(store, memory, at);
   }
 
@@ -101,11 +108,13 @@ class adamw {
     apply(std::move(token).only_part(), with, at);
   }
   /// The same for one of several stores of a step: `apply(ok->part(store), {...})`.
-  template <committed_store_part Part>
+  template <class Part>
+    requires committed_store_part<std::remove_cvref_t<Part>>
   void apply(Part&& part, const update& with, where at = where::current()) {
-    static_assert(!std::is_reference_v<Part>, "belay: apply consumes the token: apply(std::move(*ok), {...})");
+    static_assert(std::is_same_v<Part, std::remove_cvref_t<Part>>,
+                  "belay: apply consumes the token: apply(std::move(*ok), {...})");
     const step_summary summary = part.summary();
-    if (!moves_nothing<Group> && part.owned().data() != buckets_->owned().data())
+    if (!part.are_of(*buckets_))
       throw usage_error("these gradients were applied before, or belong to another store", at);
     settings_.learning_rate = with.learning_rate;
     const gradient_norm_value norm{summary.norm};
@@ -115,7 +124,7 @@ class adamw {
     if (note_) note_(fnv1a().add(bits_of(with.learning_rate)).add(bits_of(with.clip)).value());
   }
   template <class... Participants>
-  void apply(committed_gradients<Participants...>&, const update&) {
+  void apply(const committed_gradients<Participants...>&, const update&, where = where::current()) {
     static_assert(sizeof...(Participants) == 0, "belay: apply consumes the token: apply(std::move(*ok), {...})");
   }
 
@@ -139,9 +148,11 @@ class adamw {
     update_owned(token.number(), std::move(gradients), clip, at);
   }
 
-  /// Any other call does not compile, with a sentence about what is missing.
+  /// Any other call does not compile, with a sentence about what is missing. It is none of those above however their
+  /// arguments are named: it would take an `update&` more exactly than they do.
   template <class Token, class Gradients, class... Rest>
-    requires(!(committed_token<Token> && gradients_to_apply<Gradients, T>))
+    requires(!(committed_token<Token> && gradients_to_apply<Gradients, T>) &&
+             !(has_committed_gradients<std::remove_cvref_t<Token>> && std::convertible_to<Gradients, const update&>))
   void apply(Token&&, Gradients&&, Rest&&...) {
     static_assert(committed_token<Token>,
                   "the optimizer applies committed steps only: apply(*committed(outcome), gradients, clip)");
@@ -203,7 +214,7 @@ class adamw {
   void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }
 
  private:
-  using offloaded_type = offloaded_state<T, Files>;
+  using offloaded_type = offloaded_state<T, Files, adamw_state_parts<T>>;
   // On a device they are in its memory.
   using scalars_type = std::conditional_t<works_on_device<Group>, kernel::adamw_scalars_in<state_type>,
                                           kernel::adamw_scalars<state_type>>;
@@ -287,8 +298,13 @@ class adamw {
       run.keep(offloaded_);
       update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
         gradient_buckets<T, Group>& all = *self.buckets_;
+        const auto computes = [&](const owned_range<T>& range, std::size_t, T* value, const state_type* gradient,
+                                  const auto& state, std::size_t count) {
+          const scalars_type& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
+          queue_adamw(engine.kit(), value, gradient, state, count, used);
+        };
         self.offloaded_->update(
-            engine, scalars, all.layout().buckets().size(),
+            engine, computes, all.layout().buckets().size(),
             [&](std::size_t bucket, const stream_event& values) { all.start_gather(bucket, after(values, now)); }, now);
         all.finish_gathers_in(engine.compute());
       };

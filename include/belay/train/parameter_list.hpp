@@ -6,6 +6,7 @@
 //   belay::parameter_list<float> list{values, gradients};      // spans of one length
 //   auto& table = list.add("wte", {256, 64});                  // the next 256 x 64 elements of both
 //   auto& qkv = list.add("qkv", {192, 64});
+//   list.add({.name = "norm", .shape = {64}, .decay = belay::weight_decay::no});
 //   belay::parameter_store store{run, mesh, list, belay::zero<1>{}};
 //   auto owed = belay::owe(scope, "attention", {qkv});         // see step/owed.hpp
 #pragma once
@@ -49,13 +50,27 @@ class parameter_list {
     return add_at(end_, std::move(name), shape, at);
   }
   parameter<T>& add_at(std::size_t first, std::string name, const parameter_shape& shape, where at = where::current()) {
-    if (first < end_ || first > values_.size() || shape.size() > values_.size() - first)
-      throw usage_error("parameter " + printable(name) + ": elements " + std::to_string(first) + " to " +
-                            std::to_string(first + shape.size()) + " are not between the last parameter's end, " +
+    return add_at(first, parameter_spec{std::move(name), shape, initial::filled()}, at);
+  }
+  /// The same of a specification, which also says whether the optimizer decays the parameter and how many layers share
+  /// it: `list.add({.name = "norm", .shape = {64}, .decay = belay::weight_decay::no})`. Its first values are those of
+  /// the memory: throws usage_error for others.
+  parameter<T>& add(parameter_spec spec, where at = where::current()) { return add_at(end_, std::move(spec), at); }
+  parameter<T>& add_at(std::size_t first, parameter_spec spec, where at = where::current()) {
+    const std::size_t size = spec.shape.size();
+    if (first < end_ || first > values_.size() || size > values_.size() - first)
+      throw usage_error("parameter " + printable(spec.name) + ": elements " + std::to_string(first) + " to " +
+                            std::to_string(first + size) + " are not between the last parameter's end, " +
                             std::to_string(end_) + ", and that of the memory, " + std::to_string(values_.size()),
                         at);
-    end_ = first + shape.size();
-    entries_.push_back({first, parameter<T>{parameter_spec{std::move(name), shape, initial::filled()}, at}});
+    const initial& said = spec.first_values;
+    if (said.how() == initial::kind::normal || (said.how() == initial::kind::constant && said.value() != 0))
+      throw usage_error("parameter " + printable(spec.name) +
+                            ": a parameter_list lies over values that the trainer has written: leave first_values out",
+                        at);
+    spec.first_values = initial::filled();
+    entries_.push_back({first, parameter<T>{std::move(spec), at}});
+    end_ = first + size;
     return entries_.back().listed;
   }
 

@@ -99,6 +99,7 @@ class run {
     for (const auto& one : of_steps_)
       see(one->leases.where_it_is(), std::string_view(one->purpose), one->leases.offsets().live_bytes());
     see(tier::device, std::string_view("activations"), engine_->activations().offsets().live_bytes());
+    if (planned_.owed) see(tier::device, std::string_view("owed activations"), engine_->owed().live_bytes());
     std::size_t windows = 0;
     for (const auto& one : windows_) windows += one->heap->live_bytes();
     see(tier::device, std::string_view("expert windows"), windows);
@@ -119,12 +120,18 @@ class run {
   }
 
   /// The same where ranks have shares of different sizes: `elements_of(rank)` elements for each rank of the world. A
-  /// rehearsal computes the plans of other ranks with it.
+  /// rehearsal computes the plans of other ranks with it. What is leased so after a step, the next steps have beside
+  /// all that the first had.
   template <class T, std::invocable<int> ElementsOf>
   [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
                                          where at = where::current()) {
-    if constexpr (rehearsing()) leased_.add_shares(ranks_, [&](int rank) { return elements_of(rank) * sizeof(T); });
-    return lease<T>(where_it_is, elements_of(number_), purpose, at);
+    const std::size_t elements = elements_of(number_);
+    if constexpr (rehearsing()) {
+      leased_.add_shares(ranks_, [&](int rank) { return elements_of(rank) * sizeof(T); });
+      if (engine_->step_number() > 0)
+        meters_[where_it_is].expect_peak(meters_[where_it_is].peak_bytes() + leased_size(elements * sizeof(T)));
+    }
+    return lease<T>(where_it_is, elements, purpose, at);
   }
 
   /// The same in memory that the ranks of `group` reach by address, where they are `directly_addressable`: `ranks` then
@@ -334,7 +341,11 @@ class run {
       out.plan.add({leases.where_it_is(), purpose, peak, greater_of(peak, out.memory.of_steps.back()), of_file});
       of_tier -= peak;
     }
+    const std::size_t owed = lesser_of(rest, engine_->owed().peak_bytes());
+    rest -= owed;
     out.plan.add(tier::device, "activations", rest, out.memory.activations);
+    out.memory.owed = owed > 0;
+    if (out.memory.owed) out.plan.add(tier::device, "owed activations", owed);
     out.memory.gathers = gathers_;
     for (const auto& each : returns_) out.memory.returns.push_back(each->found);
     if (!windows_.empty()) out.plan.add(tier::device, "expert windows", window_peak, window_extent);

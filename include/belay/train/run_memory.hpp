@@ -35,6 +35,7 @@ struct run_memory {
   std::vector<call_order> returns;                   // in which order calls are brought back, by who offloads them
   std::array<std::size_t, tier_count> persistent{};  // by tier: what lives as long as the run
   std::size_t workspace = 0;                         // of the kit's products, which is a part of that
+  bool owed = false;                                 // whether owed backwards keep memory of the trainer's own
   computes_on computes = computes_on::host;          // what the body was rehearsed for
 };
 

@@ -38,6 +38,7 @@
 #include "belay/parallel/placement.hpp"
 #include "belay/parallel/precision.hpp"
 #include "belay/parallel/vote.hpp"
+#include "belay/step/commit.hpp"
 #include "belay/step/participant.hpp"
 #include "belay/train/clip.hpp"
 #include "belay/train/norm_parts.hpp"
@@ -46,6 +47,7 @@
 #include "belay/train/store_gradients.hpp"
 #include "belay/train/store_memory.hpp"
 #include "belay/train/store_options.hpp"  // IWYU pragma: export
+#include "belay/train/store_update.hpp"
 #include "belay/train/tensor_copies.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -107,6 +109,44 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     return norm_.of_parameter(norm_places_[parameter].parameter);
   }
 
+  /// An optimizer of one's own: consumes the token of a committed step, calls `f(name, values, gradients, first)` for
+  /// each range that this rank owns, in the order of the compute stream, and gathers the values on the ranks that
+  /// replicate them. `values` (`std::span<float>`, of a bf16 store the master copies, which are then rounded; of a
+  /// double store double) and `gradients` (`std::span<const float>`, reduced and divided) begin at element `first` of
+  /// the parameter's local part and are good within the call; ranges are alike in every step. `f` runs on the calling
+  /// thread, and never in a rehearsal. `f(frame, name, values, gradients, first)` queues kernels instead, `frame.each`,
+  /// which is what memory of a device takes; a rehearsal calls it without memory. Where shares lie in a file, or below
+  /// a device, a call has a chunk. Ranks that replicate a value agree on what `f` computes. Collective over the
+  /// families of the parameters. Master copies are memory of the run ("master copies"), no part of a checkpoint. Throws
+  /// usage_error for a token that was applied before or is another store's.
+  template <class... Participants, class F>
+  void update(committed_gradients<Participants...>&& token, F&& f, where at = where::current()) {
+    update(std::move(token).only_part(), f, at);
+  }
+  /// The same for one of several stores of a step: `store.update(ok->part(store), f)`.
+  template <class F>
+  void update(committed_part&& part, F&& f, where at = where::current()) {
+    if constexpr (store_update<parameter_store>::template takes<std::remove_reference_t<F>>()) {
+      if (!part.are_of(buckets_))
+        throw usage_error("these gradients were applied before, or belong to another store", at);
+      note_before_update(at);
+      const reduced_gradients<value_type> used = std::move(part).take();
+      if (!used.latest())
+        throw usage_error("these gradients are of reduction " + std::to_string(used.number()) +
+                              " of their buckets, which have begun another since",
+                          at);
+      update_.run(f, at);
+      note_update(fnv1a().add_text("update").value());
+    }
+  }
+  /// Does not compile, with a sentence.
+  template <class Token, class F>
+    requires(std::is_lvalue_reference_v<Token>)
+  void update(Token&&, F&&, where = where::current()) {
+    static_assert(!std::is_lvalue_reference_v<Token>,
+                  "belay: update consumes the token: store.update(std::move(*ok), f)");
+  }
+
   // What a step asks of its participants.
 
   /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
@@ -160,7 +200,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   }
   [[nodiscard]] ballot findings() const noexcept { return {}; }
   [[nodiscard]] std::uint64_t fingerprint() const noexcept {
-    return fnv1a().add_text("parameter_store").add(update_).value();
+    return fnv1a().add_text("parameter_store").add(updated_with_).value();
   }
   /// Gradients are divided, and the squares of their chunks summed, by these from now on (`bound_buckets`,
   /// `gradient_norm`); empty ones end that.
@@ -206,7 +246,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   /// Whether the phase that this rank is in has them away, alike on all ranks.
   [[nodiscard]] bool state_away() const noexcept { return mover_ != nullptr && mover_->away(); }
   /// A hash of what an optimizer was last applied with; the next vote compares it.
-  void note_update(std::uint64_t arguments) noexcept { update_ = fnv1a(update_).add(arguments).value(); }
+  void note_update(std::uint64_t arguments) noexcept { updated_with_ = fnv1a(updated_with_).add(arguments).value(); }
 
  private:
   struct parameters {
@@ -363,7 +403,8 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   std::function<void()> before_update_;
   state_mover* mover_ = nullptr;
   std::uint64_t unapplied_ = 0;  // the number of the step whose part was dropped, or 0
-  std::uint64_t update_ = 0;
+  store_update<parameter_store> update_{*this};
+  std::uint64_t updated_with_ = 0;
   bool stepping_ = false;
   bool compared_ = false;
   bool gathers_compared_ = false;  // in this step

@@ -40,11 +40,15 @@ class [[nodiscard]] store_gradients {
     store_->note_unapplied(summary_.number);
   }
 
-  /// What this rank owns, in the order of memory.
-  [[nodiscard]] std::span<const owned_range<value_type>> owned() const {
+  /// What this rank owns, in the order of memory, to look at.
+  [[nodiscard]] owned_gradients<value_type> owned() const {
     if constexpr (moves_nothing<typename Store::group_type>)
       if (store_ != nullptr) store_->ask_shares();
-    return reduced_.owned();
+    return owned_gradients<value_type>(reduced_.owned());
+  }
+  /// Whether they are still to be applied, and those of a store with such buckets.
+  [[nodiscard]] bool are_of(const typename Store::buckets_type& buckets) const noexcept {
+    return store_ != nullptr && &std::as_const(*store_).buckets() == &buckets;
   }
   [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
   /// The sum of squares of all gradients of the store, on all ranks.

@@ -23,8 +23,8 @@ enum class update_ends : std::uint8_t { with_barrier, without };
 
 void descend(auto& run, auto& store, auto&& part, update_ends how) {
   auto& kit = run.engine().kit();
-  for (const auto& range : part.owned()) kit.each(range.count, descent{range.value, range.gradient});
-  part.discard();  // they are used up
+  const auto used = std::forward<decltype(part)>(part).take();
+  for (const auto& range : used.owned()) kit.each(range.count, descent{range.value, range.gradient});
   if (how == update_ends::with_barrier) store.buckets().finish_gathers_in(kit.stream());
 }
 

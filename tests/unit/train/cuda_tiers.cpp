@@ -207,6 +207,27 @@ TEST_CASE("a device has shares and activations in a lower tier, and state betwee
         if (in == tier::pinned) check_offloaded<belay::bf16>(resident, how, number);
       }
 }
+TEST_CASE("an update of one's own through a frame has the bits of the host's, wherever shares lie") {
+  std::size_t number = 0;
+  for (const zero_stage stage : {zero_stage::none, zero_stage::gradients, zero_stage::parameters}) {
+    const settings how{.stage = stage, .hidden = 1500, .how_updated = updated::by_own_kernel};
+    check_offloaded<float>(how, how, number++);
+    check_offloaded<belay::bf16>(how, how, number++);
+  }
+  for (const tier in : {tier::pinned, tier::host, tier::file})
+    for (const part what : {part::gradients, part::parameters}) {
+      CAPTURE(name(in));
+      settings how{.stage = zero_stage::parameters, .hidden = 1500, .how_updated = updated::by_own_kernel};
+      const settings resident = how;
+      offload(how, what, in);
+      check_offloaded<float>(resident, how, number++);
+      check_offloaded<belay::bf16>(resident, how, number++);
+    }
+  settings large{.stage = zero_stage::parameters, .hidden = 60'000, .how_updated = updated::by_own_kernel};
+  const settings resident = large;
+  offload(large, part::parameters, tier::pinned);
+  check_offloaded<float>(resident, large, 0);  // one rank has several chunks
+}
 TEST_CASE("with all in lower tiers a device is asked for nothing after the first step, and keeps as much") {
   const tier tiers[][4] = {{tier::pinned, tier::host, tier::pinned, tier::pinned},
                            {tier::host, tier::file, tier::file, tier::file},

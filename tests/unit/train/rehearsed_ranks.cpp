@@ -6,7 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "belay/backend/host.hpp"
@@ -185,4 +188,24 @@ TEST_CASE("an optimizer that is made after a step has run is rehearsed for every
     belay::adamw optimizer{store};
   };
   CHECK(rehearsed(3, late) == 3);
+}
+
+// The rehearsal has one step, which was without the state; every later step of the run has both.
+TEST_CASE("memory that an optimizer leases after the first step is planned beside all that a step has") {
+  const auto body = [](auto& rank, auto& run) {
+    belay::mesh mesh{rank, {.data = 2}};
+    network net;
+    belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+    std::optional<belay::adamw<float, typename decltype(store)::group_type, typename decltype(store)::kit_type>> late;
+    for (const auto number : run.steps(3)) {
+      belay::step step{run.engine(), store};
+      pass(step, net, data(number, static_cast<std::size_t>(rank.number())));
+      auto outcome = std::move(step).commit(mesh, belay::samples{1});
+      if (!late) late.emplace(store);
+      late->apply(std::move(*belay::committed(outcome)), {.learning_rate = 1e-3});
+    }
+    if constexpr (!std::remove_reference_t<decltype(run)>::rehearsing())
+      CHECK(run.planned().peak_bytes(belay::tier::device) == run.meters()[belay::tier::device].peak_bytes());
+  };
+  belay::launch(belay::host::world{2}, body);
 }

@@ -48,6 +48,11 @@ class gradient_checksums {
     return (none ? "a step of no micro-batches" : "micro-batch " + std::to_string(last.micro_batch)) + " at " +
            last.at.text();
   }
+  /// A hash of all bits of a gradient.
+  template <class T>
+  [[nodiscard]] static std::uint64_t hash_of(std::span<T> gradient) noexcept {
+    return content_hash().add_bytes(gradient.data(), gradient.size_bytes()).value();
+  }
 
  private:
   struct checksum {
@@ -56,10 +61,6 @@ class gradient_checksums {
     where at;
     bool sealed = false;
   };
-  template <class T>
-  [[nodiscard]] static std::uint64_t hash_of(std::span<T> gradient) noexcept {
-    return content_hash().add_bytes(gradient.data(), gradient.size_bytes()).value();
-  }
 
   std::vector<checksum> taken_;
 };

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string_view>
 
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
@@ -28,6 +30,10 @@ class bucket_contributor final : public contribution_target {
           "trainer's own functions add to those of belay::zero<1>",
           where{});
     if (unwritten()) owner_->zero(parameter_);
+  }
+  [[nodiscard]] std::uint64_t content() const override { return owner_->content_of(parameter_); }
+  [[nodiscard]] std::string_view parameter_name() const noexcept override {
+    return owner_->parameter(parameter_).name();
   }
   [[nodiscard]] stream_event before_memory() const override { return owner_->before_memory(); }
   stream_event give_memory(where at) override { return owner_->give_memory(parameter_, at); }

@@ -38,6 +38,53 @@ struct owned_range {
   file_shares* gradient_file = nullptr;  // where the gradient is in one
 };
 
+/// A part of a parameter that this rank updates, to look at: what writes values is an optimizer, or an update of the
+/// store, which gathers them.
+template <class T>
+struct owned_gradient {
+  std::size_t parameter = 0;  // number in model order of the store
+  std::size_t offset = 0;     // elements from the parameter's local start
+  std::size_t count = 0;
+  const T* value = nullptr;
+  const compute_type_t<T>* gradient = nullptr;  // as is the value, an address alone where shares lie in a file
+  weight_decay decay = weight_decay::no;
+};
+
+/// All of those of a rank, in the order of memory. Good as long as the gradients.
+template <class T>
+class owned_gradients {
+ public:
+  /// Steps through them.
+  class iterator {
+   public:
+    explicit iterator(const owned_range<T>* at) noexcept : at_(at) {}
+    [[nodiscard]] owned_gradient<T> operator*() const noexcept { return look(*at_); }
+    iterator& operator++() noexcept {
+      ++at_;
+      return *this;
+    }
+    friend bool operator==(const iterator&, const iterator&) = default;
+
+   private:
+    const owned_range<T>* at_;
+  };
+
+  owned_gradients() = default;
+  explicit owned_gradients(std::span<const owned_range<T>> ranges) noexcept : ranges_(ranges) {}
+
+  [[nodiscard]] std::size_t size() const noexcept { return ranges_.size(); }
+  [[nodiscard]] bool empty() const noexcept { return ranges_.empty(); }
+  [[nodiscard]] owned_gradient<T> operator[](std::size_t number) const noexcept { return look(ranges_[number]); }
+  [[nodiscard]] iterator begin() const noexcept { return iterator(ranges_.data()); }
+  [[nodiscard]] iterator end() const noexcept { return iterator(ranges_.data() + ranges_.size()); }
+
+ private:
+  [[nodiscard]] static owned_gradient<T> look(const owned_range<T>& range) noexcept {
+    return {range.parameter, range.offset, range.count, range.value, range.gradient, range.decay};
+  }
+  std::span<const owned_range<T>> ranges_;
+};
+
 /// Reduced and divided gradients of one step. Only `gradient_buckets::finish` makes one, and `apply` consumes it. Valid
 /// until the buckets begin the next step.
 template <class T>

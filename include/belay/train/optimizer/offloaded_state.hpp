@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// State of AdamW in a lower tier, and its update where it lives: the gradients and values of a chunk are copied into a
-// slot of a ring while the chunk before is updated and the one before that is copied back. State in a file comes into
-// the slot with them, and is written from there. Where the slots are a device's, so does state of any lower tier, and
-// that in a file passes through slots of the host beside them.
+// State of an optimizer in a lower tier, and its update where it lives: the gradients and values of a chunk are copied
+// into a slot of a ring while the chunk before is updated and the one before that is copied back. State in a file comes
+// into the slot with them, and is written from there. Where the slots are a device's, so does state of any lower tier,
+// and that in a file passes through slots of the host beside them.
 // IWYU pragma: private, include "belay/train/optimizer.hpp"
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -14,7 +15,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,21 +25,12 @@
 #include "belay/device/stored_bytes.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/tier_file.hpp"
-#include "belay/kernel/optimizer.hpp"
-#include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/file_shares.hpp"
-#include "belay/parallel/parameter.hpp"
 #include "belay/train/optimizer/state_chunks.hpp"
 #include "belay/train/optimizer/state_layout.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-/// The scalars of one update, or where they are, of parameters with weight decay and without.
-template <class State, class Scalars = kernel::adamw_scalars<State>>
-struct adamw_step {
-  Scalars decayed, undecayed;
-};
 
 /// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. On a host what
 /// lies in another lower tier is updated in place, on a device what lies there.
@@ -50,13 +41,13 @@ struct bucket_copies {
   file_shares* gradient_file = nullptr;
 };
 
-/// What streams have queued points to it: it lives until they are over.
-template <class T, tier_file_calls Files>
+/// `Parts` elements of state for each element that is owned. What streams have queued points to it: it lives until they
+/// are over.
+template <class T, tier_file_calls Files, std::size_t Parts>
 class offloaded_state {
  public:
   using state_type = compute_type_t<T>;
-  static constexpr bool has_master = !std::is_same_v<T, state_type>;
-  static constexpr std::size_t parts = has_master ? 3 : 2;
+  static constexpr std::size_t parts = Parts;
 
   /// `ring` has `sizes.ring_bytes` of the owned elements; `state` the parts one after another, or nothing where they
   /// are in a file, which is made in `folder`. Where the ring is a device's, `beside` is as large, of the host, for
@@ -90,12 +81,13 @@ class offloaded_state {
       file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slot_count, memory.access, at);
   }
 
-  /// Queues the update of all chunks on the streams of `engine`. `gathers(bucket, event)` is called for each bucket in
-  /// order, when all of its values that this rank owns are queued: they are there at the event. Where nothing is in a
-  /// file the host does not wait, and a graph may have it: it uses the slots of its capture in each launch.
-  template <class Engine, class Scalars, class Gathers>
-  void update(Engine& engine, const adamw_step<state_type, Scalars>& scalars, std::size_t buckets, Gathers&& gathers,
-              where at) {
+  /// Queues the update of all chunks on the streams of `engine`. `computes(range, offset in it, value, gradient, state
+  /// [parts], count)` queues that of a part of a range, in the order of the compute stream. `gathers(bucket, event)` is
+  /// called for each bucket in order, when all of its values that this rank owns are queued: they are there at the
+  /// event. Where nothing is in a file the host does not wait, and a graph may have it: it uses the slots of its
+  /// capture in each launch.
+  template <class Engine, class Computes, class Gathers>
+  void update(Engine& engine, const Computes& computes, std::size_t buckets, Gathers&& gathers, where at) {
     ring_.reset();
     auto& copies = engine.copies();
     auto& compute = engine.compute();
@@ -108,7 +100,7 @@ class offloaded_state {
     for (std::size_t k = 0, loaded = 0; k < chunks_.size(); ++k) {
       for (; loaded < chunks_.size() && loaded < k + ahead; ++loaded)
         in_slots_[loaded % slot_count] = load(loaded, copies, at);
-      compute_chunk(k, in_slots_[k % slot_count], scalars, engine, at);
+      compute_chunk(k, in_slots_[k % slot_count], computes, engine, at);
       values = store(k, in_slots_[k % slot_count], engine, at);
       for (const std::size_t next = first_unfinished(k + 1); bucket < next && bucket < buckets; ++bucket)
         gathers(bucket, values);
@@ -128,7 +120,7 @@ class offloaded_state {
     if (!file_) {
       std::size_t done = 0;
       for (const owned_range<T>& range : owned_) {
-        for (std::size_t p = 0; p < parts; ++p)
+        for (std::size_t p = 0; p != parts; ++p)
           visit(part_names[p], range, state_.subspan(p * part_ + done, range.count));
         done += range.count;
       }
@@ -164,7 +156,7 @@ class offloaded_state {
   template <class Visit>
   void each_place(Visit&& visit) const {
     std::vector<stored_bytes> places;
-    for (std::size_t p = 0; p < parts; ++p)
+    for (std::size_t p = 0; p != parts; ++p)
       for (std::size_t k = 0; k < chunks_.size(); ++k)
         state_chunks::each_part(
             chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
@@ -185,7 +177,7 @@ class offloaded_state {
   // A chunk in its slot.
   struct slot_view {
     std::byte* all = nullptr;
-    state_type* state[parts] = {};  // there, or where it lives
+    std::array<state_type*, parts> state{};  // there, or where it lives
     state_type* gradient = nullptr;
     T* value = nullptr;
     std::size_t number = 0, count = 0;
@@ -197,7 +189,7 @@ class offloaded_state {
     out.count = chunks_[chunk].count;
     out.gradient = reinterpret_cast<state_type*>(slot.data() + state_in_slot_);
     out.value = reinterpret_cast<T*>(out.gradient + chunk_);
-    for (std::size_t p = 0; p < parts; ++p)
+    for (std::size_t p = 0; p != parts; ++p)
       out.state[p] = state_in_slot_ > 0 ? reinterpret_cast<state_type*>(slot.data()) + p * out.count
                                         : state_.data() + p * part_ + chunks_[chunk].first;
     return out;
@@ -214,7 +206,7 @@ class offloaded_state {
                               owned_range<T> part = range;
                               part.offset += offset;
                               part.count = n;
-                              for (std::size_t p = 0; p < parts; ++p)
+                              for (std::size_t p = 0; p != parts; ++p)
                                 visit(part_names[p], part, std::span<state_type>(slot.state[p] + in, n));
                             });
   }
@@ -236,7 +228,7 @@ class offloaded_state {
       if (to != slot.all) copies.copy(slot.all, to, parts * slot.count * sizeof(state_type));
       return;
     }
-    for (std::size_t p = 0; p < parts && state_in_slot_ > 0; ++p)
+    for (std::size_t p = 0; p != parts && state_in_slot_ > 0; ++p)
       copies.copy(slot.state[p], state_.data() + p * part_ + chunks_[k].first, slot.count * sizeof(state_type));
   }
   template <class Copies>
@@ -249,7 +241,7 @@ class offloaded_state {
                   at] { under_way = file->start_write(offset, {from, bytes}, at); });
       return;
     }
-    for (std::size_t p = 0; p < parts && state_in_slot_ > 0; ++p)
+    for (std::size_t p = 0; p != parts && state_in_slot_ > 0; ++p)
       copies.copy(state_.data() + p * part_ + chunks_[k].first, slot.state[p], slot.count * sizeof(state_type));
   }
   template <class Copies>
@@ -259,39 +251,28 @@ class offloaded_state {
     slot_view slot = view_of(ring_.acquire(copies, at), k);
     slot.number = number;
     bring_state(k, slot, copies, at);
-    state_chunks::each_part(
-        chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-          const bucket_copies& from = copies_of_[range.bucket];
-          if (from.gradients)
-            bring(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
-          if (from.values) bring(slot.value + in, range.value + offset, n, from.value_file, copies, at);
-        });
+    state_chunks::each_part(chunks_[k], owned_,
+                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+                              const bucket_copies& from = copies_of_[range.bucket];
+                              if (from.gradients)
+                                bring(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
+                              if (from.values)
+                                bring(slot.value + in, range.value + offset, n, from.value_file, copies, at);
+                            });
     copied_[number] = copies.record();
     return slot;
   }
 
-  template <class Engine, class Scalars>
-  void compute_chunk(std::size_t k, const slot_view& slot, const adamw_step<state_type, Scalars>& scalars,
-                     Engine& engine, where at) {
+  template <class Engine, class Computes>
+  void compute_chunk(std::size_t k, const slot_view& slot, const Computes& computes, Engine& engine, where at) {
     engine.copies().let_wait(engine.compute(), copied_[slot.number], at);
     state_chunks::each_part(
         chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-          const auto& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
-          T* const value = copies_of_[range.bucket].values ? slot.value + in : range.value + offset;
-          const state_type* const gradient =
-              copies_of_[range.bucket].gradients ? slot.gradient + in : range.gradient + offset;
-          for (std::size_t i = 0; i < n; i += parameter_chunk) {
-            const std::size_t count = n - i < parameter_chunk ? n - i : parameter_chunk;
-            const auto update = [&](state_type* master) {
-              return kernel::adamw<state_type, state_type, Scalars>{master, gradient + i, slot.state[0] + in + i,
-                                                                    slot.state[1] + in + i, used};
-            };
-            if constexpr (has_master)
-              engine.kit().each(
-                  count, kernel::adamw_of_master<state_type, T, Scalars>{value + i, update(slot.state[2] + in + i)});
-            else
-              engine.kit().each(count, update(value + i));
-          }
+          const bucket_copies& of = copies_of_[range.bucket];
+          const state_type* const gradient = of.gradients ? slot.gradient + in : range.gradient + offset;
+          std::array<state_type*, parts> state = slot.state;
+          for (state_type*& each : state) each += in;
+          computes(range, offset, of.values ? slot.value + in : range.value + offset, gradient, state, n);
         });
   }
 

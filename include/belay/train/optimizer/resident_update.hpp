@@ -5,6 +5,7 @@
 // IWYU pragma: private, include "belay/train/optimizer.hpp"
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -18,11 +19,9 @@
 #include "belay/core/where.hpp"
 #include "belay/device/device_numbers.hpp"
 #include "belay/device/memory.hpp"
-#include "belay/kernel/optimizer.hpp"
-#include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/parameter.hpp"
-#include "belay/train/optimizer/offloaded_state.hpp"
+#include "belay/train/optimizer/adamw_range.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -60,29 +59,18 @@ template <class T, class Kit, class Buckets, class Scalars>
 void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> owned, std::span<compute_type_t<T>> state,
                   const Scalars& decayed, const Scalars& undecayed, where at) {
   using state_type = compute_type_t<T>;
-  constexpr bool has_master = !std::is_same_v<T, state_type>;
-  const std::size_t part = state.size() / (has_master ? 3 : 2);
-  state_type* const first = state.data();
-  state_type* const second = first + part;
+  constexpr std::size_t parts = std::is_same_v<T, state_type> ? 2 : 3;
+  const std::size_t part = state.size() / parts;
   std::size_t done = 0;
   std::size_t bucket = 0;
   auto& stream = kit.stream();
   for (const owned_range<T>& range : owned) {
     for (; bucket < range.bucket; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
     const Scalars& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
-    for (std::size_t i = 0; i < range.count; i += parameter_chunk) {
-      const std::size_t count = range.count - i < parameter_chunk ? range.count - i : parameter_chunk;
-      const auto update = [&](state_type* value) {
-        return kernel::adamw<state_type, state_type, Scalars>{value, range.gradient + i, first + done, second + done,
-                                                              scalars};
-      };
-      if constexpr (has_master)
-        kit.each(count,
-                 kernel::adamw_of_master<state_type, T, Scalars>{range.value + i, update(first + 2 * part + done)});
-      else
-        kit.each(count, update(range.value + i));
-      done += count;
-    }
+    std::array<state_type*, parts> of_range{};
+    for (std::size_t p = 0; p < parts; ++p) of_range[p] = state.data() + p * part + done;
+    queue_adamw(kit, range.value, range.gradient, of_range, range.count, scalars);
+    done += range.count;
   }
   for (; bucket < buckets.layout().buckets().size(); ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
   buckets.finish_gathers_in(stream);

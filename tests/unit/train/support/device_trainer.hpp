@@ -93,6 +93,15 @@ struct result {
   bool operator==(const result& other) const { return losses == other.losses && norms == other.norms; }
 };
 
+/// Who updates: AdamW, or a kernel of the trainer's own through `store.update`.
+enum class updated { by_adamw, by_own_kernel };
+struct own_descent {
+  float* value;
+  const float* gradient;
+  float rate;
+  BELAY_HD void operator()(std::size_t i) const { value[i] -= rate * gradient[i]; }
+};
+
 /// How it trains, and where what it trains lies.
 struct settings {
   belay::zero_stage stage = belay::zero_stage::none;
@@ -104,6 +113,7 @@ struct settings {
   belay::tier activations = belay::tier::device;
   belay::tier between_steps = belay::tier::device;  // where gradients and state go to and come from
   belay::store_options store = {.seed = 3, .bucket_bytes = 128};
+  updated how_updated = updated::by_adamw;
   std::function<void(int rank, std::vector<float>)> last_layer = {};  // what each rank has of it at the end
 };
 
@@ -148,7 +158,16 @@ auto trained(result& out, const settings& how) {
         out.live.push_back(run.meters()[belay::tier::device].live_bytes());
         out.step_ended();
       });
-      optimizer.apply(std::move(ok->part(store)), {.learning_rate = 1e-2, .clip = 0.5});
+      if (how.how_updated == updated::by_adamw)
+        optimizer.apply(ok->part(store), {.learning_rate = 1e-2, .clip = 0.5});
+      else
+        store.update(ok->part(store), [rate = 0.5F / static_cast<float>(how.hidden)](
+                                          auto& frame, const std::string&, std::span<float> values,
+                                          std::span<const float> gradients, std::size_t) {
+          const auto copy = belay::scratch<float>(frame, {values.size()});
+          frame.each(values.size(), belay::kernel::copy<float>{gradients.data(), copy.data()});
+          frame.each(values.size(), own_descent{values.data(), copy.data(), rate});
+        });
       static_cast<void>(saved.after(number));
       if (how.between_steps == belay::tier::device) continue;
       run.engine().synchronize();
