@@ -15,6 +15,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
+#include "belay/core/finite.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -69,6 +70,14 @@ struct sum_t {
     }
   }
 };
+/// Whether an element is NaN, in loops that are to be vectorised: by a difference, since a comparison of its bits is one
+/// of numbers to a compiler, which fast math answers. `is_nan` is for single numbers.
+[[nodiscard]] BELAY_HD constexpr bool has_nan_bits(float x) noexcept {
+  return (infinity_bits<float> - (__builtin_bit_cast(std::uint32_t, x) & 0x7fffffffU)) >> 31 != 0;
+}
+[[nodiscard]] BELAY_HD constexpr bool has_nan_bits(double x) noexcept {
+  return (infinity_bits<double> - (__builtin_bit_cast(std::uint64_t, x) & 0x7fffffffffffffffU)) >> 63 != 0;
+}
 /// The smaller one; a NaN stays.
 struct minimum_t {
   /// Its code in fingerprints; the smaller one, or what is no number.
@@ -76,7 +85,7 @@ struct minimum_t {
   template <class T>
   [[nodiscard]] BELAY_HD static constexpr T apply(T a, T b) noexcept {
     if constexpr (std::is_floating_point_v<T>)
-      return (a < b || a != a) ? a : b;
+      return (has_nan_bits(a) | ((a < b) & !has_nan_bits(b))) ? a : b;
     else
       return a < b ? a : b;
   }
@@ -88,7 +97,7 @@ struct maximum_t {
   template <class T>
   [[nodiscard]] BELAY_HD static constexpr T apply(T a, T b) noexcept {
     if constexpr (std::is_floating_point_v<T>)
-      return (a > b || a != a) ? a : b;
+      return (has_nan_bits(a) | ((a > b) & !has_nan_bits(b))) ? a : b;
     else
       return a > b ? a : b;
   }

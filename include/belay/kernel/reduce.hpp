@@ -222,7 +222,7 @@ template <real T>
   return maximum_in_lanes(magnitudes_of<T>{x}, count, T(0));
 }
 
-/// Whether no element is infinite or NaN. It looks at the bits, so -ffast-math does not break it.
+/// Whether no element is infinite or NaN. By the bits, which fast math does not take for anything else.
 [[nodiscard]] BELAY_HD constexpr bool are_finite(const float* x, std::size_t count) noexcept {
   std::uint32_t found = 0;
   for (std::size_t i = 0; i < count; ++i) {
