@@ -208,7 +208,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   bool print_plan = false, resume = false, graph = false;
 
   CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks.", "train_moe"};
-  app.option_defaults()->always_capture_default();
+  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--mesh", mesh, "ranks on each axis: pp, dp, ep; an omitted one is 1")->type_name("AXES");
   app.add_option("--backend", backend,
                  "what ranks are; under belay-run, mpirun or another launcher this is one of them")

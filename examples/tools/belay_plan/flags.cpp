@@ -51,7 +51,7 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
       "Plans the memory of a training run: bytes of every class of ranks, by tier and purpose, and the "
       "schedule's bubble; or searches what fits.",
       "belay-plan"};
-  app.option_defaults()->always_capture_default();
+  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("model", out.model, "a preset (" + presets_text() + "), or a Hugging Face config.json")
       ->type_name("CONFIG")
       ->required();

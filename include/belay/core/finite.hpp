@@ -47,6 +47,13 @@ inline constexpr auto infinity_bits = [] {
     return std::uint32_t{0x7f800000};
 }();
 
+/// Infinity, and a NaN, as constants to be stored and compared with by the above. (A function does not return one by
+/// value where -ffinite-math-only may be: the compiler may take its other result for the only one.)
+template <floating_number T>
+inline constexpr T infinite = __builtin_bit_cast(T, infinity_bits<T>);
+template <floating_number T>
+inline constexpr T no_number = __builtin_bit_cast(T, infinity_bits<T> | (infinity_bits<T> >> 1));
+
 /// Whether `x` is neither infinite nor NaN. For single numbers; whether all of an array are, `kernel::are_finite` says
 /// faster.
 template <floating_number T>

@@ -85,9 +85,9 @@ template <std::unsigned_integral Bits>
   const auto power = static_cast<std::int32_t>(shifted - __builtin_bit_cast(std::uint32_t, rounder));
   const auto n = static_cast<float>(power);
   // ln 2 in two parts, the first with zeros below, so that the first difference is exact. Bit 23 of `shifted` is 0.
-  const float near =
+  const float reduced =
       __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, a - n * 0.693359375f) ^ (shifted & 0x00800000u));
-  const float r = near + n * 2.12194440e-4f;
+  const float r = reduced + n * 2.12194440e-4f;
   float p = 1.0f / 5040;
   p = p * r + 1.0f / 720;
   p = p * r + 1.0f / 120;
@@ -116,9 +116,9 @@ template <std::unsigned_integral Bits>
   // Bit 54 of `shifted` is 0. (A baseline x86-64 does not convert vectors of 64-bit integers.)
   constexpr std::uint64_t zero = 0x0040000000000000u;
   const double n = __builtin_bit_cast(double, shifted & ~zero) - rounder;
-  const double near =
+  const double reduced =
       __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, a - n * 0x1.62e42feep-1) ^ (shifted & zero));
-  const double r = near - n * 0x1.a39ef35793c76p-33;
+  const double r = reduced - n * 0x1.a39ef35793c76p-33;
   double p = 1.0 / 6227020800;
   p = p * r + 1.0 / 479001600;
   p = p * r + 1.0 / 39916800;
@@ -246,11 +246,15 @@ template <std::unsigned_integral Bits>
   return __builtin_bit_cast(double, blend(mask_of_sign((given - 1) | (0x7fefffffffffffffu - given)), other, found));
 }
 
-/// 1 / (1 + e^-x), by e^-|x|: the reciprocal of an infinity, as fast math computes it, may be NaN.
+/// 1 / (1 + e^-x), by e^-|x|: the reciprocal of an infinity, as fast math computes it, may be NaN. Nor does it divide a
+/// small number, of whose quotient's correction nothing would be left where subnormal numbers are flushed.
 [[nodiscard]] BELAY_HD constexpr float sigmoid(float x) noexcept {
   const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x);
   const float e = exponential(__builtin_bit_cast(float, bits | 0x80000000u));
-  return select(x < 0.0f, e, 1.0f) / (1.0f + e);
+  // e is at most 1, so that its bit 30 is 0: a quotient is not made of a product.
+  const float inverse = __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, 1.0f / (1.0f + e)) |
+                                                      (__builtin_bit_cast(std::uint32_t, e) & 0x40000000u));
+  return select(x < 0.0f, e, 1.0f) * inverse;
 }
 [[nodiscard]] BELAY_HD constexpr double sigmoid(double x) noexcept {
   const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, x);
