@@ -14,7 +14,7 @@ endfunction()
 
 if(NOT "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_DEBUG}" MATCHES "-fsanitize" AND NOT BELAY_TEST_CUDA)
   belay_fast_math(numbers numbers $<IF:$<CXX_COMPILER_ID:GNU>,-Ofast,-O3;-ffast-math>)
-  belay_fast_math(numbers_reordered numbers -O1 -fassociative-math -fno-signed-zeros -fno-trapping-math)
+  belay_fast_math(numbers_reordered numbers -O2 -fassociative-math -fno-signed-zeros -fno-trapping-math)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     belay_fast_math(steps steps -Ofast)
   endif()
