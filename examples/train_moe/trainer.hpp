@@ -283,10 +283,10 @@ class trainer {
           shared_[table_.tokens(layer, e)] += static_cast<double>(selections[e]);
       }
     }
-    const auto place = [&](report_table::number which) -> double& {
+    const auto own = [&](report_table::number which) -> double& {
       return shared_[table_.of_rank(static_cast<std::size_t>(mesh_.control().rank()), which)];
     };
-    const auto put = [&](report_table::number which, double value) { place(which) = value; };
+    const auto put = [&](report_table::number which, double value) { own(which) = value; };
     const belay::gather_counts gathered = store_.take_gathered();
     put(report_table::prefetch_hits, static_cast<double>(gathered.prefetched));
     put(report_table::plan_misses, static_cast<double>(gathered.missed));
@@ -305,7 +305,7 @@ class trainer {
     put(report_table::backward_seconds, times.backward / batches);
     if (!times.known())
       for (const auto which : {report_table::bubble, report_table::forward_seconds, report_table::backward_seconds})
-        place(which) = report_table::unknown;
+        own(which) = report_table::unknown;
     mesh_.control().all_reduce(shared_, belay::sum);
     memory_.gather(*run_, mesh_);
     summarise(result);

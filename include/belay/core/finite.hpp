@@ -30,7 +30,7 @@ template <floating_number T>
     using bits_type = std::conditional_t<std::same_as<T, float>, std::uint32_t, std::uint64_t>;
     const auto bits = __builtin_bit_cast(bits_type, x);
     constexpr bits_type all = static_cast<bits_type>(~bits_type{0}) >> 1;
-    if (std::is_constant_evaluated()) return bits & all;
+    if (__builtin_is_constant_evaluated()) return bits & all;
     const volatile bits_type as_stored = bits;
     return as_stored & all;
   } else {
