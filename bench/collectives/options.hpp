@@ -97,6 +97,7 @@ inline void choose_algorithm(options& out, bool given) {
   CLI::App app{
       "Times of the collectives on this machine, as nccl-tests prints them, beside what the machine can do "
       "and beside others"};
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--op", ops, "an operation, several with commas, or all: " + CLI::detail::join(op_names, " "))
       ->capture_default_str();
   app.add_option("--ranks", out.ranks, "ranks")->check(CLI::Range(1, 64))->capture_default_str();

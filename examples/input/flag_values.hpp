@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 
 namespace input {
 
@@ -51,7 +51,7 @@ struct unit {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string behind(end, text.data() + text.size());
   for (const unit& each : units)
-    if (error == std::errc{} && behind == each.name && number > 0 && std::isfinite(number * each.size))
+    if (error == std::errc{} && behind == each.name && belay::is_finite(number * each.size) && number > 0)
       return number * each.size;
   throw belay::input_error(std::string(flag) + " is a number larger than 0 with its unit, as in " + example +
                            ", not '" + text + "'");

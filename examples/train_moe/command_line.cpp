@@ -12,6 +12,7 @@
 
 #include "belay/comm/launcher.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 #include "input/flag_values.hpp"
 #include "train_moe/device_rule.hpp"
 #include "train_moe/output_files.hpp"
@@ -170,7 +171,7 @@ belay::budget parse_budget(const std::string& text, const std::string& flag) {
       throw input_error(flag + ": " + name + "=" + value +
                         " is more than 9000000000000000000 bytes, which no machine has: without " + name +
                         " there is no limit");
-    if (error != std::errc{} || unit == units.end() || !(number >= 0)) {
+    if (error != std::errc{} || unit == units.end() || !belay::is_finite(number) || number < 0) {
       throw input_error(flag + ": " + name + " needs bytes, as in 512MiB, 1GiB or 1000000, got '" + value + "'");
     }
     out[static_cast<belay::tier>(of)] = static_cast<std::size_t>(number * unit->second);
@@ -207,7 +208,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
   bool print_plan = false, resume = false, graph = false;
 
   CLI::App app{"Trains a byte-level Mixtral over pipeline, expert and data parallel ranks.", "train_moe"};
-  app.option_defaults()->always_capture_default();
+  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--mesh", mesh, "ranks on each axis: pp, dp, ep; an omitted one is 1")->type_name("AXES");
   app.add_option("--backend", backend,
                  "what ranks are; under belay-run, mpirun or another launcher this is one of them")

@@ -2,13 +2,13 @@
 #include "train_moe/options.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 
 namespace train_moe {
 
@@ -69,7 +69,7 @@ void check(const options& run) {
   if (mesh.replicates_shards() && run.zero == belay::zero_stage::none)
     throw input_error("--shard-group " + std::to_string(mesh.shard_group) +
                       " says among how many ranks is divided, and --zero 0 divides nothing: take --zero 1, 2 or 3");
-  if (!(run.expert_capacity >= 1) || run.expert_capacity > 1e6) {
+  if (!belay::is_finite(run.expert_capacity) || run.expert_capacity < 1 || run.expert_capacity > 1e6) {
     throw input_error("--expert-capacity is a factor over the balanced number of rows: from 1 to 1000000");
   }
   if (run.dtype != belay::dtype::f32 && run.dtype != belay::dtype::bf16)
@@ -102,7 +102,7 @@ void check(const options& run) {
   if (saved.folder.empty() && (saved.every > 0 || saved.keep > 0 || saved.from != belay::resume_from::nothing))
     throw input_error(
         "--checkpoint-every, --keep and --resume say what is done with the folder of --checkpoint DIR: name that too");
-  if (!(run.learning_rate >= 0) || !std::isfinite(run.learning_rate))
+  if (!belay::is_finite(run.learning_rate) || run.learning_rate < 0)
     throw input_error("--lr must be a finite number >= 0");
 }
 

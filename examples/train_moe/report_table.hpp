@@ -6,9 +6,9 @@
 #pragma once
 
 #include <cstddef>
-#include <limits>
 #include <span>
 
+#include "belay/core/finite.hpp"
 #include "train_moe/options.hpp"
 
 namespace train_moe {
@@ -31,7 +31,7 @@ class report_table {
     numbers
   };
   /// Of a bubble or of seconds that are not measured: those of the stream of a device, but in a traced step.
-  static constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+  static constexpr double unknown = belay::no_number<double>;
 
   explicit report_table(const options& run)
       : micro_batches_(run.micro_batches),

@@ -2,13 +2,13 @@
 #include "train_moe/run_report.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <string>
 #include <utility>
 
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 #include "input/problem_text.hpp"
 
 namespace train_moe {
@@ -74,7 +74,7 @@ void run_report::read_schedules(std::span<const double> shared) {
     return each.kind == belay::schedule::action_kind::forward ? kind::forward : kind::backward;
   };
   const std::size_t stages = schedule_->stages(), each = waiting_.size() / stages;
-  const bool known = !std::isnan(shared[table_.of_rank(0, report_table::forward_seconds)]);  // else of a device
+  const bool known = !belay::is_nan(shared[table_.of_rank(0, report_table::forward_seconds)]);  // else of a device
   for (std::size_t stage = 0; stage < stages && known; ++stage) {
     forward_[stage] = backward_[stage] = 0;
     for (std::size_t rank = stage * each; rank < (stage + 1) * each; ++rank) {
@@ -118,7 +118,7 @@ void run_report::add(const belay::step_report& printed, const step_result& resul
   sample.tokens_per_s = printed.tokens_per_s;
   sample.grad_norm = printed.grad_norm;
   if (peak_flops_ > 0) sample.flops_utilization = flops_per_token_ * printed.tokens_per_s / peak_flops_;
-  if (pipelined && !std::isnan(printed.bubble)) {
+  if (pipelined && !belay::is_nan(printed.bubble)) {
     sample.bubble = printed.bubble, sample.bubble_predicted = printed.bubble_predicted;
     sample.waiting = waiting_, sample.executed = executed_, sample.planned = planned_;
   }

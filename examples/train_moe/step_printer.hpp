@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/finite.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/parallel/schedule.hpp"
 #include "belay/report/event_file.hpp"
@@ -136,7 +136,8 @@ class step_printer {
 
   // The executed table, played with each stage's mean times.
   [[nodiscard]] double predicted_bubble(std::span<const double> shared) {
-    if (std::isnan(shared[table_.of_rank(0, report_table::forward_seconds)])) return report_table::unknown;
+    const double first = shared[table_.of_rank(0, report_table::forward_seconds)];
+    if (belay::is_nan(first)) return first;
     const std::size_t stages = forward_.size();
     const std::size_t each = static_cast<std::size_t>(run_.mesh.ranks()) / stages;
     for (std::size_t stage = 0; stage < stages; ++stage) {

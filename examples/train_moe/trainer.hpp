@@ -283,9 +283,10 @@ class trainer {
           shared_[table_.tokens(layer, e)] += static_cast<double>(selections[e]);
       }
     }
-    const auto put = [&](report_table::number which, double value) {
-      shared_[table_.of_rank(static_cast<std::size_t>(mesh_.control().rank()), which)] = value;
+    const auto own = [&](report_table::number which) -> double& {
+      return shared_[table_.of_rank(static_cast<std::size_t>(mesh_.control().rank()), which)];
     };
+    const auto put = [&](report_table::number which, double value) { own(which) = value; };
     const belay::gather_counts gathered = store_.take_gathered();
     put(report_table::prefetch_hits, static_cast<double>(gathered.prefetched));
     put(report_table::plan_misses, static_cast<double>(gathered.missed));
@@ -298,10 +299,13 @@ class trainer {
     put(report_table::waited_nanoseconds, static_cast<double>(now.waited - reported_.waited));
     reported_ = now;
     const belay::pipeline_times times = pipeline_times();
-    const double batches = times.known() ? static_cast<double>(shape_.micro_batches) : report_table::unknown;
-    put(report_table::bubble, times.known() ? times.bubble() : report_table::unknown);
+    const auto batches = static_cast<double>(shape_.micro_batches);
+    put(report_table::bubble, times.bubble());
     put(report_table::forward_seconds, times.forward / batches);
     put(report_table::backward_seconds, times.backward / batches);
+    if (!times.known())
+      for (const auto which : {report_table::bubble, report_table::forward_seconds, report_table::backward_seconds})
+        own(which) = report_table::unknown;
     mesh_.control().all_reduce(shared_, belay::sum);
     memory_.gather(*run_, mesh_);
     summarise(result);

@@ -9,6 +9,7 @@
 #include "belay/core/config.hpp"          // IWYU pragma: export
 #include "belay/core/dtype.hpp"           // IWYU pragma: export
 #include "belay/core/error.hpp"           // IWYU pragma: export
+#include "belay/core/finite.hpp"          // IWYU pragma: export
 #include "belay/core/ledger.hpp"          // IWYU pragma: export
 #include "belay/core/missing_folder.hpp"  // IWYU pragma: export
 #include "belay/core/obligation.hpp"      // IWYU pragma: export

@@ -29,6 +29,15 @@ function(refuses words)
   endif()
 endfunction()
 
+# A flag that is given twice takes the last value; what is wrong then is that value.
+refuses("--steps" --steps 0 --steps none)
+execute_process(COMMAND "${train_moe}" --data "${work_dir}/text" --mesh pp=4 --steps 9 --mesh=pp=1 --sequence 16
+  --micro-batches 2 --micro-batch-size 1 --steps 1 --steps=0 OUTPUT_VARIABLE said ERROR_VARIABLE errors RESULT_VARIABLE code)
+if(NOT code STREQUAL "0" OR "\n${said}" MATCHES "\nstep 1 ")
+  set(wrong "${wrong}\n  --steps 1 --steps=0: code ${code}, ${said}${errors}")
+endif()
+refuses("'eval' is given twice" --phases train=1,eval=1,eval=1)
+
 refuses("/dev/null/page: cannot be made the folder of a report: Not a directory" --report /dev/null/page)
 refuses("/proc/page: cannot be made the folder of a report" --report /proc/page)
 refuses("${work_dir}/text: cannot be made the folder of a report" --report "${work_dir}/text")

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/finite.hpp"
 #include "belay/core/view.hpp"
 #include "belay/train/checkpoint.hpp"
 #include "tools/belay_checkpoint/contents.hpp"
@@ -23,15 +23,16 @@
 
 namespace belay_checkpoint {
 
-/// Where two parts of tensors differ most. A difference with a NaN or an infinity is the largest.
+/// Where two parts of tensors differ most. A difference with a NaN or an infinity is the largest, and has no amount.
 struct largest_difference {
   std::uint64_t element = 0;
   std::vector<std::uint64_t> coordinates;
   double a = 0, b = 0;
 
-  [[nodiscard]] double amount() const noexcept {
-    const double apart = std::fabs(a - b);
-    return std::isnan(apart) ? std::numeric_limits<double>::infinity() : apart;
+  [[nodiscard]] bool has_amount() const noexcept { return belay::is_finite(a) && belay::is_finite(b); }
+  [[nodiscard]] double amount() const noexcept { return std::fabs(a - b); }
+  [[nodiscard]] bool operator>(const largest_difference& other) const noexcept {
+    return other.has_amount() && (!has_amount() || amount() > other.amount());
   }
 };
 
@@ -160,7 +161,7 @@ class comparison {
         if (std::bit_cast<std::uint64_t>(of_a_[i]) == std::bit_cast<std::uint64_t>(of_b_[i])) continue;
         ++out.differing;
         largest_difference here{first + i, {}, of_a_[i], of_b_[i]};
-        if (!out.largest || here.amount() > out.largest->amount()) out.largest = std::move(here);
+        if (!out.largest || here > *out.largest) out.largest = std::move(here);
       }
     }
     if (!out.largest) return;

@@ -34,8 +34,8 @@ namespace belay_checkpoint {
     if (each.differing > 0) {
       const largest_difference& most = *each.largest;
       how = std::to_string(each.differing) + " of " + std::to_string(each.elements) + " differ, by " +
-            number_text(most.amount()) + " at element " + std::to_string(most.element) + " " +
-            coordinates_text(most.coordinates) + ": " + number_text(most.a) + " and " + number_text(most.b);
+            (most.has_amount() ? number_text(most.amount()) : "inf") + " at element " + std::to_string(most.element) +
+            " " + coordinates_text(most.coordinates) + ": " + number_text(most.a) + " and " + number_text(most.b);
     }
     table.add({tensor, each.what + (each.what.empty() || how.empty() ? "" : "; ") + how});
   }
@@ -52,11 +52,12 @@ namespace belay_checkpoint {
       const largest_difference& most = *each.largest;
       one["elements"] = each.elements;
       one["differing"] = each.differing;
-      one["largest"] = {{"amount", most.amount()},
+      const auto number = [](double value) { return belay::is_finite(value) ? ordered_json(value) : ordered_json(); };
+      one["largest"] = {{"amount", most.has_amount() ? number(most.amount()) : ordered_json()},
                         {"element", most.element},
                         {"coordinates", most.coordinates},
-                        {"a", most.a},
-                        {"b", most.b}};
+                        {"a", number(most.a)},
+                        {"b", number(most.b)}};
     }
     tensors.push_back(one);
   }

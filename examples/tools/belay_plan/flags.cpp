@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 #include "input/flag_values.hpp"
 #include "tools/belay_plan/config.hpp"
 #include "train_moe/command_line.hpp"
@@ -26,7 +27,7 @@ recompute_kind recompute_of(const std::string& text) {
 
 // A time that follows from it is a number, and so are the tokens a second.
 double usable(double value, const std::string& given, double least, double most, const char* range) {
-  if (value >= least && value <= most) return value;
+  if (belay::is_finite(value) && value >= least && value <= most) return value;
   throw input_error(given + " is no constant that a time can be predicted with: it can be " + range);
 }
 
@@ -50,7 +51,7 @@ std::optional<question> parse(int argc, char** argv, int& exit_code) {
       "Plans the memory of a training run: bytes of every class of ranks, by tier and purpose, and the "
       "schedule's bubble; or searches what fits.",
       "belay-plan"};
-  app.option_defaults()->always_capture_default();
+  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("model", out.model, "a preset (" + presets_text() + "), or a Hugging Face config.json")
       ->type_name("CONFIG")
       ->required();

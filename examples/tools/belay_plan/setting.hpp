@@ -11,6 +11,7 @@
 #include "belay/comm/mesh.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/device/tier.hpp"
 #include "tools/belay_plan/architecture.hpp"
 
@@ -164,7 +165,7 @@ inline void check(const setting& run, const architecture& model) {
   must_divide(run.expert_ranks(), "--mesh ep=" + to_string(mesh.expert), run.micro_batch_size, "--micro-batch-size");
   must_divide(run.replicas(), "--mesh dp=" + to_string(mesh.data), run.all_micro_batches(),
               "the micro-batches of a step, --global-batch / --micro-batch-size");
-  if (!(run.expert_capacity >= 1) || run.expert_capacity > 1e6)
+  if (!belay::is_finite(run.expert_capacity) || run.expert_capacity < 1 || run.expert_capacity > 1e6)
     refuse("--expert-capacity is a factor over the balanced number of rows: from 1 to 1000000");
   if (run.offload.parameters != belay::tier::device && run.zero < 3)
     refuse("--offload parameters: shares of parameters are what --zero 3 has: take --zero 3");

@@ -4,12 +4,12 @@
 #pragma once
 
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 
 namespace belay_run {
 
@@ -42,7 +42,7 @@ inline constexpr char help_text[] =
 [[nodiscard]] inline double seconds(const std::string& flag, const char* text) {
   char* end = nullptr;
   const double value = text == nullptr ? 0 : std::strtod(text, &end);
-  if (text == nullptr || end == text || *end != '\0' || !(value > 0) || !std::isfinite(value))
+  if (text == nullptr || end == text || *end != '\0' || !belay::is_finite(value) || value <= 0)
     throw belay::input_error(flag + " " + (text == nullptr ? "" : text) + ": expected seconds, more than 0");
   return value;
 }

@@ -3,11 +3,11 @@
 // The timeout of the environment.
 #pragma once
 
-#include <cmath>
 #include <cstdlib>
 #include <string>
 
 #include "belay/comm/checked_timeout.hpp"
+#include "belay/core/finite.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -16,7 +16,7 @@ BELAY_DECL double timeout_of_environment() {
   if (text == nullptr || *text == '\0') return 600;
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
-  if (*end != '\0' || !(seconds > 0) || !std::isfinite(seconds)) {
+  if (*end != '\0' || !is_finite(seconds) || seconds <= 0) {
     throw input_error("BELAY_TIMEOUT=" + std::string(text) + ": expected seconds, more than 0");
   }
   return seconds;

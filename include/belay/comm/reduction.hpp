@@ -15,6 +15,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
+#include "belay/core/finite.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -69,6 +70,20 @@ struct sum_t {
     }
   }
 };
+/// 1 where an element is NaN, else 0, in loops that are to be vectorised: by a difference, since a comparison of its
+/// bits is one of numbers to a compiler, which fast math answers. `is_nan` is for single numbers.
+[[nodiscard]] BELAY_HD constexpr std::uint32_t nan_bit(float x) noexcept {
+  return (infinity_bits<float> - (__builtin_bit_cast(std::uint32_t, x) & 0x7fffffffU)) >> 31;
+}
+[[nodiscard]] BELAY_HD constexpr std::uint64_t nan_bit(double x) noexcept {
+  return (infinity_bits<double> - (__builtin_bit_cast(std::uint64_t, x) & 0x7fffffffffffffffU)) >> 63;
+}
+/// `a` where it is NaN, or where it `goes_first` and `b` is not NaN; else `b`.
+template <std::floating_point T>
+[[nodiscard]] BELAY_HD constexpr T first_or_nan(T a, T b, bool goes_first) noexcept {
+  using bits = decltype(nan_bit(a));
+  return ((nan_bit(a) | (static_cast<bits>(goes_first) & ~nan_bit(b))) & 1U) != 0 ? a : b;
+}
 /// The smaller one; a NaN stays.
 struct minimum_t {
   /// Its code in fingerprints; the smaller one, or what is no number.
@@ -76,7 +91,7 @@ struct minimum_t {
   template <class T>
   [[nodiscard]] BELAY_HD static constexpr T apply(T a, T b) noexcept {
     if constexpr (std::is_floating_point_v<T>)
-      return (a < b || a != a) ? a : b;
+      return first_or_nan(a, b, a < b);
     else
       return a < b ? a : b;
   }
@@ -88,7 +103,7 @@ struct maximum_t {
   template <class T>
   [[nodiscard]] BELAY_HD static constexpr T apply(T a, T b) noexcept {
     if constexpr (std::is_floating_point_v<T>)
-      return (a > b || a != a) ? a : b;
+      return first_or_nan(a, b, a > b);
     else
       return a > b ? a : b;
   }

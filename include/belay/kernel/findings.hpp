@@ -19,7 +19,7 @@
 #include <cstdint>
 
 #include "belay/core/config.hpp"
-#include "belay/kernel/reduce.hpp"
+#include "belay/core/finite.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
 
@@ -80,7 +80,7 @@ struct findings_note {
     if (record == nullptr) return;
     record->loss += more;
     record->loss_count += count;
-    if (are_finite(&more, 1)) return;
+    if (is_finite(more)) return;
     if (is_first(record->not_finite)) record->first_not_finite = {finding_kind::not_finite, 0, 0, 0, 0, site};
   }
   /// A dispatch would have needed so many rows on some rank.

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "belay/core/config.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
 #include "belay/kernel/team.hpp"
@@ -195,7 +196,7 @@ template <real T, class Term>
 template <stored_real T>
 [[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const T* x, std::size_t count) noexcept {
   using number = compute_type_t<T>;
-  return maximum_in_lanes(values_of<number, T>{x}, count, -static_cast<number>(__builtin_huge_val()));
+  return maximum_in_lanes(values_of<number, T>{x}, count, -infinite<number>);
 }
 
 /// The largest of the values by all lanes of a team; every lane gets it.
@@ -206,7 +207,7 @@ template <team Team, stored_real T>
   if constexpr (Team::lanes == 1) {
     return maximum_of(x, count);
   } else {
-    number mine = -static_cast<number>(__builtin_huge_val());
+    number mine = -infinite<number>;
     for (std::size_t i = team.lane; i < count; i += Team::lanes) mine = widened(x[i]) > mine ? widened(x[i]) : mine;
     for (unsigned width = Team::lanes / 2; width > 0; width /= 2) {
       const number other = team.from((team.lane + width) % Team::lanes, mine);
@@ -222,7 +223,7 @@ template <real T>
   return maximum_in_lanes(magnitudes_of<T>{x}, count, T(0));
 }
 
-/// Whether no element is infinite or NaN. It looks at the bits, so -ffast-math does not break it.
+/// Whether no element is infinite or NaN. By the bits, which fast math does not take for anything else.
 [[nodiscard]] BELAY_HD constexpr bool are_finite(const float* x, std::size_t count) noexcept {
   std::uint32_t found = 0;
   for (std::size_t i = 0; i < count; ++i) {

@@ -19,6 +19,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/core/json_text.hpp"
 #include "belay/core/where.hpp"
 #include "belay/report/text_buffer.hpp"
@@ -145,7 +146,7 @@ class json_line {
       text_.put(value ? "true" : "false");
     } else if constexpr (std::integral<T>) {
       text_.put(value);
-    } else if (value - value == 0) {
+    } else if (is_finite(value)) {
       text_.put(value);
     } else {  // infinite or not a number
       text_.put("null");

@@ -9,12 +9,12 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <span>
 #include <string_view>
 
 #include "belay/core/config.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/report/event_file.hpp"
 #include "belay/report/step_line.hpp"
 
@@ -44,7 +44,7 @@ inline void add_scalars(event_file& events, const step_report& report) {
   }
   scalar("allocations/device", report.allocations.device), scalar("allocations/host", report.allocations.host);
   scalar("allocations/heap", report.allocations.heap), scalar("open_obligations", report.open_obligations);
-  if (!std::isnan(report.bubble)) scalar("bubble", report.bubble), scalar("bubble_predicted", report.bubble_predicted);
+  if (!is_nan(report.bubble)) scalar("bubble", report.bubble), scalar("bubble_predicted", report.bubble_predicted);
   scalar("plan_misses", report.plan_misses), scalar("prefetch_hits", report.prefetch_hits);
   scalar("gathered_bytes_peak", report.gathered_bytes_peak);
   scalar("offloaded_bytes/pinned", report.offloaded_pinned), scalar("offloaded_bytes/host", report.offloaded_host);

@@ -10,7 +10,6 @@
 //   log.write(line.json(report));        // {"step":0,"loss":2.31,...}
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,6 +17,7 @@
 #include <string_view>
 
 #include "belay/core/config.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/core/view.hpp"
 #include "belay/report/json_line.hpp"
 #include "belay/report/text_buffer.hpp"
@@ -93,7 +93,7 @@ class step_line {
     line.put(report.allocations.device + report.allocations.host + report.allocations.heap);
     line.put("  open ").put(report.open_obligations);
     line.put("  experts ").put_fixed(imbalance(report.expert_tokens), 2);
-    if (!std::isnan(report.bubble)) {
+    if (!is_nan(report.bubble)) {
       line.put("  bubble ").put_fixed(100 * report.bubble, 1).put('/');
       line.put_fixed(100 * report.bubble_predicted, 1).put('%');
     }
@@ -114,7 +114,7 @@ class step_line {
     line.open_object("allocations").field("device", report.allocations.device);
     line.field("host", report.allocations.host).field("heap", report.allocations.heap).close();
     line.field("open_obligations", report.open_obligations);
-    if (!std::isnan(report.bubble))
+    if (!is_nan(report.bubble))
       line.field("bubble", report.bubble).field("bubble_predicted", report.bubble_predicted);
     line.field("plan_misses", report.plan_misses).field("prefetch_hits", report.prefetch_hits);
     line.field("gathered_bytes_peak", report.gathered_bytes_peak).field("phase", report.phase);

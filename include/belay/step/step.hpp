@@ -24,6 +24,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/step/engine.hpp"
@@ -201,7 +202,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
         parts);
     summary.norm = __builtin_sqrt(squares);
     each([&](auto& participant) { add(participant.findings()); });
-    if (!engine_->rehearsing() && !__builtin_isfinite(summary.norm)) ++findings_.non_finite;
+    if (!engine_->rehearsing() && !is_finite(squares)) ++findings_.non_finite;
     const ballot all = vote(mesh, summary.divisor, at);
     summary.loss = all.loss;
     if (all.open_obligations + all.misused_handles > 0 || (all.needed_rows == 0 && all.non_finite > 0)) {

@@ -28,6 +28,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/core/where.hpp"
 #include "belay/kernel/math.hpp"
 #include "belay/kernel/reduce.hpp"
@@ -61,7 +62,7 @@ class gradient_norm_value {
   /// The norm.
   [[nodiscard]] constexpr double value() const noexcept { return value_; }
   /// False where any gradient of any rank is infinite or not a number.
-  [[nodiscard]] bool finite() const noexcept { return kernel::are_finite(&value_, 1); }
+  [[nodiscard]] bool finite() const noexcept { return is_finite(value_); }
   /// min(1, max_norm / (norm + 1e-6)).
   [[nodiscard]] constexpr clip_factor clip(double max_norm) const noexcept {
     const double factor = max_norm / (value_ + 1e-6);

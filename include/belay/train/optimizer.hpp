@@ -21,7 +21,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,6 +33,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/host_access.hpp"
@@ -118,8 +118,7 @@ class adamw {
       throw usage_error("these gradients were applied before, or belong to another store", at);
     settings_.learning_rate = with.learning_rate;
     const gradient_norm_value norm{summary.norm};
-    const bool clips = with.clip < std::numeric_limits<double>::infinity();
-    const clip_factor clip = clips ? norm.clip(with.clip) : clip_factor::none();
+    const clip_factor clip = is_finite(with.clip) ? norm.clip(with.clip) : clip_factor::none();
     update_owned(summary.number, std::move(part).take(), clip, at);
     if (note_) note_(fnv1a().add(bits_of(with.learning_rate)).add(bits_of(with.clip)).value());
   }

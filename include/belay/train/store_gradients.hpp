@@ -14,6 +14,7 @@
 
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/kernel/reduce.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
@@ -59,7 +60,7 @@ class [[nodiscard]] store_gradients {
     std::size_t more = 0;
     for (std::size_t p = 0; p < store_->buckets().parameters(); ++p) {
       const double norm = store_->norm_of(p);
-      if (kernel::are_finite(&norm, 1)) continue;
+      if (is_finite(norm)) continue;
       if (first.empty())
         first = ": parameter " + printable(store_->buckets().parameter(p).name());
       else

@@ -65,6 +65,16 @@ class variable {
 
 }  // namespace
 
+TEST_CASE("a flag that is given twice takes the last value") {
+  const parsed twice =
+      parse({"--ranks", "2", "--op", "broadcast", "--ranks=3", "--min", "8", "--op", "all_reduce", "--min", "16"});
+  REQUIRE(twice.what);
+  CHECK(twice.what->ranks == 3);
+  CHECK(twice.what->min == 16);
+  CHECK(twice.what->ops == std::vector{bench::op::all_reduce});
+  CHECK(parse({"--ranks", "2", "--ranks", "none"}).code == 2);
+}
+
 TEST_CASE("an algorithm that is none, or none for the ranks, is refused with 2") {
   const parsed none = parse({"--algorithm", "pusch"});
   CHECK(none.code == 2);

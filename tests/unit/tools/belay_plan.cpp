@@ -289,6 +289,11 @@ TEST_CASE("a picture has every class, the budget and the schedule") {
   CHECK(has(refused, "no/plan.svg"));
 }
 
+TEST_CASE("a flag that is given twice takes the last value") {
+  const json last = planned("tiny --mesh pp=2 --zero 3 --ranks 4 --mesh=dp=2 --zero 1 --ranks 2");
+  CHECK(last["run"] == planned("tiny --mesh dp=2 --zero 1 --ranks 2")["run"]);
+}
+
 TEST_CASE("what makes no sense is refused with the flag and what would work") {
   struct wrong {
     const char* arguments;

@@ -166,6 +166,7 @@ TEST_CASE("with too few descriptors the limit is named, and nothing is left") {
 TEST_CASE("what follows the program's name is the program's; flags may be written as one word") {
   CHECK(run({"-n", "1", "echo", "-n", "3", "--help", "--", ""}).out == "[0] 3 --help -- \n");
   CHECK(sorted_lines(run({"-n2", "--grace=1", "--", "echo", "x"}).out) == "[0] x\n[1] x\n");
+  CHECK(sorted_lines(run({"-n", "5", "--grace=3", "--ranks", "2", "--grace=1", "echo", "x"}).out) == "[0] x\n[1] x\n");
   CHECK(run({"-n", "1", "--timeout", "2.5", "sh", "-c", "echo $BELAY_TIMEOUT"}).out.find("[0] 2.5") == 0);
 }
 

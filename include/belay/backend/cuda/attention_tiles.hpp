@@ -18,6 +18,7 @@
 #include "belay/core/attention_call.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/kernel/block.hpp"
 #include "belay/kernel/math.hpp"
 #include "belay/kernel/reduce.hpp"
@@ -67,7 +68,7 @@ struct attention_tiles {
     const std::size_t shared_head = grid.kv_head(own.head) * grid.size;
     for (std::size_t column = 0; column < grid.size; column += columns) {
       block.phase([](unsigned, lane_type& lane) {
-        lane.largest = -static_cast<number>(__builtin_huge_val());
+        lane.largest = -infinite<number>;
         lane.total = 0;
         for (number& sum : lane.sum) sum = 0;
       });
@@ -80,7 +81,7 @@ struct attention_tiles {
           for (std::size_t j = 0; j < scores_a_lane; ++j) {
             const bool seen = own.sees(row_of(lane), key, first_score_of(lane) + j, some);
             block.shared().weights[row_of(lane)][first_score_of(lane) + j] =
-                seen ? mine.score[j] * static_cast<number>(grid.scale) : -static_cast<number>(__builtin_huge_val());
+                seen ? mine.score[j] * static_cast<number>(grid.scale) : -infinite<number>;
           }
           load_rows<columns>(lane, block.shared().values, values.part(key_row, shared_head), some, column, grid.size);
         });

@@ -76,7 +76,8 @@ class compact_float {
 
   /// Compares values, as floats do: both zeros are equal, NaN is not equal to itself.
   [[nodiscard]] BELAY_HD friend constexpr bool operator==(compact_float a, compact_float b) noexcept {
-    return static_cast<float>(a) == static_cast<float>(b);
+    const std::uint32_t x = a.bits_ & magnitude_mask, y = b.bits_ & magnitude_mask;
+    return ((a.bits_ == b.bits_) & (x <= last_number)) | ((x | y) == 0);
   }
 
   [[nodiscard]] BELAY_HD static constexpr compact_float largest_finite() noexcept {
@@ -93,6 +94,7 @@ class compact_float {
   static constexpr std::uint32_t smallest_normal = 1u << MantissaBits;
   static constexpr std::uint32_t infinity = magnitude_mask - mantissa_mask;  // its pattern where it exists
   static constexpr std::uint32_t first_special = Special == special_values::ieee ? infinity : magnitude_mask;
+  static constexpr std::uint32_t last_number = Special == special_values::ieee ? infinity : magnitude_mask - 1;
   static constexpr std::uint32_t largest = first_special - 1;
   static constexpr std::uint32_t beyond_largest = first_special;
   static constexpr std::uint32_t quiet_nan =

@@ -6,13 +6,13 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/report/page/room.hpp"
 #include "belay/report/page/sample.hpp"
 
@@ -56,7 +56,7 @@ class report_history {
 
   /// A value that is no finite number is left out.
   void add(report_curve curve, std::uint64_t step, double value) noexcept {
-    if (!std::isfinite(value)) return;
+    if (!is_finite(value)) return;
     const std::size_t bucket = place(step);
     if (bucket == most_points) return;
     trained_ = greater_of(trained_, step);

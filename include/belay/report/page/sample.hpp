@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,12 +13,13 @@
 #include <vector>
 
 #include "belay/core/config.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/core/view.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 /// A number of a sample that the trainer does not have.
-inline constexpr double unknown_number = std::numeric_limits<double>::quiet_NaN();
+inline constexpr double unknown_number = no_number<double>;
 
 /// What happened at a step beside its training.
 enum class report_mark : std::uint8_t { replay, refusal, plan_miss, phase, checkpoint, resume };

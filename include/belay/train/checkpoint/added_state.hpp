@@ -17,6 +17,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
@@ -99,7 +100,9 @@ class added_state {
     add_holds(store, optimizer);
     optimizers_.push_back([&optimizer] {
       manifest_optimizer out{optimizer.steps(), {}};
-      optimizer.each_setting([&](const char* name, double value) { out.settings.emplace_back(name, value); });
+      optimizer.each_setting([&](const char* name, double value) {
+        if (is_finite(value)) out.settings.emplace_back(name, value);  // JSON has no other numbers
+      });
       return out;
     });
   }

@@ -6,12 +6,12 @@
 
 #include <concepts>
 #include <cstddef>
-#include <limits>
 #include <span>
 #include <type_traits>
 
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/kernel/optimizer.hpp"
 #include "belay/parallel/bucket.hpp"
@@ -53,7 +53,7 @@ template <class T = float>
 struct update {
   /// The learning rate of this update.
   double learning_rate = 1e-3;
-  double clip = std::numeric_limits<double>::infinity();  // the largest norm of all gradients; larger ones are scaled
+  double clip = infinite<double>;  // the largest norm of all gradients; larger ones are scaled
 };
 
 }  // namespace belay::inline BELAY_ABI

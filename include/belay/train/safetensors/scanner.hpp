@@ -14,6 +14,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/core/utf8.hpp"
 #include "belay/core/where.hpp"
 
@@ -92,7 +93,7 @@ class header_scanner {
     const std::string_view digits = text_.substr(begin, cursor_ - begin);
     double value = 0;
     const auto [end, wrong] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (wrong != std::errc{} || end != digits.data() + digits.size() || !(value - value == 0))
+    if (wrong != std::errc{} || end != digits.data() + digits.size() || !is_finite(value))
       fail(begin, "expected a number");
     return value;
   }

@@ -17,6 +17,7 @@
 #include "belay/comm/reduction_arithmetic.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/core/prefetch.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -40,7 +41,11 @@ struct reduction_plan {
 // A register of so many bytes, at the alignment of one element. (As an argument of a template it would lose that.)
 template <class T, std::size_t Bytes>
 struct lanes {
+  using bits_type = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
   typedef T vector __attribute__((vector_size(Bytes), aligned(sizeof(T)), may_alias));
+  typedef bits_type bits __attribute__((vector_size(Bytes), aligned(sizeof(T)), may_alias));
+  static constexpr auto infinity = static_cast<bits_type>(infinity_bits<T>);
+  static constexpr bits_type magnitude = largest_value<bits_type>;
 };
 
 /// Prefetches a source behind the `bytes` at `from`.
@@ -65,10 +70,15 @@ template <class Op, class T, class Lanes>
     r = a * b;
   else if constexpr (Op::code == reduction::average)
     r = (a + b) / T{2};
-  else if constexpr (Op::code == reduction::minimum)
-    r = ((a < b) | (a != a)) ? a : b;
-  else
-    r = ((a > b) | (a != a)) ? a : b;
+  else {
+    using bits = typename Lanes::bits;
+    const bits in_a = *reinterpret_cast<const bits*>(first) & Lanes::magnitude;
+    const bits in_b = *reinterpret_cast<const bits*>(second) & Lanes::magnitude;
+    if constexpr (Op::code == reduction::minimum)
+      r = ((in_a > Lanes::infinity) | ((a < b) & (in_b <= Lanes::infinity))) ? a : b;
+    else
+      r = ((in_a > Lanes::infinity) | ((a > b) & (in_b <= Lanes::infinity))) ? a : b;
+  }
 }
 // `count` is a multiple of the lanes; a non-temporal destination is aligned to a register. The two functions differ in
 // the register alone, which a template cannot be told.
