@@ -83,8 +83,9 @@ class input_error : public error {
 /// A tier's budget does not hold what was asked. Nothing was allocated by the refused call.
 class budget_error : public error {
  public:
-  /// `tier` is what had no room, by name.
-  budget_error(const std::string& tier, std::size_t requested_bytes, std::size_t available_bytes, where at);
+  /// `tier` is what had no room, by name; `also` is what is said after the numbers.
+  budget_error(const std::string& tier, std::size_t requested_bytes, std::size_t available_bytes, where at,
+               const std::string& also = {});
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::budget; }
   /// What was asked for, and what there was.

@@ -25,9 +25,9 @@ namespace belay::inline BELAY_ABI {
     : error(printable(message), at) {}
 
 [[gnu::cold]] BELAY_DECL budget_error::budget_error(const std::string& tier, std::size_t requested_bytes,
-                                                    std::size_t available_bytes, where at)
+                                                    std::size_t available_bytes, where at, const std::string& also)
     : error(tier + " tier: " + std::to_string(requested_bytes) + " bytes requested, " +
-                std::to_string(available_bytes) + " bytes left in the budget",
+                std::to_string(available_bytes) + " bytes left in the budget" + also,
             at),
       requested_bytes_(requested_bytes),
       available_bytes_(available_bytes) {}

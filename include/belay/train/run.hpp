@@ -219,7 +219,10 @@ class run {
     const std::size_t bytes = rehearsing() ? planned_.activations : planned_.of_steps.at(of_steps_.size());
     of_steps_.push_back(std::make_unique<within_steps>(
         within_steps{purpose, {in, parts_.region(in, bytes), most_leases, meters_[in]}, of_file}));
-    if (in == tier::device) engine_->adopt(of_steps_.back()->leases);
+    if (in == tier::device)
+      engine_->adopt(of_steps_.back()->leases);
+    else
+      of_steps_.back()->leases.name_lost_of(engine_->obligations());
     return of_steps_.back()->leases;
   }
 
@@ -366,7 +369,10 @@ class run {
     const tier of = leases.where_it_is();
     leases = {of, parts_.region(of, 0), most_leases, meters_[of]};
     leases = {of, parts_.region(of, bytes), most_leases, meters_[of]};
-    if (of == tier::device) engine_->adopt(leases);
+    if (of == tier::device)
+      engine_->adopt(leases);
+    else
+      leases.name_lost_of(engine_->obligations());
   }
 
   [[nodiscard]] next_step next() {
