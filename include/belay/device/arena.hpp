@@ -149,6 +149,7 @@ class arena {
                         into.run(what);
                     }};
     owners_ = std::move(owners);
+    if (left == freed_memory::poisoned) density_ = poison_density::every_byte;
     if constexpr (requires { stream.immediate(); })
       if (address_sanitizer && stream.immediate()) closed_ = {memory_.data(), memory_.size_bytes()};
     if (left == freed_memory::poisoned) poison_all();
@@ -203,22 +204,30 @@ class arena {
   // What another stream may still use is left as it is.
   [[gnu::noinline]] void poison(const lease_chain& chain) noexcept {
     poisoned_ranges all;
+    const auto in_use = [&](std::size_t offset, std::size_t bytes) {
+      return !in_flight_.empty() && in_flight_.within(offset, bytes);
+    };
     offsets_.each(chain, [&](std::size_t offset, std::size_t bytes, lease_mark mark) {
-      if (!in_flight_.empty() && in_flight_.within(offset, bytes)) return;
+      if (in_use(offset, bytes)) return;
       for (std::size_t done = 0; done < bytes;) {
-        done += all.add(memory_.data() + offset + done, bytes - done, mark);
+        done += all.add(memory_.data() + offset + done, bytes - done, mark, density_);
         if (all.full()) queue(std::exchange(all, {}));
       }
     });
     if (!all.empty()) queue(all);
+    if (!closed_.watching()) return;
+    offsets_.each(chain, [&](std::size_t offset, std::size_t bytes) {
+      if (!in_use(offset, bytes)) closed_addresses::close(memory_.data() + offset, bytes);
+    });
   }
   void poison_all() noexcept {
     const std::size_t bytes = memory_.size_bytes() / lease_alignment * lease_alignment;
     for (std::size_t done = 0; done < bytes;) {
       poisoned_ranges all;
-      done += all.add(memory_.data() + done, bytes - done, {});
+      done += all.add(memory_.data() + done, bytes - done, {}, poison_density::every_byte);
       queue(all);
     }
+    if (closed_.watching()) closed_addresses::close(memory_.data(), bytes);
   }
   void queue(const poisoned_ranges& what) noexcept {
     try {
@@ -226,8 +235,6 @@ class arena {
     } catch (...) {
       if (owners_ != nullptr) owners_->note_failure(std::current_exception());
     }
-    if (closed_.watching())
-      what.each([](const void* first, std::size_t bytes) { closed_addresses::close(first, bytes); });
   }
 
   // Something is used by another stream.
@@ -253,6 +260,9 @@ class arena {
   poison_order poisoned_in_;
   std::shared_ptr<lease_owners> owners_;
   const ledger* obligations_ = nullptr;
+  // Level 2 is for those who look for something.
+  poison_density density_ =
+      checked(check_level::across_ranks) ? poison_density::every_byte : poison_density::some_of_each_row;
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
   uses_in_flight in_flight_;
   closed_addresses closed_;  // last: it looks at the memory

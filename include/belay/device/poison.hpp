@@ -6,7 +6,7 @@
 //
 //   const belay::lease_mark mark{belay::element_kind::f32, 7};
 //   belay::poisoned_ranges fill;
-//   fill.add(first, bytes, mark);
+//   fill.add(first, bytes, mark, belay::poison_density::every_byte);
 //   stream.run(fill);                          // NaNs that say 7
 //   belay::owner_in(squares_as_double).exact;  // 7
 #pragma once
@@ -116,59 +116,63 @@ struct named_owner {
   return {wide || word ? static_cast<std::uint16_t>(bits & lease_mark::most_owners) : std::uint16_t{0}, 0};
 }
 
-/// Overwrites ranges of whole words of 8 bytes: by one call where a stream runs on the host, by one call for each word
-/// on a device.
+/// How much of a lease is overwritten: all of it, or of one of more than 8 KiB the first 64 of each 512 bytes, which
+/// whoever reads a row of it meets and which costs an eighth.
+enum class poison_density : std::uint8_t { every_byte, some_of_each_row };
+
+/// Overwrites ranges of whole lines of 64 bytes, as leases are: by one call where a stream runs on the host, by one
+/// call for each word of 8 bytes on a device.
 class poisoned_ranges {
  public:
-  static constexpr std::size_t most = 12;
+  static constexpr std::size_t most = 12, line_bytes = 64, sparse_from = 8192, sparse_lines = 8;
 
   /// Where there is room; of more than a range can be it takes a part. How many bytes it has taken.
-  std::size_t add(std::byte* first, std::size_t bytes, lease_mark mark) noexcept {
-    constexpr std::size_t largest = std::size_t{0xFFFFFFF8U} * 8;
-    const std::size_t taken = bytes < largest ? bytes / 8 * 8 : largest;
-    ranges_[count_++] = {reinterpret_cast<std::uint64_t*>(first), static_cast<std::uint32_t>(taken / 8), mark};
+  std::size_t add(std::byte* first, std::size_t bytes, lease_mark mark, poison_density how) noexcept {
+    constexpr std::size_t largest = std::size_t{0xFFFFFFF8U} * line_bytes;
+    const std::size_t taken = bytes < largest ? bytes : largest, lines = taken / line_bytes;
+    const bool sparse = how == poison_density::some_of_each_row && bytes > sparse_from;
+    const std::size_t written = sparse ? (lines + sparse_lines - 1) / sparse_lines : lines;
+    ranges_[count_++] = {reinterpret_cast<std::uint64_t*>(first), static_cast<std::uint32_t>(written), mark,
+                         static_cast<std::uint16_t>(sparse ? sparse_lines : 1)};
     return taken;
   }
   [[nodiscard]] bool full() const noexcept { return count_ == most; }
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
-  /// Words of 8 bytes in all.
+  /// Words of 8 bytes that are written.
   [[nodiscard]] std::size_t words() const noexcept {
     std::size_t all = 0;
-    for (std::size_t r = 0; r < count_; ++r) all += ranges_[r].words;
+    for (std::size_t r = 0; r < count_; ++r) all += std::size_t{ranges_[r].lines} * words_of_line;
     return all;
-  }
-  /// Calls visit(first, bytes) for each range.
-  template <class Visit>
-  void each(const Visit& visit) const {
-    for (std::size_t r = 0; r < count_; ++r) visit(ranges_[r].first, std::size_t{ranges_[r].words} * 8);
   }
 
   BELAY_HD void operator()() const noexcept {
     for (std::size_t r = 0; r < count_; ++r) {
       const std::uint64_t what = poison_of(ranges_[r].mark);
-      std::uint64_t* first = ranges_[r].first;
-      std::size_t left = ranges_[r].words;
-      for (; left >= 8; left -= 8, first += 8)  // a cache line, which is what a lease is made of
-        first[0] = what, first[1] = what, first[2] = what, first[3] = what, first[4] = what, first[5] = what,
-        first[6] = what, first[7] = what;
-      for (; left > 0; --left) *first++ = what;
+      const std::size_t step = ranges_[r].step * words_of_line;
+      std::uint64_t* at = ranges_[r].first;
+      for (std::uint32_t line = 0; line < ranges_[r].lines; ++line, at += step)
+        at[0] = what, at[1] = what, at[2] = what, at[3] = what, at[4] = what, at[5] = what, at[6] = what, at[7] = what;
     }
   }
   BELAY_HD void operator()(std::size_t word) const noexcept {
     for (std::size_t r = 0; r < count_; ++r) {
-      if (word < ranges_[r].words) {
-        ranges_[r].first[word] = poison_of(ranges_[r].mark);
+      const std::size_t words = std::size_t{ranges_[r].lines} * words_of_line;
+      if (word < words) {
+        const std::size_t line = word / words_of_line * ranges_[r].step;
+        ranges_[r].first[line * words_of_line + word % words_of_line] = poison_of(ranges_[r].mark);
         return;
       }
-      word -= ranges_[r].words;
+      word -= words;
     }
   }
 
  private:
+  static constexpr std::size_t words_of_line = line_bytes / sizeof(std::uint64_t);
   struct range {
     std::uint64_t* first;
-    std::uint32_t words;
+    std::uint32_t lines;  // that are written
     lease_mark mark;
+    std::uint16_t step;  // from one to the next, in lines
   };
   range ranges_[most];
   std::size_t count_ = 0;

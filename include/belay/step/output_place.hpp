@@ -10,12 +10,12 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <type_traits>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/step/frame.hpp"
-#include "belay/step/relocation.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -24,7 +24,8 @@ namespace belay::inline BELAY_ABI {
 enum class residue_use : std::uint8_t { until_backward, dropped };
 
 /// Throws usage_error, with the layer, where the output of its forward ends before those who read it. Memory that the
-/// residue may own is no place for the output where the residue is dropped; whether it may is told by its type.
+/// residue may own is no place for the output where the residue is dropped: one that is trivially destructible owns
+/// none.
 template <class Engine, class Residue, class Input>
 void expect_kept(frame<Engine>& call, const Residue& residue, const Input& input, residue_use use) {
   const void* const first = residue.out.data();
@@ -44,7 +45,7 @@ void expect_kept(frame<Engine>& call, const Residue& residue, const Input& input
   };
   if (call.engine().is_of_steps(first))
     refuse("in memory of the step that its call has not kept, such as scratch or a gathered parameter");
-  if (use == residue_use::dropped && !relocatable<Residue>)
+  if (use == residue_use::dropped && !std::is_trivially_destructible_v<Residue>)
     refuse("in memory that may be owned by what its forward returned, of which only the output is kept here");
 }
 
