@@ -132,8 +132,10 @@ class poisoned_ranges {
     const std::size_t taken = bytes < largest ? bytes : largest, lines = taken / line_bytes;
     const bool sparse = how == poison_density::some_of_each_row && bytes > sparse_from;
     const std::size_t written = sparse ? (lines + sparse_lines - 1) / sparse_lines : lines;
-    ranges_[count_++] = {reinterpret_cast<std::uint64_t*>(first), static_cast<std::uint32_t>(written), mark,
-                         static_cast<std::uint16_t>(sparse ? sparse_lines : 1)};
+    firsts_[count_] = reinterpret_cast<std::uint64_t*>(first);
+    lines_[count_] = static_cast<std::uint32_t>(written);
+    marks_[count_] = mark.bits;
+    steps_[count_++] = static_cast<std::uint16_t>(sparse ? sparse_lines : 1);
     return taken;
   }
   [[nodiscard]] bool full() const noexcept { return count_ == most; }
@@ -141,25 +143,25 @@ class poisoned_ranges {
   /// Words of 8 bytes that are written.
   [[nodiscard]] std::size_t words() const noexcept {
     std::size_t all = 0;
-    for (std::size_t r = 0; r < count_; ++r) all += std::size_t{ranges_[r].lines} * words_of_line;
+    for (std::size_t r = 0; r < count_; ++r) all += std::size_t{lines_[r]} * words_of_line;
     return all;
   }
 
   BELAY_HD void operator()() const noexcept {
     for (std::size_t r = 0; r < count_; ++r) {
-      const std::uint64_t what = poison_of(ranges_[r].mark);
-      const std::size_t step = ranges_[r].step * words_of_line;
-      std::uint64_t* at = ranges_[r].first;
-      for (std::uint32_t line = 0; line < ranges_[r].lines; ++line, at += step)
+      const std::uint64_t what = poison_of(mark_of(r));
+      const std::size_t step = steps_[r] * words_of_line;
+      std::uint64_t* at = firsts_[r];
+      for (std::uint32_t line = 0; line < lines_[r]; ++line, at += step)
         at[0] = what, at[1] = what, at[2] = what, at[3] = what, at[4] = what, at[5] = what, at[6] = what, at[7] = what;
     }
   }
   BELAY_HD void operator()(std::size_t word) const noexcept {
     for (std::size_t r = 0; r < count_; ++r) {
-      const std::size_t words = std::size_t{ranges_[r].lines} * words_of_line;
+      const std::size_t words = std::size_t{lines_[r]} * words_of_line;
       if (word < words) {
-        const std::size_t line = word / words_of_line * ranges_[r].step;
-        ranges_[r].first[line * words_of_line + word % words_of_line] = poison_of(ranges_[r].mark);
+        const std::size_t line = word / words_of_line * steps_[r];
+        firsts_[r][line * words_of_line + word % words_of_line] = poison_of(mark_of(r));
         return;
       }
       word -= words;
@@ -168,13 +170,17 @@ class poisoned_ranges {
 
  private:
   static constexpr std::size_t words_of_line = line_bytes / sizeof(std::uint64_t);
-  struct range {
-    std::uint64_t* first;
-    std::uint32_t lines;  // that are written
-    lease_mark mark;
-    std::uint16_t step;  // from one to the next, in lines
-  };
-  range ranges_[most];
+  [[nodiscard]] BELAY_HD lease_mark mark_of(std::size_t range) const noexcept {
+    lease_mark out;
+    out.bits = marks_[range];
+    return out;
+  }
+
+  // By range. All of it is written, so that nothing else of the host goes to a device.
+  std::uint64_t* firsts_[most] = {};
+  std::uint32_t lines_[most] = {};  // that are written
+  std::uint16_t marks_[most] = {};
+  std::uint16_t steps_[most] = {};  // from one line to the next
   std::size_t count_ = 0;
 };
 
