@@ -101,7 +101,8 @@ class ledger {
   void note_lost(obligation_id id) noexcept {
     if (is_open(id)) entries_[id.index].lost = true;
   }
-  /// What is open and can be discharged by nobody, for an error of memory that it holds: empty where there is nothing.
+  /// The obligations that are open and can be discharged by nobody, for an error of memory that they hold: empty where
+  /// there are none.
   [[nodiscard]] std::string lost_text() const {
     std::size_t count = 0;
     for (const entry& slot : entries_) count += slot.is_open() && slot.lost ? 1 : 0;

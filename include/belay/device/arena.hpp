@@ -42,7 +42,7 @@ namespace belay::inline BELAY_ABI {
 /// `poisoned`: what nobody has had yet, too.
 enum class freed_memory : std::uint8_t { as_it_was, poisoned_when_released, poisoned };
 
-/// What they hold where nothing else is said: checked builds find what is read too late.
+/// The default: checked builds find what is read too late.
 inline constexpr freed_memory freed_by_default =
     checked(check_level::local) ? freed_memory::poisoned_when_released : freed_memory::as_it_was;
 
@@ -68,7 +68,7 @@ class arena {
     const auto owner = [&] { return std::string(name(tier_)) + " tier"; };
     return {reinterpret_cast<T*>(lease_bytes(tensor_bytes<T>(shape, owner, at), chain, at, mark_of<T>())), shape};
   }
-  /// The same for `owner`, who is named where somebody reads it after it was released.
+  /// Memory for `owner`, who is named where somebody reads it after it was released.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, const lease_owner& owner, where at) {
     const auto where_from = [&] { return std::string(name(tier_)) + " tier"; };
@@ -85,7 +85,7 @@ class arena {
       refuse(bytes, at);
     return opened(*offset, bytes);
   }
-  /// How a lease of T is marked: whose it is, where somebody asks for that.
+  /// The mark of a lease: the kind of its elements, and its owner, where somebody asks for that.
   template <class T>
   [[nodiscard]] static constexpr lease_mark mark_of() noexcept {
     return {kind_of_element<T>(), 0};
@@ -154,8 +154,8 @@ class arena {
       if (address_sanitizer && stream.immediate()) closed_ = {memory_.data(), memory_.size_bytes()};
     if (left == freed_memory::poisoned) poison_all();
   }
-  /// What has no room from here on names the handles that were lost, as `obligations` knows them, which outlives the
-  /// leases.
+  /// From here on an error of too little room names the handles that were lost, as `obligations` knows them, which
+  /// outlives the leases.
   void name_lost_of(const ledger& obligations) noexcept { obligations_ = &obligations; }
 
   /// Moves the lease that has `address` in it to another chain; false where `from` does not hold it.

@@ -26,10 +26,10 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a lease of a step is for.
+/// The purpose of a lease in a step.
 enum class lease_purpose : std::uint8_t { kept, remembered, scratch, gradient, gathered, staged };
 
-/// Who leases. `layer` and `parameter` are copied; `more` parameters are in the same lease.
+/// An owner of a lease. `layer` and `parameter` are copied; `more` parameters are in the same lease.
 struct lease_owner {
   lease_purpose purpose = lease_purpose::kept;
   const char* layer = "";
@@ -66,8 +66,8 @@ class lease_owners {
     return places_[at] = static_cast<std::uint16_t>(next);
   }
 
-  /// Whose memory it was when it was read too late, which may be one after the reader's own; empty for a number that
-  /// names nobody.
+  /// The owner that memory had last when it was read too late, which may be one after the reader's own; empty for a
+  /// number that names nobody.
   [[nodiscard]] std::string text(named_owner found) const {
     std::size_t first = entries_.size(), others = 0;
     if (found.exact != 0) {
@@ -91,6 +91,7 @@ class lease_owners {
   void note_failure(std::exception_ptr thrown) noexcept {
     if (failure_ == nullptr) failure_ = std::move(thrown);
   }
+  void forget_failure() noexcept { failure_ = nullptr; }
   void expect_overwritten() {
     if (failure_ != nullptr) [[unlikely]]
       std::rethrow_exception(std::exchange(failure_, nullptr));

@@ -26,7 +26,7 @@ class lease_source {
   /// `bytes` until `chain` is released; not zeroed. `marked` is what `mark` gave, or nothing. Throws budget_error where
   /// the arena has no room.
   [[nodiscard]] virtual std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at, lease_mark marked) = 0;
-  /// Whose a lease is, of elements of that kind: who is named where it is read after its release.
+  /// The mark of a lease of elements of that kind: its owner is named where it is read after its release.
   [[nodiscard]] virtual lease_mark mark(element_kind kind, const lease_owner& owner) const noexcept = 0;
   // As those of `arena`.
   [[nodiscard]] virtual std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,

@@ -27,7 +27,7 @@ void __asan_unpoison_memory_region(const volatile void* first, std::size_t bytes
 
 namespace belay::inline BELAY_ABI {
 
-/// What the elements of a lease are, as far as what its memory holds afterwards depends on it.
+/// The kind of a lease's elements, as far as what its memory holds afterwards depends on it.
 enum class element_kind : std::uint8_t { unknown, f64, f32, f16, b16, i64, i32, i16, i8 };
 
 /// The kind of a type; `unknown` for what is no element of a tensor.
@@ -54,7 +54,7 @@ template <class T>
     return element_kind::i8;
 }
 
-/// Whose a lease is, by the number that `lease_owners` has given, and of what its elements are. 0: nobody's.
+/// The owner of a lease, by the number that `lease_owners` has given (0: nobody), and the kind of its elements.
 struct lease_mark {
   static constexpr std::uint16_t most_owners = 0xfff;
 

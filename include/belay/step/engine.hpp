@@ -245,8 +245,8 @@ class engine {
     return arena_.has(address) ||
            std::any_of(of_steps_.begin(), of_steps_.end(), [&](const auto* one) { return one->has(address); });
   }
-  /// Whose memory was read after it had been given back, where a number that is not finite says it, or an index that is
-  /// none; else empty. In checked builds, and as far as what has computed keeps the payload of a NaN.
+  /// The owner of memory that was read after it had been given back, where a number that is not finite says it, or an
+  /// index that is none; else empty. In checked builds, and as far as what has computed keeps the payload of a NaN.
   [[nodiscard]] std::string given_back(double found) const { return owners_->text(owner_in(found)); }
   [[nodiscard]] std::string given_back(std::int64_t index) const { return owners_->text(owner_in_integer(index)); }
 
@@ -310,6 +310,7 @@ class engine {
     cancel_queued();
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
     if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
+    owners_->forget_failure();  // of a step that is cut off
     watch_.end();
     in_step_ = false;
     ++epoch_;
