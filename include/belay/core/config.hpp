@@ -80,6 +80,20 @@ inline constexpr bool sanitized_addresses = false;
 inline constexpr bool sanitized_addresses = false;
 #endif
 
+// Only that one can be told which memory nobody may touch.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool address_sanitizer = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+inline constexpr bool address_sanitizer = true;
+#else
+inline constexpr bool address_sanitizer = false;
+#endif
+#else
+/// Whether an address sanitizer looks at memory.
+inline constexpr bool address_sanitizer = false;
+#endif
+
 /// The level of this program, which is part of every type's name.
 inline constexpr check_level checks = static_cast<check_level>(BELAY_CHECKS);
 

@@ -72,6 +72,7 @@ class ledger {
     free_ = slot.next_free;
     std::forward<Write>(write)(slot.what);
     ++slot.generation;
+    slot.lost = false;
     ++open_;
     return {index, slot.generation};
   }
@@ -96,6 +97,22 @@ class ledger {
     --open_;
   }
 
+  /// The handle of an obligation is destroyed. Where it is open still, nobody can discharge it any more.
+  void note_lost(obligation_id id) noexcept {
+    if (is_open(id)) entries_[id.index].lost = true;
+  }
+  /// The obligations that are open and can be discharged by nobody, for an error of memory that they hold: empty where
+  /// there are none.
+  [[nodiscard]] std::string lost_text() const {
+    std::size_t count = 0;
+    for (const entry& slot : entries_) count += slot.is_open() && slot.lost ? 1 : 0;
+    if (count == 0) return {};
+    return "; " + std::to_string(count) +
+           (count == 1 ? " obligation is open whose handle is gone, and holds"
+                       : " obligations are open whose handles are gone, and hold") +
+           " memory until the step ends:\n" + list(16, count, [](const entry& slot) { return slot.lost; });
+  }
+
   /// Forgets every obligation; ids that are still held are no longer open.
   void clear() noexcept {
     free_ = none;
@@ -116,18 +133,7 @@ class ledger {
 
   /// The open obligations, one per line, at most `lines` of them.
   [[nodiscard]] std::string text(std::size_t lines = 16) const {
-    std::string out;
-    std::size_t printed = 0;
-    for (const entry& slot : entries_) {
-      if (!slot.is_open()) continue;
-      if (printed == lines) {
-        out += "  and " + std::to_string(open_ - printed) + " more\n";
-        break;
-      }
-      out += "  " + slot.what.text() + "\n";
-      ++printed;
-    }
-    return out;
+    return list(lines, open_, [](const entry&) { return true; });
   }
 
   /// Calls `visit(const obligation&)` for each open entry.
@@ -156,8 +162,23 @@ class ledger {
     obligation what;
     std::uint32_t generation = 2;  // odd while it is open, and never that of a default obligation_id
     std::uint32_t next_free = none;
+    bool lost = false;  // while it is open
     [[nodiscard]] bool is_open() const noexcept { return generation % 2 == 1; }
   };
+
+  // Of `count` open ones that are wanted.
+  template <class Wanted>
+  [[nodiscard]] std::string list(std::size_t lines, std::size_t count, Wanted wanted) const {
+    std::string out;
+    std::size_t printed = 0;
+    for (const entry& slot : entries_) {
+      if (!slot.is_open() || !wanted(slot)) continue;
+      if (printed == lines) return out + "  and " + std::to_string(count - printed) + " more\n";
+      out += "  " + slot.what.text() + "\n";
+      ++printed;
+    }
+    return out;
+  }
 
   std::vector<entry> entries_;
   std::uint32_t free_ = none;

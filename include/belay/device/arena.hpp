@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -23,9 +24,12 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/ledger.hpp"
 #include "belay/core/view.hpp"
+#include "belay/device/lease_owners.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/offset_allocator.hpp"
+#include "belay/device/poison.hpp"
 #include "belay/device/stream.hpp"
 #include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
@@ -34,18 +38,13 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What an arena's free bytes hold.
-enum class freed_memory : std::uint8_t { as_it_was, poisoned };
+/// What an arena's free bytes hold. `poisoned_when_released`: numbers that are none, once somebody has had them.
+/// `poisoned`: what nobody has had yet, too.
+enum class freed_memory : std::uint8_t { as_it_was, poisoned_when_released, poisoned };
 
-/// Overwrites words with one that is NaN as float, double and bf16, and neither -1 nor an index as an integer.
-struct poisoned_words {
-  /// Writes the pattern that checked builds look for to `count` words.
-  std::uint32_t* first;
-  std::size_t count;
-  BELAY_HD void operator()() const noexcept {
-    for (std::size_t i = 0; i < count; ++i) first[i] = 0xFFFAFFFAU;
-  }
-};
+/// The default: checked builds find what is read too late.
+inline constexpr freed_memory freed_by_default =
+    checked(check_level::local) ? freed_memory::poisoned_when_released : freed_memory::as_it_was;
 
 template <memory_region Memory>
 class arena {
@@ -67,15 +66,32 @@ class arena {
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, where at = where::current()) {
     const auto owner = [&] { return std::string(name(tier_)) + " tier"; };
-    return {reinterpret_cast<T*>(lease_bytes(tensor_bytes<T>(shape, owner, at), chain, at)), shape};
+    return {reinterpret_cast<T*>(lease_bytes(tensor_bytes<T>(shape, owner, at), chain, at, mark_of<T>())), shape};
+  }
+  /// Memory for `owner`, who is named where somebody reads it after it was released.
+  template <class T, std::size_t Rank>
+  [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, const lease_owner& owner, where at) {
+    const auto where_from = [&] { return std::string(name(tier_)) + " tier"; };
+    const std::size_t bytes = tensor_bytes<T>(shape, where_from, at);
+    return {reinterpret_cast<T*>(lease_bytes(bytes, chain, at, mark_of(kind_of_element<T>(), owner))), shape};
   }
 
-  /// Memory of that many bytes, added to the chain. Throws budget_error where there is no hole of that size.
-  [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at = where::current()) {
-    const auto offset = offsets_.allocate(bytes, chain, *clock_);
+  /// Memory of that many bytes, added to the chain. Throws budget_error where there is no hole of that size; where
+  /// handles were lost that hold some of it, it names them. `mark` is `mark_of`'s.
+  [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at = where::current(),
+                                       lease_mark mark = {}) {
+    const auto offset = offsets_.allocate(bytes, chain, *clock_, mark);
     if (!offset) [[unlikely]]
       refuse(bytes, at);
-    return memory_.data() + *offset;
+    return opened(*offset, bytes);
+  }
+  /// The mark of a lease: the kind of its elements, and its owner, where somebody asks for that.
+  template <class T>
+  [[nodiscard]] static constexpr lease_mark mark_of() noexcept {
+    return {kind_of_element<T>(), 0};
+  }
+  [[nodiscard]] lease_mark mark_of(element_kind kind, const lease_owner& owner) const noexcept {
+    return {kind, owners_ == nullptr ? std::uint16_t{0} : owners_->number(owner)};
   }
 
   /// The same for work of the stream `user` that begins after `ready`, an event of this arena's stream: that work is
@@ -84,15 +100,17 @@ class arena {
   [[nodiscard]] view<T, Rank> lease_for(stream_kind user, const stream_event& ready, extents<Rank> shape,
                                         lease_chain& chain, where at = where::current()) {
     const auto owner = [&] { return std::string(name(tier_)) + " tier"; };
-    return {reinterpret_cast<T*>(lease_bytes_for(user, ready, tensor_bytes<T>(shape, owner, at), chain, at)), shape};
+    return {
+        reinterpret_cast<T*>(lease_bytes_for(user, ready, tensor_bytes<T>(shape, owner, at), chain, at, mark_of<T>())),
+        shape};
   }
   [[nodiscard]] std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,
-                                           lease_chain& chain, where at = where::current()) {
-    const auto offset = offsets_.allocate(bytes, chain, ready.clock().within(user));
+                                           lease_chain& chain, where at = where::current(), lease_mark mark = {}) {
+    const auto offset = offsets_.allocate(bytes, chain, ready.clock().within(user), mark);
     if (!offset) [[unlikely]]
       refuse(bytes, at);
     if (bytes > 0) in_flight_.add(*offset, bytes, stream_clock::unknown(), *clock_);
-    return memory_.data() + *offset;
+    return opened(*offset, bytes);
   }
   /// Work of another stream uses the bytes until `over`. Their lease may end before: nobody gets them who does not come
   /// after that. Bytes that are not the arena's are not looked at.
@@ -110,28 +128,45 @@ class arena {
   void release(lease_chain& chain) noexcept {
     if (!in_flight_.empty()) [[unlikely]]
       in_flight_.forget(*clock_);
-    if (poisoned_in_.run != nullptr) [[unlikely]]
-      offsets_.each(chain, [&](std::size_t offset, std::size_t bytes) {
-        if (!in_flight_.within(offset, bytes)) poison(offset, bytes);
-      });
+    if (poisoned_in_.run != nullptr && !chain.empty()) poison(chain);
     if (in_flight_.empty()) [[likely]]
       return offsets_.release(chain, *clock_);
     release_used(chain);
   }
 
-  /// Overwrites what is released from here on, in the order of `stream`, and all that there is, with `poisoned_words`.
-  /// Whoever reads too early or too late gets them. The stream stays where it is.
+  /// Overwrites what is released from here on, in the order of `stream`, with what `poison_of` says for its mark; with
+  /// `poisoned`, all that there is, too. Whoever reads too early or too late gets that. `owners` gives the numbers of
+  /// marks. The stream stays where it is. In a build with an address sanitizer nobody may touch what is released, where
+  /// the stream runs at once.
   template <stream Stream>
-  void poison_in(Stream& stream) {
-    poisoned_in_ = {&stream, [](void* in, const poisoned_words& what) { static_cast<Stream*>(in)->run(what); }};
-    poison(0, memory_.size_bytes());
+  void poison_in(Stream& stream, freed_memory left = freed_memory::poisoned,
+                 std::shared_ptr<lease_owners> owners = {}) {
+    poisoned_in_ = {&stream, [](void* in, const poisoned_ranges& what) {
+                      auto& into = *static_cast<Stream*>(in);
+                      if constexpr (requires { into.each(what.words(), what); })
+                        into.each(what.words(), what);
+                      else
+                        into.run(what);
+                    }};
+    owners_ = std::move(owners);
+    if (left == freed_memory::poisoned) density_ = poison_density::every_byte;
+    if constexpr (requires { stream.immediate(); })
+      if (address_sanitizer && stream.immediate()) closed_ = {memory_.data(), memory_.size_bytes()};
+    if (left == freed_memory::poisoned) poison_all();
   }
+  /// From here on an error of too little room names the handles that were lost, as `obligations` knows them, which
+  /// outlives the leases.
+  void name_lost_of(const ledger& obligations) noexcept { obligations_ = &obligations; }
 
-  /// Moves the lease that begins at `address` to another chain; false where `from` does not hold it.
+  /// Moves the lease that has `address` in it to another chain; false where `from` does not hold it.
   [[nodiscard]] bool transfer(const void* address, lease_chain& from, lease_chain& to) noexcept {
-    const auto* byte = static_cast<const std::byte*>(address);
-    return offsets_.transfer(static_cast<std::size_t>(byte - memory_.data()), from, to);
+    return offsets_.transfer(offset_of(address), from, to);
   }
+  /// Whether a lease of the chain has `address` in it; whether the memory has.
+  [[nodiscard]] bool holds(const lease_chain& chain, const void* address) const noexcept {
+    return offsets_.holds(chain, offset_of(address));
+  }
+  [[nodiscard]] bool has(const void* address) const noexcept { return offset_of(address) < memory_.size_bytes(); }
 
   /// What has no room from here on says `also`, which is kept by address: how the bytes of this memory were found.
   void say_when_full(const char* also) noexcept { when_full_ = also; }
@@ -156,11 +191,53 @@ class arena {
   // Whichever stream it is.
   struct poison_order {
     void* stream = nullptr;
-    void (*run)(void* stream, const poisoned_words& what) = nullptr;
+    void (*run)(void* stream, const poisoned_ranges& what) = nullptr;
   };
 
-  void poison(std::size_t offset, std::size_t bytes) const {
-    poisoned_in_.run(poisoned_in_.stream, {reinterpret_cast<std::uint32_t*>(memory_.data() + offset), bytes / 4});
+  // Beyond the memory for what is not in it.
+  [[nodiscard]] std::size_t offset_of(const void* address) const noexcept {
+    return static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(address) -
+                                    reinterpret_cast<std::uintptr_t>(memory_.data()));
+  }
+  [[nodiscard]] std::byte* opened(std::size_t offset, [[maybe_unused]] std::size_t bytes) const noexcept {
+    if constexpr (address_sanitizer) closed_addresses::open(memory_.data() + offset, leased_size(bytes));
+    return memory_.data() + offset;
+  }
+
+  // What another stream may still use is left as it is.
+  [[gnu::noinline]] void poison(const lease_chain& chain) noexcept {
+    poisoned_ranges all;
+    const auto in_use = [&](std::size_t offset, std::size_t bytes) {
+      return !in_flight_.empty() && in_flight_.within(offset, bytes);
+    };
+    offsets_.each(chain, [&](std::size_t offset, std::size_t bytes, lease_mark mark) {
+      if (in_use(offset, bytes)) return;
+      for (std::size_t done = 0; done < bytes;) {
+        done += all.add(memory_.data() + offset + done, bytes - done, mark, density_);
+        if (all.full()) queue(std::exchange(all, {}));
+      }
+    });
+    if (!all.empty()) queue(all);
+    if (!closed_.watching()) return;
+    offsets_.each(chain, [&](std::size_t offset, std::size_t bytes) {
+      if (!in_use(offset, bytes)) closed_addresses::close(memory_.data() + offset, bytes);
+    });
+  }
+  void poison_all() noexcept {
+    const std::size_t bytes = memory_.size_bytes() / lease_alignment * lease_alignment;
+    for (std::size_t done = 0; done < bytes;) {
+      poisoned_ranges all;
+      done += all.add(memory_.data() + done, bytes - done, {}, poison_density::every_byte);
+      queue(all);
+    }
+    if (closed_.watching()) closed_addresses::close(memory_.data(), bytes);
+  }
+  void queue(const poisoned_ranges& what) noexcept {
+    try {
+      poisoned_in_.run(poisoned_in_.stream, what);
+    } catch (...) {
+      if (owners_ != nullptr) owners_->note_failure(std::current_exception());
+    }
   }
 
   // Something is used by another stream.
@@ -176,7 +253,9 @@ class arena {
 
   // A function of its own, so that a lease is short enough to be inlined.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(std::size_t bytes, where at) const {
-    throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at, when_full_);
+    const std::string lost = obligations_ == nullptr ? std::string() : obligations_->lost_text();
+    throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at,
+                       lost.empty() ? when_full_ : lost);
   }
 
   Memory memory_;
@@ -184,8 +263,14 @@ class arena {
   tier tier_;
   poison_order poisoned_in_;
   const char* when_full_ = "";
+  std::shared_ptr<lease_owners> owners_;
+  const ledger* obligations_ = nullptr;
+  // Level 2 is for those who look for something.
+  poison_density density_ =
+      checked(check_level::across_ranks) ? poison_density::every_byte : poison_density::some_of_each_row;
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
   uses_in_flight in_flight_;
+  closed_addresses closed_;  // last: it looks at the memory
 };
 
 }  // namespace belay::inline BELAY_ABI

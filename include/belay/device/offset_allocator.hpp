@@ -23,6 +23,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/poison.hpp"
 #include "belay/device/stream_clock.hpp"
 #include "belay/device/tier.hpp"
 
@@ -57,10 +58,10 @@ class offset_allocator {
   }
 
   /// The offset of a range of at least `bytes`, rounded up to a multiple of `lease_alignment`, whose former users come
-  /// before what `user` comes after. The lease is added to `chain`. Nothing where the region has no such room or all
-  /// leases are in use. Zero bytes are a range of size zero at offset 0.
+  /// before what `user` comes after. The lease is added to `chain`, and `mark` is kept with it. Nothing where the
+  /// region has no such room or all leases are in use. Zero bytes are a range of size zero at offset 0.
   [[nodiscard]] std::optional<std::size_t> allocate(std::size_t bytes, lease_chain& chain,
-                                                    const stream_clock& user = {}) {
+                                                    const stream_clock& user = {}, lease_mark mark = {}) {
     const std::size_t size = leased_size(bytes);
     if (size == 0) return 0;
     node* const nodes = nodes_.data();
@@ -76,6 +77,7 @@ class offset_allocator {
     }
     node& taken = nodes[at];
     taken.leased = true;
+    taken.mark = mark;
     taken.chained = chain.head;
     chain.head = at;
     live_ += size;
@@ -120,9 +122,21 @@ class offset_allocator {
     release_with(chain, used_by_others, now);
   }
 
-  /// Calls visit(offset, bytes) for every lease of the chain.
-  void each(const lease_chain& chain, auto&& visit) const {
-    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained) visit(nodes_[at].offset, nodes_[at].size);
+  /// Calls visit(offset, bytes) for every lease of the chain, or visit(offset, bytes, mark).
+  template <class Visit>
+  void each(const lease_chain& chain, Visit&& visit) const {
+    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained) {
+      if constexpr (std::invocable<Visit&, std::size_t, std::size_t, lease_mark>)
+        visit(nodes_[at].offset, nodes_[at].size, nodes_[at].mark);
+      else
+        visit(nodes_[at].offset, nodes_[at].size);
+    }
+  }
+  /// Whether a lease of the chain has the byte at `offset` in it.
+  [[nodiscard]] bool holds(const lease_chain& chain, std::size_t offset) const noexcept {
+    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained)
+      if (nodes_[at].has(offset)) return true;
+    return false;
   }
   /// Bytes of all leases of the chain.
   [[nodiscard]] std::size_t bytes_of(const lease_chain& chain) const noexcept {
@@ -131,10 +145,10 @@ class offset_allocator {
     return bytes;
   }
 
-  /// Moves the lease at `offset` from one chain to another; false when `from` does not hold it.
+  /// Moves the lease that has the byte at `offset` in it from one chain to another; false when `from` does not hold it.
   [[nodiscard]] bool transfer(std::size_t offset, lease_chain& from, lease_chain& to) noexcept {
     for (std::uint32_t* link = &from.head; *link != none; link = &nodes_[*link].chained) {
-      if (nodes_[*link].offset != offset) continue;
+      if (!nodes_[*link].has(offset)) continue;
       const std::uint32_t moved = *link;
       *link = nodes_[moved].chained;
       nodes_[moved].chained = to.head;
@@ -161,8 +175,9 @@ class offset_allocator {
     nodes_.resize(2);
     constexpr std::uint32_t whole = 1;
     const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
-    nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false};
-    nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true};
+    nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false, {}};
+    nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true,
+                     {}};
     nodes_[whole].leased = first_free == edge;  // an empty region
   }
 
@@ -195,6 +210,9 @@ class offset_allocator {
     std::uint32_t chained = none;  // a lease: the next of its chain; a spare node: the next spare, or edge
     bool leased = false;
     bool awaited = false;  // a free range that another stream than that of the compute may use
+    lease_mark mark;       // of a lease: whose it is
+
+    [[nodiscard]] bool has(std::size_t byte) const noexcept { return byte >= offset && byte - offset < size; }
 
     [[nodiscard]] bool free_for(const stream_clock& user) const noexcept {
       return used_by.place(stream_kind::compute) <= user.place(stream_kind::compute) &&

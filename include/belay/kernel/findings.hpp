@@ -40,7 +40,8 @@ struct finding_site {
 };
 
 /// One thing that was found. `index_outside`: `value` at position `number` is not below `limit`. `rows_outside`: the
-/// rows of expert `number` end at `value`, before `first` or after `limit`. `not_finite`: the sum is not.
+/// rows of expert `number` end at `value`, before `first` or after `limit`. `not_finite`: the sum is not; `value` has
+/// its bits.
 struct finding {
   /// The kind; the value, the bounds that it is outside of, the index where, and the site.
   finding_kind kind = finding_kind::nothing;
@@ -81,7 +82,8 @@ struct findings_note {
     record->loss += more;
     record->loss_count += count;
     if (is_finite(more)) return;
-    if (is_first(record->not_finite)) record->first_not_finite = {finding_kind::not_finite, 0, 0, 0, 0, site};
+    if (is_first(record->not_finite))
+      record->first_not_finite = {finding_kind::not_finite, __builtin_bit_cast(std::int64_t, more), 0, 0, 0, site};
   }
   /// A dispatch would have needed so many rows on some rank.
   BELAY_HD void need_rows(std::uint64_t rows) const noexcept {

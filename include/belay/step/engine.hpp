@@ -9,6 +9,7 @@
 //   belay::step step{engine};
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -26,7 +28,9 @@
 #include "belay/device/findings.hpp"
 #include "belay/device/host_access.hpp"
 #include "belay/device/kit.hpp"
+#include "belay/device/lease_owners.hpp"
 #include "belay/device/memory.hpp"
+#include "belay/device/poison.hpp"
 #include "belay/device/stream.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
@@ -107,12 +111,12 @@ class engine {
         kit_(streams, rank),
         streams_(streams),
         rank_(rank),
-        poisons_(streams.policy == stream_policy::adversarial) {
+        left_(streams.policy == stream_policy::adversarial ? freed_memory::poisoned : freed_by_default) {
     adopt(arena_);
   }
 
   /// The same with a kit that the caller has made, over memory of its device. What is free holds `left`.
-  engine(Memory activations, tier_meter& meter, Kit kit, freed_memory left = freed_memory::as_it_was,
+  engine(Memory activations, tier_meter& meter, Kit kit, freed_memory left = freed_by_default,
          std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
     requires std::move_constructible<Kit>
       : meter_(&meter),
@@ -122,7 +126,7 @@ class engine {
         owed_(meter),
         findings_(arena_.memory()),
         kit_(std::move(kit)),
-        poisons_(left == freed_memory::poisoned) {
+        left_(left) {
     adopt(arena_);
   }
 
@@ -229,15 +233,29 @@ class engine {
   void continue_after(std::uint64_t step_number) noexcept { step_number_ = step_number; }
 
   /// Whether what is free holds nothing that looks like a number: under `adversarial`, or where it was asked for.
-  [[nodiscard]] bool poisons() const noexcept { return poisons_; }
-  /// Treats `other`, from which leases of steps come too, as it treats its own memory: leases are the compute
-  /// stream's. What peers address, such as a symmetric heap, is not poisoned.
+  [[nodiscard]] bool poisons() const noexcept { return left_ == freed_memory::poisoned; }
+  /// Treats `other`, from which leases of steps come too and which outlives the steps, as it treats its own memory:
+  /// leases are the compute stream's. What peers address, such as a symmetric heap, is not poisoned.
   template <class Leases>
   void adopt(Leases& other) {
     if constexpr (clocked_stream<stream_type>) other.follow(compute().clock());
-    if constexpr (!stream_type::runs_nothing && std::same_as<Leases, arena<Memory>>)
-      if (poisons_) other.poison_in(kit_.stream());
+    if constexpr (std::same_as<Leases, arena<Memory>>) {
+      other.name_lost_of(ledger_);
+      if (&other != &arena_ && std::find(of_steps_.begin(), of_steps_.end(), &other) == of_steps_.end())
+        of_steps_.push_back(&other);
+      if constexpr (!stream_type::runs_nothing)
+        if (left_ != freed_memory::as_it_was) other.poison_in(kit_.stream(), left_, owners_);
+    }
   }
+  /// Whether `address` is in memory that is leased for steps alone.
+  [[nodiscard]] bool is_of_steps(const void* address) const noexcept {
+    return arena_.has(address) ||
+           std::any_of(of_steps_.begin(), of_steps_.end(), [&](const auto* one) { return one->has(address); });
+  }
+  /// The owner of memory that was read after it had been given back, where a number that is not finite says it, or an
+  /// index that is none; else empty. In checked builds, and as far as what has computed keeps the payload of a NaN.
+  [[nodiscard]] std::string given_back(double found) const { return owners_->text(owner_in(found)); }
+  [[nodiscard]] std::string given_back(std::int64_t index) const { return owners_->text(owner_in_integer(index)); }
 
   /// Leases come from `activations` from now on, and the region before is freed. Between steps: numbers, epoch and how
   /// the last step ended stay.
@@ -300,6 +318,7 @@ class engine {
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
     if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
     owed_.clear();
+    owners_->forget_failure();  // of a step that is cut off
     watch_.end();
     in_step_ = false;
     ++epoch_;
@@ -315,6 +334,7 @@ class engine {
   [[nodiscard]] const kernel::findings_record& read_findings(where at) {
     const stream_event copied = findings_.copy(compute());
     if constexpr (rehearsing()) return findings_.none();
+    owners_->expect_overwritten();
     const span_timer waits(add_wait(spans(), span_lane::host, copied, at));
     try {
       return findings_.read(copied, epoch_, at);
@@ -333,9 +353,12 @@ class engine {
     }
   }
   /// Throws the usage_error of indices or rows that kernels have found to be none.
-  static void expect_right(std::uint64_t wrong, const kernel::finding& first) {
+  void expect_right(std::uint64_t wrong, const kernel::finding& first) const {
     if (wrong == 0) return;
-    throw usage_error(text(first) + (wrong == 1 ? "" : ", and " + std::to_string(wrong - 1) + " more"), site_of(first));
+    const std::string why = given_back(first.value);
+    throw usage_error(text(first) + (wrong == 1 ? "" : ", and " + std::to_string(wrong - 1) + " more") +
+                          (why.empty() ? "" : "; " + why),
+                      site_of(first));
   }
   /// Bytes of the findings, in the memory of the device, beside the activations.
   static constexpr std::size_t findings_bytes = belay::findings<Memory>::bytes;
@@ -398,7 +421,9 @@ class engine {
   end_of_step last_end_ = end_of_step::cut_off;
   bool unread_refusal_ = false;
   bool in_step_ = false;
-  bool poisons_ = false;
+  freed_memory left_ = freed_by_default;
+  std::shared_ptr<lease_owners> owners_ = std::make_shared<lease_owners>();
+  std::vector<const arena<Memory>*> of_steps_;  // beside `arena_`
 };
 
 using host_engine = engine<host_pages, host_kit<>>;

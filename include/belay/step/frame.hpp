@@ -23,6 +23,8 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
 #include "belay/device/findings.hpp"
+#include "belay/device/lease_owners.hpp"
+#include "belay/device/poison.hpp"
 #include "belay/step/arithmetic.hpp"
 #include "belay/step/contribution.hpp"
 #include "belay/step/engine.hpp"
@@ -142,13 +144,13 @@ class frame : public frame_arithmetic<frame<Engine>> {
   /// Memory until this invocation's backward is done, for outputs and what the backward needs. Not zeroed.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> keep(extents<Rank> shape) {
-    return lease<T>(shape, memory_->kept, "kept memory");
+    return lease<T>(shape, memory_->kept, lease_purpose::kept, "kept memory");
   }
 
   /// Memory until the enclosing scratch scope ends. The call itself is such a scope. Not zeroed.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> scratch(extents<Rank> shape) {
-    return lease<T>(shape, scratch_, "scratch");
+    return lease<T>(shape, scratch_, lease_purpose::scratch, "scratch");
   }
 
   /// Memory that survives from a forward to its recompute, which gets the same bytes in the same order of calls. In an
@@ -157,7 +159,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
   [[nodiscard]] view<T, Rank> remember(extents<Rank> shape) {
     std::byte*& at = memory_->remembered_at.at(next_remembered_++);
     if (!replaying()) {
-      at = engine_->activations().lease_bytes(bytes_of<T>(shape, "remembered memory"), memory_->remembered, call_->at);
+      at = engine_->activations().lease_bytes(bytes_of<T>(shape, "remembered memory"), memory_->remembered, call_->at,
+                                              mark_of<T>(lease_purpose::remembered));
       memory_->remembered_count = next_remembered_;
     } else if (next_remembered_ > memory_->remembered_count) {
       throw usage_error("a recompute remembers more than its forward did", call_->at);
@@ -247,7 +250,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
       static_cast<void>(sum_type{*this, parameter.gradient_values(), parameter.contribution()}.data());  // zeros
     }
   }
-  /// The local part of `parameter`'s values, to read. A usage_error where it has no memory.
+  /// The local part of `parameter`'s values, to read, good until this call returns: a backward reads them anew, because
+  /// a layer that is gathered has them elsewhere then. A usage_error where it has no memory.
   template <class Parameter>
   [[nodiscard]] auto read(const Parameter& parameter) const {
     const auto values = parameter.values();
@@ -308,9 +312,20 @@ class frame : public frame_arithmetic<frame<Engine>> {
   }
 
   template <class T, std::size_t Rank>
-  [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, const char* what) {
-    std::byte* const first = engine_->activations().lease_bytes(bytes_of<T>(shape, what), chain, call_->at);
+  [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, lease_purpose purpose, const char* what) {
+    std::byte* const first =
+        engine_->activations().lease_bytes(bytes_of<T>(shape, what), chain, call_->at, mark_of<T>(purpose));
     return {reinterpret_cast<T*>(first), shape};
+  }
+  template <class T>
+  [[nodiscard]] lease_mark mark_of(lease_purpose purpose) noexcept {
+    if constexpr (rehearsing()) return {};
+    std::uint16_t& owner = owners_[static_cast<std::size_t>(purpose)];
+    if (owner != 0) return {kind_of_element<T>(), owner};
+    const lease_mark made = engine_->activations().mark_of(
+        kind_of_element<T>(), {purpose, call_->layer, "", call_->layer_index, call_->micro_batch, 0, call_->at});
+    owner = made.owner();
+    return made;
   }
   template <class T, std::size_t Rank>
   [[nodiscard]] std::size_t bytes_of(const extents<Rank>& shape, const char* what) const {
@@ -327,6 +342,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   contribution_list* contributions_ = nullptr;  // of the backward that runs, or null
   lease_chain scratch_;
   std::size_t next_remembered_ = 0;
+  std::array<std::uint16_t, 3> owners_{};  // by purpose, once it was asked
 };
 
 /// Memory of a layer's call, as `keep<float>(frame, {rows, width})`; see `frame`.

@@ -16,6 +16,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/view.hpp"
 #include "belay/device/arena.hpp"
+#include "belay/device/lease_owners.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -25,7 +26,8 @@ class gradient {
   /// Leases `shape` from the step's arena; not zeroed. Throws `budget_error` when the arena is full.
   gradient(Engine& engine, extents<Rank> shape, where at = where::current())
       : engine_(&engine), epoch_(engine.epoch()) {
-    values_ = engine.activations().template lease<T>(shape, memory_, at);
+    values_ =
+        engine.activations().template lease<T>(shape, memory_, {.purpose = lease_purpose::gradient, .at = at}, at);
   }
   gradient(gradient&& other) noexcept
       : engine_(other.engine_),

@@ -13,6 +13,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/step/layer.hpp"
+#include "belay/step/output_place.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -65,11 +66,15 @@ class [[nodiscard]] observed {
   [[nodiscard]] auto run_forward(Engine& engine, Layer& layer, const Input& input) {
     const typename Engine::watch_type::mark under_way{engine.watch(), call_.now(layer_call::forward)};
     frame<Engine> view{engine, call_, frame_mode::observing, memory_};
-    try {
-      return layer.forward(view, input);
-    } catch (...) {
-      call_.rethrow(layer_call::forward);
-    }
+    auto out = [&] {
+      try {
+        return layer.forward(view, input);
+      } catch (...) {
+        call_.rethrow(layer_call::forward);
+      }
+    }();
+    if constexpr (checked(check_level::local)) expect_kept(view, out, input, residue_use::until_backward);
+    return out;
   }
 
   Engine* engine_;

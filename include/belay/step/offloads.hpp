@@ -24,6 +24,7 @@
 #include "belay/step/frame.hpp"
 #include "belay/step/layer.hpp"
 #include "belay/step/offloaded_activations.hpp"  // IWYU pragma: export
+#include "belay/step/output_place.hpp"
 #include "belay/step/relocation.hpp"             // IWYU pragma: export
 
 namespace belay::inline BELAY_ABI {
@@ -76,6 +77,7 @@ class offloads : public learning_of_wrapped<Layer> {
                   "cannot be told where its memory is when that has come back: give the class of it "
                   "`void relocate(const belay::relocation& to)`, which calls to(member) for each view in it");
     residue_type whole = layer_->forward(call, input);
+    if (!call.forward_only()) expect_kept(call, whole, input, residue_use::dropped);
     const output_type out = whole.out;
     std::uint32_t number = Activations::nothing;
     if constexpr (moves) {

@@ -15,6 +15,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/step/layer.hpp"
+#include "belay/step/output_place.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -49,6 +50,7 @@ class recompute {
     invocation_memory memory;
     auto out = first_pass(call, input, memory);
     auto& activations = call.engine().activations();
+    // Where nothing moves, it is remembered, the input's, or memory that outlives the step.
     if (out.size() > 0) static_cast<void>(activations.transfer(out.data(), memory.kept, call.memory().kept));
     activations.release(memory.kept);
     call.memory().remembered = memory.remembered;
@@ -101,7 +103,9 @@ class recompute {
   template <class Engine, class Input>
   [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
     frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};
-    return layer_->forward(once, input).out;
+    const auto residue = layer_->forward(once, input);
+    expect_kept(once, residue, input, residue_use::dropped);
+    return residue.out;
   }
 
   Layer* layer_;

@@ -23,6 +23,7 @@
 #include "belay/core/obligation.hpp"
 #include "belay/step/frame.hpp"
 #include "belay/step/layer.hpp"
+#include "belay/step/output_place.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -63,9 +64,9 @@ class recomputed_part {
                                            memory.remembered_count};
     auto& activations = call.engine().activations();
     lease_chain& until_backward = call.memory().kept;
+    // Where nothing moves, it is remembered, the input's, or memory that outlives the step.
     if (kept.out.size() > 0) static_cast<void>(activations.transfer(kept.out.data(), memory.kept, until_backward));
-    for (std::size_t i = 0; i < kept.remembered_count; ++i)
-      static_cast<void>(activations.transfer(kept.remembered_at[i], memory.remembered, until_backward));
+    activations.append(memory.remembered, until_backward);
     activations.release(memory.kept);
     return kept;
   }
@@ -103,7 +104,9 @@ class recomputed_part {
   template <class Engine, class Input>
   [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
     frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};
-    return part_->forward(once, input).out;
+    const auto residue = part_->forward(once, input);
+    expect_kept(once, residue, input, residue_use::dropped);
+    return residue.out;
   }
   template <class Engine, class Input>
   [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {

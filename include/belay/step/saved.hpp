@@ -20,6 +20,7 @@
 #include "belay/core/view.hpp"
 #include "belay/step/gradient.hpp"
 #include "belay/step/layer.hpp"
+#include "belay/step/output_place.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -48,7 +49,10 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   static void* operator new[](std::size_t) = delete;
 
   /// An obligation that was not discharged stays in the ledger; its memory is reclaimed with the step.
-  BELAY_IF_DISCHARGED ~saved() {}  // not defaulted: the analysis looks at calls of a destructor
+  BELAY_IF_DISCHARGED ~saved() {  // not defaulted: the analysis looks at calls of a destructor
+    if constexpr (checked(check_level::local))
+      if (obligation_.index != 0) engine_->obligations().note_lost(obligation_);
+  }
 
   /// The layer's output, valid until the backward and the end of the step. Afterwards a usage_error, in all builds.
   BELAY_IF_OPEN [[nodiscard]] output_type out(where at = where::current()) const {
@@ -175,11 +179,15 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   [[nodiscard]] residue_type run_forward() {
     const mark under_way{engine_->watch(), call_.now(layer_call::forward)};
     frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-    try {
-      return layer_->forward(call, input_);
-    } catch (...) {
-      call_.rethrow(layer_call::forward);
-    }
+    residue_type out = [&] {
+      try {
+        return layer_->forward(call, input_);
+      } catch (...) {
+        call_.rethrow(layer_call::forward);
+      }
+    }();
+    if constexpr (checked(check_level::local)) expect_kept(call, out, input_, residue_use::until_backward);
+    return out;
   }
 
   [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }

@@ -282,7 +282,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
       const kernel::finding first = found.first_wrong;
       const std::uint64_t wrong = found.wrong;
       cut_off();
-      Engine::expect_right(wrong, first);
+      engine_->expect_right(wrong, first);
     }
     add({.needed_rows = found.needed_rows, .loss = found.loss});
     if (found.not_finite > 0) not_finite_loss_ = found.first_not_finite;
@@ -310,14 +310,21 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   // Where gradients are not finite, of the parts that can tell.
   template <class Parts>
   [[nodiscard]] std::string not_finite(const step_summary& summary, const Parts& parts) const {
-    std::string out = "  step " + std::to_string(summary.number) + " of this engine";
+    std::string out = "  step " + std::to_string(summary.number) + " of this engine", given_back;
+    const auto name_owner = [&](double found) {
+      if (given_back.empty()) given_back = engine_->given_back(found);
+    };
     const auto look = [&](const auto& one) {
       if constexpr (requires { one.not_finite(); }) out += one.not_finite();
+      if constexpr (requires { one.each_not_finite(name_owner); }) one.each_not_finite(name_owner);
     };
     std::apply([&](const auto&... part) { (look(part), ...); }, parts);
     out += "\n";
     if (not_finite_loss_.kind != kernel::finding_kind::nothing)
       out += "  " + text(not_finite_loss_) + ", at " + site_of(not_finite_loss_).text() + "\n";
+    if (not_finite_loss_.kind != kernel::finding_kind::nothing)
+      name_owner(__builtin_bit_cast(double, not_finite_loss_.value));
+    if (!given_back.empty()) out += "  " + given_back + "\n";
     return out;
   }
 

@@ -50,7 +50,7 @@ template <class Run, class Mesh, std::invocable Body>
     if (own.open_obligations > 0)
       throw open_obligations("forward-only passes left what is printed above\n",
                              static_cast<std::size_t>(own.open_obligations), at);
-    Run::engine_type::expect_right(own.wrong, own.first_wrong);
+    run.engine().expect_right(own.wrong, own.first_wrong);
     std::array<std::uint64_t, 1> rows{own.needed_rows};
     std::array<double, 2> sums{};
     if (counts_losses(mesh)) sums = {own.loss, static_cast<double>(own.count)};

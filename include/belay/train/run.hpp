@@ -228,7 +228,10 @@ class run {
     of_steps_.push_back(std::make_unique<within_steps>(
         within_steps{purpose, {in, parts_.region(in, bytes), most_leases, meters_[in]}, of_file}));
     if (!rehearsing()) of_steps_.back()->leases.say_when_full(of_smaller_step);
-    if (in == tier::device) engine_->adopt(of_steps_.back()->leases);
+    if (in == tier::device)
+      engine_->adopt(of_steps_.back()->leases);
+    else
+      of_steps_.back()->leases.name_lost_of(engine_->obligations());
     return of_steps_.back()->leases;
   }
 
@@ -386,7 +389,10 @@ class run {
     leases = {of, parts_.region(of, 0), most_leases, meters_[of]};
     leases = {of, parts_.region(of, bytes), most_leases, meters_[of]};
     leases.say_when_full(of_smaller_step);
-    if (of == tier::device) engine_->adopt(leases);
+    if (of == tier::device)
+      engine_->adopt(leases);
+    else
+      leases.name_lost_of(engine_->obligations());
   }
 
   [[nodiscard]] next_step next() {

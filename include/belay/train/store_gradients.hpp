@@ -68,6 +68,12 @@ class [[nodiscard]] store_gradients {
     }
     return more == 0 ? first : first + " and " + std::to_string(more) + " more";
   }
+  /// Calls visit(norm) for each of them.
+  template <class Visit>
+  void each_not_finite(const Visit& visit) const {
+    for (std::size_t p = 0; p < store_->buckets().parameters(); ++p)
+      if (const double norm = store_->norm_of(p); !kernel::are_finite(&norm, 1)) visit(norm);
+  }
   [[nodiscard]] std::uint64_t divisor() const noexcept { return reduced_.targets(); }
   template <class Participant>
   [[nodiscard]] bool is_of(const Participant& participant) const noexcept {

@@ -167,7 +167,7 @@ class store_memory {
     std::vector<gathered_bucket<value_type, group_type>> all;
     for (std::size_t b : trained) all.push_back(gathered_bucket_of(buckets_, reached_, b));
     for (std::size_t b : never_trained) all.push_back(gathered_bucket_of(frozen_, reached_frozen_, b));
-    return all.empty() ? whole : gathers_->add_layer(std::move(all));
+    return all.empty() ? whole : gathers_->add_layer(std::move(all), layer_name(layer), layer_index(layer));
   }
   void hold(std::uint32_t layer, auto& engine, where at) {
     expect_plan_compared(at);

@@ -40,7 +40,8 @@ class [[nodiscard]] whole_parameter {
   whole_parameter(lease_source& source, const gathered_bucket<T, Group>& bucket, const parameter_base<T>& parameter,
                   const host_access* access, where at)
       : source_(&source) {
-    T* const first = reinterpret_cast<T*>(source.lease_bytes(bucket.count * sizeof(T), lease_, at));
+    T* const first =
+        reinterpret_cast<T*>(source.lease_bytes(bucket.count * sizeof(T), lease_, at, {kind_of_element<T>(), 0}));
     const std::span<T> whole(first, bucket.count);
     const auto place = std::find_if(bucket.parameters.begin(), bucket.parameters.end(),
                                     [&](const auto& each) { return each.parameter == &parameter; });

@@ -47,7 +47,10 @@ class gradient_staging {
   void open(std::size_t bucket, std::size_t count, where at) {
     while (started_.size() > released_ + most_in_reduction) source_->release(started_[released_++].lease);
     lease& one = open_[bucket];
-    const auto take = [&] { one.first = reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at)); };
+    const auto take = [&] {
+      one.first =
+          reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at, {kind_of_element<T>(), 0}));
+    };
     try {
       take();
     } catch (const budget_error&) {

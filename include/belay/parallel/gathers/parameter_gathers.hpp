@@ -25,7 +25,10 @@
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/lease_owners.hpp"
 #include "belay/device/lease_source.hpp"
+#include "belay/device/offset_allocator.hpp"
+#include "belay/device/poison.hpp"
 #include "belay/device/stream.hpp"
 #include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
@@ -116,14 +119,17 @@ class parameter_gathers {
   parameter_gathers(lease_source& source, reshard_when reshards, std::size_t ahead, gather_plan expected)
       : source_(&source), reshards_(reshards), ahead_(ahead), expected_(std::move(expected)) {}
 
-  /// The layer that reads these buckets gets the next number.
-  [[nodiscard]] std::uint32_t add_layer(std::vector<bucket_type> buckets) {
+  /// The layer that reads these buckets gets the next number. `name`, and `index` where it has one, are its own.
+  [[nodiscard]] std::uint32_t add_layer(std::vector<bucket_type> buckets, const char* name = "",
+                                        std::size_t index = 0) {
     layer made;
+    made.name = name;
+    made.index = index;
     for (bucket_type& b : buckets) {
       std::size_t group = 0;
       if constexpr (!moves_nothing<Group>)
         if (b.reached == nullptr) add_unique(made.groups, group = executed_.add(*b.group));
-      made.gathered.push_back({std::move(b), group, nullptr, {}, {}});
+      made.gathered.push_back({std::move(b), group, nullptr, {}, {}, {}});
     }
     layers_.push_back(std::move(made));
     return static_cast<std::uint32_t>(layers_.size() - 1);
@@ -232,10 +238,13 @@ class parameter_gathers {
     T* first;           // while it has a lease
     lease_chain lease;
     pending over;
+    lease_mark mark;  // once it had a lease
   };
   struct layer {
     std::vector<slot> gathered;
     std::vector<std::size_t> groups;  // that gather it together, by their number in `executed_`
+    std::string name;
+    std::size_t index = 0;
     std::size_t holders = 0;
     bool started = false, resident = false;
   };
@@ -286,8 +295,15 @@ class parameter_gathers {
       // A share in a file is staged by its owner: the stream of copies reads it to where it belongs.
       const stream_kind first_user = each.of.file == nullptr ? stream_kind::communication : stream_kind::copy;
       const std::size_t bytes = each.of.count * sizeof(T);
-      each.first = reinterpret_cast<T*>(source_->lease_bytes_for(first_user, ready, bytes, each.lease, at));
+      if (each.mark.owner() == 0) each.mark = mark_of(one, each.of, at);
+      each.first = reinterpret_cast<T*>(source_->lease_bytes_for(first_user, ready, bytes, each.lease, at, each.mark));
     }
+  }
+  [[nodiscard]] lease_mark mark_of(const layer& one, const bucket_type& of, where at) const noexcept {
+    const std::size_t count = of.parameters.size();
+    const char* const first = count == 0 ? "" : of.parameters[0].parameter->name().c_str();
+    return source_->mark(kind_of_element<T>(), {lease_purpose::gathered, one.name.c_str(), first, one.index, 0,
+                                                count == 0 ? 0 : count - 1, at});
   }
   [[nodiscard]] bool finds_room(layer& one, const stream_event& ready, where at) {
     try {

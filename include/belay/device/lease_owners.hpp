@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Who has leased memory, by number: a number fits into the payload of a NaN, and into what an integer is when its
+// memory was given back (device/poison.hpp). An owner is a call of a layer at one place of the program and what it
+// wanted memory for; it keeps its number, so that a step that is like the one before makes no new ones.
+//
+//   belay::lease_owners owners;
+//   const std::uint16_t mine = owners.number({.purpose = belay::lease_purpose::scratch, .layer = "head"});
+//   owners.text(belay::owner_in(loss));  // "scratch of layer 0 'head' (micro-batch 0), ..."; empty where it names none
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/core/config.hpp"
+#include "belay/core/printable.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/poison.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// The purpose of a lease in a step.
+enum class lease_purpose : std::uint8_t { kept, remembered, scratch, gradient, gathered, staged };
+
+/// An owner of a lease. `layer` and `parameter` are copied; `more` parameters are in the same lease.
+struct lease_owner {
+  lease_purpose purpose = lease_purpose::kept;
+  const char* layer = "";
+  const char* parameter = "";
+  std::size_t layer_index = 0;
+  std::size_t micro_batch = 0;
+  std::size_t more = 0;
+  where at;
+};
+
+class lease_owners {
+ public:
+  /// Room for the owners of a small model; it grows with those of a larger one, in its first steps.
+  lease_owners() : places_(table_size, 0) { entries_.reserve(64); }
+
+  /// The owner's number, from 1; 0 where there are more than a payload can name. The last micro-batch is the one that
+  /// is said. Called where memory is leased; what it cannot allocate is an owner without a number.
+  [[nodiscard]] std::uint16_t number(const lease_owner& of) noexcept {
+    std::size_t at = hash(of) % table_size;
+    for (; places_[at] != 0; at = (at + 1) % table_size) {
+      entry& known = entries_[index_of(places_[at])];
+      if (!known.is(of)) continue;
+      known.of.micro_batch = of.micro_batch;
+      known.name(of);  // of a model that has gone, and another one at its place
+      return places_[at];
+    }
+    const std::size_t next = number_of(entries_.size());
+    if (next > lease_mark::most_owners) return 0;
+    try {
+      entries_.emplace_back(of);
+    } catch (...) {
+      return 0;
+    }
+    return places_[at] = static_cast<std::uint16_t>(next);
+  }
+
+  /// The owner that memory had last when it was read too late, which may be one after the reader's own; empty for a
+  /// number that names nobody.
+  [[nodiscard]] std::string text(named_owner found) const {
+    std::size_t first = entries_.size(), others = 0;
+    if (found.exact != 0) {
+      if (named(found.exact)) first = index_of(found.exact);
+    } else if (found.narrow != 0) {
+      for (std::size_t n = found.narrow; named(n); n += 64) {
+        if (first == entries_.size())
+          first = index_of(n);
+        else
+          ++others;
+      }
+    }
+    if (first == entries_.size()) return {};
+    std::string out = "memory was read that had been given back; who had it last: " + entries_[first].text();
+    if (others > 0)
+      out += " (or one of " + std::to_string(others) + " others: a narrow number has room for the end of theirs)";
+    return out;
+  }
+
+  /// Memory that was given back could not be overwritten, as by a device that has failed: for the next who can throw.
+  void note_failure(std::exception_ptr thrown) noexcept {
+    if (failure_ == nullptr) failure_ = std::move(thrown);
+  }
+  void forget_failure() noexcept { failure_ = nullptr; }
+  void expect_overwritten() {
+    if (failure_ != nullptr) [[unlikely]]
+      std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+
+ private:
+  static constexpr std::size_t table_size = 8192;  // twice as many as there are numbers
+
+  // No number ends in six zeros, which a narrow NaN of the processor's own has, nor like memory of which nothing is
+  // known.
+  static constexpr std::size_t in_row = 62, unknown_end = 0x3a;
+  [[nodiscard]] static constexpr std::size_t number_of(std::size_t index) noexcept {
+    const std::size_t place = index % in_row + 1;
+    return index / in_row * 64 + (place < unknown_end ? place : place + 1);
+  }
+  [[nodiscard]] static constexpr std::size_t index_of(std::size_t number) noexcept {
+    const std::size_t place = number % 64;
+    return number / 64 * in_row + (place < unknown_end ? place : place - 1) - 1;
+  }
+  [[nodiscard]] bool named(std::size_t number) const noexcept {
+    return number % 64 != 0 && number % 64 != unknown_end && index_of(number) < entries_.size();
+  }
+
+  [[nodiscard]] static std::size_t hash(const lease_owner& of) noexcept {
+    std::uint64_t out = static_cast<std::uint64_t>(of.purpose) + 8 * of.layer_index;
+    for (const std::uint64_t word : {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(of.layer)),
+                                     static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(of.parameter)),
+                                     static_cast<std::uint64_t>(of.at.line)})
+      out = (out ^ word) * 0x9E3779B97F4A7C15U;
+    return static_cast<std::size_t>(out >> 40);
+  }
+
+  struct entry {
+    lease_owner of;
+    std::array<char, 64> layer{}, parameter{};
+
+    explicit entry(const lease_owner& owner) noexcept : of(owner) { name(owner); }
+    [[nodiscard]] bool is(const lease_owner& other) const noexcept {
+      return of.layer == other.layer && of.parameter == other.parameter && of.layer_index == other.layer_index &&
+             of.purpose == other.purpose && of.at.line == other.at.line && of.at.file == other.at.file;
+    }
+    void name(const lease_owner& owner) noexcept {
+      std::strncpy(layer.data(), owner.layer, layer.size() - 1);
+      std::strncpy(parameter.data(), owner.parameter, parameter.size() - 1);
+    }
+    [[nodiscard]] std::string text() const {
+      const std::string call = "layer " + std::to_string(of.layer_index) + " '" + printable(layer.data()) + "'";
+      const std::string at = " (micro-batch " + std::to_string(of.micro_batch) + "), called at " + of.at.text();
+      const std::string names = "parameter " + printable(parameter.data()) +
+                                (of.more == 0 ? "" : " and " + std::to_string(of.more) + " more");
+      switch (of.purpose) {
+        case lease_purpose::kept: return "what " + call + " had kept" + at;
+        case lease_purpose::remembered: return "what " + call + " had remembered" + at;
+        case lease_purpose::scratch: return "scratch of " + call + at;
+        case lease_purpose::gradient: return "the gradient of an input, of a call at " + of.at.text();
+        case lease_purpose::gathered:
+          return names + ", gathered for a call of " + call +
+                 " that was over: what frame.read gives is good until the call returns";
+        case lease_purpose::staged: return "a gradient bucket";
+      }
+      return call;
+    }
+  };
+
+  std::vector<entry> entries_;
+  std::vector<std::uint16_t> places_;  // numbers, by hash
+  std::exception_ptr failure_;
+};
+
+}  // namespace belay::inline BELAY_ABI
