@@ -208,6 +208,9 @@ class adamw {
   using scalars_type = std::conditional_t<works_on_device<Group>, kernel::adamw_scalars_in<state_type>,
                                           kernel::adamw_scalars<state_type>>;
   using offloaded_scalars = adamw_step<state_type, scalars_type>;
+  // The host's loop has a chunk at a time, which its cache keeps. A launch costs a device more than a chunk does: it
+  // has a range at once.
+  static constexpr std::size_t at_once = works_on_device<Group> ? static_cast<std::size_t>(-1) : parameter_chunk;
   struct leased_state {
     std::span<state_type> memory;
     tier where_it_is;
@@ -289,7 +292,8 @@ class adamw {
         gradient_buckets<T, Group>& all = *self.buckets_;
         self.offloaded_->update(
             engine, scalars, all.layout().buckets().size(),
-            [&](std::size_t bucket, const stream_event& values) { all.start_gather(bucket, after(values, now)); }, now);
+            [&](std::size_t bucket, const stream_event& values) { all.start_gather(bucket, after(values, now)); },
+            at_once, now);
         all.finish_gathers_in(engine.compute());
       };
     }
@@ -353,7 +357,7 @@ class adamw {
         const offloaded_scalars in{{&numbers_.memory->decayed}, {&numbers_.memory->undecayed}};
         const auto queue = [&] {
           if (update_offloaded_) return update_offloaded_(*this, in, at);
-          queue_update<T>(kit, *buckets_, used.owned(), state_, in.decayed, in.undecayed, at);
+          queue_update<T>(kit, *buckets_, used.owned(), state_, in.decayed, in.undecayed, at_once, at);
         };
         numbers_.write({decayed, undecayed}, at);
         return queued_by_ ? queued_by_(queue, at) : queue();
@@ -361,7 +365,7 @@ class adamw {
     } else if (update_offloaded_) {
       return update_offloaded_(*this, {decayed, undecayed}, at);
     }
-    queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at);
+    queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at_once, at);
   }
 
   adamw_settings settings_;

@@ -91,11 +91,12 @@ class offloaded_state {
   }
 
   /// Queues the update of all chunks on the streams of `engine`. `gathers(bucket, event)` is called for each bucket in
-  /// order, when all of its values that this rank owns are queued: they are there at the event. Where nothing is in a
-  /// file the host does not wait, and a graph may have it: it uses the slots of its capture in each launch.
+  /// order, when all of its values that this rank owns are queued: they are there at the event. A kernel has at most
+  /// `at_once` elements. Where nothing is in a file the host does not wait, and a graph may have it: it uses the slots
+  /// of its capture in each launch.
   template <class Engine, class Scalars, class Gathers>
   void update(Engine& engine, const adamw_step<state_type, Scalars>& scalars, std::size_t buckets, Gathers&& gathers,
-              where at) {
+              std::size_t at_once, where at) {
     ring_.reset();
     auto& copies = engine.copies();
     auto& compute = engine.compute();
@@ -108,7 +109,7 @@ class offloaded_state {
     for (std::size_t k = 0, loaded = 0; k < chunks_.size(); ++k) {
       for (; loaded < chunks_.size() && loaded < k + ahead; ++loaded)
         in_slots_[loaded % slot_count] = load(loaded, copies, at);
-      compute_chunk(k, in_slots_[k % slot_count], scalars, engine, at);
+      compute_chunk(k, in_slots_[k % slot_count], scalars, engine, at_once, at);
       values = store(k, in_slots_[k % slot_count], engine, at);
       for (const std::size_t next = first_unfinished(k + 1); bucket < next && bucket < buckets; ++bucket)
         gathers(bucket, values);
@@ -272,7 +273,7 @@ class offloaded_state {
 
   template <class Engine, class Scalars>
   void compute_chunk(std::size_t k, const slot_view& slot, const adamw_step<state_type, Scalars>& scalars,
-                     Engine& engine, where at) {
+                     Engine& engine, std::size_t at_once, where at) {
     engine.copies().let_wait(engine.compute(), copied_[slot.number], at);
     state_chunks::each_part(
         chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
@@ -280,8 +281,8 @@ class offloaded_state {
           T* const value = copies_of_[range.bucket].values ? slot.value + in : range.value + offset;
           const state_type* const gradient =
               copies_of_[range.bucket].gradients ? slot.gradient + in : range.gradient + offset;
-          for (std::size_t i = 0; i < n; i += parameter_chunk) {
-            const std::size_t count = n - i < parameter_chunk ? n - i : parameter_chunk;
+          for (std::size_t i = 0, count = 0; i < n; i += count) {
+            count = n - i < at_once ? n - i : at_once;
             const auto update = [&](state_type* master) {
               return kernel::adamw<state_type, state_type, Scalars>{master, gradient + i, slot.state[0] + in + i,
                                                                     slot.state[1] + in + i, used};

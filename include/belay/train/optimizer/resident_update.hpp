@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The update of what lies on the device: kernels over the ranges that a rank owns, chunk by chunk, so that sharding
-// changes no bit. The values of a bucket are gathered while the next one is updated.
+// The update of what lies where it is computed: kernels over the ranges that a rank owns. Each element is updated by
+// itself, so that neither sharding nor how many are given to a kernel changes a bit. The values of a bucket are
+// gathered while the next one is updated.
 // IWYU pragma: private, include "belay/train/optimizer.hpp"
 #pragma once
 
@@ -54,11 +55,11 @@ struct update_numbers {
   }
 };
 
-/// Queues the update of the ranges `owned`, whose `state` is one part after the other. Each bucket's gather is started
-/// when its values are there.
+/// Queues the update of the ranges `owned`, whose `state` is one part after the other, in kernels of at most `at_once`
+/// elements. Each bucket's gather is started when its values are there.
 template <class T, class Kit, class Buckets, class Scalars>
 void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> owned, std::span<compute_type_t<T>> state,
-                  const Scalars& decayed, const Scalars& undecayed, where at) {
+                  const Scalars& decayed, const Scalars& undecayed, std::size_t at_once, where at) {
   using state_type = compute_type_t<T>;
   constexpr bool has_master = !std::is_same_v<T, state_type>;
   const std::size_t part = state.size() / (has_master ? 3 : 2);
@@ -70,8 +71,8 @@ void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> ow
   for (const owned_range<T>& range : owned) {
     for (; bucket < range.bucket; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
     const Scalars& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
-    for (std::size_t i = 0; i < range.count; i += parameter_chunk) {
-      const std::size_t count = range.count - i < parameter_chunk ? range.count - i : parameter_chunk;
+    for (std::size_t i = 0, count = 0; i < range.count; i += count) {
+      count = range.count - i < at_once ? range.count - i : at_once;
       const auto update = [&](state_type* value) {
         return kernel::adamw<state_type, state_type, Scalars>{value, range.gradient + i, first + done, second + done,
                                                               scalars};
