@@ -135,6 +135,14 @@ class nccl_fabric {
     device_->let_others();
   }
 
+  /// Empty, or why nobody may ask for its error. Each of two threads would end what one that does not block is doing.
+  std::string asked(nccl_communicator* on) {
+    if (!knows(on)) return refuse("a communicator that has ended is asked for its error");
+    const bool at_work = on->kind == belay::nccl::calls::non_blocking && (on->busy || on->polls > 0);
+    const bool another = on->by != std::this_thread::get_id();
+    return at_work && another ? refuse("two threads ask a non-blocking communicator") : std::string();
+  }
+
   nccl_communicator* make(std::shared_ptr<nccl_ring> ring, int rank, int ranks, belay::nccl::calls kind) {
     auto made = std::make_unique<nccl_communicator>();
     made->ring = std::move(ring), made->rank = rank, made->ranks = ranks, made->kind = kind;

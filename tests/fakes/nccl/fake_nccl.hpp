@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -73,7 +72,6 @@ class nccl_api {
     return call("split", [&]() -> status_type {
       if (const std::string bad = within_capture("split"); !bad.empty()) return {bad};
       if (const std::string bad = usable(of); !bad.empty()) return {bad};
-      of->by = std::this_thread::get_id();
       if (now_ == happens::silence) return of->busy = true, status_type{"", true};
       if (now_ == happens::error) return of->error = "injected", status_type{"", true};
       fabric_->split(of, colour, key, made, how);
@@ -83,10 +81,7 @@ class nccl_api {
   status_type async_error(communicator_type on, status_type& told) {
     fabric_->let_peers_come(on);
     return fabric_->device().with_queues([&](late_queues&) -> status_type {
-      if (!fabric_->knows(on)) return {fabric_->refuse("a communicator that has ended is asked for its error")};
-      // Each of two threads would end what it does, once more than it has begun.
-      if (on->kind == calls::non_blocking && (on->busy || on->polls > 0) && on->by != std::this_thread::get_id())
-        return {fabric_->refuse("two threads ask a non-blocking communicator")};
+      if (const std::string bad = fabric_->asked(on); !bad.empty()) return {bad};
       told = {on->error, on->error.empty() && (on->busy || on->polls-- > 0)};
       return {};
     });
