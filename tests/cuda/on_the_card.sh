@@ -135,8 +135,15 @@ if [ -n "$bad" ] && [ -n "$card" ]; then
 fi
 
 # 3. Figures, and what torch reaches on this card.
-part figures 110 tests.log "$bin/cuda_figures" --json "$out/figures.json"
-[ -z "$card" ] || repeat 'short|FLOP|GB/s| us'
+if [ -z "$(program_of bench/figures)" ]; then
+  say "figures: not in the pack"
+else
+  part figures 110 tests.log "$bin/cuda_figures" --json "$out/figures.json"
+  [ -z "$card" ] || repeat 'short|FLOP|GB/s| us'
+fi
+if [ -n "$(program_of bench/collectives)" ] && [ -z "${nccl:-}" ]; then
+  part collectives 40 tests.log "$bin/cuda_collectives" --max 64K --op all --overlap 256
+fi
 # 4. The trainer.
 corpus=(--data "$here/corpus.txt") one=(--mesh pp=1 --zero 0)
 trainer=$bin/train_moe
