@@ -94,6 +94,7 @@ def train(size, steps, ranks, rank, threads, device="cpu"):
 
 def corpus():
     files = sorted(p for folder in ("docs", "include") for p in (ROOT / folder).rglob("*") if p.is_file())
+    files = files or [ROOT / "corpus.txt"]  # of a pack for a card
     return b"\n".join(p.read_bytes() for p in files)
 
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A trainer over ranks that share a device of the real runtime. It has the losses and norms of the host, but for what
-// the device's arithmetic fuses, and its own weights to the bit where all lies in lower tiers and where it goes on from
-// a checkpoint, that of files of many chunks too, which threads copy beside the kernels. Without a device the launch is
-// refused in one clear backend_error.
+// the device's arithmetic fuses, and its own weights, but for the order in which products at other addresses add, where
+// all lies in lower tiers and where it goes on from a checkpoint, that of files of many chunks too, which threads copy
+// beside the kernels. Without a device the launch is refused in one clear backend_error.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -15,6 +15,8 @@
 #include "belay/backend/cuda/runtime_api.cuh"
 #include "belay/backend/host.hpp"
 #include "belay/train/launch.hpp"
+#include "support/alike.hpp"
+#include "support/card.hpp"
 #include "unit/train/support/device_trainer.hpp"
 #include "unit/train/support/directory.hpp"
 
@@ -22,10 +24,15 @@ namespace {
 
 using device_trainer::result;
 
-bool close(const std::vector<double>& a, const std::vector<double>& b) {
-  bool ok = a.size() == device_trainer::steps && a.size() == b.size();
-  for (std::size_t i = 0; ok && i < a.size(); ++i) ok = std::abs(a[i] - b[i]) <= 1e-4 * std::abs(b[i]);
-  return ok;
+// Of weights. One that was read a step too early is further off.
+constexpr double arithmetic = 1e-4;
+
+// The first step has seen no update: from then on AdamW makes steps of what differs.
+bool close(const char* what, const std::vector<double>& expected, const std::vector<double>& got) {
+  if (expected.size() != device_trainer::steps || got.size() != expected.size()) return false;
+  const bool first = std::abs(expected[0] - got[0]) <= 1e-4 * std::abs(expected[0]);
+  if (!first) std::printf("%s of the first step: %.9g, not %.9g\n", what, got[0], expected[0]);
+  return test::alike(what, expected, got, 2e-2) && first;
 }
 
 // Whether it trains there as on the host.
@@ -36,7 +43,8 @@ bool trains(belay::cuda::runtime_api& api, int ranks) {
                                                                   device_trainer::body<Stage, T>(expected));
   belay::launch(belay::cuda::world(api, belay::host::world(ranks), {.slot_bytes = 1 << 16}),
                 device_trainer::body<Stage, T>(got));
-  const bool ok = close(got.losses, expected.losses) && close(got.norms, expected.norms);
+  const bool losses = close("losses", expected.losses, got.losses), norms = close("norms", expected.norms, got.norms);
+  const bool ok = losses && norms;
   std::printf("%d ranks, zero %d: %s\n", ranks, Stage, ok ? "the host's losses" : "not the host's losses");
   return ok;
 }
@@ -54,14 +62,14 @@ bool streams(belay::cuda::runtime_api& api, belay::tier in) {
   how.optimizer = {.state = in, .folder = "/tmp", .chunk = belay::parameter_chunk};
   how.activations = how.between_steps = how.store.parameters = how.store.gradients = in;
   how.store.files.folder = "/tmp";
-  bool ok = run(how).weights == expected.weights;
+  bool ok = test::alike("weights", expected.weights, run(how).weights, arithmetic);
   const train_bench::directory saved;
   how.checkpoints = saved.path;
   how.steps = 2;
   ok = ok && run(how).losses.size() == 2;
   how.steps = device_trainer::steps;
   const result rest = run(how);
-  ok = ok && rest.from == 2 && rest.weights == expected.weights;
+  ok = test::alike("weights of one that goes on", expected.weights, rest.weights, arithmetic) && rest.from == 2 && ok;
   std::printf("all in tier %s: %s\n", name(in), ok ? "the device's weights" : "not the device's weights");
   return ok;
 }
@@ -83,7 +91,7 @@ bool saves_beside(belay::cuda::runtime_api& api) {
   static_cast<void>(run(how));
   how.steps = device_trainer::steps;
   const result rest = run(how);
-  const bool ok = rest.from == 2 && rest.weights == expected.weights;
+  const bool ok = test::alike("weights", expected.weights, rest.weights, arithmetic) && rest.from == 2;
   std::printf("checkpoints of many chunks: %s\n", ok ? "the weights of their step" : "other weights");
   return ok;
 }
@@ -106,6 +114,6 @@ int main() {
     return ok && has_device ? 0 : 1;
   } catch (const belay::backend_error& problem) {
     std::printf("%s\n", problem.what());
-    return !has_device && problem.about().call == "open" ? 0 : 1;
+    return !has_device && problem.about().call == "open" ? test::code_without_card() : 1;
   }
 }

@@ -17,6 +17,7 @@
 #include "belay/backend/host.hpp"
 #include "belay/backend/nccl.hpp"
 #include "belay/backend/nccl/runtime_nccl.cuh"
+#include "support/card.hpp"
 #include "unit/backend/nccl_trials.hpp"
 
 namespace {
@@ -48,7 +49,7 @@ int main() try {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2) {
     std::printf("skipped: %d devices, and it takes two\n", devices);
-    return 77;
+    return devices == 0 ? test::code_without_card() : 77;
   }
   belay::cuda::runtime_api api;
   const belay::nccl::runtime_nccl nccl;

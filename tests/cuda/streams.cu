@@ -17,6 +17,7 @@
 #include "belay/backend/cuda/runtime_api.cuh"
 #include "belay/backend/host.hpp"
 #include "belay/train/launch.hpp"
+#include "support/card.hpp"
 #include "unit/backend/stream_trials.hpp"
 #include "unit/train/support/graph_trainer.hpp"
 
@@ -111,7 +112,7 @@ int main() {
     const belay::cuda::device<api_type> gpu(api);
   } catch (const belay::backend_error& none) {
     std::printf("no GPU, compiled only: %s\n", none.what());
-    return 0;
+    return test::code_without_card();
   }
   const auto forgotten = [] { return cudaPeekAtLastError() == cudaSuccess; };
   tried("where memory runs out", stream_trials::running_out(api, forgotten));

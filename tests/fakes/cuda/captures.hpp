@@ -156,9 +156,9 @@ class captures {
       if (each->by == std::this_thread::get_id()) return refuse(*each, std::string(call) + " in a capture");
     return {};
   }
-  /// What nobody may do with an event of a capture.
+  /// What nobody may do with an event of a capture, and the thread that captures with any.
   std::string forbid(const char* call, const mark& event) {
-    if (event.capture == 0) return {};
+    if (event.capture == 0) return forbid(call);
     const std::string what = std::string(call) + " of an event that was recorded in a capture";
     for (const auto& each : open_)
       if (each->number == event.capture) return refuse(*each, what);

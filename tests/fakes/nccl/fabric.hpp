@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -78,9 +79,10 @@ struct nccl_communicator {
   int rank = 0, ranks = 0;
   int device = 0;
   belay::nccl::calls kind = belay::nccl::calls::blocking;
-  bool busy = true;   // its making, or that of a child, is not over
-  int polls = 0;      // so often it is told so after that
-  std::string error;  // asynchronous
+  bool busy = true;    // its making, or that of a child, is not over
+  int polls = 0;       // so often it is told so after that
+  std::thread::id by;  // who made, or splits it
+  std::string error;   // asynchronous
   std::uint64_t splits = 0;
   int registered = 0;                                                        // windows
   std::vector<std::pair<std::shared_ptr<work_queue>, std::uint64_t>> gates;  // of what it has queued
@@ -133,10 +135,19 @@ class nccl_fabric {
     device_->let_others();
   }
 
+  /// Empty, or why nobody may ask for its error. Each of two threads would end what one that does not block is doing.
+  std::string asked(nccl_communicator* on) {
+    if (!knows(on)) return refuse("a communicator that has ended is asked for its error");
+    const bool at_work = on->kind == belay::nccl::calls::non_blocking && (on->busy || on->polls > 0);
+    const bool another = on->by != std::this_thread::get_id();
+    return at_work && another ? refuse("two threads ask a non-blocking communicator") : std::string();
+  }
+
   nccl_communicator* make(std::shared_ptr<nccl_ring> ring, int rank, int ranks, belay::nccl::calls kind) {
     auto made = std::make_unique<nccl_communicator>();
     made->ring = std::move(ring), made->rank = rank, made->ranks = ranks, made->kind = kind;
     made->device = device_->current();
+    made->by = std::this_thread::get_id();
     nccl_communicator* const address = made.get();
     communicators_.emplace(address, std::move(made));
     return address;
@@ -160,6 +171,7 @@ class nccl_fabric {
   void split(nccl_communicator* of, int colour, int key, nccl_communicator*& made, belay::nccl::calls kind) {
     of->busy = true;
     of->polls = 2;
+    of->by = std::this_thread::get_id();
     auto& all = splits_[{of->ring.get(), of->splits++}];
     all.push_back({of, colour, key, &made, kind});
     if (static_cast<int>(all.size()) < of->ranks) return;

@@ -81,7 +81,7 @@ class nccl_api {
   status_type async_error(communicator_type on, status_type& told) {
     fabric_->let_peers_come(on);
     return fabric_->device().with_queues([&](late_queues&) -> status_type {
-      if (!fabric_->knows(on)) return {fabric_->refuse("a communicator that has ended is asked for its error")};
+      if (const std::string bad = fabric_->asked(on); !bad.empty()) return {bad};
       told = {on->error, on->error.empty() && (on->busy || on->polls-- > 0)};
       return {};
     });

@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "belay/backend/cuda.hpp"
@@ -194,6 +195,16 @@ TEST_CASE("what a capture forbids is an error that names it, and the stream goes
          here.gpu.expect(got, "query", 0, {});
        }),
        "query of an event that was recorded in a capture");
+  says(refusal([](setting& here, stream_type&, stream_type& copies) {
+         api_type::event_type own{};
+         static_cast<void>(here.api.make_event(own));
+         static_cast<void>(here.api.record(own, copies.handle()));
+         bool reached = false;
+         const auto got = here.api.query(own, reached);
+         static_cast<void>(here.api.destroy_event(own));
+         here.gpu.expect(got, "query", 0, {});
+       }),
+       "query in a capture");
   says(refusal([](setting& here, stream_type&, stream_type&) {
          static_cast<void>(belay::cuda::device_memory<api_type>(here.gpu, 64));
        }),
@@ -227,6 +238,56 @@ TEST_CASE("what a capture forbids is an error that names it, and the stream goes
        "launch in a capture");
   says(refusal([](setting&, stream_type&, stream_type&) { throw std::runtime_error("the body's own"); }),
        "the body's own");
+}
+
+TEST_CASE("events are asked for at any time around a capture: those of it are reached behind the first launch") {
+  for (const bool by_another : {false, true}) {
+    setting here({work_order::late});
+    {
+      stream_type compute(here.gpu), copies(here.gpu, stream_kind::copy);
+      copies.join_captures();
+      const auto ready = [by_another](const belay::stream_event& which) {
+        bool is = false;
+        if (by_another)
+          std::thread([&] { is = which.ready(); }).join();
+        else
+          is = which.ready();
+        return is;
+      };
+      here.host()[0] = 3;
+      const belay::stream_event before = compute.record();
+      belay::stream_event grown, copied;
+      belay::cuda::graph<api_type> graph = compute.capture([&] {
+        CHECK_FALSE(ready(before));
+        copies.copy(here.x(), here.host(), sizeof(float));
+        copied = copies.record();
+        compute.wait(copied);
+        compute.each(1, doubled{here.x()});
+        grown = compute.record();
+        CHECK_FALSE(ready(grown));
+      });
+      CHECK_FALSE(ready(grown));
+      CHECK_FALSE(ready(copied));
+      CHECK_THROWS_AS(grown.synchronize(), belay::usage_error);
+      // Later places are reached; those of the capture are not for that.
+      for (stream_type* const each : {&compute, &copies}) each->synchronize();
+      CHECK(ready(before));
+      CHECK_FALSE(ready(grown));
+      CHECK_FALSE(ready(copied));
+      compute.launch(graph);
+      CHECK_FALSE(ready(grown));
+      CHECK_FALSE(ready(copied));
+      copies.wait(grown);
+      copies.copy(here.host(), here.x(), sizeof(float));
+      copies.synchronize();
+      CHECK(here.host()[0] == 6);
+      CHECK(ready(grown));
+      CHECK(ready(copied));
+    }
+    here.memory = belay::cuda::device_memory<api_type>(here.gpu, 0);
+    here.staged = {};
+    CHECK(here.api.empty());
+  }
 }
 
 TEST_CASE("what a group of a device does at once is refused in a capture") {

@@ -7,9 +7,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -88,6 +91,57 @@ const auto varying = [](auto& rank, const device_type& device, auto&) {
 TEST_CASE("parts of varying sizes are gathered, reduced and exchanged, as NCCL adds and in rank order") {
   CHECK(run(3, {}, plain, varying).succeeded());
   CHECK(run<sums::fixed_order>(3, {.order = fakes::work_order::random, .seed = 3}, plain, varying).succeeded());
+}
+
+TEST_CASE("a rank without a workspace has barriers, and what NCCL adds") {
+  CHECK(run(2, {.workspace = 0}, plain, [](auto& rank, const device_type& device, auto&) {
+          rank.world().barrier();
+          bridge memory(device, 64);
+          memory.put(values(rank.number(), 4));
+          rank.world().all_reduce(memory.floats(0, 4), belay::sum);
+          rank.world().barrier();
+          CHECK(memory.get(4)[1] == value(0, 1) + value(1, 1));
+        }).succeeded());
+}
+
+TEST_CASE("while a communicator that does not block is split, nobody else asks it") {
+  // In the middle of what a split waits for, another thread looks, as the watchdog may at any time.
+  struct looked_at : fakes::nccl_api {
+    using nccl_api::nccl_api;
+    status_type async_error(communicator_type on, status_type& told) {
+      if (const auto look = std::exchange(looks, {})) std::thread(look).join();
+      return nccl_api::async_error(on, told);
+    }
+    std::function<void()> looks;
+  };
+  struct lone_watch final : belay::stream_watch {
+    [[nodiscard]] std::chrono::steady_clock::duration limit() const noexcept override {
+      return std::chrono::seconds(60);
+    }
+    [[nodiscard]] bool failed() const noexcept override { return false; }
+    [[noreturn]] void raise(belay::where) const override { throw std::logic_error("no failure"); }
+    [[noreturn]] void give_up(const std::string& what, belay::where) const override { throw std::runtime_error(what); }
+    void fail(belay::error_kind, const std::string&, belay::where) const override {}
+    [[nodiscard]] int rank() const noexcept override { return 0; }
+  };
+  fakes::device_api gpu;
+  fakes::nccl_fabric fabric(gpu);
+  looked_at policy(fabric);
+  const belay::nccl::library<looked_at> lib(policy);
+  belay::nccl::rank_failure failure(std::make_shared<lone_watch>());
+  belay::nccl::communicators<looked_at> all(lib, failure);
+  belay::nccl::unique_id id{};
+  REQUIRE(policy.make_id(id).failure.empty());
+  all.init(1, id, belay::where::current());
+  bool met = false;
+  policy.looks = [&] { met = all.met().has_value(); };
+  CHECK(all.split(0, 0, belay::where::current()) != nullptr);
+  CHECK_FALSE(policy.looks);
+  CHECK_FALSE(met);
+  CHECK(fabric.refusals() == std::vector<std::string>());
+  CHECK_FALSE(all.met().has_value());
+  all.destroy(belay::where::current());
+  CHECK(fabric.empty());
 }
 
 TEST_CASE("integers of 16 bits, which NCCL does not add, are added by Belay") {

@@ -41,6 +41,7 @@ struct world_options {
   std::uint64_t device_fails_at = 0;
   fakes::nccl_options nccl = {};
   std::chrono::duration<double> timeout = std::chrono::seconds(60);
+  std::size_t workspace = 1024;
 };
 
 struct outcome {
@@ -77,8 +78,9 @@ outcome run(int ranks, const world_options& options, const Make& make, const Bod
         auto policy = make(fabric, control.number());
         const device_type& device =
             devices[number].emplace(gpu, control.number(), belay::cuda::device_number{control.number()});
-        rank_type<decltype(policy), Sums> rank(control, device, policy,
-                                               {.workspace_bytes = 1024, .watch_period = std::chrono::milliseconds(5)});
+        rank_type<decltype(policy), Sums> rank(
+            control, device, policy,
+            {.workspace_bytes = options.workspace, .watch_period = std::chrono::milliseconds(5)});
         if constexpr (std::is_invocable_v<const Body&, decltype(rank)&, const device_type&, decltype(policy)&,
                                           kept_memory&>)
           body(rank, device, policy, kept[number]);

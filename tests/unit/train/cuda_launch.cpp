@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <exception>
 #include <map>
@@ -61,7 +62,12 @@ void check_stage() {
   }
 }
 
-// Products of a stream take memory of the device, as a handle of cuBLAS does.
+template <class F>
+inline constexpr bool is_update = false;
+template <class... Types>
+inline constexpr bool is_update<belay::kernel::adamw<Types...>> = true;
+
+// Products of a stream take memory of the device, as a handle of cuBLAS does. Counts the kernels of updates.
 class costly_api : public fakes::device_api {
  public:
   using device_api::device_api;
@@ -86,7 +92,13 @@ class costly_api : public fakes::device_api {
     if (memory != nullptr) static_cast<void>(release(memory));
     return device_api::destroy_stream(which);
   }
+  template <class F>
+  status_type each(stream_type on, std::size_t count, const F& f) {
+    if (is_update<F>) ++updates;
+    return device_api::each(on, count, f);
+  }
   static constexpr std::size_t taken = 30'000;
+  std::atomic<std::size_t> updates = 0;
 
  private:
   std::mutex mutex_;
@@ -94,6 +106,18 @@ class costly_api : public fakes::device_api {
 };
 
 }  // namespace
+
+TEST_CASE("an update on a device is a kernel for each range, however long that is") {
+  for (const belay::tier state : {belay::tier::device, belay::tier::pinned}) {
+    CAPTURE(name(state));
+    costly_api api;
+    result out;
+    belay::launch(belay::cuda::world(api, belay::host::world(1), {.slot_bytes = 512}),
+                  trained<float>(out, {.hidden = 5'000, .optimizer = {.state = state}}));
+    REQUIRE(out.losses.size() == steps);
+    CHECK(api.updates == 2 * steps);  // of two parameters of some chunks
+  }
+}
 
 TEST_CASE("what all ranks of a device lease is held against what it has left") {
   fakes::device_api api({.memory = (3 << 16) + 20'000});

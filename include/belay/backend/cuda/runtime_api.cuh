@@ -110,17 +110,37 @@ class runtime_api {
     return got;
   }
   [[nodiscard]] status_type release(std::byte* memory) const noexcept { return told("cudaFree", cudaFree(memory)); }
+  /// Kernels have the host's own addresses of it: it is asked to be mapped, which of a portable registration alone CUDA
+  /// does not promise, and a device whose kernels would need other addresses is refused.
   [[nodiscard]] status_type register_host(std::byte* first, std::size_t bytes) const noexcept {
-    return told("cudaHostRegister", cudaHostRegister(first, bytes, cudaHostRegisterPortable));
+    int device = 0, same_address = 0;
+    const status_type current = told("cudaGetDevice", cudaGetDevice(&device));
+    if (!succeeded(current)) return current;
+    const status_type asked =
+        told("cudaDeviceGetAttribute",
+             cudaDeviceGetAttribute(&same_address, cudaDevAttrCanUseHostPointerForRegisteredMem, device));
+    if (!succeeded(asked)) return asked;
+    if (same_address == 0)
+      return {
+          "kernels of this device cannot use the host's addresses of registered memory "
+          "(cudaDevAttrCanUseHostPointerForRegisteredMem is 0)",
+          cudaErrorNotSupported};
+    return told("cudaHostRegister", cudaHostRegister(first, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
   }
   [[nodiscard]] status_type unregister_host(std::byte* first) const noexcept {
     return told("cudaHostUnregister", cudaHostUnregister(first));
   }
 
-  /// A stream that waits for no other, with a handle for its products where it computes.
+  /// A stream that waits for no other, with a handle for its products where it computes. What does not compute is
+  /// begun first where both could be: its kernels are few and small, and would stand behind a large one's last block.
   [[nodiscard]] status_type make_stream(stream_type& made, stream_kind kind) const noexcept {
     made = {};
-    status_type got = told("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&made.order, cudaStreamNonBlocking));
+    int least = 0, greatest = 0;
+    status_type got = told("cudaDeviceGetStreamPriorityRange", cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    if (succeeded(got))
+      got = told("cudaStreamCreateWithPriority",
+                 cudaStreamCreateWithPriority(&made.order, cudaStreamNonBlocking,
+                                              kind == stream_kind::compute ? least : greatest));
     if (!succeeded(got) || kind != stream_kind::compute) return got;
     cublasHandle_t handle = nullptr;
     got = told("cublasCreate", cudaSuccess, cublasCreate(&handle));

@@ -76,41 +76,48 @@ class stream_state final : public event_source, public device_places<Api> {
   /// Marks the present end of the queue: the next place.
   [[nodiscard]] std::uint64_t record(where at) {
     const std::uint64_t place = recorded_.load(std::memory_order_relaxed) + 1;
+    const bool in_capture = captured_from_.load(std::memory_order_relaxed) != no_place;
+    if (in_capture) stand_in(place).store(no_place, std::memory_order_release);
     device_->expect(api().record(event_of(place), stream_), "record", 0, at);
+    if (!in_capture) stand_in(place).store(0, std::memory_order_release);
     recorded_.store(place, std::memory_order_release);
     return place;
   }
   /// The last place that was marked.
   [[nodiscard]] std::uint64_t last_place() const noexcept { return recorded_.load(std::memory_order_relaxed); }
   /// Places that were marked in a capture stand for the present end of the queue from here on.
-  void renew(std::uint64_t first, std::uint64_t last, where at) const {
-    const std::uint64_t end = last_place();
-    if (end >= events) first = greater_of(first, end - events + 1);
-    for (; first <= last; ++first) device_->expect(api().record(event_of(first), stream_), "record", 0, at);
+  void renew(std::uint64_t first, std::uint64_t last, where at) {
+    if (first > last) return;
+    const std::uint64_t end = record(at);
+    if (end >= events) first = greater_of(first, end - events + 1);  // the others' events are of later places
+    for (; first <= last; ++first) stand_in(first).store(end, std::memory_order_release);
   }
   void let_wait(const stream_state& other, std::uint64_t place, where at) const override {
     if (&other == this || is_before_capture_of(other, place)) return;
     const std::shared_lock lock(open_);
-    if (closed_ || known_over_.load(std::memory_order_acquire) >= place) return;
-    other.device_->expect(api().wait(other.stream_, event_of(place)), "wait", 0, at);
+    if (closed_ || known_over(place)) return;
+    const std::uint64_t told = told_by(place);
+    other.device_->expect(api().wait(other.stream_, event_of(told == no_place ? place : told)), "wait", 0, at);
   }
 
-  /// Places from the next one on are of a capture, and reached by no work that is queued; or no more.
+  /// Places from the next one on are of a capture, or no more. They are reached by no work that is queued, and nobody
+  /// may ask for their events, until `renew`.
   void begin_capture() const noexcept { captured_from_.store(last_place() + 1, std::memory_order_release); }
   void end_capture() const noexcept { captured_from_.store(no_place, std::memory_order_release); }
 
   [[nodiscard]] bool over(std::uint64_t place) const noexcept override {
-    if (captured(place)) return false;
-    if (known_over_.load(std::memory_order_acquire) >= place) return true;
+    if (known_over(place)) return true;
+    const std::uint64_t told = told_by(place);
+    if (told == no_place || device_->capturing()) return false;  // who captures may not ask
     const std::shared_lock lock(open_);
     if (closed_) return true;
     bool reached = false;
-    const auto got = api().query(event_of(place), reached);
+    const auto got = api().query(event_of(told), reached);
     if (!api().succeeded(got)) {
       fail(device_->error_of(got, "query", 0, {}));
       return true;  // nothing more will come
     }
-    if (reached) note_over(place);
+    if (reached) note_over(told);
     return reached;
   }
   [[nodiscard]] bool wait_until(std::uint64_t place, std::chrono::steady_clock::time_point deadline,
@@ -127,10 +134,11 @@ class stream_state final : public event_source, public device_places<Api> {
     }
     return true;
   }
-  /// Each event is a piece of work.
+  /// Each event is a piece of work, but for those of what has not been launched.
   [[nodiscard]] stream_pace pace() const noexcept override {
     std::uint64_t done = known_over_.load(std::memory_order_acquire);
-    while (done < recorded_.load(std::memory_order_acquire) && over(done + 1)) ++done;
+    while (done < recorded_.load(std::memory_order_acquire) && (told_by(done + 1) == no_place || over(done + 1)))
+      ++done;
     return {stream_pace::activity::works, done};
   }
   [[nodiscard]] stream_kind kind() const noexcept override { return kind_; }
@@ -143,8 +151,10 @@ class stream_state final : public event_source, public device_places<Api> {
       if (failure_) std::rethrow_exception(failure_);
     }
     if (closed_) return;
+    const std::uint64_t told = told_by(place);
+    if (told == no_place) return;
     bool reached = false;
-    device_->expect(api().query(event_of(place), reached), "query", 0, at);
+    device_->expect(api().query(event_of(told), reached), "query", 0, at);
   }
   /// Returns when all that was queued is over; throws what has failed of it.
   void synchronize(where at) {
@@ -185,11 +195,23 @@ class stream_state final : public event_source, public device_places<Api> {
     const std::uint64_t first = captured_from_.load(std::memory_order_acquire);
     return first != no_place && place < first && other.captured_from_.load(std::memory_order_acquire) != no_place;
   }
-  [[nodiscard]] bool captured(std::uint64_t place) const noexcept {
-    return place >= captured_from_.load(std::memory_order_acquire);
+  // The place whose event tells of this one: itself, that behind the launch which this one was captured for, or, before
+  // that, `no_place`: nobody may ask for the event of a capture.
+  [[nodiscard]] std::uint64_t told_by(std::uint64_t place) const noexcept {
+    const std::uint64_t other = stand_in(place).load(std::memory_order_acquire);
+    return other == 0 ? place : other;
+  }
+  [[nodiscard]] std::atomic<std::uint64_t>& stand_in(std::uint64_t place) const noexcept {
+    return stand_ins_[place % events];
+  }
+  [[nodiscard]] bool known_over(std::uint64_t place) const noexcept {
+    const std::uint64_t told = told_by(place), known = known_over_.load(std::memory_order_acquire);
+    if (told != no_place) return known >= told;
+    const bool event_of_later = recorded_.load(std::memory_order_acquire) >= place + events;
+    return event_of_later && known >= place;
   }
   void expect_not_captured(std::uint64_t place, where at) const {
-    if (captured(place))
+    if (told_by(place) == no_place && !known_over(place))
       throw usage_error("what is captured as a graph does not run before its launch: nothing in it waits for it", at);
   }
   [[nodiscard]] typename Api::event_type event_of(std::uint64_t place) const noexcept { return ring_[place % events]; }
@@ -200,11 +222,13 @@ class stream_state final : public event_source, public device_places<Api> {
     }
   }
   [[nodiscard]] bool reached_within(std::uint64_t place, std::chrono::nanoseconds at_most, where at) const {
+    const std::uint64_t told = told_by(place);
+    if (told == no_place) return false;
     const std::shared_lock lock(open_);
     if (closed_) return true;
     bool reached = false;
-    device_->expect(api().await(event_of(place), at_most, reached), "await", 0, at);
-    if (reached) note_over(place);
+    device_->expect(api().await(event_of(told), at_most, reached), "await", 0, at);
+    if (reached) note_over(told);
     return reached;
   }
   void destroy() noexcept {
@@ -224,10 +248,11 @@ class stream_state final : public event_source, public device_places<Api> {
   std::shared_ptr<const stream_watch> watch_;
   typename Api::stream_type stream_{};
   std::array<typename Api::event_type, events> ring_{};
+  mutable std::array<std::atomic<std::uint64_t>, events> stand_ins_{};  // by event; 0: its place is told by itself
   std::size_t made_ = 0;
   std::atomic<std::uint64_t> recorded_{0};
   mutable std::atomic<std::uint64_t> captured_from_{no_place};
-  mutable std::atomic<std::uint64_t> known_over_{0};  // all places up to it are reached
+  mutable std::atomic<std::uint64_t> known_over_{0};  // all places up to it are reached, but those of captures
   mutable std::shared_mutex open_;                    // taken alone by what closes the stream
   bool closed_ = false;
   mutable std::mutex failing_;

@@ -60,6 +60,8 @@ class channel final : public completion_source,
  public:
   /// So many operations may be in flight; one more waits for the oldest.
   static constexpr std::size_t capacity = cuda::stream_state<Api>::events;
+  /// Of the device, beside the workspace: a barrier's.
+  static constexpr std::size_t word_bytes = 16;
   using duration = std::chrono::steady_clock::duration;
 
   channel(const cuda::device<Api>& on, const library<N>& lib, std::shared_ptr<const stream_watch> watch,
@@ -71,6 +73,7 @@ class channel final : public completion_source,
         communicators_(lib, failure_),
         guard_(std::make_shared<own_process>(), on.rank()),
         workspace_(on, workspace_bytes, at),
+        word_(on, word_bytes, at),
         calls_(on, failure_.shared_watch(), at),
         stream_(on, stream_kind::communication, failure_.shared_watch(), at),
         captured_(stream_, lost_) {
@@ -90,6 +93,8 @@ class channel final : public completion_source,
   /// For what the rank does between operations.
   [[nodiscard]] cuda::device_calls<Api>& calls() noexcept { return calls_; }
   [[nodiscard]] const cuda::device_memory<Api>& workspace() const noexcept { return workspace_; }
+  /// What a barrier adds, of which nobody needs the value. A workspace may have no byte.
+  [[nodiscard]] std::byte* barrier_word() const noexcept { return word_.data(); }
   [[nodiscard]] call_guard& guard() noexcept { return guard_; }
   [[nodiscard]] rank_failure& failure() noexcept { return failure_; }
   /// The rank's number in the world.
@@ -382,7 +387,7 @@ class channel final : public completion_source,
   mutable rank_failure failure_;
   communicators<N> communicators_;
   call_guard guard_;
-  cuda::device_memory<Api> workspace_;
+  cuda::device_memory<Api> workspace_, word_;
   cuda::device_calls<Api> calls_;
   cuda::stream<Api> stream_;
   mutable std::mutex slots_lock_;  // the host thread writes a slot, any thread reads it

@@ -67,12 +67,15 @@ class communicators {
     return slot.made;
   }
 
-  /// The first that one of them has met, if any.
+  /// The first that one of them has met, if any. The parent, which does not block, is left out while a call is under
+  /// way: that asks it itself, and two at once would both end what it does. By a thread that has no turn.
   [[nodiscard]] std::optional<backend_error> met() const {
     if (!made_.load(std::memory_order_acquire)) return {};
+    const std::unique_lock turn(calls_, std::try_to_lock);
     const std::lock_guard lock(list_);
     if (over_) return {};
-    if (auto problem = met(parent_)) return problem;
+    if (turn.owns_lock())
+      if (auto problem = met(parent_)) return problem;
     for (const child& each : children_)
       if (each.usable)
         if (auto problem = met(each.made)) return problem;
@@ -195,7 +198,7 @@ class communicators {
   rank_failure* failure_;
   handle parent_{};
   std::atomic<bool> made_{false};
-  std::mutex calls_;
+  mutable std::mutex calls_;
   mutable std::mutex list_;
   std::deque<child> children_;
   bool over_ = false;

@@ -52,13 +52,15 @@ inline constexpr int least_version = 22809;
 /// `init(made, ranks, id, rank, how)` and `split(of, colour, key, made, how)` make `made`, which stays where it is
 /// until they are over. Children share what their parent holds, and who aborts one of them aborts all. A split with a
 /// negative colour takes part and makes none. `async_error` tells what a communicator has met since: any thread may
-/// call it, and so may `abort`, which also ends what is queued on streams and the calls of other threads. Between
-/// `group_start` and `group_end` the calls of a thread are one.
+/// ask a blocking one; a non-blocking one is asked by one thread at a time, which while `init` or `split` is under way
+/// is theirs, since the answer also ends what they have begun. Any thread may `abort`, which also ends what is queued
+/// on streams and the calls of other threads. Between `group_start` and `group_end` the calls of a thread are one.
 ///
 /// `allocate` gives memory for windows. Windows are registered by all ranks alike, with the same bytes, not before the
-/// communicator has run a collective; and deregistered before it ends. `team` is empty where peers' windows cannot be
-/// loaded and stored, which is no failure; `write_pointers` queues a kernel that writes the address of each
-/// member's window into `table`, memory of the device.
+/// communicator has run a collective; and deregistered before it ends. Where no memory of peers is addressed, the
+/// window that is made may equal one of nothing. `team` is empty where peers' windows cannot be loaded and stored,
+/// which is no failure; `write_pointers` queues a kernel that writes the address of each member's window into `table`,
+/// memory of the device.
 template <class N>
 concept nccl_library =
     requires(N& api, const typename N::status_type& status, typename N::status_type& told,
@@ -69,6 +71,7 @@ concept nccl_library =
       requires std::is_trivially_copyable_v<typename N::communicator_type>;
       requires std::is_trivially_copyable_v<typename N::window_type>;
       requires std::equality_comparable<typename N::communicator_type>;
+      requires std::equality_comparable<typename N::window_type>;
       { api.succeeded(status) } -> std::same_as<bool>;
       { api.in_progress(status) } -> std::same_as<bool>;
       { api.text(status) } -> std::same_as<std::string>;

@@ -143,7 +143,7 @@ class operations {
   }
   /// Of no bytes for anybody, but for what says that all are there.
   void barrier() const {
-    std::byte* const word = into_->workspace().data();
+    std::byte* const word = into_->barrier_word();
     expect(api().all_reduce(word, word, 1, dtype::i32, reduction::maximum, on_, stream()), "barrier", 0);
   }
   void exchange(std::span<const p2p> transfers) const {

@@ -75,9 +75,7 @@ class runtime_nccl {
 
   /// The version of the headers, that of the library, and an identity for a new communicator.
   [[nodiscard]] static constexpr int compiled_version() noexcept { return NCCL_VERSION_CODE; }
-  [[nodiscard]] status_type version(int& loaded) const noexcept {
-    return {"ncclGetVersion", ncclGetVersion(&loaded)};
-  }
+  [[nodiscard]] status_type version(int& loaded) const noexcept { return {"ncclGetVersion", ncclGetVersion(&loaded)}; }
   [[nodiscard]] status_type make_id(unique_id& id) const noexcept {
     static_assert(sizeof(ncclUniqueId) == sizeof(unique_id));
     ncclUniqueId made;
@@ -137,9 +135,19 @@ class runtime_nccl {
     int loaded = 0;
     const status_type got = version(loaded);
     if (!succeeded(got) || loaded != NCCL_VERSION_CODE) return got;
+#if NCCL_VERSION_CODE >= 23000  // before, a window that is none says as much
+    ncclCommProperties_t about = NCCL_COMM_PROPERTIES_INITIALIZER;
+    const status_type asked{"ncclCommQueryProperties", ncclCommQueryProperties(on, &about)};
+    if (!succeeded(asked) || !about.deviceApiSupport) return asked;
+#endif
+#ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER  // since 2.29 they say of which version they are
+    const ncclDevCommRequirements none = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+#else
     const ncclDevCommRequirements none{};
+#endif
     ncclDevComm made;
-    if (ncclDevCommCreate(on, &none, &made) != ncclSuccess) return {};
+    const status_type created{"ncclDevCommCreate", ncclDevCommCreate(on, &none, &made)};
+    if (!succeeded(created)) return created;
     team = {made.lsaSize, made.lsaRank, 1};
     return {"ncclDevCommDestroy", ncclDevCommDestroy(on, &made)};
   }

@@ -107,9 +107,11 @@ class symmetric_window {
     return table_ ? reinterpret_cast<std::byte* const*>(table_->data()) : nullptr;
   }
 
-  /// The load/store team of this rank, as NCCL says.
+  /// The load/store team of this rank, as NCCL says. None where NCCL has made no window, for want of memory that peers
+  /// address; throws backend_error with NCCL's own words where it cannot tell.
   [[nodiscard]] load_store_team find_team(where at) const {
     load_store_team team;
+    if (window_ == typename N::window_type{}) return team;
     const auto turn = channel_->made().enter_alive(at);
     channel_->lib().expect(api_->find_team(on_, team), "find_team", 0, at);
     return team;

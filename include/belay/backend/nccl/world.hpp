@@ -27,6 +27,7 @@
 #include "belay/backend/cuda/kit.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/placed_ranks.hpp"
+#include "belay/backend/nccl/channel.hpp"
 #include "belay/backend/nccl/group_calls.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/backend/nccl/rank.hpp"
@@ -116,7 +117,7 @@ class world {
   /// What a rank communicates with on its device, for a plan: the groups that a rehearsal has recorded are made at
   /// launch. An estimate; what it is in truth is measured there.
   [[nodiscard]] std::size_t communication_bytes(const mesh_record& groups) const noexcept {
-    checked_size all = options_.ranks.workspace_bytes + cuda::device_calls<Api>::room;
+    checked_size all = options_.ranks.workspace_bytes + channel<Api, N>::word_bytes + cuda::device_calls<Api>::room;
     if (size() == 1) return all.saturated();
     all += options_.parent_bytes;
     std::size_t made = 1;  // of all ranks

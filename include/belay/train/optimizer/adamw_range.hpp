@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// AdamW over a part of a range: kernels of one chunk each, so that sharding changes no bit.
+// AdamW over a part of a range, in kernels of a chunk each or of all of it: each element is computed alone, so neither
+// that nor sharding changes a bit.
 // IWYU pragma: private, include "belay/train/optimizer.hpp"
 #pragma once
 
 #include <cstddef>
 #include <type_traits>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/kernel/optimizer.hpp"
-#include "belay/parallel/bucket/ownership_unit.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -21,12 +22,12 @@ struct adamw_step {
 };
 
 /// Queues the update of `count` elements, whose state is `state[0]`, `state[1]` and, where T is narrower, the master
-/// copies `state[2]`.
+/// copies `state[2]`, in kernels of at most `at_once` elements.
 template <class T, class Kit, class State, class Parts, class Scalars>
 void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, std::size_t count,
-                 const Scalars& scalars) {
-  for (std::size_t i = 0; i < count; i += parameter_chunk) {
-    const std::size_t part = count - i < parameter_chunk ? count - i : parameter_chunk;
+                 const Scalars& scalars, std::size_t at_once) {
+  for (std::size_t i = 0, part = 0; i < count; i += part) {
+    part = lesser_of(count - i, at_once);
     const auto update = [&](State* master) {
       return kernel::adamw<State, State, Scalars>{master, gradient + i, state[0] + i, state[1] + i, scalars};
     };

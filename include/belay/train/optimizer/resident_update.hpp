@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The update of what lies on the device: kernels over the ranges that a rank owns, chunk by chunk, so that sharding
-// changes no bit. The values of a bucket are gathered while the next one is updated.
+// The update of what lies where it is computed: kernels over the ranges that a rank owns. Each element is updated by
+// itself, so that neither sharding nor how many are given to a kernel changes a bit. The values of a bucket are
+// gathered while the next one is updated.
 // IWYU pragma: private, include "belay/train/optimizer.hpp"
 #pragma once
 
@@ -53,11 +54,11 @@ struct update_numbers {
   }
 };
 
-/// Queues the update of the ranges `owned`, whose `state` is one part after the other. Each bucket's gather is started
-/// when its values are there.
+/// Queues the update of the ranges `owned`, whose `state` is one part after the other, in kernels of at most `at_once`
+/// elements. Each bucket's gather is started when its values are there.
 template <class T, class Kit, class Buckets, class Scalars>
 void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> owned, std::span<compute_type_t<T>> state,
-                  const Scalars& decayed, const Scalars& undecayed, where at) {
+                  const Scalars& decayed, const Scalars& undecayed, std::size_t at_once, where at) {
   using state_type = compute_type_t<T>;
   constexpr std::size_t parts = std::is_same_v<T, state_type> ? 2 : 3;
   const std::size_t part = state.size() / parts;
@@ -69,7 +70,7 @@ void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> ow
     const Scalars& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
     std::array<state_type*, parts> of_range{};
     for (std::size_t p = 0; p < parts; ++p) of_range[p] = state.data() + p * part + done;
-    queue_adamw(kit, range.value, range.gradient, of_range, range.count, scalars);
+    queue_adamw(kit, range.value, range.gradient, of_range, range.count, scalars, at_once);
     done += range.count;
   }
   for (; bucket < buckets.layout().buckets().size(); ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
