@@ -73,7 +73,7 @@ BELAY_SEPARATE_COMPILATION"
 
 // Functions that depend on no type of the caller, and are on no hot path, stand in files that end in .ipp. By default
 // a header includes them, and they are inline. With BELAY_SEPARATE_COMPILATION headers only declare them, and the one
-// source of a program that includes belay/backend/host/source.hpp defines them.
+// source of a program that includes belay/source.hpp defines them.
 #if defined(BELAY_SEPARATE_COMPILATION)
 #define BELAY_DECL
 #else
@@ -117,8 +117,31 @@ inline constexpr bool sanitized_addresses = false;
 inline constexpr bool sanitized_addresses = false;
 #endif
 
+// Only that one can be told which memory nobody may touch.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool address_sanitizer = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+inline constexpr bool address_sanitizer = true;
+#else
+inline constexpr bool address_sanitizer = false;
+#endif
+#else
+/// Whether an address sanitizer looks at memory.
+inline constexpr bool address_sanitizer = false;
+#endif
+
 /// The level of this program, which is part of every type's name.
 inline constexpr check_level checks = static_cast<check_level>(BELAY_CHECKS);
+
+#if defined(BELAY_SEPARATE_COMPILATION) && !defined(__CUDA_ARCH__)
+/// Defined by belay/source.hpp: the linker names it where the core has another BELAY_CHECKS than the program, or is
+/// absent.
+extern const char no_core_of_the_same_BELAY_CHECKS_is_linked;
+namespace {
+[[gnu::used]] const char* const linked_core = &no_core_of_the_same_BELAY_CHECKS_is_linked;
+}  // namespace
+#endif
 
 /// Whether checks of that level are done.
 [[nodiscard]] constexpr bool checked(check_level level) noexcept { return checks >= level; }
@@ -314,7 +337,8 @@ class compact_float {
 
   /// Compares values, as floats do: both zeros are equal, NaN is not equal to itself.
   [[nodiscard]] BELAY_HD friend constexpr bool operator==(compact_float a, compact_float b) noexcept {
-    return static_cast<float>(a) == static_cast<float>(b);
+    const std::uint32_t x = a.bits_ & magnitude_mask, y = b.bits_ & magnitude_mask;
+    return ((a.bits_ == b.bits_) & (x <= last_number)) | ((x | y) == 0);
   }
 
   [[nodiscard]] BELAY_HD static constexpr compact_float largest_finite() noexcept {
@@ -331,6 +355,7 @@ class compact_float {
   static constexpr std::uint32_t smallest_normal = 1u << MantissaBits;
   static constexpr std::uint32_t infinity = magnitude_mask - mantissa_mask;  // its pattern where it exists
   static constexpr std::uint32_t first_special = Special == special_values::ieee ? infinity : magnitude_mask;
+  static constexpr std::uint32_t last_number = Special == special_values::ieee ? infinity : magnitude_mask - 1;
   static constexpr std::uint32_t largest = first_special - 1;
   static constexpr std::uint32_t beyond_largest = first_special;
   static constexpr std::uint32_t quiet_nan =
@@ -520,6 +545,69 @@ inline constexpr dtype dtype_of = dtype_entry<T>::value;
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/core/finite.hpp
+//
+// Whether a number is finite, or NaN, by its bits. A comparison or a function of the standard library is no answer in a
+// program that is built with -ffinite-math-only, a part of -Ofast and -ffast-math: the compiler takes for granted that
+// it is "yes, finite". Nor are bits alone, where the compiler knows by what arithmetic the number was made: what is
+// asked here is read from memory in which it could as well have been changed.
+//
+//   if (!belay::is_finite(norm)) refuse();
+//   if (belay::is_nan(share)) line.put("not measured");
+
+namespace belay::inline BELAY_ABI {
+
+/// A number with infinities or NaNs: `float`, `double`, or a format of 16 or 8 bits.
+template <class T>
+concept floating_number = std::same_as<compute_type_t<T>, float> || std::same_as<T, double>;
+
+/// The bits of a number without its sign, which no compiler has a view of. A format of 16 or 8 bits is asked as float.
+/// (By reference: a compiler may take for granted that a number that is passed by value is finite.)
+template <floating_number T>
+[[nodiscard]] BELAY_HD constexpr auto magnitude_bits(const T& x) noexcept {
+  if constexpr (std::same_as<T, float> || std::same_as<T, double>) {
+    using bits_type = std::conditional_t<std::same_as<T, float>, std::uint32_t, std::uint64_t>;
+    const auto bits = __builtin_bit_cast(bits_type, x);
+    constexpr bits_type all = static_cast<bits_type>(~bits_type{0}) >> 1;
+    if (__builtin_is_constant_evaluated()) return bits & all;
+    const volatile bits_type as_stored = bits;
+    return as_stored & all;
+  } else {
+    return magnitude_bits(static_cast<float>(x));
+  }
+}
+
+/// The bits of infinity, in those of a number of type T as `magnitude_bits` gives them.
+template <floating_number T>
+inline constexpr auto infinity_bits = [] {
+  if constexpr (std::same_as<T, double>)
+    return std::uint64_t{0x7ff0000000000000};
+  else
+    return std::uint32_t{0x7f800000};
+}();
+
+/// Infinity, and a NaN, as constants to be stored and compared with by the above. (A function does not return one by
+/// value where -ffinite-math-only may be: the compiler may take its other result for the only one.)
+template <floating_number T>
+inline constexpr T infinite = __builtin_bit_cast(T, infinity_bits<T>);
+template <floating_number T>
+inline constexpr T no_number = __builtin_bit_cast(T, infinity_bits<T> | (infinity_bits<T> >> 1));
+
+/// Whether `x` is neither infinite nor NaN. For single numbers; whether all of an array are, `kernel::are_finite` says
+/// faster.
+template <floating_number T>
+[[nodiscard]] BELAY_HD constexpr bool is_finite(const T& x) noexcept {
+  return magnitude_bits(x) < infinity_bits<T>;
+}
+
+/// Whether `x` is NaN.
+template <floating_number T>
+[[nodiscard]] BELAY_HD constexpr bool is_nan(const T& x) noexcept {
+  return magnitude_bits(x) > infinity_bits<T>;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// Reductions by their code in fingerprints.
@@ -573,6 +661,20 @@ struct sum_t {
     }
   }
 };
+/// 1 where an element is NaN, else 0, in loops that are to be vectorised: by a difference, since a comparison of its
+/// bits is one of numbers to a compiler, which fast math answers. `is_nan` is for single numbers.
+[[nodiscard]] BELAY_HD constexpr std::uint32_t nan_bit(float x) noexcept {
+  return (infinity_bits<float> - (__builtin_bit_cast(std::uint32_t, x) & 0x7fffffffU)) >> 31;
+}
+[[nodiscard]] BELAY_HD constexpr std::uint64_t nan_bit(double x) noexcept {
+  return (infinity_bits<double> - (__builtin_bit_cast(std::uint64_t, x) & 0x7fffffffffffffffU)) >> 63;
+}
+/// `a` where it is NaN, or where it `goes_first` and `b` is not NaN; else `b`.
+template <std::floating_point T>
+[[nodiscard]] BELAY_HD constexpr T first_or_nan(T a, T b, bool goes_first) noexcept {
+  using bits = decltype(nan_bit(a));
+  return ((nan_bit(a) | (static_cast<bits>(goes_first) & ~nan_bit(b))) & 1U) != 0 ? a : b;
+}
 /// The smaller one; a NaN stays.
 struct minimum_t {
   /// Its code in fingerprints; the smaller one, or what is no number.
@@ -580,7 +682,7 @@ struct minimum_t {
   template <class T>
   [[nodiscard]] BELAY_HD static constexpr T apply(T a, T b) noexcept {
     if constexpr (std::is_floating_point_v<T>)
-      return (a < b || a != a) ? a : b;
+      return first_or_nan(a, b, a < b);
     else
       return a < b ? a : b;
   }
@@ -592,7 +694,7 @@ struct maximum_t {
   template <class T>
   [[nodiscard]] BELAY_HD static constexpr T apply(T a, T b) noexcept {
     if constexpr (std::is_floating_point_v<T>)
-      return (a > b || a != a) ? a : b;
+      return first_or_nan(a, b, a > b);
     else
       return a > b ? a : b;
   }
@@ -993,9 +1095,28 @@ class error : public std::runtime_error {
   [[nodiscard]] where at() const noexcept { return at_; }
   [[nodiscard]] virtual error_kind kind() const noexcept { return error_kind::other; }
 
+  /// From here on `what()` begins, after the site, with the layer's call that it was thrown out of. The innermost call
+  /// names itself first, and its name stays. For steps.
+  void name_call(const std::string& call);
+
  private:
   where at_;
+  bool call_named_ = false;
 };
+
+/// An exception of others that a layer has thrown, or work that it has queued. `what()` is the site of the layer's
+/// call, the layer, the micro-batch and the other's text with its lines. The other is nested:
+/// `std::rethrow_if_nested(error)` throws it.
+class layer_error : public error, public std::nested_exception {
+ public:
+  /// In a handler of `thrown`. `call` as for `name_call`.
+  layer_error(const std::string& call, const std::exception& thrown, where at);
+};
+
+/// In a handler: throws what it handles again, with the layer's call in its text. Errors of Belay stay what they are,
+/// other std::exceptions become a `layer_error` at `at`. A std::bad_alloc, and what is no std::exception, pass as they
+/// are.
+[[noreturn]] BELAY_DECL void rethrow_from(const std::string& call, where at);
 
 /// The program asked for something that makes no sense: shapes that do not match, a handle used twice.
 class usage_error : public error {
@@ -1016,8 +1137,9 @@ class input_error : public error {
 /// A tier's budget does not hold what was asked. Nothing was allocated by the refused call.
 class budget_error : public error {
  public:
-  /// `tier` is what had no room, by name.
-  budget_error(const std::string& tier, std::size_t requested_bytes, std::size_t available_bytes, where at);
+  /// `tier` is what had no room, by name. `also` ends the text: what else is known.
+  budget_error(const std::string& tier, std::size_t requested_bytes, std::size_t available_bytes, where at,
+               const std::string& also = {});
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::budget; }
   /// What was asked for, and what there was.
@@ -1132,7 +1254,7 @@ class backend_error : public error {
   details details_;
 };
 
-/// What an exception says, for a terminal: escaped, and one line unless it is ours, whose lists and tables have more.
+/// What an exception says, for a terminal: escaped. Its lines stay lines.
 [[nodiscard]] BELAY_DECL std::string printable_what(const std::exception& problem);
 
 }  // namespace belay::inline BELAY_ABI
@@ -1140,6 +1262,8 @@ class backend_error : public error {
 // ---- belay/core/error.ipp
 //
 // What the exceptions say.
+
+#include <new>
 
 // ---- belay/core/printable.hpp
 //
@@ -1303,13 +1427,39 @@ namespace belay::inline BELAY_ABI {
 [[gnu::cold]] BELAY_DECL error::error(const std::string& message, where at)
     : std::runtime_error((at.line == 0 ? "belay: " : at.text() + ": belay: ") + printable_lines(message)), at_(at) {}
 
+[[gnu::cold]] BELAY_DECL void error::name_call(const std::string& call) {
+  if (std::exchange(call_named_, true)) return;
+  const std::size_t site = at_.line == 0 ? 0 : at_.text().size() + 2;
+  std::string text = what();
+  text.insert(site + std::string_view("belay: ").size(), printable(call) + ": ");
+  static_cast<std::runtime_error&>(*this) = std::runtime_error(text);
+}
+
+[[gnu::cold]] BELAY_DECL layer_error::layer_error(const std::string& call, const std::exception& thrown, where at)
+    : error(message_of(thrown), at) {
+  name_call(call);
+}
+
+[[gnu::cold]] BELAY_DECL void rethrow_from(const std::string& call, where at) {
+  try {
+    throw;
+  } catch (error& ours) {
+    ours.name_call(call);
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& thrown) {
+    throw layer_error(call, thrown, at);
+  }
+}
+
 [[gnu::cold]] BELAY_DECL input_error::input_error(const std::string& message, where at)
     : error(printable(message), at) {}
 
 [[gnu::cold]] BELAY_DECL budget_error::budget_error(const std::string& tier, std::size_t requested_bytes,
-                                                    std::size_t available_bytes, where at)
+                                                    std::size_t available_bytes, where at, const std::string& also)
     : error(tier + " tier: " + std::to_string(requested_bytes) + " bytes requested, " +
-                std::to_string(available_bytes) + " bytes left in the budget",
+                std::to_string(available_bytes) + " bytes left in the budget" + also,
             at),
       requested_bytes_(requested_bytes),
       available_bytes_(available_bytes) {}
@@ -1349,8 +1499,7 @@ namespace belay::inline BELAY_ABI {
 }
 
 [[gnu::cold]] BELAY_DECL std::string printable_what(const std::exception& problem) {
-  const char* const what = message_of(problem);
-  return dynamic_cast<const error*>(&problem) != nullptr ? what : printable(what);
+  return printable_lines(message_of(problem));
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -1389,12 +1538,24 @@ namespace belay::inline BELAY_ABI {
 
 /// The lesser of two values; `a` where they are equal. A reference to one of them, as long-lived as it is.
 template <class T>
+[[nodiscard]] constexpr const T& lesser_of(const T& a, const T& b) {
+  return b < a ? b : a;
+}
+/// The lesser of two numbers, also in kernels: what others compare by, such as durations, a device may not call.
+template <class T>
+  requires std::is_arithmetic_v<T>
 [[nodiscard]] BELAY_HD constexpr const T& lesser_of(const T& a, const T& b) {
   return b < a ? b : a;
 }
 
 /// The greater of two values; `a` where they are equal. A reference to one of them, as long-lived as it is.
 template <class T>
+[[nodiscard]] constexpr const T& greater_of(const T& a, const T& b) {
+  return a < b ? b : a;
+}
+/// The greater of two numbers, also in kernels.
+template <class T>
+  requires std::is_arithmetic_v<T>
 [[nodiscard]] BELAY_HD constexpr const T& greater_of(const T& a, const T& b) {
   return a < b ? b : a;
 }
@@ -3252,6 +3413,215 @@ BELAY_DECL void put_queue::push(int peer, mirror_side side, std::size_t offset, 
 //   const std::optional<std::size_t> at = offsets.allocate(4096, chain);  // nothing where the region is full
 //   offsets.release(chain);                                               // ends all leases of the chain
 
+// ---- belay/device/poison.hpp
+//
+// What memory holds that was given back: numbers that are none, in which the owner's number is written, so that whoever
+// finds one that is not finite can tell whose memory was read too late. A NaN keeps its payload through arithmetic on a
+// host; a device makes its own of it.
+//
+//   const belay::lease_mark mark{belay::element_kind::f32, 7};
+//   belay::poisoned_ranges fill;
+//   fill.add(first, bytes, mark, belay::poison_density::every_byte);
+//   stream.run(fill);                          // NaNs that say 7
+//   belay::owner_in(squares_as_double).exact;  // 7
+
+// Of the address sanitizer, in builds that have one.
+extern "C" {
+void __asan_poison_memory_region(const volatile void* first, std::size_t bytes);
+void __asan_unpoison_memory_region(const volatile void* first, std::size_t bytes);
+}
+
+namespace belay::inline BELAY_ABI {
+
+/// The kind of a lease's elements, as far as what its memory holds afterwards depends on it.
+enum class element_kind : std::uint8_t { unknown, f64, f32, f16, b16, i64, i32, i16, i8 };
+
+/// The kind of a type; `unknown` for what is no element of a tensor.
+template <class T>
+[[nodiscard]] consteval element_kind kind_of_element() {
+  using plain = std::remove_cv_t<T>;
+  if constexpr (std::same_as<plain, double>)
+    return element_kind::f64;
+  else if constexpr (std::same_as<plain, float>)
+    return element_kind::f32;
+  else if constexpr (std::same_as<plain, fp16>)
+    return element_kind::f16;
+  else if constexpr (std::same_as<plain, bf16>)
+    return element_kind::b16;
+  else if constexpr (!std::integral<plain>)
+    return element_kind::unknown;
+  else if constexpr (sizeof(plain) == 8)
+    return element_kind::i64;
+  else if constexpr (sizeof(plain) == 4)
+    return element_kind::i32;
+  else if constexpr (sizeof(plain) == 2)
+    return element_kind::i16;
+  else
+    return element_kind::i8;
+}
+
+/// The owner of a lease, by the number that `lease_owners` has given (0: nobody), and the kind of its elements.
+struct lease_mark {
+  static constexpr std::uint16_t most_owners = 0xfff;
+
+  lease_mark() = default;
+  constexpr lease_mark(element_kind kind, std::uint16_t owner) noexcept
+      : bits(static_cast<std::uint16_t>((static_cast<unsigned>(kind) << 12) | (owner & most_owners))) {}
+
+  [[nodiscard]] BELAY_HD constexpr element_kind kind() const noexcept { return static_cast<element_kind>(bits >> 12); }
+  [[nodiscard]] BELAY_HD constexpr std::uint16_t owner() const noexcept {
+    return static_cast<std::uint16_t>(bits & most_owners);
+  }
+
+  std::uint16_t bits = 0;
+};
+
+/// Eight bytes of what such a lease holds when it was given back. Floats are NaN; integers are neither a small number
+/// nor an index; memory of which nothing is known is NaN as float, double and bf16, and no index.
+[[nodiscard]] BELAY_HD constexpr std::uint64_t poison_of(lease_mark mark) noexcept {
+  const std::uint64_t n = mark.owner();
+  // The first six bits of the payload are the number's lowest: they are left where a float is rounded to bf16.
+  const std::uint64_t single = 0xFFC0A000U | (n & 63) << 16 | n >> 6;
+  const auto twice = [](std::uint64_t word) { return word << 32 | word; };
+  switch (mark.kind()) {
+    case element_kind::f64: return 0xFFF0000000000000U | (single & 0x7FFFFFU) << 29;
+    case element_kind::f32: return twice(single);
+    case element_kind::f16: return twice((0xFE00U | (n & 63) << 3) * 0x10001U);
+    case element_kind::b16: return twice((0xFFC0U | (n & 63)) * 0x10001U);
+    case element_kind::i64: return 0x8A00000000000000U | n;
+    case element_kind::i32: return twice(0x8A000000U | n);
+    case element_kind::i16: return twice((0x8000U | n) * 0x10001U);
+    case element_kind::i8: return ~std::uint64_t{0};
+    case element_kind::unknown: break;
+  }
+  return 0xFFFAFFFAFFFAFFFAU;
+}
+
+/// The owner that a number names: all of it (`exact`), or the lowest six bits (`narrow`), which is what fits into bf16
+/// and fp16. 0 where it names none.
+struct named_owner {
+  std::uint16_t exact = 0;
+  std::uint16_t narrow = 0;
+};
+/// The owner in the payload of a NaN, which may have been made of a float or of a narrower number.
+[[nodiscard]] constexpr named_owner owner_in_bits(std::uint64_t of_double) noexcept {
+  if ((of_double & 0x7FF8000000000000U) != 0x7FF8000000000000U || (of_double & 0x1FFFFFFFU) != 0) return {};
+  const auto payload = static_cast<std::uint32_t>(of_double >> 29 & 0x3FFFFFU);
+  const std::uint32_t low = payload & 0xFFFFU, six = payload >> 16;
+  if ((low & 0xFFC0U) == 0xA000U) return {static_cast<std::uint16_t>((low & 63U) << 6 | six), 0};
+  return {0, low == 0 ? static_cast<std::uint16_t>(six) : std::uint16_t{0}};
+}
+[[nodiscard]] constexpr named_owner owner_in(double value) noexcept {
+  return owner_in_bits(__builtin_bit_cast(std::uint64_t, value));
+}
+/// The owner in an integer of 32 or 64 bits that is out of range.
+[[nodiscard]] constexpr named_owner owner_in_integer(std::int64_t value) noexcept {
+  const auto bits = static_cast<std::uint64_t>(value);
+  const bool wide = bits >> 12 == 0x8A00000000000000U >> 12;
+  const bool word = (bits >> 32 == 0xFFFFFFFFU || bits >> 32 == 0) && (bits & 0xFFFFFFFFU) >> 12 == 0x8A000000U >> 12;
+  return {wide || word ? static_cast<std::uint16_t>(bits & lease_mark::most_owners) : std::uint16_t{0}, 0};
+}
+
+/// How much of a lease is overwritten: all of it, or of one of more than 8 KiB the first 64 of each 512 bytes, which
+/// whoever reads a row of it meets and which costs an eighth.
+enum class poison_density : std::uint8_t { every_byte, some_of_each_row };
+
+/// Overwrites ranges of whole lines of 64 bytes, as leases are: by one call where a stream runs on the host, by one
+/// call for each word of 8 bytes on a device.
+class poisoned_ranges {
+ public:
+  static constexpr std::size_t most = 12, line_bytes = 64, sparse_from = 8192, sparse_lines = 8;
+
+  /// Where there is room; of more than a range can be it takes a part. How many bytes it has taken.
+  std::size_t add(std::byte* first, std::size_t bytes, lease_mark mark, poison_density how) noexcept {
+    constexpr std::size_t largest = std::size_t{0xFFFFFFF8U} * line_bytes;
+    const std::size_t taken = bytes < largest ? bytes : largest, lines = taken / line_bytes;
+    const bool sparse = how == poison_density::some_of_each_row && bytes > sparse_from;
+    const std::size_t written = sparse ? (lines + sparse_lines - 1) / sparse_lines : lines;
+    firsts_[count_] = reinterpret_cast<std::uint64_t*>(first);
+    lines_[count_] = static_cast<std::uint32_t>(written);
+    marks_[count_] = mark.bits;
+    steps_[count_++] = static_cast<std::uint16_t>(sparse ? sparse_lines : 1);
+    return taken;
+  }
+  [[nodiscard]] bool full() const noexcept { return count_ == most; }
+  [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
+  /// Words of 8 bytes that are written.
+  [[nodiscard]] std::size_t words() const noexcept {
+    std::size_t all = 0;
+    for (std::size_t r = 0; r < count_; ++r) all += std::size_t{lines_[r]} * words_of_line;
+    return all;
+  }
+
+  BELAY_HD void operator()() const noexcept {
+    for (std::size_t r = 0; r < count_; ++r) {
+      const std::uint64_t what = poison_of(mark_of(r));
+      const std::size_t step = steps_[r] * words_of_line;
+      std::uint64_t* at = firsts_[r];
+      for (std::uint32_t line = 0; line < lines_[r]; ++line, at += step)
+        at[0] = what, at[1] = what, at[2] = what, at[3] = what, at[4] = what, at[5] = what, at[6] = what, at[7] = what;
+    }
+  }
+  BELAY_HD void operator()(std::size_t word) const noexcept {
+    for (std::size_t r = 0; r < count_; ++r) {
+      const std::size_t words = std::size_t{lines_[r]} * words_of_line;
+      if (word < words) {
+        const std::size_t line = word / words_of_line * steps_[r];
+        firsts_[r][line * words_of_line + word % words_of_line] = poison_of(mark_of(r));
+        return;
+      }
+      word -= words;
+    }
+  }
+
+ private:
+  static constexpr std::size_t words_of_line = line_bytes / sizeof(std::uint64_t);
+  [[nodiscard]] BELAY_HD lease_mark mark_of(std::size_t range) const noexcept {
+    lease_mark out;
+    out.bits = marks_[range];
+    return out;
+  }
+
+  // By range. All of it is written, so that nothing else of the host goes to a device.
+  std::uint64_t* firsts_[most] = {};
+  std::uint32_t lines_[most] = {};  // that are written
+  std::uint16_t marks_[most] = {};
+  std::uint16_t steps_[most] = {};  // from one line to the next
+  std::size_t count_ = 0;
+};
+
+/// Bytes of a region that nobody may touch, where an address sanitizer looks: told by `close` and `open`. All of the
+/// region may be touched again when this ends.
+class closed_addresses {
+ public:
+  closed_addresses() = default;
+  closed_addresses(const std::byte* first, std::size_t bytes) noexcept : first_(first), bytes_(bytes) {}
+  closed_addresses(closed_addresses&& other) noexcept : first_(other.first_), bytes_(other.bytes_) { other.bytes_ = 0; }
+  closed_addresses& operator=(closed_addresses&& other) noexcept {
+    if (this == &other) return *this;
+    open(first_, bytes_);
+    first_ = other.first_, bytes_ = other.bytes_;
+    other.bytes_ = 0;
+    return *this;
+  }
+  ~closed_addresses() { open(first_, bytes_); }
+
+  [[nodiscard]] bool watching() const noexcept { return bytes_ > 0; }
+  static void close([[maybe_unused]] const void* first, [[maybe_unused]] std::size_t bytes) noexcept {
+    if constexpr (address_sanitizer) __asan_poison_memory_region(first, bytes);
+  }
+  static void open([[maybe_unused]] const void* first, [[maybe_unused]] std::size_t bytes) noexcept {
+    if constexpr (address_sanitizer)
+      if (bytes > 0) __asan_unpoison_memory_region(first, bytes);
+  }
+
+ private:
+  const std::byte* first_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/device/tier.hpp
 //
 // Memory comes in tiers, each with a budget of its own. A meter counts what is leased from a tier, over all its
@@ -3316,6 +3686,10 @@ class tier_meter {
   }
   void remove(std::size_t bytes) noexcept { live_ -= bytes; }
   void count_allocation() noexcept { ++allocations_; }
+  /// There will be as many.
+  void expect_peak(std::size_t bytes) noexcept {
+    if (bytes > peak_) peak_ = bytes;
+  }
   /// The peak restarts from what is live now.
   void restart_peak() noexcept { peak_ = live_; }
 
@@ -3376,10 +3750,10 @@ class offset_allocator {
   }
 
   /// The offset of a range of at least `bytes`, rounded up to a multiple of `lease_alignment`, whose former users come
-  /// before what `user` comes after. The lease is added to `chain`. Nothing where the region has no such room or all
-  /// leases are in use. Zero bytes are a range of size zero at offset 0.
+  /// before what `user` comes after. The lease is added to `chain`, and `mark` is kept with it. Nothing where the
+  /// region has no such room or all leases are in use. Zero bytes are a range of size zero at offset 0.
   [[nodiscard]] std::optional<std::size_t> allocate(std::size_t bytes, lease_chain& chain,
-                                                    const stream_clock& user = {}) {
+                                                    const stream_clock& user = {}, lease_mark mark = {}) {
     const std::size_t size = leased_size(bytes);
     if (size == 0) return 0;
     node* const nodes = nodes_.data();
@@ -3395,6 +3769,7 @@ class offset_allocator {
     }
     node& taken = nodes[at];
     taken.leased = true;
+    taken.mark = mark;
     taken.chained = chain.head;
     chain.head = at;
     live_ += size;
@@ -3439,9 +3814,21 @@ class offset_allocator {
     release_with(chain, used_by_others, now);
   }
 
-  /// Calls visit(offset, bytes) for every lease of the chain.
-  void each(const lease_chain& chain, auto&& visit) const {
-    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained) visit(nodes_[at].offset, nodes_[at].size);
+  /// Calls visit(offset, bytes) for every lease of the chain, or visit(offset, bytes, mark).
+  template <class Visit>
+  void each(const lease_chain& chain, Visit&& visit) const {
+    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained) {
+      if constexpr (std::invocable<Visit&, std::size_t, std::size_t, lease_mark>)
+        visit(nodes_[at].offset, nodes_[at].size, nodes_[at].mark);
+      else
+        visit(nodes_[at].offset, nodes_[at].size);
+    }
+  }
+  /// Whether a lease of the chain has the byte at `offset` in it.
+  [[nodiscard]] bool holds(const lease_chain& chain, std::size_t offset) const noexcept {
+    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained)
+      if (nodes_[at].has(offset)) return true;
+    return false;
   }
   /// Bytes of all leases of the chain.
   [[nodiscard]] std::size_t bytes_of(const lease_chain& chain) const noexcept {
@@ -3450,10 +3837,10 @@ class offset_allocator {
     return bytes;
   }
 
-  /// Moves the lease at `offset` from one chain to another; false when `from` does not hold it.
+  /// Moves the lease that has the byte at `offset` in it from one chain to another; false when `from` does not hold it.
   [[nodiscard]] bool transfer(std::size_t offset, lease_chain& from, lease_chain& to) noexcept {
     for (std::uint32_t* link = &from.head; *link != none; link = &nodes_[*link].chained) {
-      if (nodes_[*link].offset != offset) continue;
+      if (!nodes_[*link].has(offset)) continue;
       const std::uint32_t moved = *link;
       *link = nodes_[moved].chained;
       nodes_[moved].chained = to.head;
@@ -3480,8 +3867,9 @@ class offset_allocator {
     nodes_.resize(2);
     constexpr std::uint32_t whole = 1;
     const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
-    nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false};
-    nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true};
+    nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false, {}};
+    nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true,
+                     {}};
     nodes_[whole].leased = first_free == edge;  // an empty region
   }
 
@@ -3514,6 +3902,9 @@ class offset_allocator {
     std::uint32_t chained = none;  // a lease: the next of its chain; a spare node: the next spare, or edge
     bool leased = false;
     bool awaited = false;  // a free range that another stream than that of the compute may use
+    lease_mark mark;       // of a lease: whose it is
+
+    [[nodiscard]] bool has(std::size_t byte) const noexcept { return byte >= offset && byte - offset < size; }
 
     [[nodiscard]] bool free_for(const stream_clock& user) const noexcept {
       return used_by.place(stream_kind::compute) <= user.place(stream_kind::compute) &&
@@ -3749,6 +4140,7 @@ struct symmetric_heap_options {
   std::size_t max_slots = 4096;  // leases at a time
   tier_meter* meter = nullptr;   // counts this rank's leased bytes; null: nothing does
   where at = where::current();   // told of a heap that the standard library makes (`emplace`, `make_unique`)
+  const char* when_full = "";    // ends the text of the budget_error of a lease, kept by address
 };
 
 /// Symmetric memory of a group of ranks. Made by all of them together; leasing and releasing are local and free of
@@ -3802,7 +4194,8 @@ class symmetric_heap {
         post_(direct ? 0 : group_.size()),
         others_(direct ? std::vector<int>{} : peers_of(group_)),
         offsets_(options.bytes, options.max_slots, options.meter),
-        records_(options.max_slots) {
+        records_(options.max_slots),
+        when_full_(options.when_full) {
     for (std::size_t i = records_.size(); i-- > 0;) recycle(static_cast<std::uint32_t>(i));
   }
   symmetric_heap(const symmetric_heap&) = delete;  // slots name their heap
@@ -4001,7 +4394,7 @@ class symmetric_heap {
     const auto offset = offsets_.allocate(bytes, entry.chain, user);
     if (!offset) {
       throw budget_error(std::string("symmetric heap (") + tag + ")", bytes,
-                         offsets_.capacity_bytes() - offsets_.live_bytes(), at);
+                         offsets_.capacity_bytes() - offsets_.live_bytes(), at, when_full_);
     }
     slot out;
     out.heap_ = this;
@@ -4085,6 +4478,7 @@ class symmetric_heap {
   std::vector<int> others_;  // the peers; where they are mirrored
   offset_allocator offsets_;
   std::vector<record> records_;
+  const char* when_full_;
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
   uses_in_flight in_flight_;
   std::uint32_t free_ = none;
@@ -6041,6 +6435,7 @@ class ledger {
     free_ = slot.next_free;
     std::forward<Write>(write)(slot.what);
     ++slot.generation;
+    slot.lost = false;
     ++open_;
     return {index, slot.generation};
   }
@@ -6065,6 +6460,22 @@ class ledger {
     --open_;
   }
 
+  /// The handle of an obligation is destroyed. Where it is open still, nobody can discharge it any more.
+  void note_lost(obligation_id id) noexcept {
+    if (is_open(id)) entries_[id.index].lost = true;
+  }
+  /// The obligations that are open and can be discharged by nobody, for an error of memory that they hold: empty where
+  /// there are none.
+  [[nodiscard]] std::string lost_text() const {
+    std::size_t count = 0;
+    for (const entry& slot : entries_) count += slot.is_open() && slot.lost ? 1 : 0;
+    if (count == 0) return {};
+    return "; " + std::to_string(count) +
+           (count == 1 ? " obligation is open whose handle is gone, and holds"
+                       : " obligations are open whose handles are gone, and hold") +
+           " memory until the step ends:\n" + list(16, count, [](const entry& slot) { return slot.lost; });
+  }
+
   /// Forgets every obligation; ids that are still held are no longer open.
   void clear() noexcept {
     free_ = none;
@@ -6085,18 +6496,7 @@ class ledger {
 
   /// The open obligations, one per line, at most `lines` of them.
   [[nodiscard]] std::string text(std::size_t lines = 16) const {
-    std::string out;
-    std::size_t printed = 0;
-    for (const entry& slot : entries_) {
-      if (!slot.is_open()) continue;
-      if (printed == lines) {
-        out += "  and " + std::to_string(open_ - printed) + " more\n";
-        break;
-      }
-      out += "  " + slot.what.text() + "\n";
-      ++printed;
-    }
-    return out;
+    return list(lines, open_, [](const entry&) { return true; });
   }
 
   /// Calls `visit(const obligation&)` for each open entry.
@@ -6125,8 +6525,23 @@ class ledger {
     obligation what;
     std::uint32_t generation = 2;  // odd while it is open, and never that of a default obligation_id
     std::uint32_t next_free = none;
+    bool lost = false;  // while it is open
     [[nodiscard]] bool is_open() const noexcept { return generation % 2 == 1; }
   };
+
+  // Of `count` open ones that are wanted.
+  template <class Wanted>
+  [[nodiscard]] std::string list(std::size_t lines, std::size_t count, Wanted wanted) const {
+    std::string out;
+    std::size_t printed = 0;
+    for (const entry& slot : entries_) {
+      if (!slot.is_open() || !wanted(slot)) continue;
+      if (printed == lines) return out + "  and " + std::to_string(count - printed) + " more\n";
+      out += "  " + slot.what.text() + "\n";
+      ++printed;
+    }
+    return out;
+  }
 
   std::vector<entry> entries_;
   std::uint32_t free_ = none;
@@ -6187,12 +6602,51 @@ namespace belay::inline BELAY_ABI {
 //     return Clock::now() - begin;
 //   }
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/file.h>
 #include <sys/types.h>
 #include <time.h>
 
 #include <cstdio>
+
+// ---- belay/core/direct_io.hpp
+//
+// Transfers of an open file around the page cache (O_DIRECT), where its file system has them.
+//
+//   const std::size_t unit = belay::direct_alignment_of(descriptor).value_or(4096);
+//   const bool direct = unit != 0 && belay::make_direct(descriptor) == 0;
+
+namespace belay::inline BELAY_ABI {
+
+/// Of what offsets, lengths and addresses are multiples then, a power of two; 0 where the file system has none for this
+/// file, and nothing where it does not tell.
+[[nodiscard]] inline std::optional<std::size_t> direct_alignment_of(int descriptor) noexcept {
+#if defined(STATX_DIOALIGN)  // kernel headers from 6.1 on
+  struct statx facts {};
+  if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &facts) == 0 && (facts.stx_mask & STATX_DIOALIGN) != 0) {
+    const std::size_t of_memory = facts.stx_dio_mem_align;
+    const std::size_t of_offsets = facts.stx_dio_offset_align;
+    return of_offsets < of_memory && of_offsets != 0 ? of_memory : of_offsets;
+  }
+#else
+  static_cast<void>(descriptor);
+#endif
+  return std::nullopt;
+}
+
+/// Makes later transfers go around the page cache, or through it again: 0, or -1 and errno.
+[[nodiscard]] inline int make_direct(int descriptor) noexcept {
+  const int flags = ::fcntl(descriptor, F_GETFL);
+  return flags < 0 ? flags : ::fcntl(descriptor, F_SETFL, flags | O_DIRECT);
+}
+[[nodiscard]] inline int make_buffered(int descriptor) noexcept {
+  const int flags = ::fcntl(descriptor, F_GETFL);
+  return flags < 0 ? flags : ::fcntl(descriptor, F_SETFL, flags & ~O_DIRECT);
+}
+
+}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -6249,11 +6703,11 @@ struct std_atomics {
   static void yield() noexcept { ::sched_yield(); }
 };
 
-/// The system calls that write a file so that a crash loses nothing. Results and errno are those of POSIX, so that an
-/// injected failure looks like a real one.
+/// The system calls that write a file so that a crash loses nothing, and those that read one or ask for it. Results and
+/// errno are those of POSIX, so that an injected failure looks like a real one.
 template <class F>
 concept files_policy = requires(F files, const char* path, int flags, int descriptor, void* to, const void* from,
-                                std::size_t bytes, off_t offset) {
+                                std::size_t bytes, off_t offset, struct stat& facts) {
   { files.open(path, flags, mode_t{}) } -> std::same_as<int>;
   { files.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
   { files.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
@@ -6261,13 +6715,25 @@ concept files_policy = requires(F files, const char* path, int flags, int descri
   { files.close(descriptor) } -> std::same_as<int>;
   { files.rename(path, path) } -> std::same_as<int>;
   { files.remove(path) } -> std::same_as<int>;
+  { files.ask(path, facts) } -> std::same_as<int>;
+  { files.ask_open(descriptor, facts) } -> std::same_as<int>;
+  { files.permit(descriptor, mode_t{}) } -> std::same_as<int>;
+  { files.reserve(descriptor, offset) } -> std::same_as<int>;
+  { files.resize(descriptor, offset) } -> std::same_as<int>;
+  { files.make_direct(descriptor) } -> std::same_as<int>;
+  { files.make_buffered(descriptor) } -> std::same_as<int>;
 };
 
-/// The same with folders: they are made and removed as files are.
+/// The same with folders: they are made, listed, locked and removed.
 template <class F>
-concept folders_policy = files_policy<F> && requires(F files, const char* path) {
+concept folders_policy = files_policy<F> && requires(F files, const char* path, int folder, void* to, std::size_t bytes,
+                                                     struct stat& facts) {
   { files.make_folder(path, mode_t{}) } -> std::same_as<int>;
   { files.remove_folder(path) } -> std::same_as<int>;
+  { files.ask_link(path, facts) } -> std::same_as<int>;
+  { files.list(folder, to, bytes) } -> std::same_as<ssize_t>;
+  { files.remove_in(folder, path) } -> std::same_as<int>;
+  { files.lock(folder) } -> std::same_as<int>;
 };
 
 /// The machine's files.
@@ -6286,6 +6752,27 @@ struct posix_files {
   [[nodiscard]] static int remove(const char* path) noexcept { return ::unlink(path); }
   [[nodiscard]] static int make_folder(const char* path, mode_t mode) noexcept { return ::mkdir(path, mode); }
   [[nodiscard]] static int remove_folder(const char* path) noexcept { return ::rmdir(path); }
+  /// What is at `path`, behind links or, `ask_link`, the link itself; what is open.
+  [[nodiscard]] static int ask(const char* path, struct stat& facts) noexcept { return ::stat(path, &facts); }
+  [[nodiscard]] static int ask_link(const char* path, struct stat& facts) noexcept { return ::lstat(path, &facts); }
+  [[nodiscard]] static int ask_open(int descriptor, struct stat& facts) noexcept { return ::fstat(descriptor, &facts); }
+  [[nodiscard]] static int permit(int descriptor, mode_t mode) noexcept { return ::fchmod(descriptor, mode); }
+  /// `reserve` takes the room on the medium, `resize` gives the size alone.
+  [[nodiscard]] static int reserve(int descriptor, off_t bytes) noexcept {
+    return ::fallocate(descriptor, 0, 0, bytes);
+  }
+  [[nodiscard]] static int resize(int descriptor, off_t bytes) noexcept { return ::ftruncate(descriptor, bytes); }
+  /// Writes go around the page cache, or through it.
+  [[nodiscard]] static int make_direct(int descriptor) noexcept { return belay::make_direct(descriptor); }
+  [[nodiscard]] static int make_buffered(int descriptor) noexcept { return belay::make_buffered(descriptor); }
+  /// Fills `to` with the next `dirent64` of an open folder, as getdents64 does.
+  [[nodiscard]] static ssize_t list(int folder, void* to, std::size_t bytes) noexcept {
+    return ::getdents64(folder, to, bytes);
+  }
+  /// Removes a name of an open folder: of a link, the link.
+  [[nodiscard]] static int remove_in(int folder, const char* name) noexcept { return ::unlinkat(folder, name, 0); }
+  /// A lock that ends with the descriptor, and is not waited for.
+  [[nodiscard]] static int lock(int folder) noexcept { return ::flock(folder, LOCK_EX | LOCK_NB); }
 };
 
 static_assert(clock_policy<monotonic_clock> && atomics_policy<std_atomics> && folders_policy<posix_files>);
@@ -6442,6 +6929,155 @@ class span_timer {
 //   const belay::view<float, 2> x = arena.lease<float>(belay::extents<2>{4, 256}, chain);
 //   arena.release(chain);
 
+// ---- belay/device/lease_owners.hpp
+//
+// Who has leased memory, by number: a number fits into the payload of a NaN, and into what an integer is when its
+// memory was given back (device/poison.hpp). An owner is a call of a layer at one place of the program and what it
+// wanted memory for; it keeps its number, so that a step that is like the one before makes no new ones.
+//
+//   belay::lease_owners owners;
+//   const std::uint16_t mine = owners.number({.purpose = belay::lease_purpose::scratch, .layer = "head"});
+//   owners.text(belay::owner_in(loss));  // "scratch of layer 0 'head' (micro-batch 0), ..."; empty where it names none
+
+namespace belay::inline BELAY_ABI {
+
+/// The purpose of a lease in a step.
+enum class lease_purpose : std::uint8_t { kept, remembered, scratch, gradient, gathered, staged };
+
+/// An owner of a lease. `layer` and `parameter` are copied; `more` parameters are in the same lease.
+struct lease_owner {
+  lease_purpose purpose = lease_purpose::kept;
+  const char* layer = "";
+  const char* parameter = "";
+  std::size_t layer_index = 0;
+  std::size_t micro_batch = 0;
+  std::size_t more = 0;
+  where at;
+};
+
+class lease_owners {
+ public:
+  /// Room for the owners of a small model; it grows with those of a larger one, in its first steps.
+  lease_owners() : places_(table_size, 0) { entries_.reserve(64); }
+
+  /// The owner's number, from 1; 0 where there are more than a payload can name. The last micro-batch is the one that
+  /// is said. Called where memory is leased; what it cannot allocate is an owner without a number.
+  [[nodiscard]] std::uint16_t number(const lease_owner& of) noexcept {
+    std::size_t at = hash(of) % table_size;
+    for (; places_[at] != 0; at = (at + 1) % table_size) {
+      entry& known = entries_[index_of(places_[at])];
+      if (!known.is(of)) continue;
+      known.of.micro_batch = of.micro_batch;
+      known.name(of);  // of a model that has gone, and another one at its place
+      return places_[at];
+    }
+    const std::size_t next = number_of(entries_.size());
+    if (next > lease_mark::most_owners) return 0;
+    try {
+      entries_.emplace_back(of);
+    } catch (...) {
+      return 0;
+    }
+    return places_[at] = static_cast<std::uint16_t>(next);
+  }
+
+  /// The owner that memory had last when it was read too late, which may be one after the reader's own; empty for a
+  /// number that names nobody.
+  [[nodiscard]] std::string text(named_owner found) const {
+    std::size_t first = entries_.size(), others = 0;
+    if (found.exact != 0) {
+      if (named(found.exact)) first = index_of(found.exact);
+    } else if (found.narrow != 0) {
+      for (std::size_t n = found.narrow; named(n); n += 64) {
+        if (first == entries_.size())
+          first = index_of(n);
+        else
+          ++others;
+      }
+    }
+    if (first == entries_.size()) return {};
+    std::string out = "memory was read that had been given back; who had it last: " + entries_[first].text();
+    if (others > 0)
+      out += " (or one of " + std::to_string(others) + " others: a narrow number has room for the end of theirs)";
+    return out;
+  }
+
+  /// Memory that was given back could not be overwritten, as by a device that has failed: for the next who can throw.
+  void note_failure(std::exception_ptr thrown) noexcept {
+    if (failure_ == nullptr) failure_ = std::move(thrown);
+  }
+  void forget_failure() noexcept { failure_ = nullptr; }
+  void expect_overwritten() {
+    if (failure_ != nullptr) [[unlikely]]
+      std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+
+ private:
+  static constexpr std::size_t table_size = 8192;  // twice as many as there are numbers
+
+  // No number ends in six zeros, which a narrow NaN of the processor's own has, nor like memory of which nothing is
+  // known.
+  static constexpr std::size_t in_row = 62, unknown_end = 0x3a;
+  [[nodiscard]] static constexpr std::size_t number_of(std::size_t index) noexcept {
+    const std::size_t place = index % in_row + 1;
+    return index / in_row * 64 + (place < unknown_end ? place : place + 1);
+  }
+  [[nodiscard]] static constexpr std::size_t index_of(std::size_t number) noexcept {
+    const std::size_t place = number % 64;
+    return number / 64 * in_row + (place < unknown_end ? place : place - 1) - 1;
+  }
+  [[nodiscard]] bool named(std::size_t number) const noexcept {
+    return number % 64 != 0 && number % 64 != unknown_end && index_of(number) < entries_.size();
+  }
+
+  [[nodiscard]] static std::size_t hash(const lease_owner& of) noexcept {
+    std::uint64_t out = static_cast<std::uint64_t>(of.purpose) + 8 * of.layer_index;
+    for (const std::uint64_t word : {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(of.layer)),
+                                     static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(of.parameter)),
+                                     static_cast<std::uint64_t>(of.at.line)})
+      out = (out ^ word) * 0x9E3779B97F4A7C15U;
+    return static_cast<std::size_t>(out >> 40);
+  }
+
+  struct entry {
+    lease_owner of;
+    std::array<char, 64> layer{}, parameter{};
+
+    explicit entry(const lease_owner& owner) noexcept : of(owner) { name(owner); }
+    [[nodiscard]] bool is(const lease_owner& other) const noexcept {
+      return of.layer == other.layer && of.parameter == other.parameter && of.layer_index == other.layer_index &&
+             of.purpose == other.purpose && of.at.line == other.at.line && of.at.file == other.at.file;
+    }
+    void name(const lease_owner& owner) noexcept {
+      std::strncpy(layer.data(), owner.layer, layer.size() - 1);
+      std::strncpy(parameter.data(), owner.parameter, parameter.size() - 1);
+    }
+    [[nodiscard]] std::string text() const {
+      const std::string call = "layer " + std::to_string(of.layer_index) + " '" + printable(layer.data()) + "'";
+      const std::string at = " (micro-batch " + std::to_string(of.micro_batch) + "), called at " + of.at.text();
+      const std::string names = "parameter " + printable(parameter.data()) +
+                                (of.more == 0 ? "" : " and " + std::to_string(of.more) + " more");
+      switch (of.purpose) {
+        case lease_purpose::kept: return "what " + call + " had kept" + at;
+        case lease_purpose::remembered: return "what " + call + " had remembered" + at;
+        case lease_purpose::scratch: return "scratch of " + call + at;
+        case lease_purpose::gradient: return "the gradient of an input, of a call at " + of.at.text();
+        case lease_purpose::gathered:
+          return names + ", gathered for a call of " + call +
+                 " that was over: what frame.read gives is good until the call returns";
+        case lease_purpose::staged: return "a gradient bucket";
+      }
+      return call;
+    }
+  };
+
+  std::vector<entry> entries_;
+  std::vector<std::uint16_t> places_;  // numbers, by hash
+  std::exception_ptr failure_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/device/memory.hpp
 //
 // The memory that an arena divides: a region of a tier, owned, of exact size. `reserved_addresses` has addresses and
@@ -6528,18 +7164,13 @@ static_assert(memory_region<host_pages> && memory_region<reserved_addresses>);
 
 namespace belay::inline BELAY_ABI {
 
-/// What an arena's free bytes hold.
-enum class freed_memory : std::uint8_t { as_it_was, poisoned };
+/// What an arena's free bytes hold. `poisoned_when_released`: numbers that are none, once somebody has had them.
+/// `poisoned`: what nobody has had yet, too.
+enum class freed_memory : std::uint8_t { as_it_was, poisoned_when_released, poisoned };
 
-/// Overwrites words with one that is NaN as float, double and bf16, and neither -1 nor an index as an integer.
-struct poisoned_words {
-  /// Writes the pattern that checked builds look for to `count` words.
-  std::uint32_t* first;
-  std::size_t count;
-  BELAY_HD void operator()() const noexcept {
-    for (std::size_t i = 0; i < count; ++i) first[i] = 0xFFFAFFFAU;
-  }
-};
+/// The default: checked builds find what is read too late.
+inline constexpr freed_memory freed_by_default =
+    checked(check_level::local) ? freed_memory::poisoned_when_released : freed_memory::as_it_was;
 
 template <memory_region Memory>
 class arena {
@@ -6561,15 +7192,32 @@ class arena {
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, where at = where::current()) {
     const auto owner = [&] { return std::string(name(tier_)) + " tier"; };
-    return {reinterpret_cast<T*>(lease_bytes(tensor_bytes<T>(shape, owner, at), chain, at)), shape};
+    return {reinterpret_cast<T*>(lease_bytes(tensor_bytes<T>(shape, owner, at), chain, at, mark_of<T>())), shape};
+  }
+  /// Memory for `owner`, who is named where somebody reads it after it was released.
+  template <class T, std::size_t Rank>
+  [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, const lease_owner& owner, where at) {
+    const auto where_from = [&] { return std::string(name(tier_)) + " tier"; };
+    const std::size_t bytes = tensor_bytes<T>(shape, where_from, at);
+    return {reinterpret_cast<T*>(lease_bytes(bytes, chain, at, mark_of(kind_of_element<T>(), owner))), shape};
   }
 
-  /// Memory of that many bytes, added to the chain. Throws budget_error where there is no hole of that size.
-  [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at = where::current()) {
-    const auto offset = offsets_.allocate(bytes, chain, *clock_);
+  /// Memory of that many bytes, added to the chain. Throws budget_error where there is no hole of that size; where
+  /// handles were lost that hold some of it, it names them. `mark` is `mark_of`'s.
+  [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at = where::current(),
+                                       lease_mark mark = {}) {
+    const auto offset = offsets_.allocate(bytes, chain, *clock_, mark);
     if (!offset) [[unlikely]]
       refuse(bytes, at);
-    return memory_.data() + *offset;
+    return opened(*offset, bytes);
+  }
+  /// The mark of a lease: the kind of its elements, and its owner, where somebody asks for that.
+  template <class T>
+  [[nodiscard]] static constexpr lease_mark mark_of() noexcept {
+    return {kind_of_element<T>(), 0};
+  }
+  [[nodiscard]] lease_mark mark_of(element_kind kind, const lease_owner& owner) const noexcept {
+    return {kind, owners_ == nullptr ? std::uint16_t{0} : owners_->number(owner)};
   }
 
   /// The same for work of the stream `user` that begins after `ready`, an event of this arena's stream: that work is
@@ -6578,15 +7226,17 @@ class arena {
   [[nodiscard]] view<T, Rank> lease_for(stream_kind user, const stream_event& ready, extents<Rank> shape,
                                         lease_chain& chain, where at = where::current()) {
     const auto owner = [&] { return std::string(name(tier_)) + " tier"; };
-    return {reinterpret_cast<T*>(lease_bytes_for(user, ready, tensor_bytes<T>(shape, owner, at), chain, at)), shape};
+    return {
+        reinterpret_cast<T*>(lease_bytes_for(user, ready, tensor_bytes<T>(shape, owner, at), chain, at, mark_of<T>())),
+        shape};
   }
   [[nodiscard]] std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,
-                                           lease_chain& chain, where at = where::current()) {
-    const auto offset = offsets_.allocate(bytes, chain, ready.clock().within(user));
+                                           lease_chain& chain, where at = where::current(), lease_mark mark = {}) {
+    const auto offset = offsets_.allocate(bytes, chain, ready.clock().within(user), mark);
     if (!offset) [[unlikely]]
       refuse(bytes, at);
     if (bytes > 0) in_flight_.add(*offset, bytes, stream_clock::unknown(), *clock_);
-    return memory_.data() + *offset;
+    return opened(*offset, bytes);
   }
   /// Work of another stream uses the bytes until `over`. Their lease may end before: nobody gets them who does not come
   /// after that. Bytes that are not the arena's are not looked at.
@@ -6604,28 +7254,48 @@ class arena {
   void release(lease_chain& chain) noexcept {
     if (!in_flight_.empty()) [[unlikely]]
       in_flight_.forget(*clock_);
-    if (poisoned_in_.run != nullptr) [[unlikely]]
-      offsets_.each(chain, [&](std::size_t offset, std::size_t bytes) {
-        if (!in_flight_.within(offset, bytes)) poison(offset, bytes);
-      });
+    if (poisoned_in_.run != nullptr && !chain.empty()) poison(chain);
     if (in_flight_.empty()) [[likely]]
       return offsets_.release(chain, *clock_);
     release_used(chain);
   }
 
-  /// Overwrites what is released from here on, in the order of `stream`, and all that there is, with `poisoned_words`.
-  /// Whoever reads too early or too late gets them. The stream stays where it is.
+  /// Overwrites what is released from here on, in the order of `stream`, with what `poison_of` says for its mark; with
+  /// `poisoned`, all that there is, too. Whoever reads too early or too late gets that. `owners` gives the numbers of
+  /// marks. The stream stays where it is. In a build with an address sanitizer nobody may touch what is released, where
+  /// the stream runs at once.
   template <stream Stream>
-  void poison_in(Stream& stream) {
-    poisoned_in_ = {&stream, [](void* in, const poisoned_words& what) { static_cast<Stream*>(in)->run(what); }};
-    poison(0, memory_.size_bytes());
+  void poison_in(Stream& stream, freed_memory left = freed_memory::poisoned,
+                 std::shared_ptr<lease_owners> owners = {}) {
+    poisoned_in_ = {&stream, [](void* in, const poisoned_ranges& what) {
+                      auto& into = *static_cast<Stream*>(in);
+                      if constexpr (requires { into.each(what.words(), what); })
+                        into.each(what.words(), what);
+                      else
+                        into.run(what);
+                    }};
+    owners_ = std::move(owners);
+    if (left == freed_memory::poisoned) density_ = poison_density::every_byte;
+    if constexpr (requires { stream.immediate(); })
+      if (address_sanitizer && stream.immediate()) closed_ = {memory_.data(), memory_.size_bytes()};
+    if (left == freed_memory::poisoned) poison_all();
   }
+  /// From here on an error of too little room names the handles that were lost, as `obligations` knows them, which
+  /// outlives the leases.
+  void name_lost_of(const ledger& obligations) noexcept { obligations_ = &obligations; }
 
-  /// Moves the lease that begins at `address` to another chain; false where `from` does not hold it.
+  /// Moves the lease that has `address` in it to another chain; false where `from` does not hold it.
   [[nodiscard]] bool transfer(const void* address, lease_chain& from, lease_chain& to) noexcept {
-    const auto* byte = static_cast<const std::byte*>(address);
-    return offsets_.transfer(static_cast<std::size_t>(byte - memory_.data()), from, to);
+    return offsets_.transfer(offset_of(address), from, to);
   }
+  /// Whether a lease of the chain has `address` in it; whether the memory has.
+  [[nodiscard]] bool holds(const lease_chain& chain, const void* address) const noexcept {
+    return offsets_.holds(chain, offset_of(address));
+  }
+  [[nodiscard]] bool has(const void* address) const noexcept { return offset_of(address) < memory_.size_bytes(); }
+
+  /// What has no room from here on says `also`, which is kept by address: how the bytes of this memory were found.
+  void say_when_full(const char* also) noexcept { when_full_ = also; }
 
   /// Moves every lease of `from` to `to`.
   void append(lease_chain& from, lease_chain& to) noexcept { offsets_.append(from, to); }
@@ -6647,11 +7317,53 @@ class arena {
   // Whichever stream it is.
   struct poison_order {
     void* stream = nullptr;
-    void (*run)(void* stream, const poisoned_words& what) = nullptr;
+    void (*run)(void* stream, const poisoned_ranges& what) = nullptr;
   };
 
-  void poison(std::size_t offset, std::size_t bytes) const {
-    poisoned_in_.run(poisoned_in_.stream, {reinterpret_cast<std::uint32_t*>(memory_.data() + offset), bytes / 4});
+  // Beyond the memory for what is not in it.
+  [[nodiscard]] std::size_t offset_of(const void* address) const noexcept {
+    return static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(address) -
+                                    reinterpret_cast<std::uintptr_t>(memory_.data()));
+  }
+  [[nodiscard]] std::byte* opened(std::size_t offset, [[maybe_unused]] std::size_t bytes) const noexcept {
+    if constexpr (address_sanitizer) closed_addresses::open(memory_.data() + offset, leased_size(bytes));
+    return memory_.data() + offset;
+  }
+
+  // What another stream may still use is left as it is.
+  [[gnu::noinline]] void poison(const lease_chain& chain) noexcept {
+    poisoned_ranges all;
+    const auto in_use = [&](std::size_t offset, std::size_t bytes) {
+      return !in_flight_.empty() && in_flight_.within(offset, bytes);
+    };
+    offsets_.each(chain, [&](std::size_t offset, std::size_t bytes, lease_mark mark) {
+      if (in_use(offset, bytes)) return;
+      for (std::size_t done = 0; done < bytes;) {
+        done += all.add(memory_.data() + offset + done, bytes - done, mark, density_);
+        if (all.full()) queue(std::exchange(all, {}));
+      }
+    });
+    if (!all.empty()) queue(all);
+    if (!closed_.watching()) return;
+    offsets_.each(chain, [&](std::size_t offset, std::size_t bytes) {
+      if (!in_use(offset, bytes)) closed_addresses::close(memory_.data() + offset, bytes);
+    });
+  }
+  void poison_all() noexcept {
+    const std::size_t bytes = memory_.size_bytes() / lease_alignment * lease_alignment;
+    for (std::size_t done = 0; done < bytes;) {
+      poisoned_ranges all;
+      done += all.add(memory_.data() + done, bytes - done, {}, poison_density::every_byte);
+      queue(all);
+    }
+    if (closed_.watching()) closed_addresses::close(memory_.data(), bytes);
+  }
+  void queue(const poisoned_ranges& what) noexcept {
+    try {
+      poisoned_in_.run(poisoned_in_.stream, what);
+    } catch (...) {
+      if (owners_ != nullptr) owners_->note_failure(std::current_exception());
+    }
   }
 
   // Something is used by another stream.
@@ -6667,15 +7379,24 @@ class arena {
 
   // A function of its own, so that a lease is short enough to be inlined.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(std::size_t bytes, where at) const {
-    throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at);
+    const std::string lost = obligations_ == nullptr ? std::string() : obligations_->lost_text();
+    throw budget_error(name(tier_), bytes, offsets_.capacity_bytes() - offsets_.live_bytes(), at,
+                       lost.empty() ? when_full_ : lost);
   }
 
   Memory memory_;
   offset_allocator offsets_;
   tier tier_;
   poison_order poisoned_in_;
+  const char* when_full_ = "";
+  std::shared_ptr<lease_owners> owners_;
+  const ledger* obligations_ = nullptr;
+  // Level 2 is for those who look for something.
+  poison_density density_ =
+      checked(check_level::across_ranks) ? poison_density::every_byte : poison_density::some_of_each_row;
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
   uses_in_flight in_flight_;
+  closed_addresses closed_;  // last: it looks at the memory
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -7223,8 +7944,6 @@ struct device_usage {
 //   const belay::stream_event copied = found.copy(compute);
 //   found.read(copied, 1).loss;  // 0.5
 
-#include <new>
-
 // ---- belay/kernel/findings.hpp
 //
 // What kernels find beside what they compute: losses, rows for which there was no room, indices that are none, numbers
@@ -7239,521 +7958,6 @@ struct device_usage {
 //       if (!found.below(index[i], limit, i)) return;
 //     }
 //   };
-
-// ---- belay/kernel/reduce.hpp
-//
-// Sums whose bits depend on the values and their order only: not on the machine's vector width, the number of threads,
-// or where a range was cut, as long as it was cut between chunks. Elements go to sixteen lanes by their index, lanes
-// are folded in a fixed tree, and chunks in ascending order. The gradient norm is made of these sums, so it is the
-// same on every mesh that reduces the same gradients.
-//
-//   const double norm = std::sqrt(belay::kernel::sum_of_squares(gradient, count));
-//   const bool usable = belay::kernel::are_finite(gradient, count);
-
-// ---- belay/kernel/math.hpp
-//
-// The transcendental functions that layers need, without branches, calls or tables. A loop over them vectorises with
-// any compiler at its default flags (a libm call would not, nor would sqrt while it may set errno), and the last
-// elements of a vector get the same values as the others. They need no header, which keeps kernels cheap to include.
-//
-//   const float y = belay::kernel::silu(x);
-//   const float p = belay::kernel::exponential(logit - largest);
-
-namespace belay::inline BELAY_ABI::kernel {
-
-/// The scalars that kernels compute with.
-template <class T>
-concept real = std::same_as<T, float> || std::same_as<T, double>;
-
-/// What a kernel of reals reads and writes: a real, or a narrower format, which is computed with as float.
-template <class T>
-concept stored_real = real<compute_type_t<T>>;
-
-/// An element as the number that is computed with.
-template <stored_real T>
-[[nodiscard]] BELAY_HD constexpr compute_type_t<T> widened(T x) noexcept {
-  return static_cast<compute_type_t<T>>(x);
-}
-
-/// `a` where the condition holds, else `b`, by arithmetic on the bits: a conditional expression may become a branch,
-/// and a loop with a branch is not vectorised.
-[[nodiscard]] BELAY_HD constexpr float select(bool condition, float a, float b) noexcept {
-  const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
-  return __builtin_bit_cast(
-      float, (__builtin_bit_cast(std::uint32_t, a) & mask) | (__builtin_bit_cast(std::uint32_t, b) & ~mask));
-}
-[[nodiscard]] BELAY_HD constexpr double select(bool condition, double a, double b) noexcept {
-  const std::uint64_t mask = std::uint64_t{0} - static_cast<std::uint64_t>(condition);
-  return __builtin_bit_cast(
-      double, (__builtin_bit_cast(std::uint64_t, a) & mask) | (__builtin_bit_cast(std::uint64_t, b) & ~mask));
-}
-
-/// |x|, by clearing the sign bit.
-[[nodiscard]] BELAY_HD constexpr float magnitude(float x) noexcept {
-  return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, x) & 0x7fffffffu);
-}
-[[nodiscard]] BELAY_HD constexpr double magnitude(double x) noexcept {
-  return __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, x) & 0x7fffffffffffffffu);
-}
-
-/// e^x, within 2 units in the last place over the normal range. Below the range the result is 0, above it infinity;
-/// subnormal results are correct; NaN stays NaN.
-[[nodiscard]] BELAY_HD constexpr float exponential(float x) noexcept {
-  // Beyond these the result is already 0 or infinity; comparisons keep a NaN as it is.
-  x = select(x > 89.0f, 89.0f, x);
-  x = select(x < -104.0f, -104.0f, x);
-  // Adding 1.5 * 2^23 leaves the nearest integer of x / ln 2 in the low mantissa bits.
-  constexpr float rounder = 12582912.0f;
-  const float shifted = x * 1.44269504f + rounder;
-  const float n = shifted - rounder;
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts, the first with zeros below
-  float p = 1.0f / 5040;
-  p = p * r + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r + 1.0f;
-  // 2^n in two factors, because 2^n itself may lie outside the normal range when the result does not.
-  const auto power = static_cast<std::int32_t>(__builtin_bit_cast(std::uint32_t, shifted) -
-                                               __builtin_bit_cast(std::uint32_t, rounder));
-  const std::int32_t half = power >> 1;
-  const float scale = __builtin_bit_cast(float, static_cast<std::uint32_t>(half + 127) << 23);
-  const float rest = __builtin_bit_cast(float, static_cast<std::uint32_t>(power - half + 127) << 23);
-  return p * scale * rest;
-}
-
-/// e^x in double: relative error below 1e-15 over the normal range, and the same edge cases.
-[[nodiscard]] BELAY_HD constexpr double exponential(double x) noexcept {
-  x = select(x > 710.0, 710.0, x);
-  x = select(x < -746.0, -746.0, x);
-  constexpr double rounder = 6755399441055744.0;  // 1.5 * 2^52
-  const double shifted = x * 1.4426950408889634 + rounder;
-  const double n = shifted - rounder;
-  const double r = (x - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;
-  double p = 1.0 / 6227020800;
-  p = p * r + 1.0 / 479001600;
-  p = p * r + 1.0 / 39916800;
-  p = p * r + 1.0 / 3628800;
-  p = p * r + 1.0 / 362880;
-  p = p * r + 1.0 / 40320;
-  p = p * r + 1.0 / 5040;
-  p = p * r + 1.0 / 720;
-  p = p * r + 1.0 / 120;
-  p = p * r + 1.0 / 24;
-  p = p * r + 1.0 / 6;
-  p = p * r + 0.5;
-  p = (p * r) * r + r + 1.0;
-  const auto power = static_cast<std::int64_t>(__builtin_bit_cast(std::uint64_t, shifted) -
-                                               __builtin_bit_cast(std::uint64_t, rounder));
-  const std::int64_t half = power >> 1;
-  const double scale = __builtin_bit_cast(double, static_cast<std::uint64_t>(half + 1023) << 52);
-  const double rest = __builtin_bit_cast(double, static_cast<std::uint64_t>(power - half + 1023) << 52);
-  return p * scale * rest;
-}
-
-/// The square root within 1 unit in the last place; 0 and infinity exact, NaN for negative x and NaN.
-[[nodiscard]] BELAY_HD constexpr float square_root(float x) noexcept {
-  const bool tiny = x < 0x1p-96f;  // moved up so that no intermediate is subnormal
-  const float a = select(tiny, x * 0x1p+64f, x);
-  // Halving the exponent in the bit pattern gives 1/sqrt(a) to 4 percent; each step squares the error,
-  // the last one on the root itself.
-  float y = __builtin_bit_cast(float, 0x5f375a86u - (__builtin_bit_cast(std::uint32_t, a) >> 1));
-  y = y * (1.5f - 0.5f * a * y * y);
-  y = y * (1.5f - 0.5f * a * y * y);
-  float root = a * y;
-  root = root + 0.5f * y * (a - root * root);
-  root = select(tiny, root * 0x1p-32f, root);
-  root = select(x > 0.0f, root, x);
-  root = select(x > 0x1.fffffep+127f, x, root);
-  return select(x < 0.0f, __builtin_nanf(""), root);
-}
-
-/// The same of a double.
-[[nodiscard]] BELAY_HD constexpr double square_root(double x) noexcept {
-  const bool tiny = x < 0x1p-900;
-  const double a = select(tiny, x * 0x1p+200, x);
-  double y = __builtin_bit_cast(double, 0x5fe6eb50c7b537a9u - (__builtin_bit_cast(std::uint64_t, a) >> 1));
-  y = y * (1.5 - 0.5 * a * y * y);
-  y = y * (1.5 - 0.5 * a * y * y);
-  y = y * (1.5 - 0.5 * a * y * y);
-  double root = a * y;
-  root = root + 0.5 * y * (a - root * root);
-  root = select(tiny, root * 0x1p-100, root);
-  root = select(x > 0.0, root, x);
-  root = select(x > 0x1.fffffffffffffp+1023, x, root);
-  return select(x < 0.0, __builtin_nan(""), root);
-}
-
-/// The natural logarithm within 2 units in the last place; minus infinity for 0, NaN for negative x and NaN.
-[[nodiscard]] BELAY_HD constexpr float logarithm(float x) noexcept {
-  const bool tiny = x < 0x1p-126f;
-  const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, select(tiny, x * 0x1p+32f, x));
-  // x = 2^power * (1 + f), with 1 + f between the square roots of 1/2 and 2.
-  const auto power = static_cast<std::int32_t>(bits - 0x3f3504f3u) >> 23;
-  const float f = __builtin_bit_cast(float, bits - (static_cast<std::uint32_t>(power) << 23)) - 1.0f;
-  const float s = f / (2.0f + f);
-  const float z = s * s;
-  // log(1 + f) = 2 (s + s^3 / 3 + s^5 / 5 + ...) = f - s (f - rest)
-  float rest = 2.0f / 11;
-  rest = rest * z + 2.0f / 9;
-  rest = rest * z + 2.0f / 7;
-  rest = rest * z + 2.0f / 5;
-  rest = (rest * z + 2.0f / 3) * z;
-  const float n = static_cast<float>(power) - select(tiny, 32.0f, 0.0f);
-  float y = n * 0.693359375f - ((s * (f - rest) + n * 2.12194440e-4f) - f);
-  y = select(x > 0.0f, y, -__builtin_huge_valf());
-  y = select(x < 0.0f, __builtin_nanf(""), y);
-  return select(x <= 0x1.fffffep+127f, y, x);
-}
-
-/// The natural logarithm.
-[[nodiscard]] BELAY_HD constexpr double logarithm(double x) noexcept {
-  const bool tiny = x < 0x1p-1022;
-  const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, select(tiny, x * 0x1p+64, x));
-  const auto power = static_cast<std::int64_t>(bits - 0x3fe6a09e667f3bcdu) >> 52;
-  const double f = __builtin_bit_cast(double, bits - (static_cast<std::uint64_t>(power) << 52)) - 1.0;
-  const double s = f / (2.0 + f);
-  const double z = s * s;
-  double rest = 2.0 / 23;
-  rest = rest * z + 2.0 / 21;
-  rest = rest * z + 2.0 / 19;
-  rest = rest * z + 2.0 / 17;
-  rest = rest * z + 2.0 / 15;
-  rest = rest * z + 2.0 / 13;
-  rest = rest * z + 2.0 / 11;
-  rest = rest * z + 2.0 / 9;
-  rest = rest * z + 2.0 / 7;
-  rest = rest * z + 2.0 / 5;
-  rest = (rest * z + 2.0 / 3) * z;
-  const double n = static_cast<double>(power) - select(tiny, 64.0, 0.0);
-  double y = n * 0x1.62e42feep-1 - ((s * (f - rest) - n * 0x1.a39ef35793c76p-33) - f);
-  y = select(x > 0.0, y, -__builtin_huge_val());
-  y = select(x < 0.0, __builtin_nan(""), y);
-  return select(x <= 0x1.fffffffffffffp+1023, y, x);
-}
-
-/// 1 / (1 + e^-x).
-template <real T>
-[[nodiscard]] BELAY_HD constexpr T sigmoid(T x) noexcept {
-  return T(1) / (T(1) + exponential(-x));
-}
-
-/// d sigmoid(x) / dx.
-template <real T>
-[[nodiscard]] BELAY_HD constexpr T sigmoid_derivative(T x) noexcept {
-  const T s = sigmoid(x);
-  return s * (T(1) - s);
-}
-
-/// x * sigmoid(x).
-template <real T>
-[[nodiscard]] BELAY_HD constexpr T silu(T x) noexcept {
-  return x * sigmoid(x);
-}
-
-/// d silu(x) / dx.
-template <real T>
-[[nodiscard]] BELAY_HD constexpr T silu_derivative(T x) noexcept {
-  const T s = sigmoid(x);
-  return s * (T(1) + x * (T(1) - s));
-}
-
-}  // namespace belay::inline BELAY_ABI::kernel
-
-// ---- belay/kernel/team.hpp
-//
-// A team does one row together: `solo`, the host's thread, or a warp. A kernel of rows is written against a team. It
-// gets the same bits from any, because a sum always has the sixteen lanes of kernel/reduce.hpp, in the same order.
-//
-//   struct normed {                                               // row r of `out` = row r of `in` / its sum
-//     const float* in;
-//     float* out;
-//     std::size_t width;
-//     BELAY_HD void operator()(const auto& team, std::size_t row) const {
-//       const float total = kernel::row_sum(team, in + row * width, width);
-//       kernel::for_each_index(team, width, kernel::multiple<float>{1 / total, in + row * width, out + row * width});
-//     }
-//   };
-//   belay::kernel::for_each_row(rows, normed{in, out, width});    // one thread
-
-namespace belay::inline BELAY_ABI::kernel {
-
-/// The team of one thread.
-struct solo {
-  /// The only lane of a team of one.
-  static constexpr unsigned lane = 0;
-  static constexpr unsigned lanes = 1;
-  /// What a lane has written is seen by the others.
-  BELAY_HD static constexpr void synchronize() noexcept {}
-  /// The value that another lane gave.
-  template <class T>
-  [[nodiscard]] BELAY_HD static constexpr T from(unsigned, T value) noexcept {
-    return value;
-  }
-};
-
-/// Lanes that call together: one, or a multiple of 16. `from(l, x)` is the x that lane l gave.
-template <class Team>
-concept team = Team::lanes == 1 || Team::lanes % 16 == 0;
-
-/// A kernel whose index is a row, done by a team.
-template <class G, class Team = solo>
-concept cooperative = requires(const G& g, const Team& team, std::size_t row) {
-  g(team, row);
-};
-
-/// Runs `f(0) ... f(count - 1)`, divided among the lanes. Afterwards all lanes see what was written.
-template <team Team, indexed F>
-BELAY_HD constexpr void for_each_index(const Team& team, std::size_t count, F f) noexcept(noexcept(f(count))) {
-  if constexpr (Team::lanes == 1) {
-    for_each_index(count, f);
-  } else {
-    for (std::size_t i = team.lane; i < count; i += Team::lanes) f(i);
-    team.synchronize();
-  }
-}
-
-/// Does every row on the calling thread: the loop that vectorises is inside the kernel.
-// A function of its own for every kernel, with all of it inside: amid a large caller compilers leave parts of a kernel
-// uninlined, and what they think is run only once they compile for size; neither is vectorised.
-template <class G>
-requires(indexed<G> || cooperative<G>)
-    [[gnu::noinline, gnu::flatten, gnu::hot]] BELAY_HD constexpr void for_each_row(std::size_t count, G g) {
-  for (std::size_t row = 0; row < count; ++row) {
-    if constexpr (cooperative<G>)
-      g(solo{}, row);
-    else
-      g(row);
-  }
-}
-
-}  // namespace belay::inline BELAY_ABI::kernel
-
-namespace belay::inline BELAY_ABI::kernel {
-
-/// Elements that are summed in lanes before the result is added to a running sum.
-inline constexpr std::size_t sum_chunk = 4096;
-inline constexpr std::size_t sum_lanes = 16;
-
-/// Chunks of a range; the last may be shorter.
-[[nodiscard]] BELAY_HD constexpr std::size_t chunk_count(std::size_t count) noexcept {
-  return (count + sum_chunk - 1) / sum_chunk;
-}
-
-/// The term of an index, as `Sum`. Squares and products of floats are exact in double, so it changes nothing whether
-/// the compiler fuses them with the addition.
-template <class Sum, stored_real T>
-struct values_of {
-  /// Term i.
-  const T* x;
-  BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept { return static_cast<Sum>(x[i]); }
-};
-/// Terms of a sum: the products of two arrays.
-template <class Sum, stored_real T>
-struct products_of {
-  /// Term i.
-  const T* x;
-  const T* y;
-  BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept {
-    return static_cast<Sum>(x[i]) * static_cast<Sum>(y[i]);
-  }
-};
-
-/// `seen` of `length` elements, and as many more as fill a vector: what is computed beyond `seen` is overwritten by 0.
-/// An element at the end of a loop costs as much as a whole vector.
-[[nodiscard]] BELAY_HD constexpr std::size_t whole_vectors(std::size_t seen, std::size_t length) noexcept {
-  const std::size_t some = (seen + sum_lanes - 1) / sum_lanes * sum_lanes;
-  return some < length ? some : length;
-}
-
-/// Sums `term(0) ... term(count - 1)` in sixteen lanes: element i goes to lane i modulo 16. Then lanes are added in
-/// halves.
-template <class Sum, class Term>
-[[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(Term term, std::size_t count) noexcept {
-  Sum lane[sum_lanes] = {};
-  const std::size_t whole = count - count % sum_lanes;
-  for (std::size_t i = 0; i < whole; i += sum_lanes) {
-    for (std::size_t l = 0; l < sum_lanes; ++l) lane[l] += term(i + l);
-  }
-  for (std::size_t l = 0; l < sum_lanes; ++l) {  // a constant bound keeps the lanes in registers
-    if (l < count - whole) lane[l] += term(whole + l);
-  }
-  for (std::size_t width = sum_lanes / 2; width > 0; width /= 2) {
-    for (std::size_t l = 0; l < width; ++l) lane[l] += lane[l + width];
-  }
-  return lane[0];
-}
-
-/// The same by a team: lane l sums what the host's lane l sums, and lanes are added in the same halves. Every lane gets
-/// the sum.
-template <class Sum, team Team, class Term>
-[[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(const Team& team, Term term, std::size_t count) noexcept {
-  if constexpr (Team::lanes == 1) {
-    return sum_in_lanes<Sum>(term, count);
-  } else {
-    Sum mine = 0;
-    for (std::size_t i = team.lane % sum_lanes; i < count; i += sum_lanes) mine += term(i);
-    for (unsigned width = sum_lanes / 2; width > 0; width /= 2)
-      mine += team.from((team.lane + width) % Team::lanes, mine);
-    return team.from(0, mine);
-  }
-}
-
-/// The sum of squares of one chunk per index, or per row of a team: `out[c]` for `c < chunk_count(count)`. The pieces
-/// of a range that was cut at multiples of `sum_chunk` give the same numbers. Added in order they are `sum_of_squares`.
-template <real T>
-struct chunk_sums_of_squares {
-  /// The values, how many there are, and one sum a chunk.
-  const T* x;
-  std::size_t count;
-  double* out;
-  BELAY_HD constexpr void operator()(std::size_t chunk) const noexcept { (*this)(solo{}, chunk); }
-  /// By a team, to the same bits.
-  template <team Team>
-  BELAY_HD constexpr void operator()(const Team& team, std::size_t chunk) const noexcept {
-    const std::size_t first = chunk * sum_chunk;
-    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
-    const double sum = sum_in_lanes<double>(team, products_of<double, T>{x + first, x + first}, size);
-    if (team.lane == 0) out[chunk] = sum;
-  }
-};
-
-/// Terms that are products, added in chunks: the same bits for every team and thread.
-template <class Sum, real T>
-[[nodiscard]] BELAY_HD constexpr Sum sum_in_chunks(products_of<Sum, T> term, std::size_t count) noexcept {
-  Sum total = 0;
-  for (std::size_t first = 0; first < count; first += sum_chunk) {
-    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
-    total += sum_in_lanes<Sum>(products_of<Sum, T>{term.x + first, term.y + first}, size);
-  }
-  return total;
-}
-
-/// x[0] + ... + x[count - 1] in double.
-template <real T>
-[[nodiscard]] BELAY_HD constexpr double sum(const T* x, std::size_t count) noexcept {
-  double total = 0;
-  for (std::size_t first = 0; first < count; first += sum_chunk) {
-    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
-    total += sum_in_lanes<double>(values_of<double, T>{x + first}, size);
-  }
-  return total;
-}
-
-/// The inner product in double.
-template <real T>
-[[nodiscard]] BELAY_HD constexpr double dot(const T* x, const T* y, std::size_t count) noexcept {
-  return sum_in_chunks(products_of<double, T>{x, y}, count);
-}
-
-/// The square of the Euclidean norm, in double.
-template <real T>
-[[nodiscard]] BELAY_HD constexpr double sum_of_squares(const T* x, std::size_t count) noexcept {
-  return sum_in_chunks(products_of<double, T>{x, x}, count);
-}
-
-/// Sums over one row in the type in which its elements are computed, for rows of a few thousand elements at most.
-template <real T>
-[[nodiscard]] BELAY_HD constexpr T row_sum(const T* x, std::size_t width) noexcept {
-  return sum_in_lanes<T>(values_of<T, T>{x}, width);
-}
-template <stored_real T>
-[[nodiscard]] BELAY_HD constexpr compute_type_t<T> row_dot(const T* x, const T* y, std::size_t width) noexcept {
-  return sum_in_lanes<compute_type_t<T>>(products_of<compute_type_t<T>, T>{x, y}, width);
-}
-
-/// Sums over one row by all lanes of a team, in one order for any number of lanes; the products of two rows.
-template <team Team, real T>
-[[nodiscard]] BELAY_HD constexpr T row_sum(const Team& team, const T* x, std::size_t width) noexcept {
-  return sum_in_lanes<T>(team, values_of<T, T>{x}, width);
-}
-template <team Team, stored_real T>
-[[nodiscard]] BELAY_HD constexpr compute_type_t<T> row_dot(const Team& team, const T* x, const T* y,
-                                                           std::size_t width) noexcept {
-  return sum_in_lanes<compute_type_t<T>>(team, products_of<compute_type_t<T>, T>{x, y}, width);
-}
-
-/// Terms of a maximum: absolute values.
-template <real T>
-struct magnitudes_of {
-  /// Term i.
-  const T* x;
-  BELAY_HD constexpr T operator()(std::size_t i) const noexcept { return magnitude(x[i]); }
-};
-
-/// The largest of `floor` and `term(0) ... term(count - 1)`. NaNs are ignored.
-template <real T, class Term>
-[[nodiscard]] BELAY_HD constexpr T maximum_in_lanes(Term term, std::size_t count, T floor) noexcept {
-  T lane[sum_lanes] = {};
-  for (std::size_t l = 0; l < sum_lanes; ++l) lane[l] = floor;
-  const std::size_t whole = count - count % sum_lanes;
-  for (std::size_t i = 0; i < whole; i += sum_lanes) {
-    for (std::size_t l = 0; l < sum_lanes; ++l) {
-      const T value = term(i + l);
-      lane[l] = value > lane[l] ? value : lane[l];
-    }
-  }
-  for (std::size_t l = 0; l < sum_lanes; ++l) {
-    const T value = l < count - whole ? term(whole + l) : floor;
-    lane[l] = value > lane[l] ? value : lane[l];
-  }
-  for (std::size_t width = sum_lanes / 2; width > 0; width /= 2) {
-    for (std::size_t l = 0; l < width; ++l) lane[l] = lane[l + width] > lane[l] ? lane[l + width] : lane[l];
-  }
-  return lane[0];
-}
-
-/// The largest element, as a number; minus infinity for an empty range. NaNs are ignored.
-template <stored_real T>
-[[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const T* x, std::size_t count) noexcept {
-  using number = compute_type_t<T>;
-  return maximum_in_lanes(values_of<number, T>{x}, count, -static_cast<number>(__builtin_huge_val()));
-}
-
-/// The largest of the values by all lanes of a team; every lane gets it.
-template <team Team, stored_real T>
-[[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const Team& team, const T* x,
-                                                              std::size_t count) noexcept {
-  using number = compute_type_t<T>;
-  if constexpr (Team::lanes == 1) {
-    return maximum_of(x, count);
-  } else {
-    number mine = -static_cast<number>(__builtin_huge_val());
-    for (std::size_t i = team.lane; i < count; i += Team::lanes) mine = widened(x[i]) > mine ? widened(x[i]) : mine;
-    for (unsigned width = Team::lanes / 2; width > 0; width /= 2) {
-      const number other = team.from((team.lane + width) % Team::lanes, mine);
-      mine = other > mine ? other : mine;
-    }
-    return team.from(0, mine);
-  }
-}
-
-/// The largest magnitude; 0 for an empty range. NaNs are ignored.
-template <real T>
-[[nodiscard]] BELAY_HD constexpr T largest_magnitude(const T* x, std::size_t count) noexcept {
-  return maximum_in_lanes(magnitudes_of<T>{x}, count, T(0));
-}
-
-/// Whether no element is infinite or NaN. It looks at the bits, so -ffast-math does not break it.
-[[nodiscard]] BELAY_HD constexpr bool are_finite(const float* x, std::size_t count) noexcept {
-  std::uint32_t found = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint32_t magnitude = __builtin_bit_cast(std::uint32_t, x[i]) & 0x7fffffffu;
-    found |= static_cast<std::uint32_t>(magnitude >= 0x7f800000u);
-  }
-  return found == 0;
-}
-[[nodiscard]] BELAY_HD constexpr bool are_finite(const double* x, std::size_t count) noexcept {
-  std::uint64_t found = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t magnitude = __builtin_bit_cast(std::uint64_t, x[i]) & 0x7fffffffffffffffu;
-    found |= static_cast<std::uint64_t>(magnitude >= 0x7ff0000000000000u);
-  }
-  return found == 0;
-}
-
-}  // namespace belay::inline BELAY_ABI::kernel
 
 namespace belay::inline BELAY_ABI::kernel {
 
@@ -7774,7 +7978,8 @@ struct finding_site {
 };
 
 /// One thing that was found. `index_outside`: `value` at position `number` is not below `limit`. `rows_outside`: the
-/// rows of expert `number` end at `value`, before `first` or after `limit`. `not_finite`: the sum is not.
+/// rows of expert `number` end at `value`, before `first` or after `limit`. `not_finite`: the sum is not; `value` has
+/// its bits.
 struct finding {
   /// The kind; the value, the bounds that it is outside of, the index where, and the site.
   finding_kind kind = finding_kind::nothing;
@@ -7814,8 +8019,9 @@ struct findings_note {
     if (record == nullptr) return;
     record->loss += more;
     record->loss_count += count;
-    if (are_finite(&more, 1)) return;
-    if (is_first(record->not_finite)) record->first_not_finite = {finding_kind::not_finite, 0, 0, 0, 0, site};
+    if (is_finite(more)) return;
+    if (is_first(record->not_finite))
+      record->first_not_finite = {finding_kind::not_finite, __builtin_bit_cast(std::int64_t, more), 0, 0, 0, site};
   }
   /// A dispatch would have needed so many rows on some rank.
   BELAY_HD void need_rows(std::uint64_t rows) const noexcept {
@@ -8112,6 +8318,7 @@ class queue_stream {
   static constexpr bool runs_nothing = false;
   static constexpr std::size_t capacity = 256;      // pieces of work queued at most; one more waits
   static constexpr std::size_t closure_room = 288;  // bytes of a piece of work
+  static constexpr std::size_t label_room = 32;     // and of what tells whose it is, where its type has `label_bytes`
 
   /// With a thread of its own. Where the rank's world gives a `watch`, every wait for the stream, and of it, ends: with
   /// a `comm_error` where one piece of work has run for longer than the limit, or the world has failed.
@@ -8128,10 +8335,11 @@ class queue_stream {
   /// lives until then. After a piece of work has thrown, later ones are skipped until `synchronize`.
   template <std::invocable Work>
   void run(const Work& work) {
+    constexpr std::size_t room = closure_room + label_bytes_of<Work>();
     static_assert(
-        std::is_trivially_copyable_v<Work> && sizeof(Work) <= closure_room,
+        std::is_trivially_copyable_v<Work> && sizeof(Work) <= room,
         "belay: work for an asynchronous stream is kept by value: capture pointers and sizes, at most 288 bytes");
-    if constexpr (std::is_trivially_copyable_v<Work> && sizeof(Work) <= closure_room) {
+    if constexpr (std::is_trivially_copyable_v<Work> && sizeof(Work) <= room) {
       closure& slot = next_slot();
       ::new (static_cast<void*>(slot.storage)) Work(work);
       slot.call = [](closure& self) { (*std::launder(reinterpret_cast<Work*>(self.storage)))(); };
@@ -8157,13 +8365,21 @@ class queue_stream {
 
  private:
   struct closure {
-    alignas(std::max_align_t) std::byte storage[closure_room];
+    alignas(std::max_align_t) std::byte storage[closure_room + label_room];
     void (*call)(closure&) = nullptr;
     const char* signature = nullptr;  // of the work
     stream_event mark;                // of another stream, where the work is to wait for it
     where waited_at;
     progress* of = nullptr;  // the own stream's
   };
+
+  template <class Work>
+  [[nodiscard]] static constexpr std::size_t label_bytes_of() noexcept {
+    if constexpr (requires { Work::label_bytes; })
+      return Work::label_bytes;
+    else
+      return 0;
+  }
 
   // Has the name of the work in it, for messages.
   template <class Work>
@@ -9039,6 +9255,286 @@ static_assert(clocked_stream<host_stream>);
 //   const belay::kernel::axpy<float> update{0.5F, x, y};  // y[i] += 0.5 * x[i]
 //   belay::kernel::for_each_index(count, update);
 
+// ---- belay/kernel/math.hpp
+//
+// The transcendental functions that layers need, without branches, calls or tables. A loop over them vectorises with
+// any compiler at its default flags (a libm call would not, nor would sqrt while it may set errno), and the last
+// elements of a vector get the same values as the others. They need no header, which keeps kernels cheap to include.
+//
+//   const float y = belay::kernel::silu(x);
+//   const float p = belay::kernel::exponential(logit - largest);
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// The scalars that kernels compute with.
+template <class T>
+concept real = std::same_as<T, float> || std::same_as<T, double>;
+
+/// What a kernel of reals reads and writes: a real, or a narrower format, which is computed with as float.
+template <class T>
+concept stored_real = real<compute_type_t<T>>;
+
+/// An element as the number that is computed with.
+template <stored_real T>
+[[nodiscard]] BELAY_HD constexpr compute_type_t<T> widened(T x) noexcept {
+  return static_cast<compute_type_t<T>>(x);
+}
+
+/// `a` where the condition holds, else `b`, by arithmetic on the bits: a conditional expression may become a branch,
+/// and a loop with a branch is not vectorised.
+[[nodiscard]] BELAY_HD constexpr float select(bool condition, float a, float b) noexcept {
+  const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
+  return __builtin_bit_cast(
+      float, (__builtin_bit_cast(std::uint32_t, a) & mask) | (__builtin_bit_cast(std::uint32_t, b) & ~mask));
+}
+[[nodiscard]] BELAY_HD constexpr double select(bool condition, double a, double b) noexcept {
+  const std::uint64_t mask = std::uint64_t{0} - static_cast<std::uint64_t>(condition);
+  return __builtin_bit_cast(
+      double, (__builtin_bit_cast(std::uint64_t, a) & mask) | (__builtin_bit_cast(std::uint64_t, b) & ~mask));
+}
+
+/// |x|, by clearing the sign bit.
+[[nodiscard]] BELAY_HD constexpr float magnitude(float x) noexcept {
+  return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, x) & 0x7fffffffu);
+}
+[[nodiscard]] BELAY_HD constexpr double magnitude(double x) noexcept {
+  return __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, x) & 0x7fffffffffffffffu);
+}
+
+// Fast math lets a compiler cancel, factor and reorder additions, and take for granted that there are neither
+// infinities nor NaNs. So what depends on those is decided by bits, and where an order of additions is what makes a
+// result right, a term of theirs goes through an integer operation that changes nothing. No compiler knows that, and
+// what it cannot see through it cannot reorder; it costs one cheap instruction. (Without fast math the bits are those
+// of the plain formula.)
+
+/// The bits of `a` where those of the mask are set, else of `b`.
+template <std::unsigned_integral Bits>
+[[nodiscard]] BELAY_HD constexpr Bits blend(Bits mask, Bits a, Bits b) noexcept {
+  return (a & mask) | (b & ~mask);
+}
+/// All bits where `x` has the highest one, else none. By it and a subtraction bits are compared with those of infinity,
+/// in which a compiler would see a question about numbers otherwise, and numbers of 64 bits with each other: a baseline
+/// x86-64 has no comparison of vectors of them.
+[[nodiscard]] BELAY_HD constexpr std::uint32_t mask_of_sign(std::uint32_t x) noexcept { return 0u - (x >> 31); }
+[[nodiscard]] BELAY_HD constexpr std::uint64_t mask_of_sign(std::uint64_t x) noexcept {
+  return std::uint64_t{0} - (x >> 63);
+}
+
+/// e^x, within 2 units in the last place over the normal range. Below the range the result is 0, above it infinity;
+/// subnormal results are correct unless the processor flushes them to 0; NaN stays NaN.
+[[nodiscard]] BELAY_HD constexpr float exponential(float x) noexcept {
+  const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x);
+  const std::uint32_t size = bits & 0x7fffffffu;
+  // Beyond 104 the result is already 0 or infinity.
+  const std::int32_t beyond = static_cast<std::int32_t>(size) - 0x42d00000;
+  const float a = __builtin_bit_cast(float, bits - static_cast<std::uint32_t>(beyond > 0 ? beyond : 0));
+  // Adding 1.5 * 2^23 + 127 leaves the nearest integer of a / ln 2, and 127, in the low mantissa bits.
+  constexpr float rounder = 12583039.0f;
+  const std::uint32_t shifted = __builtin_bit_cast(std::uint32_t, a * 1.44269504f + rounder);
+  const auto power = static_cast<std::int32_t>(shifted - __builtin_bit_cast(std::uint32_t, rounder));
+  const auto n = static_cast<float>(power);
+  // ln 2 in two parts, the first with zeros below, so that the first difference is exact. Bit 23 of `shifted` is 0.
+  const float reduced =
+      __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, a - n * 0.693359375f) ^ (shifted & 0x00800000u));
+  const float r = reduced + n * 2.12194440e-4f;
+  float p = 1.0f / 5040;
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = (p * r) * r + r + 1.0f;
+  // 2^n in two factors, because 2^n itself may lie outside the normal range when the result does not. The first is
+  // added to the exponent of p, which is between 1/2 and 2.
+  const std::uint32_t half = static_cast<std::uint32_t>(power >> 1) << 23;
+  const float scaled = __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, p) + half);
+  const float rest = __builtin_bit_cast(float, (shifted << 23) - half);
+  const std::uint32_t result = __builtin_bit_cast(std::uint32_t, scaled* rest);
+  return __builtin_bit_cast(float, blend(mask_of_sign(0x7f800000u - size), bits, result));
+}
+
+/// e^x in double: relative error below 1e-15 over the normal range, and the same edge cases.
+[[nodiscard]] BELAY_HD constexpr double exponential(double x) noexcept {
+  // Beyond 746 the result is already 0 or infinity.
+  const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, x);
+  const std::uint64_t size = bits & 0x7fffffffffffffffu;
+  const std::uint64_t beyond = size - 0x4087500000000000u;
+  const double a = __builtin_bit_cast(double, bits - (beyond & ~mask_of_sign(beyond)));
+  constexpr double rounder = 6755399441055744.0 + 1023.0;  // 1.5 * 2^52
+  const std::uint64_t shifted = __builtin_bit_cast(std::uint64_t, a * 1.4426950408889634 + rounder);
+  // Bit 54 of `shifted` is 0. (A baseline x86-64 does not convert vectors of 64-bit integers.)
+  constexpr std::uint64_t zero = 0x0040000000000000u;
+  const double n = __builtin_bit_cast(double, shifted & ~zero) - rounder;
+  const double reduced =
+      __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, a - n * 0x1.62e42feep-1) ^ (shifted & zero));
+  const double r = reduced - n * 0x1.a39ef35793c76p-33;
+  double p = 1.0 / 6227020800;
+  p = p * r + 1.0 / 479001600;
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 0.5;
+  p = (p * r) * r + r + 1.0;
+  // (n + 1023) / 2 - 511, in the bits of an exponent.
+  const std::uint64_t half = ((shifted << 51) & 0xfff0000000000000u) - (std::uint64_t{511} << 52);
+  const double scaled = __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, p) + half);
+  const double rest = __builtin_bit_cast(double, (shifted << 52) - half);
+  const std::uint64_t result = __builtin_bit_cast(std::uint64_t, scaled* rest);
+  return __builtin_bit_cast(double, blend(mask_of_sign(0x7ff0000000000000u - size), bits, result));
+}
+
+/// The square root within 1 unit in the last place; 0 and infinity exact, NaN for negative x and NaN.
+[[nodiscard]] BELAY_HD constexpr float square_root(float x) noexcept {
+  const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x);
+  const std::uint32_t size = bits & 0x7fffffffu;
+  const std::uint32_t tiny = mask_of_sign(size - 0x0f800000u);  // 2^-96; moved up so that no intermediate is subnormal
+  const float a = __builtin_bit_cast(float, blend(tiny, __builtin_bit_cast(std::uint32_t, x * 0x1p+64f), bits));
+  // Halving the exponent in the bit pattern gives 1/sqrt(a) to 4 percent. Each step squares the error, of the root and
+  // of half its inverse, the last one of the root by what it leaves of a. No product of two of them is far from a or 1.
+  const float y = __builtin_bit_cast(float, 0x5f375a86u - (__builtin_bit_cast(std::uint32_t, a) >> 1));
+  float root = a * y;
+  float inverse = 0.5f * y;
+  for (int step = 0; step < 2; ++step) {
+    const float off = 0.5f - root * inverse;
+    root = root + root * off;
+    inverse = inverse + inverse * off;
+  }
+  root = root + inverse * (a - root * root);
+  const std::uint32_t found = __builtin_bit_cast(std::uint32_t, root) - (tiny & (32u << 23));
+  // What is no positive number stays, but for a negative one, which becomes NaN.
+  const std::uint32_t outside = mask_of_sign((bits - 1) | (0x7f7fffffu - bits));
+  return __builtin_bit_cast(float, blend(outside, bits | (mask_of_sign(bits & (bits - 1)) & 0x7fc00000u), found));
+}
+
+/// The same of a double.
+[[nodiscard]] BELAY_HD constexpr double square_root(double x) noexcept {
+  const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, x);
+  const std::uint64_t size = bits & 0x7fffffffffffffffu;
+  const std::uint64_t tiny = mask_of_sign(size - 0x07b0000000000000u);  // 2^-900
+  const double a = __builtin_bit_cast(double, blend(tiny, __builtin_bit_cast(std::uint64_t, x * 0x1p+200), bits));
+  const double y = __builtin_bit_cast(double, 0x5fe6eb50c7b537a9u - (__builtin_bit_cast(std::uint64_t, a) >> 1));
+  double root = a * y;
+  double inverse = 0.5 * y;
+  for (int step = 0; step < 3; ++step) {
+    const double off = 0.5 - root * inverse;
+    root = root + root * off;
+    inverse = inverse + inverse * off;
+  }
+  root = root + inverse * (a - root * root);
+  const std::uint64_t found = __builtin_bit_cast(std::uint64_t, root) - (tiny & (std::uint64_t{100} << 52));
+  const std::uint64_t outside = mask_of_sign((bits - 1) | (0x7fefffffffffffffu - bits));
+  const std::uint64_t negative = mask_of_sign(bits & (bits - 1));
+  return __builtin_bit_cast(double, blend(outside, bits | (negative & 0x7ff8000000000000u), found));
+}
+
+/// The natural logarithm within 2 units in the last place; minus infinity for 0, NaN for negative x and NaN.
+[[nodiscard]] BELAY_HD constexpr float logarithm(float x) noexcept {
+  const std::uint32_t given = __builtin_bit_cast(std::uint32_t, x);
+  const std::uint32_t size = given & 0x7fffffffu;
+  const std::uint32_t tiny = mask_of_sign(size - 0x00800000u);
+  const std::uint32_t bits = blend(tiny, __builtin_bit_cast(std::uint32_t, x * 0x1p+32f), given);
+  // x = 2^power * (1 + f), with 1 + f between the square roots of 1/2 and 2. The lowest bit of f is 0.
+  const auto power = static_cast<std::int32_t>(bits - 0x3f3504f3u) >> 23;
+  const float above = __builtin_bit_cast(float, bits - (static_cast<std::uint32_t>(power) << 23)) - 1.0f;
+  const float f = __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, above) & 0xfffffffeu);
+  const float s = f / (2.0f + f);
+  const float z = s * s;
+  // log(1 + f) = 2 (s + s^3 / 3 + s^5 / 5 + ...) = f - s (f - rest)
+  float rest = 2.0f / 11;
+  rest = rest * z + 2.0f / 9;
+  rest = rest * z + 2.0f / 7;
+  rest = rest * z + 2.0f / 5;
+  rest = (rest * z + 2.0f / 3) * z;
+  const auto n = static_cast<float>(power - static_cast<std::int32_t>(tiny & 32u));
+  // z is below 2, so that its bit 30 is 0.
+  const float less =
+      __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, (s * (f - rest) + n * 2.12194440e-4f) - f) ^
+                                    (__builtin_bit_cast(std::uint32_t, z) & 0x40000000u));
+  const std::uint32_t found = __builtin_bit_cast(std::uint32_t, n * 0.693359375f - less);
+  // 0 becomes minus infinity, what is below it NaN. (A constant of either could be taken for one that never is chosen.)
+  const std::uint32_t below = given | 0xff800000u | (mask_of_sign(0u - size) & 0x00400000u);
+  const std::uint32_t other = blend(mask_of_sign(given | (given - 1)), below, given);
+  return __builtin_bit_cast(float, blend(mask_of_sign((given - 1) | (0x7f7fffffu - given)), other, found));
+}
+
+/// The natural logarithm.
+[[nodiscard]] BELAY_HD constexpr double logarithm(double x) noexcept {
+  const std::uint64_t given = __builtin_bit_cast(std::uint64_t, x);
+  const std::uint64_t size = given & 0x7fffffffffffffffu;
+  const std::uint64_t tiny = mask_of_sign(size - 0x0010000000000000u);
+  const std::uint64_t bits = blend(tiny, __builtin_bit_cast(std::uint64_t, x * 0x1p+64), given);
+  const auto power = static_cast<std::int64_t>(bits - 0x3fe6a09e667f3bcdu) >> 52;
+  const double above = __builtin_bit_cast(double, bits - (static_cast<std::uint64_t>(power) << 52)) - 1.0;
+  const double f = __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, above) & 0xfffffffffffffffeu);
+  const double s = f / (2.0 + f);
+  const double z = s * s;
+  double rest = 2.0 / 23;
+  rest = rest * z + 2.0 / 21;
+  rest = rest * z + 2.0 / 19;
+  rest = rest * z + 2.0 / 17;
+  rest = rest * z + 2.0 / 15;
+  rest = rest * z + 2.0 / 13;
+  rest = rest * z + 2.0 / 11;
+  rest = rest * z + 2.0 / 9;
+  rest = rest * z + 2.0 / 7;
+  rest = rest * z + 2.0 / 5;
+  rest = (rest * z + 2.0 / 3) * z;
+  const auto n = static_cast<double>(power - static_cast<std::int64_t>(tiny & 64u));
+  const double less =
+      __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, (s * (f - rest) - n * 0x1.a39ef35793c76p-33) - f) ^
+                                     (__builtin_bit_cast(std::uint64_t, z) & 0x4000000000000000u));
+  const std::uint64_t found = __builtin_bit_cast(std::uint64_t, n * 0x1.62e42feep-1 - less);
+  const std::uint64_t below = given | 0xfff0000000000000u | (mask_of_sign(0u - size) & 0x0008000000000000u);
+  const std::uint64_t other = blend(mask_of_sign(given | (given - 1)), below, given);
+  return __builtin_bit_cast(double, blend(mask_of_sign((given - 1) | (0x7fefffffffffffffu - given)), other, found));
+}
+
+/// 1 / (1 + e^-x), by e^-|x|: the reciprocal of an infinity, as fast math computes it, may be NaN. Nor does it divide a
+/// small number, of whose quotient's correction nothing would be left where subnormal numbers are flushed.
+[[nodiscard]] BELAY_HD constexpr float sigmoid(float x) noexcept {
+  const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x);
+  const float e = exponential(__builtin_bit_cast(float, bits | 0x80000000u));
+  // e is at most 1, so that its bit 30 is 0: a quotient is not made of a product.
+  const float inverse = __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, 1.0f / (1.0f + e)) |
+                                                      (__builtin_bit_cast(std::uint32_t, e) & 0x40000000u));
+  return select(x < 0.0f, e, 1.0f) * inverse;
+}
+[[nodiscard]] BELAY_HD constexpr double sigmoid(double x) noexcept {
+  const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, x);
+  const double e = exponential(__builtin_bit_cast(double, bits | 0x8000000000000000u));
+  const std::uint64_t above =
+      blend(mask_of_sign(bits), __builtin_bit_cast(std::uint64_t, e), std::uint64_t{0x3ff0000000000000u});
+  return __builtin_bit_cast(double, above) / (1.0 + e);
+}
+
+/// d sigmoid(x) / dx.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr T sigmoid_derivative(T x) noexcept {
+  const T s = sigmoid(x);
+  return s * (T(1) - s);
+}
+
+/// x * sigmoid(x).
+template <real T>
+[[nodiscard]] BELAY_HD constexpr T silu(T x) noexcept {
+  return x * sigmoid(x);
+}
+
+/// d silu(x) / dx.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr T silu_derivative(T x) noexcept {
+  const T s = sigmoid(x);
+  return s * (T(1) + x * (T(1) - s));
+}
+
+}  // namespace belay::inline BELAY_ABI::kernel
+
 // ---- belay/kernel/pack.hpp
 //
 // Some indices of a kernel at once, where a device moves 16 bytes an access. A kernel that is bound by memory adds a
@@ -9652,6 +10148,75 @@ struct blocked_products {
 
 }  // namespace belay::inline BELAY_ABI::kernel
 
+// ---- belay/kernel/team.hpp
+//
+// A team does one row together: `solo`, the host's thread, or a warp. A kernel of rows is written against a team. It
+// gets the same bits from any, because a sum always has the sixteen lanes of kernel/reduce.hpp, in the same order.
+//
+//   struct normed {                                               // row r of `out` = row r of `in` / its sum
+//     const float* in;
+//     float* out;
+//     std::size_t width;
+//     BELAY_HD void operator()(const auto& team, std::size_t row) const {
+//       const float total = kernel::row_sum(team, in + row * width, width);
+//       kernel::for_each_index(team, width, kernel::multiple<float>{1 / total, in + row * width, out + row * width});
+//     }
+//   };
+//   belay::kernel::for_each_row(rows, normed{in, out, width});    // one thread
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// The team of one thread.
+struct solo {
+  /// The only lane of a team of one.
+  static constexpr unsigned lane = 0;
+  static constexpr unsigned lanes = 1;
+  /// What a lane has written is seen by the others.
+  BELAY_HD static constexpr void synchronize() noexcept {}
+  /// The value that another lane gave.
+  template <class T>
+  [[nodiscard]] BELAY_HD static constexpr T from(unsigned, T value) noexcept {
+    return value;
+  }
+};
+
+/// Lanes that call together: one, or a multiple of 16. `from(l, x)` is the x that lane l gave.
+template <class Team>
+concept team = Team::lanes == 1 || Team::lanes % 16 == 0;
+
+/// A kernel whose index is a row, done by a team.
+template <class G, class Team = solo>
+concept cooperative = requires(const G& g, const Team& team, std::size_t row) {
+  g(team, row);
+};
+
+/// Runs `f(0) ... f(count - 1)`, divided among the lanes. Afterwards all lanes see what was written.
+template <team Team, indexed F>
+BELAY_HD constexpr void for_each_index(const Team& team, std::size_t count, F f) noexcept(noexcept(f(count))) {
+  if constexpr (Team::lanes == 1) {
+    for_each_index(count, f);
+  } else {
+    for (std::size_t i = team.lane; i < count; i += Team::lanes) f(i);
+    team.synchronize();
+  }
+}
+
+/// Does every row on the calling thread: the loop that vectorises is inside the kernel.
+// A function of its own for every kernel, with all of it inside: amid a large caller compilers leave parts of a kernel
+// uninlined, and what they think is run only once they compile for size; neither is vectorised.
+template <class G>
+requires(indexed<G> || cooperative<G>)
+    [[gnu::noinline, gnu::flatten, gnu::hot]] BELAY_HD constexpr void for_each_row(std::size_t count, G g) {
+  for (std::size_t row = 0; row < count; ++row) {
+    if constexpr (cooperative<G>)
+      g(solo{}, row);
+    else
+      g(row);
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI::kernel
+
 namespace belay::inline BELAY_ABI {
 
 /// Bytes of a kernel: a queue keeps it by value until it has run.
@@ -9976,6 +10541,241 @@ concept blocked = requires {
 // ascending order either way, so that the sum has the same bits everywhere.
 //
 //   compute.run(belay::kernel::noted_squared_error<float>{output, target, gradient, count, 0, found});
+
+// ---- belay/kernel/reduce.hpp
+//
+// Sums whose bits depend on the values and their order only: not on the machine's vector width, the number of threads,
+// or where a range was cut, as long as it was cut between chunks. Elements go to sixteen lanes by their index, lanes
+// are folded in a fixed tree, and chunks in ascending order. The gradient norm is made of these sums, so it is the
+// same on every mesh that reduces the same gradients.
+//
+//   const double norm = std::sqrt(belay::kernel::sum_of_squares(gradient, count));
+//   const bool usable = belay::kernel::are_finite(gradient, count);
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// Elements that are summed in lanes before the result is added to a running sum.
+inline constexpr std::size_t sum_chunk = 4096;
+inline constexpr std::size_t sum_lanes = 16;
+
+/// Chunks of a range; the last may be shorter.
+[[nodiscard]] BELAY_HD constexpr std::size_t chunk_count(std::size_t count) noexcept {
+  return (count + sum_chunk - 1) / sum_chunk;
+}
+
+/// The term of an index, as `Sum`. Squares and products of floats are exact in double, so it changes nothing whether
+/// the compiler fuses them with the addition.
+template <class Sum, stored_real T>
+struct values_of {
+  /// Term i.
+  const T* x;
+  BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept { return static_cast<Sum>(x[i]); }
+};
+/// Terms of a sum: the products of two arrays.
+template <class Sum, stored_real T>
+struct products_of {
+  /// Term i.
+  const T* x;
+  const T* y;
+  BELAY_HD constexpr Sum operator()(std::size_t i) const noexcept {
+    return static_cast<Sum>(x[i]) * static_cast<Sum>(y[i]);
+  }
+};
+
+/// `seen` of `length` elements, and as many more as fill a vector: what is computed beyond `seen` is overwritten by 0.
+/// An element at the end of a loop costs as much as a whole vector.
+[[nodiscard]] BELAY_HD constexpr std::size_t whole_vectors(std::size_t seen, std::size_t length) noexcept {
+  const std::size_t some = (seen + sum_lanes - 1) / sum_lanes * sum_lanes;
+  return some < length ? some : length;
+}
+
+/// Sums `term(0) ... term(count - 1)` in sixteen lanes: element i goes to lane i modulo 16. Then lanes are added in
+/// halves.
+template <class Sum, class Term>
+[[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(Term term, std::size_t count) noexcept {
+  Sum lane[sum_lanes] = {};
+  const std::size_t whole = count - count % sum_lanes;
+  for (std::size_t i = 0; i < whole; i += sum_lanes) {
+    for (std::size_t l = 0; l < sum_lanes; ++l) lane[l] += term(i + l);
+  }
+  for (std::size_t l = 0; l < sum_lanes; ++l) {  // a constant bound keeps the lanes in registers
+    if (l < count - whole) lane[l] += term(whole + l);
+  }
+  for (std::size_t width = sum_lanes / 2; width > 0; width /= 2) {
+    for (std::size_t l = 0; l < width; ++l) lane[l] += lane[l + width];
+  }
+  return lane[0];
+}
+
+/// The same by a team: lane l sums what the host's lane l sums, and lanes are added in the same halves. Every lane gets
+/// the sum.
+template <class Sum, team Team, class Term>
+[[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(const Team& team, Term term, std::size_t count) noexcept {
+  if constexpr (Team::lanes == 1) {
+    return sum_in_lanes<Sum>(term, count);
+  } else {
+    Sum mine = 0;
+    for (std::size_t i = team.lane % sum_lanes; i < count; i += sum_lanes) mine += term(i);
+    for (unsigned width = sum_lanes / 2; width > 0; width /= 2)
+      mine += team.from((team.lane + width) % Team::lanes, mine);
+    return team.from(0, mine);
+  }
+}
+
+/// The sum of squares of one chunk per index, or per row of a team: `out[c]` for `c < chunk_count(count)`. The pieces
+/// of a range that was cut at multiples of `sum_chunk` give the same numbers. Added in order they are `sum_of_squares`.
+template <real T>
+struct chunk_sums_of_squares {
+  /// The values, how many there are, and one sum a chunk.
+  const T* x;
+  std::size_t count;
+  double* out;
+  BELAY_HD constexpr void operator()(std::size_t chunk) const noexcept { (*this)(solo{}, chunk); }
+  /// By a team, to the same bits.
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t chunk) const noexcept {
+    const std::size_t first = chunk * sum_chunk;
+    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
+    const double sum = sum_in_lanes<double>(team, products_of<double, T>{x + first, x + first}, size);
+    if (team.lane == 0) out[chunk] = sum;
+  }
+};
+
+/// Terms that are products, added in chunks: the same bits for every team and thread.
+template <class Sum, real T>
+[[nodiscard]] BELAY_HD constexpr Sum sum_in_chunks(products_of<Sum, T> term, std::size_t count) noexcept {
+  Sum total = 0;
+  for (std::size_t first = 0; first < count; first += sum_chunk) {
+    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
+    total += sum_in_lanes<Sum>(products_of<Sum, T>{term.x + first, term.y + first}, size);
+  }
+  return total;
+}
+
+/// x[0] + ... + x[count - 1] in double.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr double sum(const T* x, std::size_t count) noexcept {
+  double total = 0;
+  for (std::size_t first = 0; first < count; first += sum_chunk) {
+    const std::size_t size = count - first < sum_chunk ? count - first : sum_chunk;
+    total += sum_in_lanes<double>(values_of<double, T>{x + first}, size);
+  }
+  return total;
+}
+
+/// The inner product in double.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr double dot(const T* x, const T* y, std::size_t count) noexcept {
+  return sum_in_chunks(products_of<double, T>{x, y}, count);
+}
+
+/// The square of the Euclidean norm, in double.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr double sum_of_squares(const T* x, std::size_t count) noexcept {
+  return sum_in_chunks(products_of<double, T>{x, x}, count);
+}
+
+/// Sums over one row in the type in which its elements are computed, for rows of a few thousand elements at most.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr T row_sum(const T* x, std::size_t width) noexcept {
+  return sum_in_lanes<T>(values_of<T, T>{x}, width);
+}
+template <stored_real T>
+[[nodiscard]] BELAY_HD constexpr compute_type_t<T> row_dot(const T* x, const T* y, std::size_t width) noexcept {
+  return sum_in_lanes<compute_type_t<T>>(products_of<compute_type_t<T>, T>{x, y}, width);
+}
+
+/// Sums over one row by all lanes of a team, in one order for any number of lanes; the products of two rows.
+template <team Team, real T>
+[[nodiscard]] BELAY_HD constexpr T row_sum(const Team& team, const T* x, std::size_t width) noexcept {
+  return sum_in_lanes<T>(team, values_of<T, T>{x}, width);
+}
+template <team Team, stored_real T>
+[[nodiscard]] BELAY_HD constexpr compute_type_t<T> row_dot(const Team& team, const T* x, const T* y,
+                                                           std::size_t width) noexcept {
+  return sum_in_lanes<compute_type_t<T>>(team, products_of<compute_type_t<T>, T>{x, y}, width);
+}
+
+/// Terms of a maximum: absolute values.
+template <real T>
+struct magnitudes_of {
+  /// Term i.
+  const T* x;
+  BELAY_HD constexpr T operator()(std::size_t i) const noexcept { return magnitude(x[i]); }
+};
+
+/// The largest of `floor` and `term(0) ... term(count - 1)`. NaNs are ignored.
+template <real T, class Term>
+[[nodiscard]] BELAY_HD constexpr T maximum_in_lanes(Term term, std::size_t count, T floor) noexcept {
+  T lane[sum_lanes] = {};
+  for (std::size_t l = 0; l < sum_lanes; ++l) lane[l] = floor;
+  const std::size_t whole = count - count % sum_lanes;
+  for (std::size_t i = 0; i < whole; i += sum_lanes) {
+    for (std::size_t l = 0; l < sum_lanes; ++l) {
+      const T value = term(i + l);
+      lane[l] = value > lane[l] ? value : lane[l];
+    }
+  }
+  for (std::size_t l = 0; l < sum_lanes; ++l) {
+    const T value = l < count - whole ? term(whole + l) : floor;
+    lane[l] = value > lane[l] ? value : lane[l];
+  }
+  for (std::size_t width = sum_lanes / 2; width > 0; width /= 2) {
+    for (std::size_t l = 0; l < width; ++l) lane[l] = lane[l + width] > lane[l] ? lane[l + width] : lane[l];
+  }
+  return lane[0];
+}
+
+/// The largest element, as a number; minus infinity for an empty range. NaNs are ignored.
+template <stored_real T>
+[[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const T* x, std::size_t count) noexcept {
+  using number = compute_type_t<T>;
+  return maximum_in_lanes(values_of<number, T>{x}, count, -infinite<number>);
+}
+
+/// The largest of the values by all lanes of a team; every lane gets it.
+template <team Team, stored_real T>
+[[nodiscard]] BELAY_HD constexpr compute_type_t<T> maximum_of(const Team& team, const T* x,
+                                                              std::size_t count) noexcept {
+  using number = compute_type_t<T>;
+  if constexpr (Team::lanes == 1) {
+    return maximum_of(x, count);
+  } else {
+    number mine = -infinite<number>;
+    for (std::size_t i = team.lane; i < count; i += Team::lanes) mine = widened(x[i]) > mine ? widened(x[i]) : mine;
+    for (unsigned width = Team::lanes / 2; width > 0; width /= 2) {
+      const number other = team.from((team.lane + width) % Team::lanes, mine);
+      mine = other > mine ? other : mine;
+    }
+    return team.from(0, mine);
+  }
+}
+
+/// The largest magnitude; 0 for an empty range. NaNs are ignored.
+template <real T>
+[[nodiscard]] BELAY_HD constexpr T largest_magnitude(const T* x, std::size_t count) noexcept {
+  return maximum_in_lanes(magnitudes_of<T>{x}, count, T(0));
+}
+
+/// Whether no element is infinite or NaN. By the bits, which fast math does not take for anything else.
+[[nodiscard]] BELAY_HD constexpr bool are_finite(const float* x, std::size_t count) noexcept {
+  std::uint32_t found = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t magnitude = __builtin_bit_cast(std::uint32_t, x[i]) & 0x7fffffffu;
+    found |= static_cast<std::uint32_t>(magnitude >= 0x7f800000u);
+  }
+  return found == 0;
+}
+[[nodiscard]] BELAY_HD constexpr bool are_finite(const double* x, std::size_t count) noexcept {
+  std::uint64_t found = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t magnitude = __builtin_bit_cast(std::uint64_t, x[i]) & 0x7fffffffffffffffu;
+    found |= static_cast<std::uint64_t>(magnitude >= 0x7ff0000000000000u);
+  }
+  return found == 0;
+}
+
+}  // namespace belay::inline BELAY_ABI::kernel
 
 // ---- belay/kernel/rows.hpp
 //
@@ -11137,6 +11937,21 @@ struct adamw_of_master {
   }
 };
 
+/// What `adamw_of_master` takes as the master copy, for an update of one's own: the copy, or the value where that is
+/// not the copy rounded.
+template <real T, stored_real Value>
+struct take_master {
+  /// The copy, and the rounded value.
+  T* master;
+  const Value* value;
+
+  /// Of one element.
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+    const Value before = value[i];
+    if (!(before == static_cast<Value>(master[i]))) master[i] = widened(before);
+  }
+};
+
 }  // namespace belay::inline BELAY_ABI::kernel
 
 // ---- belay/kernel/quantize.hpp
@@ -11289,6 +12104,11 @@ class gradient_checksums {
     return (none ? "a step of no micro-batches" : "micro-batch " + std::to_string(last.micro_batch)) + " at " +
            last.at.text();
   }
+  /// A hash of all bits of a gradient.
+  template <class T>
+  [[nodiscard]] static std::uint64_t hash_of(std::span<T> gradient) noexcept {
+    return content_hash().add_bytes(gradient.data(), gradient.size_bytes()).value();
+  }
 
  private:
   struct checksum {
@@ -11297,10 +12117,6 @@ class gradient_checksums {
     where at;
     bool sealed = false;
   };
-  template <class T>
-  [[nodiscard]] static std::uint64_t hash_of(std::span<T> gradient) noexcept {
-    return content_hash().add_bytes(gradient.data(), gradient.size_bytes()).value();
-  }
 
   std::vector<checksum> taken_;
 };
@@ -12752,6 +13568,16 @@ enum class kept : std::uint8_t { local_part, share };
 
 namespace belay::inline BELAY_ABI {
 
+class parameter_shape;
+
+/// A range of integers that is no shape yet.
+template <class Range>
+concept lists_extents = !std::same_as<Range, parameter_shape> && requires(const Range& range) {
+  { range.begin() != range.end() } -> std::convertible_to<bool>;
+  requires std::integral<std::remove_cvref_t<decltype(*range.begin())>>;
+  requires sizeof(*range.begin()) > 1;  // no text
+};
+
 /// Extents of up to four dimensions, row-major.
 class parameter_shape {
  public:
@@ -12761,6 +13587,17 @@ class parameter_shape {
   constexpr parameter_shape(std::initializer_list<std::size_t> extents) {
     if (extents.size() > max_rank) throw usage_error("a parameter has at most 4 dimensions", where{});
     for (std::size_t extent : extents) extents_[rank_++] = extent;
+  }
+
+  /// Those of a range, such as the vector in which another library has them. Throws usage_error for more than four, or
+  /// one that is negative.
+  template <lists_extents Range>
+  constexpr parameter_shape(const Range& extents, where at = where::current()) {
+    for (const auto extent : extents) {
+      if (rank_ == max_rank) throw usage_error("a parameter has at most 4 dimensions", at);
+      if (extent < decltype(extent){}) throw usage_error("an extent of a parameter is negative", at);
+      extents_[rank_++] = static_cast<std::size_t>(extent);
+    }
   }
 
   [[nodiscard]] constexpr std::size_t rank() const noexcept { return rank_; }
@@ -12871,6 +13708,11 @@ class contribution_target {
 
   /// A trainer's own function will add to the memory: zeroes it where nothing has written it.
   virtual void begin_adding() {}
+  /// A hash of what the memory holds, to find a function that adds nothing; 0 where that is not known, as in a release
+  /// build or on a device.
+  [[nodiscard]] virtual std::uint64_t content() const { return 0; }
+  /// The parameter's name, for messages.
+  [[nodiscard]] virtual std::string_view parameter_name() const noexcept { return {}; }
   /// A backward of `micro_batch` has queued what it adds, which is there when `added` is reached. May throw
   /// usage_error.
   virtual void contribute(std::size_t micro_batch, const stream_event& added, where at) = 0;
@@ -13540,6 +14382,53 @@ struct owned_range {
   file_shares* gradient_file = nullptr;  // where the gradient is in one
 };
 
+/// A part of a parameter that this rank updates, to look at: what writes values is an optimizer, or an update of the
+/// store, which gathers them.
+template <class T>
+struct owned_gradient {
+  std::size_t parameter = 0;  // number in model order of the store
+  std::size_t offset = 0;     // elements from the parameter's local start
+  std::size_t count = 0;
+  const T* value = nullptr;
+  const compute_type_t<T>* gradient = nullptr;  // as is the value, an address alone where shares lie in a file
+  weight_decay decay = weight_decay::no;
+};
+
+/// All of those of a rank, in the order of memory. Good as long as the gradients.
+template <class T>
+class owned_gradients {
+ public:
+  /// Steps through them.
+  class iterator {
+   public:
+    explicit iterator(const owned_range<T>* at) noexcept : at_(at) {}
+    [[nodiscard]] owned_gradient<T> operator*() const noexcept { return look(*at_); }
+    iterator& operator++() noexcept {
+      ++at_;
+      return *this;
+    }
+    friend bool operator==(const iterator&, const iterator&) = default;
+
+   private:
+    const owned_range<T>* at_;
+  };
+
+  owned_gradients() = default;
+  explicit owned_gradients(std::span<const owned_range<T>> ranges) noexcept : ranges_(ranges) {}
+
+  [[nodiscard]] std::size_t size() const noexcept { return ranges_.size(); }
+  [[nodiscard]] bool empty() const noexcept { return ranges_.empty(); }
+  [[nodiscard]] owned_gradient<T> operator[](std::size_t number) const noexcept { return look(ranges_[number]); }
+  [[nodiscard]] iterator begin() const noexcept { return iterator(ranges_.data()); }
+  [[nodiscard]] iterator end() const noexcept { return iterator(ranges_.data() + ranges_.size()); }
+
+ private:
+  [[nodiscard]] static owned_gradient<T> look(const owned_range<T>& range) noexcept {
+    return {range.parameter, range.offset, range.count, range.value, range.gradient, range.decay};
+  }
+  std::span<const owned_range<T>> ranges_;
+};
+
 /// Reduced and divided gradients of one step. Only `gradient_buckets::finish` makes one, and `apply` consumes it. Valid
 /// until the buckets begin the next step.
 template <class T>
@@ -13970,6 +14859,10 @@ class bucket_contributor final : public contribution_target {
           where{});
     if (unwritten()) owner_->zero(parameter_);
   }
+  [[nodiscard]] std::uint64_t content() const override { return owner_->content_of(parameter_); }
+  [[nodiscard]] std::string_view parameter_name() const noexcept override {
+    return owner_->parameter(parameter_).name();
+  }
   [[nodiscard]] stream_event before_memory() const override { return owner_->before_memory(); }
   stream_event give_memory(where at) override { return owner_->give_memory(parameter_, at); }
   void contribute(std::size_t micro_batch, const stream_event& added, where at) override {
@@ -14232,19 +15125,17 @@ template <class Group>
   return found;
 }
 
-/// Throws usage_error where the ranks of a family have different numbers of micro-batches: divided gradients are
-/// reduced as often. Collective over all families.
+/// Throws usage_error where the ranks of a family have different numbers of micro-batches, and what they do in each is
+/// done by all. `why` says what that is, and what to do. Collective over all families.
 template <class Group>
 void expect_one_number(rank_comparison& compared, const std::vector<bucket_family<Group>>& families,
-                       std::size_t micro_batches, where at) {
+                       std::size_t micro_batches, const char* why, where at) {
   std::string found;
   for (const bucket_family<Group>& family : families)
     family.each_group([&](const Group& group) {
       const std::uint64_t own[1] = {micro_batches};
       if (compared.differ(group, own, at) && found.empty())
-        found = "ranks have different numbers of micro-batches (" + compared.text(group) +
-                "), and reduce divided gradients in each: give all as many, or reduce once a step with "
-                "store_options{.reduce = belay::reduce_when::last}";
+        found = "ranks have different numbers of micro-batches (" + compared.text(group) + "), and " + why;
     });
   if (!found.empty()) throw usage_error(found, at);
 }
@@ -14337,18 +15228,21 @@ class share_copies {
 //
 //   belay::lease_source_of source(arena);
 //   belay::lease_chain chain;
-//   std::byte* first = source.lease_bytes(1 << 20, chain, belay::where::current());
+//   std::byte* first = source.lease_bytes(1 << 20, chain, belay::where::current(), {});
 //   source.release(chain);
 
 namespace belay::inline BELAY_ABI {
 
 class lease_source {
  public:
-  /// `bytes` until `chain` is released; not zeroed. Throws budget_error where the arena has no room.
-  [[nodiscard]] virtual std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at) = 0;
+  /// `bytes` until `chain` is released; not zeroed. `marked` is what `mark` gave, or nothing. Throws budget_error where
+  /// the arena has no room.
+  [[nodiscard]] virtual std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at, lease_mark marked) = 0;
+  /// The mark of a lease of elements of that kind: its owner is named where it is read after its release.
+  [[nodiscard]] virtual lease_mark mark(element_kind kind, const lease_owner& owner) const noexcept = 0;
   // As those of `arena`.
   [[nodiscard]] virtual std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,
-                                                   lease_chain& chain, where at) = 0;
+                                                   lease_chain& chain, where at, lease_mark marked) = 0;
   virtual void used_until(const stream_event& over, const void* first, std::size_t bytes) = 0;
   virtual void host_waited(const stream_event& over) noexcept = 0;
   virtual void release(lease_chain& chain) noexcept = 0;
@@ -14364,12 +15258,15 @@ class lease_source_of final : public lease_source {
   /// The arena outlives it.
   explicit lease_source_of(Arena& from) noexcept : arena_(&from) {}
 
-  [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at) override {
-    return arena_->lease_bytes(bytes, chain, at);
+  [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at, lease_mark marked) override {
+    return arena_->lease_bytes(bytes, chain, at, marked);
+  }
+  [[nodiscard]] lease_mark mark(element_kind kind, const lease_owner& owner) const noexcept override {
+    return arena_->mark_of(kind, owner);
   }
   [[nodiscard]] std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,
-                                           lease_chain& chain, where at) override {
-    return arena_->lease_bytes_for(user, ready, bytes, chain, at);
+                                           lease_chain& chain, where at, lease_mark marked) override {
+    return arena_->lease_bytes_for(user, ready, bytes, chain, at, marked);
   }
   void used_until(const stream_event& over, const void* first, std::size_t bytes) override {
     arena_->used_until(over, first, bytes);
@@ -14417,7 +15314,10 @@ class gradient_staging {
   void open(std::size_t bucket, std::size_t count, where at) {
     while (started_.size() > released_ + most_in_reduction) source_->release(started_[released_++].lease);
     lease& one = open_[bucket];
-    const auto take = [&] { one.first = reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at)); };
+    const auto take = [&] {
+      one.first =
+          reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at, {kind_of_element<T>(), 0}));
+    };
     try {
       take();
     } catch (const budget_error&) {
@@ -14774,6 +15674,14 @@ class gradient_buckets : public bound_buckets<T, Group> {
       this->zero_in_memory(this->gradient_of(parameter), where::current());
     }
   }
+  /// A hash of what the gradient of a parameter holds, in checked builds; 0 where it is not known.
+  [[nodiscard]] std::uint64_t content_of(std::size_t parameter) const noexcept {
+    if constexpr (sealed) {
+      const std::span<const gradient_type> gradient = this->gradient_of(parameter);
+      if (gradient.data() != nullptr && !gradient.empty()) return gradient_checksums::hash_of(gradient) | 1U;
+    }
+    return 0;
+  }
   /// For `frame.add_to`: when the compute stream has waited for the first, the second gives the parameter's bucket
   /// memory for its gradients.
   [[nodiscard]] stream_event before_memory() const noexcept { return shares_.before_open(); }
@@ -14790,6 +15698,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
       contributions_ = contribution_map(this->uses(), micro_batches, at);
     expect(micro_batches, at);
   }
+  /// From now on the ranks of a family take part in each other's gathers, in every micro-batch.
+  void gather_together() noexcept { gathered_together_ = true; }
   /// Forgets a step that was cut off. What was started is waited for when the next step begins.
   void withdraw() noexcept {
     launched_ = 0;
@@ -14888,7 +15798,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   }
   /// The same where peers call `finish(local_targets, batch_ranks)`, whose sum needs every rank: this one adds 0 to it.
   template <class BatchRanks>
-  requires can_all_reduce<BatchRanks, std::uint64_t>
+    requires can_all_reduce<BatchRanks, std::uint64_t>
   void abandon(const BatchRanks& batch_ranks, where at = where::current()) {
     if (stage_ != phase::reducing) return;
     reduce_what_there_is(at);
@@ -14925,8 +15835,15 @@ class gradient_buckets : public bound_buckets<T, Group> {
       for (std::size_t parameter : layout_.buckets()[b].members)
         open_[b] += micro_batches * contributions_.uses(parameter);
     }
-    if constexpr (across_ranks)
-      if (shares_.any()) expect_one_number(compared_, families_, micro_batches, at);
+    if constexpr (across_ranks) {
+      const char* why = nullptr;
+      if (shares_.any())
+        why =
+            "reduce divided gradients in each: give all as many, or reduce once a step with "
+            "store_options{.reduce = belay::reduce_when::last}";
+      if (gathered_together_) why = "gather divided parameters together in each: give all as many";
+      if (why != nullptr) expect_one_number(compared_, families_, micro_batches, why, at);
+    }
     shares_.begin(micro_batches, contributions_, at);
     copies_.begin();
     launched_ = 0;
@@ -15025,6 +15942,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   gradient_checksums& checksums_;
   share_copies<T, Group> copies_;
   rank_comparison compared_;
+  bool gathered_together_ = false;
   std::vector<bucket_contributor<gradient_buckets>> contributors_;
   std::vector<std::size_t> open_;  // contributions a bucket still waits for
   std::vector<pending> pending_;
@@ -15964,7 +16882,8 @@ class committed_gradients {
     constexpr std::size_t place = only_place();
     return std::move(std::get<place>(parts_));
   }
-  /// The ranges of reduced gradients that this rank owns, for an optimizer of one's own.
+  /// The ranges of reduced gradients that this rank owns, to look at. An optimizer of one's own changes the values in
+  /// `store.update(std::move(*ok), f)`, which gathers them on the ranks that replicate them.
   [[nodiscard]] auto gradients() const noexcept {
     constexpr std::size_t place = only_place();
     return std::get<place>(parts_).owned();
@@ -16102,6 +17021,44 @@ template <class Token>
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/step/owed_bytes.hpp
+//
+// The bytes of a trainer's own memory that owed backwards say they keep. They are no lease, and count as one: in the
+// meter of the device's tier, and in the row "owed activations" of a plan.
+
+namespace belay::inline BELAY_ABI {
+
+/// One rank's. An owed backward opens its bytes and closes them; the end of a step closes all.
+class owed_bytes {
+ public:
+  /// `meter` outlives this.
+  explicit owed_bytes(tier_meter& meter) noexcept : meter_(&meter) {}
+
+  /// An owed backward begins, or ends.
+  void open(std::size_t bytes) noexcept {
+    live_ += bytes;
+    if (live_ > peak_) peak_ = live_;
+    meter_->add(bytes);
+  }
+  void close(std::size_t bytes) noexcept {
+    live_ -= bytes;
+    meter_->remove(bytes);
+  }
+  /// The step has ended.
+  void clear() noexcept { close(live_); }
+
+  /// Bytes of what is owed now, and the most there were.
+  [[nodiscard]] std::size_t live_bytes() const noexcept { return live_; }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept { return peak_; }
+
+ private:
+  tier_meter* meter_;
+  std::size_t live_ = 0;
+  std::size_t peak_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/step/phase.hpp
 //
 // The phases of a training run. Each has an order of gathers of its own; steps run in `train`, forward-only passes in
@@ -16180,6 +17137,7 @@ class engine {
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
         ledger_(max_obligations),
+        owed_(meter),
         findings_(arena_.memory()) {
     adopt(arena_);
   }
@@ -16191,25 +17149,27 @@ class engine {
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
         ledger_(max_obligations),
+        owed_(meter),
         findings_(arena_.memory()),
         kit_(streams, rank),
         streams_(streams),
         rank_(rank),
-        poisons_(streams.policy == stream_policy::adversarial) {
+        left_(streams.policy == stream_policy::adversarial ? freed_memory::poisoned : freed_by_default) {
     adopt(arena_);
   }
 
   /// The same with a kit that the caller has made, over memory of its device. What is free holds `left`.
-  engine(Memory activations, tier_meter& meter, Kit kit, freed_memory left = freed_memory::as_it_was,
+  engine(Memory activations, tier_meter& meter, Kit kit, freed_memory left = freed_by_default,
          std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
     requires std::move_constructible<Kit>
       : meter_(&meter),
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
         ledger_(max_obligations),
+        owed_(meter),
         findings_(arena_.memory()),
         kit_(std::move(kit)),
-        poisons_(left == freed_memory::poisoned) {
+        left_(left) {
     adopt(arena_);
   }
 
@@ -16218,6 +17178,9 @@ class engine {
   [[nodiscard]] const arena<Memory>& activations() const noexcept { return arena_; }
   [[nodiscard]] belay::ledger& obligations() noexcept { return ledger_; }
   [[nodiscard]] const belay::ledger& obligations() const noexcept { return ledger_; }
+  /// Bytes of a trainer's own memory that owed backwards keep.
+  [[nodiscard]] owed_bytes& owed() noexcept { return owed_; }
+  [[nodiscard]] const owed_bytes& owed() const noexcept { return owed_; }
   [[nodiscard]] Kit& kit() noexcept { return kit_; }
   [[nodiscard]] const Kit& kit() const noexcept { return kit_; }
   /// The kit's stream.
@@ -16313,15 +17276,29 @@ class engine {
   void continue_after(std::uint64_t step_number) noexcept { step_number_ = step_number; }
 
   /// Whether what is free holds nothing that looks like a number: under `adversarial`, or where it was asked for.
-  [[nodiscard]] bool poisons() const noexcept { return poisons_; }
-  /// Treats `other`, from which leases of steps come too, as it treats its own memory: leases are the compute
-  /// stream's. What peers address, such as a symmetric heap, is not poisoned.
+  [[nodiscard]] bool poisons() const noexcept { return left_ == freed_memory::poisoned; }
+  /// Treats `other`, from which leases of steps come too and which outlives the steps, as it treats its own memory:
+  /// leases are the compute stream's. What peers address, such as a symmetric heap, is not poisoned.
   template <class Leases>
   void adopt(Leases& other) {
     if constexpr (clocked_stream<stream_type>) other.follow(compute().clock());
-    if constexpr (!stream_type::runs_nothing && std::same_as<Leases, arena<Memory>>)
-      if (poisons_) other.poison_in(kit_.stream());
+    if constexpr (std::same_as<Leases, arena<Memory>>) {
+      other.name_lost_of(ledger_);
+      if (&other != &arena_ && std::find(of_steps_.begin(), of_steps_.end(), &other) == of_steps_.end())
+        of_steps_.push_back(&other);
+      if constexpr (!stream_type::runs_nothing)
+        if (left_ != freed_memory::as_it_was) other.poison_in(kit_.stream(), left_, owners_);
+    }
   }
+  /// Whether `address` is in memory that is leased for steps alone.
+  [[nodiscard]] bool is_of_steps(const void* address) const noexcept {
+    return arena_.has(address) ||
+           std::any_of(of_steps_.begin(), of_steps_.end(), [&](const auto* one) { return one->has(address); });
+  }
+  /// The owner of memory that was read after it had been given back, where a number that is not finite says it, or an
+  /// index that is none; else empty. In checked builds, and as far as what has computed keeps the payload of a NaN.
+  [[nodiscard]] std::string given_back(double found) const { return owners_->text(owner_in(found)); }
+  [[nodiscard]] std::string given_back(std::int64_t index) const { return owners_->text(owner_in_integer(index)); }
 
   /// Leases come from `activations` from now on, and the region before is freed. Between steps: numbers, epoch and how
   /// the last step ended stay.
@@ -16383,6 +17360,8 @@ class engine {
     cancel_queued();
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
     if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
+    owed_.clear();
+    owners_->forget_failure();  // of a step that is cut off
     watch_.end();
     in_step_ = false;
     ++epoch_;
@@ -16398,6 +17377,7 @@ class engine {
   [[nodiscard]] const kernel::findings_record& read_findings(where at) {
     const stream_event copied = findings_.copy(compute());
     if constexpr (rehearsing()) return findings_.none();
+    owners_->expect_overwritten();
     const span_timer waits(add_wait(spans(), span_lane::host, copied, at));
     try {
       return findings_.read(copied, epoch_, at);
@@ -16416,9 +17396,12 @@ class engine {
     }
   }
   /// Throws the usage_error of indices or rows that kernels have found to be none.
-  static void expect_right(std::uint64_t wrong, const kernel::finding& first) {
+  void expect_right(std::uint64_t wrong, const kernel::finding& first) const {
     if (wrong == 0) return;
-    throw usage_error(text(first) + (wrong == 1 ? "" : ", and " + std::to_string(wrong - 1) + " more"), site_of(first));
+    const std::string why = given_back(first.value);
+    throw usage_error(text(first) + (wrong == 1 ? "" : ", and " + std::to_string(wrong - 1) + " more") +
+                          (why.empty() ? "" : "; " + why),
+                      site_of(first));
   }
   /// Bytes of the findings, in the memory of the device, beside the activations.
   static constexpr std::size_t findings_bytes = belay::findings<Memory>::bytes;
@@ -16460,6 +17443,7 @@ class engine {
   std::size_t max_leases_;
   arena<Memory> arena_;
   belay::ledger ledger_;
+  owed_bytes owed_;
   belay::findings<Memory> findings_;  // before the streams, which write it
   Kit kit_;
   stream_settings streams_;  // of `copies_`, with `rank_`
@@ -16480,7 +17464,9 @@ class engine {
   end_of_step last_end_ = end_of_step::cut_off;
   bool unread_refusal_ = false;
   bool in_step_ = false;
-  bool poisons_ = false;
+  freed_memory left_ = freed_by_default;
+  std::shared_ptr<lease_owners> owners_ = std::make_shared<lease_owners>();
+  std::vector<const arena<Memory>*> of_steps_;  // beside `arena_`
 };
 
 using host_engine = engine<host_pages, host_kit<>>;
@@ -16579,6 +17565,14 @@ struct invocation {
                       {file, "", line});
   }
 
+  /// In a handler of what this call, or work that it has queued, has thrown: throws it again with the call's name.
+  [[noreturn, gnu::cold, gnu::noinline]] void rethrow(const char* what) const {
+    rethrow_from("layer " + std::to_string(layer_index) + " '" + layer + "' (micro-batch " +
+                     std::to_string(micro_batch) + "), " + what,
+                 at);
+  }
+  [[noreturn, gnu::cold, gnu::noinline]] void rethrow(layer_call what) const { rethrow(name(what)); }
+
   /// Opens an obligation of this call, whose handle holds `bytes`. The record is written in place.
   [[nodiscard]] obligation_id open(ledger& obligations, obligation_kind kind, std::size_t bytes,
                                    std::span<const std::size_t> shape, where opened_at) const {
@@ -16608,6 +17602,29 @@ struct invocation_memory {
   std::size_t remembered_count = 0;
 };
 
+/// Work of a call for a stream that runs it later: what it throws names the call.
+template <class Work>
+struct work_of_call {
+  /// It fits where the work does.
+  static constexpr std::size_t label_bytes = 32;
+
+  /// The work, and the call: its layer, the site of its forward, its numbers.
+  Work work;
+  const char* layer;
+  const char* file;
+  std::int32_t line;
+  std::uint32_t layer_index, micro_batch;
+
+  /// Runs the work.
+  void operator()() const {
+    try {
+      work();
+    } catch (...) {
+      invocation{layer, layer_index, micro_batch, {file, "", line}}.rethrow("work that it has queued");
+    }
+  }
+};
+
 /// A parameter with a gradient, to which backwards add.
 template <class Parameter>
 concept contributes = requires(Parameter& parameter) {
@@ -16629,13 +17646,13 @@ class frame : public frame_arithmetic<frame<Engine>> {
   /// Memory until this invocation's backward is done, for outputs and what the backward needs. Not zeroed.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> keep(extents<Rank> shape) {
-    return lease<T>(shape, memory_->kept, "kept memory");
+    return lease<T>(shape, memory_->kept, lease_purpose::kept, "kept memory");
   }
 
   /// Memory until the enclosing scratch scope ends. The call itself is such a scope. Not zeroed.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> scratch(extents<Rank> shape) {
-    return lease<T>(shape, scratch_, "scratch");
+    return lease<T>(shape, scratch_, lease_purpose::scratch, "scratch");
   }
 
   /// Memory that survives from a forward to its recompute, which gets the same bytes in the same order of calls. In an
@@ -16644,7 +17661,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
   [[nodiscard]] view<T, Rank> remember(extents<Rank> shape) {
     std::byte*& at = memory_->remembered_at.at(next_remembered_++);
     if (!replaying()) {
-      at = engine_->activations().lease_bytes(bytes_of<T>(shape, "remembered memory"), memory_->remembered, call_->at);
+      at = engine_->activations().lease_bytes(bytes_of<T>(shape, "remembered memory"), memory_->remembered, call_->at,
+                                              mark_of<T>(lease_purpose::remembered));
       memory_->remembered_count = next_remembered_;
     } else if (next_remembered_ > memory_->remembered_count) {
       throw usage_error("a recompute remembers more than its forward did", call_->at);
@@ -16684,15 +17702,28 @@ class frame : public frame_arithmetic<frame<Engine>> {
   [[nodiscard]] kernel::findings_note found() const noexcept { return found(call_->at); }
 
   /// Queues `work()` on the compute stream: trivially copyable, at most 288 bytes, and what it points to lives until it
-  /// has run. A rehearsal does not run it.
+  /// has run. So it captures pointers, sizes and views by value, and nothing of this call by reference. What it throws,
+  /// the step throws when it waits for the stream, at the latest its commit, with the names of layer and micro-batch.
+  /// A rehearsal does not run it.
   template <std::invocable Work>
-  void run(Work&& work) {
-    engine_->compute().run(std::forward<Work>(work));
+  void run(const Work& work) {
+    auto& stream = engine_->compute();
+    if constexpr (requires(typename Engine::stream_type& given) { given.immediate(); }) {  // nvcc sees its type alone
+      if (stream.immediate())
+        work();  // the call names itself
+      else
+        stream.run(work_of_call<Work>{work, call_->layer, call_->at.file, call_->at.line,
+                                      static_cast<std::uint32_t>(call_->layer_index),
+                                      static_cast<std::uint32_t>(call_->micro_batch)});
+    } else {
+      stream.run(work);
+    }
   }
-  /// Runs `work()` here, once all that is queued is over. A rehearsal does not run it.
+  /// Runs `work()` here, on the calling thread, once all that is queued is over; it may capture anything, and throw. A
+  /// rehearsal does not run it.
   template <std::invocable Work>
   void run_on_host(Work&& work) {
-    engine_->run_on_host(std::forward<Work>(work));
+    engine_->run_on_host(std::forward<Work>(work), call_->at);
   }
 
   /// Where this backward adds to the gradient of `parameter`, of the shape of its local part: a product adds to it, a
@@ -16721,7 +17752,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
       static_cast<void>(sum_type{*this, parameter.gradient_values(), parameter.contribution()}.data());  // zeros
     }
   }
-  /// The local part of `parameter`'s values, to read. A usage_error where it has no memory.
+  /// The local part of `parameter`'s values, to read, good until this call returns: a backward reads them anew, because
+  /// a layer that is gathered has them elsewhere then. A usage_error where it has no memory.
   template <class Parameter>
   [[nodiscard]] auto read(const Parameter& parameter) const {
     const auto values = parameter.values();
@@ -16782,9 +17814,20 @@ class frame : public frame_arithmetic<frame<Engine>> {
   }
 
   template <class T, std::size_t Rank>
-  [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, const char* what) {
-    std::byte* const first = engine_->activations().lease_bytes(bytes_of<T>(shape, what), chain, call_->at);
+  [[nodiscard]] view<T, Rank> lease(extents<Rank> shape, lease_chain& chain, lease_purpose purpose, const char* what) {
+    std::byte* const first =
+        engine_->activations().lease_bytes(bytes_of<T>(shape, what), chain, call_->at, mark_of<T>(purpose));
     return {reinterpret_cast<T*>(first), shape};
+  }
+  template <class T>
+  [[nodiscard]] lease_mark mark_of(lease_purpose purpose) noexcept {
+    if constexpr (rehearsing()) return {};
+    std::uint16_t& owner = owners_[static_cast<std::size_t>(purpose)];
+    if (owner != 0) return {kind_of_element<T>(), owner};
+    const lease_mark made = engine_->activations().mark_of(
+        kind_of_element<T>(), {purpose, call_->layer, "", call_->layer_index, call_->micro_batch, 0, call_->at});
+    owner = made.owner();
+    return made;
   }
   template <class T, std::size_t Rank>
   [[nodiscard]] std::size_t bytes_of(const extents<Rank>& shape, const char* what) const {
@@ -16801,6 +17844,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   contribution_list* contributions_ = nullptr;  // of the backward that runs, or null
   lease_chain scratch_;
   std::size_t next_remembered_ = 0;
+  std::array<std::uint16_t, 3> owners_{};  // by purpose, once it was asked
 };
 
 /// Memory of a layer's call, as `keep<float>(frame, {rows, width})`; see `frame`.
@@ -18848,7 +19892,8 @@ class gradient {
   /// Leases `shape` from the step's arena; not zeroed. Throws `budget_error` when the arena is full.
   gradient(Engine& engine, extents<Rank> shape, where at = where::current())
       : engine_(&engine), epoch_(engine.epoch()) {
-    values_ = engine.activations().template lease<T>(shape, memory_, at);
+    values_ =
+        engine.activations().template lease<T>(shape, memory_, {.purpose = lease_purpose::gradient, .at = at}, at);
   }
   gradient(gradient&& other) noexcept
       : engine_(other.engine_),
@@ -19289,6 +20334,9 @@ class unique_fd {
 [[nodiscard]] inline bool is_shortage(int error) noexcept {
   return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }
+
+/// Whether `error` says that there is nothing of a name. Any other one leaves it open whether there is.
+[[nodiscard]] inline bool is_absence(int error) noexcept { return error == ENOENT || error == ENOTDIR; }
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -19846,43 +20894,6 @@ class streamed_layout {
 
 #include <linux/magic.h>
 #include <sys/vfs.h>
-
-// ---- belay/core/direct_io.hpp
-//
-// Transfers of an open file around the page cache (O_DIRECT), where its file system has them.
-//
-//   const std::size_t unit = belay::direct_alignment_of(descriptor).value_or(4096);
-//   const bool direct = unit != 0 && belay::make_direct(descriptor) == 0;
-
-namespace belay::inline BELAY_ABI {
-
-/// Of what offsets, lengths and addresses are multiples then, a power of two; 0 where the file system has none for this
-/// file, and nothing where it does not tell.
-[[nodiscard]] inline std::optional<std::size_t> direct_alignment_of(int descriptor) noexcept {
-#if defined(STATX_DIOALIGN)  // kernel headers from 6.1 on
-  struct statx facts {};
-  if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &facts) == 0 && (facts.stx_mask & STATX_DIOALIGN) != 0) {
-    const std::size_t of_memory = facts.stx_dio_mem_align;
-    const std::size_t of_offsets = facts.stx_dio_offset_align;
-    return of_offsets < of_memory && of_offsets != 0 ? of_memory : of_offsets;
-  }
-#else
-  static_cast<void>(descriptor);
-#endif
-  return std::nullopt;
-}
-
-/// Makes later transfers go around the page cache, or through it again: 0, or -1 and errno.
-[[nodiscard]] inline int make_direct(int descriptor) noexcept {
-  const int flags = ::fcntl(descriptor, F_GETFL);
-  return flags < 0 ? flags : ::fcntl(descriptor, F_SETFL, flags | O_DIRECT);
-}
-[[nodiscard]] inline int make_buffered(int descriptor) noexcept {
-  const int flags = ::fcntl(descriptor, F_GETFL);
-  return flags < 0 ? flags : ::fcntl(descriptor, F_SETFL, flags & ~O_DIRECT);
-}
-
-}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/device/tier_file/liburing_ring.hpp
 //
@@ -21168,6 +22179,46 @@ offloaded_activations(Run&, tier, file_memory) -> offloaded_activations<typename
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/step/output_place.hpp
+//
+// Where the output of a forward may be: in what its call has kept or remembered, in its input, or in memory that
+// outlives the step, such as a parameter, a constant or a buffer of the caller. What has any other place ends before
+// whoever reads the output does.
+
+namespace belay::inline BELAY_ABI {
+
+/// How long what a forward returned lives: with the handle, or no longer than the call (a recompute), or apart from
+/// its output (what is offloaded, or let go of).
+enum class residue_use : std::uint8_t { until_backward, dropped };
+
+/// Throws usage_error, with the layer, where the output of its forward ends before those who read it. Memory that the
+/// residue may own is no place for the output where the residue is dropped: one that is trivially destructible owns
+/// none.
+template <class Engine, class Residue, class Input>
+void expect_kept(frame<Engine>& call, const Residue& residue, const Input& input, residue_use use) {
+  const void* const first = residue.out.data();
+  if (first == nullptr || residue.out.size() == 0) return;
+  const auto& activations = call.engine().activations();
+  const invocation_memory& memory = call.memory();
+  if (activations.holds(memory.kept, first) || activations.holds(memory.remembered, first)) return;
+  const auto* const of_input = reinterpret_cast<const std::byte*>(input.data());
+  if (!std::less<>()(first, static_cast<const void*>(of_input)) &&
+      std::less<>()(first, static_cast<const void*>(of_input + input.size_bytes())))
+    return;
+  const auto refuse = [&](const char* why) {
+    throw usage_error("the output of layer " + std::to_string(call.layer_index()) + " '" + printable(call.layer()) +
+                          "' (micro-batch " + std::to_string(call.micro_batch()) + ") is " + why +
+                          ": make it by belay::keep<T>(frame, shape)",
+                      call.call().at);
+  };
+  if (call.engine().is_of_steps(first))
+    refuse("in memory of the step that its call has not kept, such as scratch or a gathered parameter");
+  if (use == residue_use::dropped && !std::is_trivially_destructible_v<Residue>)
+    refuse("in memory that may be owned by what its forward returned, of which only the output is kept here");
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 // What other rooms ask of a layer, where it says it.
@@ -21218,6 +22269,7 @@ class offloads : public learning_of_wrapped<Layer> {
                   "cannot be told where its memory is when that has come back: give the class of it "
                   "`void relocate(const belay::relocation& to)`, which calls to(member) for each view in it");
     residue_type whole = layer_->forward(call, input);
+    if (!call.forward_only()) expect_kept(call, whole, input, residue_use::dropped);
     const output_type out = whole.out;
     std::uint32_t number = Activations::nothing;
     if constexpr (moves) {
@@ -21320,6 +22372,7 @@ class recompute {
     invocation_memory memory;
     auto out = first_pass(call, input, memory);
     auto& activations = call.engine().activations();
+    // Where nothing moves, it is remembered, the input's, or memory that outlives the step.
     if (out.size() > 0) static_cast<void>(activations.transfer(out.data(), memory.kept, call.memory().kept));
     activations.release(memory.kept);
     call.memory().remembered = memory.remembered;
@@ -21363,12 +22416,18 @@ class recompute {
   template <class Engine, class Input>
   [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
     const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
-    return layer_->forward(again, input);
+    try {
+      return layer_->forward(again, input);
+    } catch (...) {
+      again.call().rethrow(layer_call::recompute);
+    }
   }
   template <class Engine, class Input>
   [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
     frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};
-    return layer_->forward(once, input).out;
+    const auto residue = layer_->forward(once, input);
+    expect_kept(once, residue, input, residue_use::dropped);
+    return residue.out;
   }
 
   Layer* layer_;
@@ -21430,9 +22489,9 @@ class recomputed_part {
                                            memory.remembered_count};
     auto& activations = call.engine().activations();
     lease_chain& until_backward = call.memory().kept;
+    // Where nothing moves, it is remembered, the input's, or memory that outlives the step.
     if (kept.out.size() > 0) static_cast<void>(activations.transfer(kept.out.data(), memory.kept, until_backward));
-    for (std::size_t i = 0; i < kept.remembered_count; ++i)
-      static_cast<void>(activations.transfer(kept.remembered_at[i], memory.remembered, until_backward));
+    activations.append(memory.remembered, until_backward);
     activations.release(memory.kept);
     return kept;
   }
@@ -21470,12 +22529,18 @@ class recomputed_part {
   template <class Engine, class Input>
   [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
     frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};
-    return part_->forward(once, input).out;
+    const auto residue = part_->forward(once, input);
+    expect_kept(once, residue, input, residue_use::dropped);
+    return residue.out;
   }
   template <class Engine, class Input>
   [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
     const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
-    return part_->forward(again, input);
+    try {
+      return part_->forward(again, input);
+    } catch (...) {
+      again.call().rethrow(layer_call::recompute);
+    }
   }
 
   Part* part_;
@@ -21556,7 +22621,15 @@ class [[nodiscard]] observed {
   [[nodiscard]] auto run_forward(Engine& engine, Layer& layer, const Input& input) {
     const typename Engine::watch_type::mark under_way{engine.watch(), call_.now(layer_call::forward)};
     frame<Engine> view{engine, call_, frame_mode::observing, memory_};
-    return layer.forward(view, input);
+    auto out = [&] {
+      try {
+        return layer.forward(view, input);
+      } catch (...) {
+        call_.rethrow(layer_call::forward);
+      }
+    }();
+    if constexpr (checked(check_level::local)) expect_kept(view, out, input, residue_use::until_backward);
+    return out;
   }
 
   Engine* engine_;
@@ -21606,7 +22679,10 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   static void* operator new[](std::size_t) = delete;
 
   /// An obligation that was not discharged stays in the ledger; its memory is reclaimed with the step.
-  BELAY_IF_DISCHARGED ~saved() {}  // not defaulted: the analysis looks at calls of a destructor
+  BELAY_IF_DISCHARGED ~saved() {  // not defaulted: the analysis looks at calls of a destructor
+    if constexpr (checked(check_level::local))
+      if (obligation_.index != 0) engine_->obligations().note_lost(obligation_);
+  }
 
   /// The layer's output, valid until the backward and the end of the step. Afterwards a usage_error, in all builds.
   BELAY_IF_OPEN [[nodiscard]] output_type out(where at = where::current()) const {
@@ -21648,7 +22724,11 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
         contribution_list contributions;
         call.begin_backward(contributions);
-        layer_->backward(call, std::move(residue_), dout, dx.values());
+        try {
+          layer_->backward(call, std::move(residue_), dout, dx.values());
+        } catch (...) {
+          call_.rethrow(layer_call::backward);
+        }
         if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
       }
       settle(at);
@@ -21659,11 +22739,15 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
         contribution_list contributions;
         call.begin_backward(contributions);
-        if constexpr (backward_without_dx<Layer, Engine, Input>) {
-          layer_->backward(call, std::move(residue_), dout);
-        } else {
-          const gradient_of<Engine, Input> unused{*engine_, input_.shape(), call_.at};
-          layer_->backward(call, std::move(residue_), dout, unused.values());
+        try {
+          if constexpr (backward_without_dx<Layer, Engine, Input>) {
+            layer_->backward(call, std::move(residue_), dout);
+          } else {
+            const gradient_of<Engine, Input> unused{*engine_, input_.shape(), call_.at};
+            layer_->backward(call, std::move(residue_), dout, unused.values());
+          }
+        } catch (...) {
+          call_.rethrow(layer_call::backward);
         }
         if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
       }
@@ -21685,7 +22769,11 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
       if (owes()) {
         const mark under_way{engine_->watch(), call_.now(layer_call::discard)};
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-        layer_->discard(call, std::move(residue_), why);
+        try {
+          layer_->discard(call, std::move(residue_), why);
+        } catch (...) {
+          call_.rethrow(layer_call::discard);
+        }
       }
     }
     settle(at);
@@ -21721,7 +22809,15 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   [[nodiscard]] residue_type run_forward() {
     const mark under_way{engine_->watch(), call_.now(layer_call::forward)};
     frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-    return layer_->forward(call, input_);
+    residue_type out = [&] {
+      try {
+        return layer_->forward(call, input_);
+      } catch (...) {
+        call_.rethrow(layer_call::forward);
+      }
+    }();
+    if constexpr (checked(check_level::local)) expect_kept(call, out, input_, residue_use::until_backward);
+    return out;
   }
 
   [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }
@@ -22018,7 +23114,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
         parts);
     summary.norm = __builtin_sqrt(squares);
     each([&](auto& participant) { add(participant.findings()); });
-    if (!engine_->rehearsing() && !__builtin_isfinite(summary.norm)) ++findings_.non_finite;
+    if (!engine_->rehearsing() && !is_finite(squares)) ++findings_.non_finite;
     const ballot all = vote(mesh, summary.divisor, at);
     summary.loss = all.loss;
     if (all.open_obligations + all.misused_handles > 0 || (all.needed_rows == 0 && all.non_finite > 0)) {
@@ -22098,7 +23194,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
       const kernel::finding first = found.first_wrong;
       const std::uint64_t wrong = found.wrong;
       cut_off();
-      Engine::expect_right(wrong, first);
+      engine_->expect_right(wrong, first);
     }
     add({.needed_rows = found.needed_rows, .loss = found.loss});
     if (found.not_finite > 0) not_finite_loss_ = found.first_not_finite;
@@ -22126,14 +23222,21 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   // Where gradients are not finite, of the parts that can tell.
   template <class Parts>
   [[nodiscard]] std::string not_finite(const step_summary& summary, const Parts& parts) const {
-    std::string out = "  step " + std::to_string(summary.number) + " of this engine";
+    std::string out = "  step " + std::to_string(summary.number) + " of this engine", given_back;
+    const auto name_owner = [&](double found) {
+      if (given_back.empty()) given_back = engine_->given_back(found);
+    };
     const auto look = [&](const auto& one) {
       if constexpr (requires { one.not_finite(); }) out += one.not_finite();
+      if constexpr (requires { one.each_not_finite(name_owner); }) one.each_not_finite(name_owner);
     };
     std::apply([&](const auto&... part) { (look(part), ...); }, parts);
     out += "\n";
     if (not_finite_loss_.kind != kernel::finding_kind::nothing)
       out += "  " + text(not_finite_loss_) + ", at " + site_of(not_finite_loss_).text() + "\n";
+    if (not_finite_loss_.kind != kernel::finding_kind::nothing)
+      name_owner(__builtin_bit_cast(double, not_finite_loss_.value));
+    if (!given_back.empty()) out += "  " + given_back + "\n";
     return out;
   }
 
@@ -25929,6 +27032,7 @@ class event_file {
                               std::to_string(::getpid()) + ".";
     int n = 0;
     while (std::filesystem::exists(begin + std::to_string(n), wrong)) ++n;
+    if (wrong) throw file_error(begin + std::to_string(n), 0, "cannot be examined: " + wrong.message(), at);
     return begin + std::to_string(n);
   }
 
@@ -26214,7 +27318,7 @@ class json_line {
       text_.put(value ? "true" : "false");
     } else if constexpr (std::integral<T>) {
       text_.put(value);
-    } else if (value - value == 0) {
+    } else if (is_finite(value)) {
       text_.put(value);
     } else {  // infinite or not a number
       text_.put("null");
@@ -26854,8 +27958,6 @@ class expert_map {
 //
 // The folder of a report: samples.jsonl, which is appended to, and index.html, which is replaced as a whole.
 
-#include <sys/file.h>
-
 #include <fstream>
 
 // ---- belay/report/page/markup.hpp
@@ -27114,9 +28216,18 @@ class report_folder {
 
   void expect_unused(where at) const {
     std::error_code wrong;
-    const auto bytes = std::filesystem::file_size(samples_path_, wrong);
-    if ((!wrong && bytes > 0) || std::filesystem::exists(page_path_, wrong))
-      throw input_error(path_ + " has the report of a run: resume that run, or name another folder", at);
+    const auto kind = [&](const std::string& path) {
+      const auto found = std::filesystem::status(path, wrong).type();
+      if (found == std::filesystem::file_type::none)
+        throw file_error(path, 0, "cannot be examined: " + wrong.message(), at);
+      return found;
+    };
+    bool used = kind(page_path_) != std::filesystem::file_type::not_found;
+    if (kind(samples_path_) == std::filesystem::file_type::regular) {
+      used = used || std::filesystem::file_size(samples_path_, wrong) > 0;
+      if (wrong) throw file_error(samples_path_, 0, "cannot be examined: " + wrong.message(), at);
+    }
+    if (used) throw input_error(path_ + " has the report of a run: resume that run, or name another folder", at);
   }
 
   [[nodiscard]] static int open(const std::string& path, int flags, where at) {
@@ -27147,12 +28258,10 @@ class report_folder {
 //
 // What a report page is made of: the subject of the run, known before the first step, and a sample of every step.
 
-#include <limits>
-
 namespace belay::inline BELAY_ABI {
 
 /// A number of a sample that the trainer does not have.
-inline constexpr double unknown_number = std::numeric_limits<double>::quiet_NaN();
+inline constexpr double unknown_number = no_number<double>;
 
 /// What happened at a step beside its training.
 enum class report_mark : std::uint8_t { replay, refusal, plan_miss, phase, checkpoint, resume };
@@ -27350,7 +28459,7 @@ class report_history {
 
   /// A value that is no finite number is left out.
   void add(report_curve curve, std::uint64_t step, double value) noexcept {
-    if (!std::isfinite(value)) return;
+    if (!is_finite(value)) return;
     const std::size_t bucket = place(step);
     if (bucket == most_points) return;
     trained_ = greater_of(trained_, step);
@@ -27823,6 +28932,14 @@ class header_scanner {
     fail(cursor_, std::string("expected ") + wanted);
   }
 
+  /// Whether a null came next, which is taken.
+  [[nodiscard]] bool take_null() {
+    constexpr std::string_view null = "null";
+    if (text_.substr(next(), null.size()) != null) return false;
+    cursor_ += null.size();
+    return true;
+  }
+
   /// Throws where anything but space follows.
   void finish() {
     next();
@@ -27853,7 +28970,7 @@ class header_scanner {
     const std::string_view digits = text_.substr(begin, cursor_ - begin);
     double value = 0;
     const auto [end, wrong] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (wrong != std::errc{} || end != digits.data() + digits.size() || !(value - value == 0))
+    if (wrong != std::errc{} || end != digits.data() + digits.size() || !is_finite(value))
       fail(begin, "expected a number");
     return value;
   }
@@ -29775,7 +30892,7 @@ class step_line {
     line.put(report.allocations.device + report.allocations.host + report.allocations.heap);
     line.put("  open ").put(report.open_obligations);
     line.put("  experts ").put_fixed(imbalance(report.expert_tokens), 2);
-    if (!std::isnan(report.bubble)) {
+    if (!is_nan(report.bubble)) {
       line.put("  bubble ").put_fixed(100 * report.bubble, 1).put('/');
       line.put_fixed(100 * report.bubble_predicted, 1).put('%');
     }
@@ -29796,8 +30913,7 @@ class step_line {
     line.open_object("allocations").field("device", report.allocations.device);
     line.field("host", report.allocations.host).field("heap", report.allocations.heap).close();
     line.field("open_obligations", report.open_obligations);
-    if (!std::isnan(report.bubble))
-      line.field("bubble", report.bubble).field("bubble_predicted", report.bubble_predicted);
+    if (!is_nan(report.bubble)) line.field("bubble", report.bubble).field("bubble_predicted", report.bubble_predicted);
     line.field("plan_misses", report.plan_misses).field("prefetch_hits", report.prefetch_hits);
     line.field("gathered_bytes_peak", report.gathered_bytes_peak).field("phase", report.phase);
     line.open_object("offloaded_bytes").field("pinned", report.offloaded_pinned);
@@ -29894,7 +31010,7 @@ inline void add_scalars(event_file& events, const step_report& report) {
   }
   scalar("allocations/device", report.allocations.device), scalar("allocations/host", report.allocations.host);
   scalar("allocations/heap", report.allocations.heap), scalar("open_obligations", report.open_obligations);
-  if (!std::isnan(report.bubble)) scalar("bubble", report.bubble), scalar("bubble_predicted", report.bubble_predicted);
+  if (!is_nan(report.bubble)) scalar("bubble", report.bubble), scalar("bubble_predicted", report.bubble_predicted);
   scalar("plan_misses", report.plan_misses), scalar("prefetch_hits", report.prefetch_hits);
   scalar("gathered_bytes_peak", report.gathered_bytes_peak);
   scalar("offloaded_bytes/pinned", report.offloaded_pinned), scalar("offloaded_bytes/host", report.offloaded_host);
@@ -30398,8 +31514,9 @@ class trace_merge {
 // it and by the commit.
 //
 //   auto owed = belay::owe(scope, {"attention", layer}, {qkv, projection});  // beside the forward
-//   attention_backward(...);                                                 // adds to both gradients
-//   std::move(owed).discharge();
+//   std::move(owed).backward([&] { attention_backward(...); });              // adds to both gradients
+//
+// Where the two stand in one place, `std::move(owed).discharge()` behind the backward says the same.
 
 namespace belay::inline BELAY_ABI {
 
@@ -30416,6 +31533,7 @@ class owed_parameter {
  public:
   /// Where the backward will contribute. Throws usage_error where the parameter has no memory.
   template <class Parameter>
+    requires(!std::is_same_v<std::remove_const_t<Parameter>, owed_parameter>)  // a copy is one
   owed_parameter(Parameter& parameter, where at = where::current()) {
     static_assert(contributes<Parameter>,
                   "belay: a backward is owed of trainable parameters: a frozen one has no gradient, and is not named");
@@ -30439,14 +31557,20 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
   static constexpr std::size_t max_parameters = 16;
 
   /// Opens the obligation. Use `belay::owe`.
-  BELAY_OPENS owed(ledger & obligations, const invocation& call, std::size_t bytes,
+  BELAY_OPENS owed(ledger& obligations, owed_bytes& kept, const invocation& call, std::size_t bytes,
                    std::span<const owed_parameter> parameters)
-      : obligations_(&obligations), call_(call), count_(parameters.size()) {
+      : obligations_(&obligations), kept_(&kept), call_(call), bytes_(bytes), count_(parameters.size()) {
+    if (count_ > max_parameters)
+      throw usage_error("one owed backward names " + std::to_string(count_) +
+                            " parameters, 16 at most: owe one for each function of the layer",
+                        call.at);
     for (std::size_t i = 0; i < count_; ++i) {
       targets_[i] = &parameters[i].target();
       targets_[i]->begin_adding();
+      if constexpr (checked(check_level::local)) before_[i] = targets_[i]->content();
     }
     obligation_ = call.open(obligations, obligation_kind::owed_backward, bytes, {}, call.at);
+    kept.open(bytes);
   }
 
   owed& operator=(owed&&) = delete;  // it would lose the obligation of the left side
@@ -30456,24 +31580,36 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
   /// An obligation that was not discharged stays in the ledger.
   BELAY_IF_DISCHARGED ~owed() {}  // not defaulted: the analysis looks at calls of a destructor
 
+  /// Runs `f()`, the function's backward, which adds to the gradients of the parameters, and discharges: also where it
+  /// adds nothing, or zeros. What `f` throws leaves the obligation open. Errors as those of `discharge`; of one that
+  /// owes nothing any more `f` does not run.
+  template <std::invocable F>
+  BELAY_DISCHARGES void backward(F&& f, where at = where::current()) && {
+    if (owes()) {
+      static_cast<void>(std::forward<F>(f)());
+      contribute(at);
+    }
+    settle(at);
+  }
+
   /// The backward has run: each of the parameters has its part of this micro-batch, and a bucket that is complete is
   /// reduced from here on. A second call is a usage_error in checked builds; in release builds it contributes nothing,
   /// and the step refuses to commit. A parameter that has contributed this micro-batch before is a usage_error, or the
-  /// same refusal.
-  BELAY_DISCHARGES void discharge(where at = where::current())&& {
+  /// same refusal. Checked builds throw usage_error where no gradient of the parameters, in memory that the host
+  /// addresses, has another bit than when the backward was owed: it did not run, or runs later.
+  BELAY_DISCHARGES void discharge(where at = where::current()) && {
     if (owes()) {
-      contribution_list contributions;
-      for (std::size_t i = 0; i < count_; ++i) contributions.add(*targets_[i]);
-      contributions.contribute(call_.micro_batch, {}, at);  // the host's function has run
+      if constexpr (checked(check_level::local)) expect_added(at);
+      contribute(at);
     }
     settle(at);
   }
 
   /// Ends the obligation without a backward; `why` is for the reader of the code. The parameters contribute nothing.
-  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current())&& { settle(at); }
+  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current()) && { settle(at); }
 
   /// Returns a named handle from a function: `return std::move(owed).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS owed hand_over()&& { return owed{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS owed hand_over() && { return owed{std::move(*this)}; }
 
   /// What it is owed for.
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
@@ -30483,27 +31619,65 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
   friend class handle_store;
 
   // Private, so that a named handle goes nowhere but through `hand_over`.
-  BELAY_OPENS owed(owed && other) noexcept
+  BELAY_OPENS owed(owed&& other) noexcept
       : obligations_(other.obligations_),
+        kept_(other.kept_),
         call_(other.call_),
         obligation_(std::exchange(other.obligation_, {})),
         targets_(other.targets_),
+        before_(other.before_),
+        bytes_(other.bytes_),
         count_(other.count_) {}
 
   [[nodiscard]] bool owes() const noexcept { return obligations_->is_open(obligation_); }
-  void settle(where at) { obligations_->close(std::exchange(obligation_, {}), at); }
+  void contribute(where at) {
+    contribution_list contributions;
+    for (std::size_t i = 0; i < count_; ++i) contributions.add(*targets_[i]);
+    contributions.contribute(call_.micro_batch, {}, at);  // the host's function has run
+  }
+  void settle(where at) {
+    if (owes()) kept_->close(bytes_);
+    obligations_->close(std::exchange(obligation_, {}), at);
+  }
+  // One parameter that has changed is enough: a gradient may be zero.
+  void expect_added(where at) const {
+    bool known = false;
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (before_[i] == 0) continue;
+      if (targets_[i]->content() != before_[i]) return;
+      known = true;
+    }
+    if (known) refuse_untouched(at);
+  }
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse_untouched(where at) const {
+    std::string names;
+    for (std::size_t i = 0; i < count_; ++i)
+      names += (i == 0 ? " " : ", ") + printable(std::string(targets_[i]->parameter_name()));
+    throw usage_error("the owed backward of layer " + std::to_string(call_.layer_index) + " '" +
+                          printable(call_.layer) + "' (micro-batch " + std::to_string(call_.micro_batch) +
+                          ") opened at " + call_.at.text() +
+                          " is discharged, and nothing was added since to the gradient of" + names +
+                          ": discharge after the backward, or std::move(owed).backward(f), which runs it, also where "
+                          "it adds nothing",
+                      at);
+  }
+
+  using contents = std::array<std::uint64_t, checked(check_level::local) ? max_parameters : 0>;
 
   ledger* obligations_;
+  owed_bytes* kept_;
   invocation call_;
   obligation_id obligation_;
   std::array<contribution_target*, max_parameters> targets_;
+  [[no_unique_address]] contents before_{};  // of the gradients when it was owed; 0: not known
+  std::size_t bytes_;
   std::size_t count_;
 };
 
 /// A call of a layer's function owes its backward, which adds to `parameters`: their gradients are zeroed where nothing
-/// has written them in the step. `scope` is a step or one of its
-/// micro-batches; `bytes`, what the call keeps for its backward, is for the message. The parameters' store outlives the
-/// step.
+/// has written them in the step. `scope` is a step or one of its micro-batches. `bytes` of the trainer's own memory,
+/// which the call keeps for its backward, are told by messages and meters, and are in the plan, row "owed activations".
+/// The parameters' store outlives the step.
 template <step_scope Scope, std::size_t Count>
 [[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
                                                                             std::size_t bytes,
@@ -30512,11 +31686,34 @@ template <step_scope Scope, std::size_t Count>
   static_assert(Count <= owed::max_parameters,
                 "belay: one owed backward names 16 parameters at most: owe one for each function of the layer");
   if constexpr (Count <= owed::max_parameters)
-    return {scope.engine().obligations(), {layer.name, layer.index, scope.micro_batch(), at}, bytes, parameters};
+    return {scope.engine().obligations(),
+            scope.engine().owed(),
+            {layer.name, layer.index, scope.micro_batch(), at},
+            bytes,
+            parameters};
 }
 template <step_scope Scope, std::size_t Count>
 [[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
                                                                             const owed_parameter (&parameters)[Count],
+                                                                            where at = where::current()) {
+  return owe(scope, layer, 0, parameters, at);
+}
+/// The same of as many as a layer has, such as a `std::vector<belay::owed_parameter>`. Throws usage_error for more than
+/// 16.
+template <step_scope Scope>
+[[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
+                                                                            std::size_t bytes,
+                                                                            std::span<const owed_parameter> parameters,
+                                                                            where at = where::current()) {
+  return {scope.engine().obligations(),
+          scope.engine().owed(),
+          {layer.name, layer.index, scope.micro_batch(), at},
+          bytes,
+          parameters};
+}
+template <step_scope Scope>
+[[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
+                                                                            std::span<const owed_parameter> parameters,
                                                                             where at = where::current()) {
   return owe(scope, layer, 0, parameters, at);
 }
@@ -30525,8 +31722,87 @@ template <step_scope Scope>
 [[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
                                                                             std::size_t bytes = 0,
                                                                             where at = where::current()) {
-  return {scope.engine().obligations(), {layer.name, layer.index, scope.micro_batch(), at}, bytes, {}};
+  return owe(scope, layer, bytes, std::span<const owed_parameter>(), at);
 }
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/step/owed_store.hpp
+//
+// Keeps owed backwards between forward and backward, by layer and micro-batch: a member of a trainer or of a layer
+// whose backward is another function than its forward. It grows to as many as are owed at a time. What a destroyed
+// store still holds is not discharged, and the step refuses to commit.
+//
+//   belay::owed_store owed;                                                             // a member
+//   owed.keep(belay::owe(scope, {"attention", layer}, {qkv, projection}));              // in the forward
+//   owed.take({"attention", layer}, micro_batch).backward([&] { attention_backward(...); });
+
+namespace belay::inline BELAY_ABI {
+
+class owed_store {
+ public:
+  owed_store() = default;
+  owed_store(owed_store&&) noexcept = default;
+  owed_store& operator=(owed_store&&) = delete;  // it would lose what the left side holds
+  ~owed_store() = default;
+
+  /// Takes an owed backward over. Throws usage_error where one of its layer and micro-batch is here that still owes.
+  void keep(owed&& backward, where at = where::current()) {
+    const invocation& call = backward.call();
+    const std::size_t found = place_of(call.layer, call.layer_index, call.micro_batch);
+    const std::size_t place = found != nowhere ? found : free_place();
+    parts_[place / part_size].keep(place % part_size, std::move(backward), at);
+  }
+
+  /// Gives that of a layer and micro-batch back, to be discharged in the same expression or under a name of its own.
+  /// Throws usage_error where there is none.
+  BELAY_OPENS [[nodiscard]] owed take(owed_layer layer, std::size_t micro_batch = 0, where at = where::current()) {
+    const std::size_t place = place_of(layer.name, layer.index, micro_batch);
+    if (place == nowhere)
+      throw usage_error("no owed backward of layer " + std::to_string(layer.index) + " '" + printable(layer.name) +
+                            "' (micro-batch " + std::to_string(micro_batch) + ") is kept in this owed_store",
+                        at);
+    return parts_[place / part_size].take(place % part_size, at);
+  }
+
+  /// Whether that of a layer and micro-batch is here; how many are.
+  [[nodiscard]] bool holds(owed_layer layer, std::size_t micro_batch = 0) const {
+    return place_of(layer.name, layer.index, micro_batch) != nowhere;
+  }
+  [[nodiscard]] std::size_t size() const noexcept {
+    std::size_t all = 0;
+    for (std::size_t i = 0; i < places(); ++i) all += holds_at(i) ? 1U : 0U;
+    return all;
+  }
+
+  /// Empties it without discharging anything: for those of a step that has ended, which has reported them.
+  void forget() noexcept {
+    for (handle_store<owed>& part : parts_) part.forget();
+  }
+
+ private:
+  static constexpr std::size_t part_size = 16;
+  static constexpr std::size_t nowhere = largest_value<std::size_t>;
+
+  [[nodiscard]] std::size_t places() const noexcept { return parts_.size() * part_size; }
+  [[nodiscard]] bool holds_at(std::size_t i) const noexcept { return parts_[i / part_size].holds(i % part_size); }
+  [[nodiscard]] std::size_t place_of(std::string_view layer, std::size_t number, std::size_t micro_batch) const {
+    for (std::size_t i = 0; i < places(); ++i) {
+      if (!holds_at(i)) continue;
+      const invocation& call = parts_[i / part_size].at(i % part_size).call();
+      if (call.layer_index == number && call.micro_batch == micro_batch && layer == call.layer) return i;
+    }
+    return nowhere;
+  }
+  [[nodiscard]] std::size_t free_place() {
+    for (std::size_t i = 0; i < places(); ++i)
+      if (!holds_at(i)) return i;
+    parts_.emplace_back(part_size);
+    return places() - part_size;
+  }
+
+  std::vector<handle_store<owed>> parts_;
+};
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -30550,6 +31826,8 @@ template <step_scope Scope>
 //     if (saved.after(number)) break;                                // somebody asked to stop: see stop_request
 //   }
 //   saved.close();
+
+#include <set>
 
 // ---- belay/device/stored_bytes.hpp
 //
@@ -30689,7 +31967,8 @@ void each_stored_part(std::span<const stored_bytes> all, std::size_t begin, std:
 // ---- belay/train/checkpoint/checkpoint_folder.hpp
 //
 // A folder of checkpoints, each a folder "step-00000050" in it. One is committed when it has its manifest: before that
-// it is a leftover, which the next start sweeps. Only files with names that checkpoints have are ever removed.
+// it is a leftover, which the next start sweeps. Only files with names that checkpoints have are ever removed, and only
+// from folders: what is behind a link stays. A question that the system cannot answer is no answer.
 
 #include <sys/random.h>
 
@@ -30712,11 +31991,17 @@ class basic_file {
   basic_file() = default;
 
   /// Opens an existing `path` as open(2) does; `flags` gets O_CLOEXEC. Throws file_error.
-  basic_file(std::string path, int flags, where at) : path_(std::move(path)) {
-    do {
-      descriptor_ = Files::open(path_.c_str(), flags | O_CLOEXEC, mode_t{});
-    } while (descriptor_ < 0 && errno == EINTR);
+  basic_file(std::string path, int flags, where at) : basic_file(attempt(std::move(path), flags)) {
     if (descriptor_ < 0) throw file_error(path_, 0, "cannot be opened: " + reason(errno), at);
+  }
+  /// The same, where an error leaves it closed, with errno.
+  [[nodiscard]] static basic_file attempt(std::string path, int flags) {
+    basic_file result;
+    result.path_ = std::move(path);
+    do {
+      result.descriptor_ = Files::open(result.path_.c_str(), flags | O_CLOEXEC, mode_t{});
+    } while (result.descriptor_ < 0 && errno == EINTR);
+    return result;
   }
 
   /// Creates `path` for writing (mode 0600). The result is not open where that name exists already.
@@ -30749,11 +32034,13 @@ class basic_file {
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
 
   /// Size in bytes. A file_error for a folder, a pipe, or anything else that is no regular file.
   [[nodiscard]] std::uint64_t size(where at) const {
-    struct stat facts {};
-    if (::fstat(descriptor_, &facts) != 0) throw file_error(path_, 0, "cannot be examined: " + reason(errno), at);
+    struct stat facts{};
+    if (Files::ask_open(descriptor_, facts) != 0)
+      throw file_error(path_, 0, "cannot be examined: " + reason(errno), at);
     if (!S_ISREG(facts.st_mode)) throw file_error(path_, 0, "is not a regular file", at);
     return static_cast<std::uint64_t>(facts.st_size);
   }
@@ -30802,10 +32089,10 @@ class basic_file {
   /// need then, or 0 where the file system has none of these. `go_buffered`: through it again.
   [[nodiscard]] std::size_t go_direct() const noexcept {
     const std::size_t alignment = direct_alignment_of(descriptor_).value_or(4096);
-    return alignment != 0 && make_direct(descriptor_) == 0 ? alignment : 0;
+    return alignment != 0 && Files::make_direct(descriptor_) == 0 ? alignment : 0;
   }
   void go_buffered(where at) const {
-    if (make_buffered(descriptor_) != 0)
+    if (Files::make_buffered(descriptor_) != 0)
       throw file_error(path_, 0, "cannot be written through the page cache: " + reason(errno), at);
   }
 
@@ -30815,8 +32102,8 @@ class basic_file {
     const off_t size = position(bytes, at);
     int number = 0;
     do {
-      number = ::fallocate(descriptor_, 0, 0, size) == 0 ? 0 : errno;
-      if (number == EOPNOTSUPP || number == ENOSYS) number = ::ftruncate(descriptor_, size) == 0 ? 0 : errno;
+      number = Files::reserve(descriptor_, size) == 0 ? 0 : errno;
+      if (number == EOPNOTSUPP || number == ENOSYS) number = Files::resize(descriptor_, size) == 0 ? 0 : errno;
     } while (number == EINTR);
     if (number != 0)
       throw file_error(path_, 0, "cannot be given " + std::to_string(bytes) + " bytes: " + reason(number), at);
@@ -30824,7 +32111,7 @@ class basic_file {
 
   /// Sets the permission bits.
   void permit(unsigned mode, where at) const {
-    if (::fchmod(descriptor_, static_cast<mode_t>(mode)) != 0) {
+    if (Files::permit(descriptor_, static_cast<mode_t>(mode)) != 0) {
       throw file_error(path_, 0, "cannot set its permissions: " + reason(errno), at);
     }
   }
@@ -30859,6 +32146,20 @@ class basic_file {
 };
 
 using file = basic_file<posix_files>;
+
+/// What is at `path`, behind links; nothing where there is nothing of that name. Throws file_error where the system
+/// cannot say.
+template <files_policy Files = posix_files>
+[[nodiscard]] std::optional<struct stat> facts_of(const std::string& path, where at) {
+  struct stat facts = {};
+  int asked = 0;
+  do {
+    asked = Files::ask(path.c_str(), facts);
+  } while (asked != 0 && errno == EINTR);
+  if (asked == 0) return facts;
+  if (is_absence(errno)) return std::nullopt;
+  throw file_error(path, 0, "cannot be examined: " + reason(errno), at);
+}
 
 /// The folder that holds `path`.
 [[nodiscard]] inline std::string folder_of(const std::string& path) {
@@ -30911,7 +32212,17 @@ inline constexpr std::string_view unfinished_manifest_name = "manifest.json.tmp"
   return out;
 }
 
-/// What lies at `path`, without changing it, except where a function says so. Errors are file_error.
+/// What is in a folder of checkpoints, and what was done there.
+struct checkpoint_contents {
+  /// Steps, ascending: of committed checkpoints; of folders that have no manifest; of what was removed.
+  std::vector<std::uint64_t> committed = {}, unfinished = {}, removed = {};
+  /// What has the name of a checkpoint and stays as it is: a link or a file, what cannot be removed, and what is older
+  /// than a committed checkpoint and cannot be examined. Each with its path and the reason.
+  std::vector<file_error> left = {};
+};
+
+/// What lies at `path`, without changing it, except where a function says so. Links of that name are read through, and
+/// nothing is ever removed behind one. Errors are file_error.
 template <folders_policy Files = posix_files>
 class checkpoint_folder {
  public:
@@ -30920,25 +32231,42 @@ class checkpoint_folder {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::string path_of(std::uint64_t step) const { return path_ + "/" + checkpoint_name(step); }
 
-  /// The steps of committed checkpoints, ascending; none where there is no such folder.
-  [[nodiscard]] std::vector<std::uint64_t> committed(where at = where::current()) const {
-    std::vector<std::uint64_t> out;
-    for (const std::uint64_t step : steps(at))
-      if (exists(path_of(step) + "/" + std::string(manifest_name))) out.push_back(step);
+  /// What is there; nothing where there is no such folder. Throws file_error where the system cannot say what the
+  /// newest is: it may be a checkpoint, which nobody is to remove or to begin before.
+  [[nodiscard]] checkpoint_contents look(where at = where::current()) const {
+    checkpoint_contents out;
+    std::vector<std::uint64_t> all = steps(at);
+    for (; !all.empty(); all.pop_back()) {
+      const std::uint64_t step = all.back();
+      try {
+        switch (kind_of(step, at)) {
+          case kind::committed: out.committed.push_back(step); break;
+          case kind::unfinished: out.unfinished.push_back(step); break;
+          case kind::other: out.left.push_back(file_error(path_of(step), 0, not_ours, at)); break;
+          case kind::gone: break;
+        }
+      } catch (const file_error& problem) {
+        if (out.committed.empty()) throw;
+        out.left.push_back(problem);
+      }
+    }
+    std::reverse(out.committed.begin(), out.committed.end());
+    std::reverse(out.unfinished.begin(), out.unfinished.end());
     return out;
   }
+  /// The steps of committed checkpoints, ascending.
+  [[nodiscard]] std::vector<std::uint64_t> committed(where at = where::current()) const { return look(at).committed; }
 
   /// Makes it, and takes a lock on it that ends with this object or the process. A folder that another run has locked
   /// is a file_error.
   void lock(where at = where::current()) {
-    std::error_code wrong;
-    std::filesystem::create_directories(path_, wrong);
-    if (wrong) throw file_error(path_, 0, "cannot be made: " + wrong.message(), at);
-    lock_.reset(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!lock_) throw file_error(path_, 0, "cannot be opened: " + safetensors::reason(errno), at);
-    // A file system without locks has no other run known.
-    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-      throw file_error(path_, 0, "another run writes its checkpoints there", at);
+    make(path_, at);
+    lock_ = file(path_, O_RDONLY | O_DIRECTORY, at);
+    if (Files::lock(lock_.descriptor()) == 0) return;
+    if (errno == EWOULDBLOCK) throw file_error(path_, 0, "another run writes its checkpoints there", at);
+    // A file system without locks has no other run known. What fails at the question may have one.
+    if (errno == EIO || errno == ESTALE || errno == EACCES)
+      throw file_error(path_, 0, "cannot be locked: " + safetensors::reason(errno), at);
   }
 
   /// Commits the checkpoint of `step`, whose other files are on their medium: its manifest is `text`, on the medium
@@ -30949,7 +32277,7 @@ class checkpoint_folder {
     const std::string final_name = folder + "/" + std::string(manifest_name);
     static_cast<void>(Files::remove(unfinished.c_str()));
     {
-      const auto out = safetensors::basic_file<Files>::create_new(unfinished, at);
+      const auto out = file::create_new(unfinished, at);
       if (!out.is_open()) throw file_error(unfinished, 0, "is in the way", at);
       out.write(0, std::as_bytes(std::span<const char>(text)), at);
       out.permit(0644, at);
@@ -30961,32 +32289,75 @@ class checkpoint_folder {
     safetensors::sync_folder<Files>(folder, at);
   }
 
-  /// Removes what is not committed, of steps before `end`, and says of which.
-  std::vector<std::uint64_t> sweep(std::uint64_t end = ~std::uint64_t{0}, where at = where::current()) const {
-    std::vector<std::uint64_t> out;
-    for (const std::uint64_t step : steps(at))
-      if (step < end && !exists(path_of(step) + "/" + std::string(manifest_name))) {
-        remove(step, at);
-        out.push_back(step);
-      }
+  /// Removes what is not committed, of steps before `end`.
+  checkpoint_contents sweep(std::uint64_t end = ~std::uint64_t{0}, where at = where::current()) const {
+    checkpoint_contents out = look(at);
+    for (const std::uint64_t step : out.unfinished)
+      if (step < end) remove(step, out, at);
     return out;
   }
 
   /// Removes the committed checkpoints but for the newest `count`; 0: none is removed.
-  void keep(std::size_t count, where at = where::current()) const {
-    const std::vector<std::uint64_t> all = committed(at);
-    for (std::size_t i = 0; count > 0 && i + count < all.size(); ++i) remove(all[i], at);
+  checkpoint_contents keep(std::size_t count, where at = where::current()) const {
+    if (count == 0) return {};
+    checkpoint_contents out = look(at);
+    std::size_t kept = 0;
+    for (std::size_t i = out.committed.size(); i-- > 0;)
+      if (is_folder(out.committed[i], out, at) && ++kept > count) remove(out.committed[i], out, at);
+    return out;
+  }
+
+  /// Removes files that a rank has written for the checkpoint in `folder`, which is given up.
+  static void discard(const std::string& folder, const std::vector<std::string>& names) {
+    const file in = file::attempt(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    if (!in.is_open()) return;
+    for (const std::string& each : names) static_cast<void>(Files::remove_in(in.descriptor(), each.c_str()));
   }
 
  private:
-  [[nodiscard]] static bool exists(const std::string& path) noexcept {
-    struct stat found = {};
-    return ::stat(path.c_str(), &found) == 0;
+  using file = safetensors::basic_file<Files>;
+  enum class kind { committed, unfinished, other, gone };
+  static constexpr const char* not_ours = "is no folder of a checkpoint, and is left as it is";
+
+  // A manifest that is a link to what is not there was committed once.
+  [[nodiscard]] kind kind_of(std::uint64_t step, where at) const {
+    const std::string folder = path_of(step), manifest = folder + "/" + std::string(manifest_name);
+    if (safetensors::facts_of<Files>(manifest, at)) return kind::committed;
+    if (link_facts_of(manifest, at)) throw file_error(manifest, 0, "is a link to what is not there", at);
+    const auto found = link_facts_of(folder, at);
+    if (!found) return kind::gone;
+    return S_ISDIR(found->st_mode) ? kind::unfinished : kind::other;
   }
+  [[nodiscard]] static std::optional<struct stat> link_facts_of(const std::string& path, where at) {
+    struct stat facts = {};
+    int asked = 0;
+    do {
+      asked = Files::ask_link(path.c_str(), facts);
+    } while (asked != 0 && errno == EINTR);
+    if (asked == 0) return facts;
+    if (is_absence(errno)) return std::nullopt;
+    throw file_error(path, 0, "cannot be examined: " + safetensors::reason(errno), at);
+  }
+  [[nodiscard]] bool is_folder(std::uint64_t step, checkpoint_contents& out, where at) const {
+    try {
+      const auto found = link_facts_of(path_of(step), at);
+      if (found && S_ISDIR(found->st_mode)) return true;
+      out.left.push_back(file_error(path_of(step), 0, "is a link, which is left with what is behind it", at));
+    } catch (const file_error& problem) {
+      out.left.push_back(problem);
+    }
+    return false;
+  }
+
   // "step-" and digits alone.
   [[nodiscard]] std::vector<std::uint64_t> steps(where at) const {
     std::vector<std::uint64_t> out;
-    for (const std::string& name : names_in(path_, at)) {
+    const file in = file::attempt(path_, O_RDONLY | O_DIRECTORY);
+    if (!in.is_open()) {
+      if (errno == ENOENT) return out;
+      refuse_list(errno, at);
+    }
+    for (const std::string& name : names_in(in, at)) {
       if (!name.starts_with("step-")) continue;
       std::uint64_t step = 0;
       const auto [end, wrong] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
@@ -30996,45 +32367,79 @@ class checkpoint_folder {
     std::sort(out.begin(), out.end());
     return out;
   }
-  [[nodiscard]] static std::vector<std::string> names_in(const std::string& folder, where at) {
+  [[noreturn]] void refuse_list(int number, where at) const {
+    throw file_error(path_, 0,
+                     "cannot be listed as a folder of checkpoints: " + safetensors::reason(number) +
+                         (number == ENOTDIR ? "; name a folder, or what is none yet" : ""),
+                     at);
+  }
+  [[nodiscard]] static std::vector<std::string> names_in(const file& folder, where at) {
     std::vector<std::string> out;
-    std::error_code wrong;
-    std::filesystem::directory_iterator entries(folder, wrong);
-    for (; !wrong && entries != std::filesystem::directory_iterator(); entries.increment(wrong))
-      out.push_back(entries->path().filename().string());
-    if (wrong && wrong != std::errc::no_such_file_or_directory)
-      throw file_error(folder, 0,
-                       "cannot be listed as a folder of checkpoints: " + wrong.message() +
-                           (wrong == std::errc::not_a_directory ? "; name a folder, or what is none yet" : ""),
-                       at);
-    return out;
+    alignas(dirent64) char entries[4096];
+    while (true) {
+      const ssize_t got = Files::list(folder.descriptor(), entries, sizeof entries);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw file_error(folder.path(), 0, "cannot be listed: " + safetensors::reason(errno), at);
+      if (got == 0) return out;
+      for (ssize_t next = 0; next < got;) {
+        const auto* const entry = reinterpret_cast<const dirent64*>(entries + next);
+        next += entry->d_reclen;
+        out.emplace_back(entry->d_name);
+      }
+    }
   }
   [[nodiscard]] static bool is_ours(std::string_view name) noexcept {
     return name == manifest_name || name == unfinished_manifest_name ||
            ((name.starts_with("parameters-") || name.starts_with("optimizer-")) && name.ends_with(".safetensors"));
   }
 
-  // Its manifest first, so that half of a checkpoint is never a committed one.
-  void remove(std::uint64_t step, where at) const {
-    const std::string folder = path_of(step);
-    const auto remove_file = [&](const std::string& name) {
-      const std::string path = folder + "/" + name;
-      if (Files::remove(path.c_str()) != 0 && errno != ENOENT)
-        throw file_error(path, 0, "cannot be removed: " + safetensors::reason(errno), at);
-    };
-    if (exists(folder + "/" + std::string(manifest_name))) {
-      remove_file(std::string(manifest_name));
-      safetensors::sync_folder<Files>(folder, at);
+  // With the folders that it lies in.
+  static void make(const std::string& path, where at) {
+    const auto attempt = [&] { return Files::make_folder(path.c_str(), 0777) == 0 ? 0 : errno; };
+    int wrong = attempt();
+    const std::size_t end = path.find_last_not_of('/');
+    const std::size_t slash = end == std::string::npos ? end : path.rfind('/', end);
+    if (wrong == ENOENT && slash != std::string::npos && slash > 0) {
+      make(path.substr(0, slash), at);
+      wrong = attempt();
     }
-    for (const std::string& name : names_in(folder, at))
-      if (is_ours(name)) remove_file(name);
+    if (wrong != 0 && wrong != EEXIST) throw file_error(path, 0, "cannot be made: " + safetensors::reason(wrong), at);
+  }
+
+  void remove(std::uint64_t step, checkpoint_contents& out, where at) const {
+    try {
+      remove(path_of(step), at);
+      out.removed.push_back(step);
+    } catch (const file_error& problem) {
+      out.left.push_back(problem);
+    }
+  }
+  // Its manifest first, and that brought to the medium, so that half of a checkpoint is never a committed one.
+  static void remove(const std::string& folder, where at) {
+    const file in(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, at);
+    const auto remove_file = [&](const std::string& name) {
+      return Files::remove_in(in.descriptor(), name.c_str()) == 0 ? 0 : errno;
+    };
+    const auto refuse = [&](const std::string& path, int number) {
+      throw file_error(path, 0, "cannot be removed, and is left: " + safetensors::reason(number), at);
+    };
+    const std::string manifest(manifest_name);
+    const int wrong = remove_file(manifest);
+    if (wrong == 0) in.sync(at);
+    if (wrong != 0 && wrong != ENOENT) refuse(folder + "/" + manifest, wrong);
+    std::optional<std::pair<std::string, int>> first;
+    for (const std::string& name : names_in(in, at))
+      if (is_ours(name))
+        if (const int failed = remove_file(name); failed != 0 && failed != ENOENT && !first)
+          first.emplace(name, failed);
+    if (first) refuse(folder + "/" + first->first, first->second);
     // Where somebody keeps other files in it, it stays.
     if (Files::remove_folder(folder.c_str()) != 0 && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST)
-      throw file_error(folder, 0, "cannot be removed: " + safetensors::reason(errno), at);
+      refuse(folder, errno);
   }
 
   std::string path_;
-  unique_fd lock_;
+  file lock_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -31439,7 +32844,7 @@ class header_parser {
     if (name == "__metadata__") {
       if (has_metadata_) scan_.fail(at, "__metadata__ appears twice");
       has_metadata_ = true;
-      read_metadata();
+      if (!scan_.take_null()) read_metadata();  // the reference implementation writes null where there is none
       return;
     }
     if (name.find('\0') != std::string::npos) scan_.fail(at, "a tensor's name holds a NUL");
@@ -32301,8 +33706,6 @@ class [[nodiscard]] residency_hold {
 //
 // The memory of a store: its parameters in buckets, what a rank has of each, and the gathers of what is divided.
 
-#include <set>
-
 // ---- belay/parallel/gathers.hpp
 //
 // Layers whose parameters are divided among ranks (ZeRO-3), and gathered while a call of theirs runs.
@@ -32578,7 +33981,10 @@ struct gather_counts {
 using gather_order = call_order;
 
 /// The orders that a rehearsal has noted: of a step, of a pass of evaluation and of one of a rollout.
-using gather_plan = std::array<gather_order, phase_count>;
+struct gather_plan : std::array<gather_order, phase_count> {
+  /// Those of the step, on the rank that was rehearsed.
+  std::size_t micro_batches = 0;
+};
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -32641,10 +34047,15 @@ struct bucket_gather {
 /// Throws usage_error on all ranks of `group` where their plans differ: each waits in the gathers of the others.
 /// Collective.
 template <class Group>
-void expect_one_plan(rank_comparison& compared, const Group& group, std::uint64_t fingerprint, where at) {
+void expect_one_plan(rank_comparison& compared, const Group& group, std::uint64_t fingerprint, where at,
+                     std::size_t micro_batches = 0) {
   if constexpr (!moves_nothing<Group>) {
-    const std::array<std::uint64_t, 1> own{fingerprint};
+    const std::array<std::uint64_t, 1> own{fingerprint}, count{micro_batches};
     if (!compared.differ(group, own, at)) return;
+    if (compared.differ(group, count, at))
+      throw usage_error("ranks have different numbers of micro-batches in their first step (" + compared.text(group) +
+                            "), and gather the layers whose parameters they divide together: give all as many",
+                        at);
     throw usage_error(compared.ranks(group) +
                           " gather the layers of a step in different orders: ranks that divide parameters call their "
                           "layers in one order",
@@ -32661,14 +34072,17 @@ class parameter_gathers {
   parameter_gathers(lease_source& source, reshard_when reshards, std::size_t ahead, gather_plan expected)
       : source_(&source), reshards_(reshards), ahead_(ahead), expected_(std::move(expected)) {}
 
-  /// The layer that reads these buckets gets the next number.
-  [[nodiscard]] std::uint32_t add_layer(std::vector<bucket_type> buckets) {
+  /// The layer that reads these buckets gets the next number. `name`, and `index` where it has one, are its own.
+  [[nodiscard]] std::uint32_t add_layer(std::vector<bucket_type> buckets, const char* name = "",
+                                        std::size_t index = 0) {
     layer made;
+    made.name = name;
+    made.index = index;
     for (bucket_type& b : buckets) {
       std::size_t group = 0;
       if constexpr (!moves_nothing<Group>)
         if (b.reached == nullptr) add_unique(made.groups, group = executed_.add(*b.group));
-      made.gathered.push_back({std::move(b), group, nullptr, {}, {}});
+      made.gathered.push_back({std::move(b), group, nullptr, {}, {}, {}});
     }
     layers_.push_back(std::move(made));
     return static_cast<std::uint32_t>(layers_.size() - 1);
@@ -32753,6 +34167,8 @@ class parameter_gathers {
   [[nodiscard]] gather_counts take_counts(phase of) noexcept { return std::exchange(counts_[index(of)], {}); }
   /// In a rehearsal: the order in which the last step, or pass, gathered layers.
   [[nodiscard]] const gather_order& noted(phase of) const noexcept { return noted_[index(of)]; }
+  /// Of the step that was rehearsed.
+  [[nodiscard]] std::size_t micro_batches() const noexcept { return expected_.micro_batches; }
   /// A hash of the plan.
   [[nodiscard]] std::uint64_t fingerprint() const noexcept {
     fnv1a hash;
@@ -32775,10 +34191,13 @@ class parameter_gathers {
     T* first;           // while it has a lease
     lease_chain lease;
     pending over;
+    lease_mark mark;  // once it had a lease
   };
   struct layer {
     std::vector<slot> gathered;
     std::vector<std::size_t> groups;  // that gather it together, by their number in `executed_`
+    std::string name;
+    std::size_t index = 0;
     std::size_t holders = 0;
     bool started = false, resident = false;
   };
@@ -32806,7 +34225,7 @@ class parameter_gathers {
   void start_ahead(auto& stream, where at) {
     for (std::size_t i = 0; i < ahead_; ++i) {
       const std::uint32_t next = expected().next(i);
-      if (next == gather_order::nothing) return;
+      if (next >= layers_.size()) return;  // nothing, or a layer that is not there before the step
       if (layers_[next].started || layers_[next].resident) continue;
       const stream_event ready = stream.record();
       if (!finds_room(layers_[next], ready, at)) return;
@@ -32829,8 +34248,15 @@ class parameter_gathers {
       // A share in a file is staged by its owner: the stream of copies reads it to where it belongs.
       const stream_kind first_user = each.of.file == nullptr ? stream_kind::communication : stream_kind::copy;
       const std::size_t bytes = each.of.count * sizeof(T);
-      each.first = reinterpret_cast<T*>(source_->lease_bytes_for(first_user, ready, bytes, each.lease, at));
+      if (each.mark.owner() == 0) each.mark = mark_of(one, each.of, at);
+      each.first = reinterpret_cast<T*>(source_->lease_bytes_for(first_user, ready, bytes, each.lease, at, each.mark));
     }
+  }
+  [[nodiscard]] lease_mark mark_of(const layer& one, const bucket_type& of, where at) const noexcept {
+    const std::size_t count = of.parameters.size();
+    const char* const first = count == 0 ? "" : of.parameters[0].parameter->name().c_str();
+    return source_->mark(kind_of_element<T>(), {lease_purpose::gathered, one.name.c_str(), first, one.index, 0,
+                                                count == 0 ? 0 : count - 1, at});
   }
   [[nodiscard]] bool finds_room(layer& one, const stream_event& ready, where at) {
     try {
@@ -33284,7 +34710,8 @@ class [[nodiscard]] whole_parameter {
   whole_parameter(lease_source& source, const gathered_bucket<T, Group>& bucket, const parameter_base<T>& parameter,
                   const host_access* access, where at)
       : source_(&source) {
-    T* const first = reinterpret_cast<T*>(source.lease_bytes(bucket.count * sizeof(T), lease_, at));
+    T* const first =
+        reinterpret_cast<T*>(source.lease_bytes(bucket.count * sizeof(T), lease_, at, {kind_of_element<T>(), 0}));
     const std::span<T> whole(first, bucket.count);
     const auto place = std::find_if(bucket.parameters.begin(), bucket.parameters.end(),
                                     [&](const auto& each) { return each.parameter == &parameter; });
@@ -33479,7 +34906,7 @@ class store_memory {
     std::vector<gathered_bucket<value_type, group_type>> all;
     for (std::size_t b : trained) all.push_back(gathered_bucket_of(buckets_, reached_, b));
     for (std::size_t b : never_trained) all.push_back(gathered_bucket_of(frozen_, reached_frozen_, b));
-    return all.empty() ? whole : gathers_->add_layer(std::move(all));
+    return all.empty() ? whole : gathers_->add_layer(std::move(all), layer_name(layer), layer_index(layer));
   }
   void hold(std::uint32_t layer, auto& engine, where at) {
     expect_plan_compared(at);
@@ -33550,14 +34977,20 @@ class store_memory {
       whole_.emplace(run.step_memory("gathered parameters"));
       gathers_number_ = run.add_gathers();
       gathers_.emplace(*whole_, options.reshard, options.gathers_ahead, run.planned_gathers(gathers_number_));
+      if (!gathers_alone()) buckets_.gather_together();
     }
+  }
+
+  void note_micro_batches(std::size_t count) {
+    if constexpr (moves_nothing<group_type>)
+      if (gathers_) run_->note_micro_batches(gathers_number_, count);
   }
 
   /// Once: whether all ranks that gather together have one plan. Collective over them.
   void expect_plan_compared(where at) {
     if (!gathers_ || std::exchange(compared_plan_, true)) return;
     rank_comparison compared;
-    expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at);
+    expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at, gathers_->micro_batches());
   }
 
   /// Peers may write what a gather reads until all of them have updated what they own.
@@ -33777,18 +35210,24 @@ class added_state {
     add_holds(store, optimizer);
     optimizers_.push_back([&optimizer] {
       manifest_optimizer out{optimizer.steps(), {}};
-      optimizer.each_setting([&](const char* name, double value) { out.settings.emplace_back(name, value); });
+      optimizer.each_setting([&](const char* name, double value) {
+        if (is_finite(value)) out.settings.emplace_back(name, value);  // JSON has no other numbers
+      });
       return out;
     });
   }
 
+  /// Throws usage_error where a state of that name was added.
   template <class State>
-  void add_user(std::string name, State& state) {
-    load_.push_back([&state, name](checkpoint_reader<Files>& in, state_kinds kinds, where at) {
+  void add_user(std::string name, State& state, where at) {
+    for (const auto& [known, save] : states_)
+      if (known == name)
+        throw usage_error("state " + printable(name) + " is added twice: a checkpoint has one text of a name", at);
+    load_.push_back([&state, name](checkpoint_reader<Files>& in, state_kinds kinds, where loaded_at) {
       if (kinds == state_kinds::weights) return;
       for (const auto& [known, text] : in.content().states)
         if (known == name) return state.load(std::string_view(text));
-      throw file_error(in.folder(), 0, "has no state " + printable(name), at);
+      throw file_error(in.folder(), 0, "has no state " + printable(name), loaded_at);
     });
     states_.emplace_back(std::move(name), [&state] { return std::string(state.save()); });
   }
@@ -33810,6 +35249,17 @@ class added_state {
     captured_state out;
     for (const auto& each : optimizers_) out.optimizers.push_back(each());
     for (const auto& [name, save] : states_) out.states.emplace_back(name, save());
+    return out;
+  }
+  /// What a manifest of rank 0 says for all ranks: the names of states, and of each optimizer its steps and settings.
+  [[nodiscard]] std::string described() const {
+    std::string out = states_.empty() ? "no state" : states_.size() == 1 ? "state " : "states ";
+    for (std::size_t i = 0; i < states_.size(); ++i) out += (i > 0 ? ", " : "") + printable(states_[i].first);
+    for (std::size_t i = 0; i < optimizers_.size(); ++i) {
+      const manifest_optimizer each = optimizers_[i]();
+      out += "; optimizer " + std::to_string(i) + " after " + std::to_string(each.steps) + " steps, of";
+      for (const auto& [name, value] : each.settings) out += " " + name;
+    }
     return out;
   }
   void load(checkpoint_reader<Files>& in, state_kinds kinds, where at) const {
@@ -34148,6 +35598,10 @@ class checkpoint_writer {
   void write_all() {
     if (Files::make_folder(folder_.c_str(), 0755) != 0 && errno != EEXIST)
       throw file_error(folder_, 0, "cannot be made: " + safetensors::reason(errno), at_);
+    struct stat found = {};
+    if (Files::ask_link(folder_.c_str(), found) != 0)
+      throw file_error(folder_, 0, "cannot be examined: " + safetensors::reason(errno), at_);
+    if (!S_ISDIR(found.st_mode)) throw file_error(folder_, 0, "is in the way, and is no folder", at_);
     for (const file_to_write& each : files_.all()) {
       safetensors::basic_file<Files> out = make(each.path);
       out.reserve(each.bytes, at_);
@@ -34465,6 +35919,102 @@ template <class Scanner = header_scanner>
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/stage_names.hpp
+//
+// Names of tensors over the stages of a pipeline. A file has one tensor of a name, so what two stages call alike is one
+// tensor, or one of the two is lost: trained ones are refused when a store is made, and of others the values are
+// compared where they are written.
+
+namespace belay::inline BELAY_ABI {
+
+/// "stage 1 (ranks 4-7)": of a mesh of `shape`, a stage and its ranks.
+[[nodiscard]] inline std::string stage_text(const axes& shape, int stage) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < static_cast<int>(shape.ranks()); ++rank)
+    if (coordinate_of(shape, rank).pipeline == stage) ranks.push_back(rank);
+  return "stage " + std::to_string(stage) + " (" + ranks_text(ranks) + ")";
+}
+
+/// A sum over elements of a tensor, which is the same however ranks divide them: of each its number, its value, and
+/// `kind`, a hash of what it is.
+[[nodiscard]] inline std::uint64_t sum_of_elements(std::uint64_t kind, std::uint64_t first,
+                                                   std::span<const std::byte> values,
+                                                   std::size_t element_bytes) noexcept {
+  std::uint64_t out = 0;
+  for (std::size_t i = 0; i * element_bytes < values.size(); ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, values.data() + i * element_bytes, element_bytes);
+    out += content_hash().add(kind).add(first + i).add(word).value();
+  }
+  return out;
+}
+
+/// Throws usage_error where `sums` of one tensor differ, which are those of `stages`.
+inline void expect_one_value(const axes& shape, std::string_view tensor, std::span<const int> stages,
+                             std::span<const std::uint64_t> sums, where at) {
+  for (std::size_t i = 1; i < stages.size(); ++i)
+    if (sums[i] != sums[0])
+      throw usage_error(stage_text(shape, stages[0]) + " and " + stage_text(shape, stages[i]) +
+                            " of the pipeline have different tensors called " + printable(std::string(tensor)) +
+                            ", of which a file keeps one: number layers over the whole model, so that each has a name "
+                            "of its own",
+                        at);
+}
+
+/// The names of one stage's parameters.
+class stage_names {
+ public:
+  void add_trained(const std::string& name) { add(name, 1); }
+  void add_frozen(const std::string& name) { add(name, 0); }
+
+  /// Throws usage_error on all ranks of the pipeline where two stages have a parameter of one name and one of them
+  /// trains it. Collective over `mesh.pipeline()`.
+  template <class Mesh>
+  void expect_apart(const Mesh& mesh, where at) const {
+    const auto& stages = control_of(mesh.pipeline(at));
+    std::uint64_t most[] = {words_.size()};
+    stages.all_reduce(std::span<std::uint64_t>(most), maximum, at);
+    const auto room = static_cast<std::size_t>(most[0]);
+    std::vector<std::uint64_t> own = words_, all(room * static_cast<std::size_t>(stages.size()));
+    own.resize(room);
+    if (room > 0) stages.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
+    std::map<std::uint64_t, place> seen;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (all[i] == none) continue;
+      const place here{static_cast<int>(i / room), (all[i] & 1U) != 0};
+      const auto [found, is_new] = seen.emplace(all[i] >> 1U, here);
+      if (is_new || found->second.stage == here.stage || !(found->second.trained || here.trained)) continue;
+      std::string name = stages.rank() == here.stage ? printable(names_[i % room]) : std::string();
+      std::uint64_t size[] = {name.size()};
+      stages.broadcast(std::span<std::uint64_t>(size), here.stage, at);
+      name.resize(static_cast<std::size_t>(size[0]));
+      stages.broadcast(std::span<char>(name.data(), name.size()), here.stage, at);
+      throw usage_error(stage_text(mesh.shape(), found->second.stage) + " and " + stage_text(mesh.shape(), here.stage) +
+                            " of the pipeline both have a parameter " + name +
+                            ", and would train it apart, while files have one tensor of a name: number layers over "
+                            "the whole model; a weight that two layers share is listed on one stage, with both of them",
+                        at);
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t none = 0;
+  struct place {
+    int stage;
+    bool trained;
+  };
+
+  void add(const std::string& name, std::uint64_t trained) {
+    names_.push_back(name);
+    words_.push_back(((content_hash().add_text(name).value() | 2U) & ~std::uint64_t{1}) | trained);
+  }
+
+  std::vector<std::string> names_;
+  std::vector<std::uint64_t> words_;  // a hash of the name; the lowest bit: trained
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// It is made once, by `checkpoints`.
@@ -34472,8 +36022,8 @@ class checkpoint_layout {
  public:
   checkpoint_layout() = default;
   /// Of what the ranks of `group`, a mesh of `shape`, have declared. A tensor that several pipeline stages list, as
-  /// they do with tied weights, is written by the first. Collective. Throws usage_error on all ranks where stages list
-  /// a tensor in two shapes.
+  /// they do with constants, is written by the first. Collective. Throws usage_error on all ranks where stages list
+  /// a tensor in two shapes, or its ranks do not write each element once.
   template <class Group>
   checkpoint_layout(const Group& group, const axes& shape, const declared_state& declared, where at) : shape_(shape) {
     const std::string own = manifest_text::of(declared.declarations());
@@ -34483,7 +36033,26 @@ class checkpoint_layout {
       add(rank, manifest_parser(text, source, at).parse_tensors(), at);
       if (rank == group.rank()) keep_own(rank, declared);
     }
+    expect_whole(at);
     lay_out_all(at);
+    keep_copies(group.rank(), declared);
+  }
+
+  /// Whether several stages list a tensor.
+  [[nodiscard]] bool has_copies() const noexcept { return !copies_.empty(); }
+  /// Of those tensors, sums over what this rank has of each, as each stage has it: over all ranks, what
+  /// `expect_equal_copies` compares. `memory` and `staging` are for reading. Throws tier_file_error.
+  [[nodiscard]] std::vector<std::uint64_t> sums_of_copies(std::span<std::byte> memory, file_staging& staging,
+                                                          where at) const {
+    std::vector<std::uint64_t> out(sums_);
+    for (const own_copy& each : own_copies_) out[each.sum] += sum_of(each.of, memory, staging, at);
+    return out;
+  }
+  /// Throws usage_error where stages have different values of a tensor.
+  void expect_equal_copies(std::span<const std::uint64_t> sums, where at) const {
+    for (const copied& each : copies_)
+      expect_one_value(shape_, tensors_[each.tensor].name, each.stages, sums.subspan(each.first, each.stages.size()),
+                       at);
   }
 
   /// What this rank writes into `folder` for a checkpoint. Valid until the next call.
@@ -34570,7 +36139,9 @@ class checkpoint_layout {
   void add(int rank, std::vector<manifest_tensor> declared, where at) {
     const int stage = coordinate_of(shape_, rank).pipeline;
     for (manifest_tensor& each : declared) {
-      const auto [found, is_new] = number_of_.emplace(each.name, place{tensors_.size(), stage});
+      const auto [found, is_new] = number_of_.emplace(each.name, place{tensors_.size(), stage, {}});
+      std::vector<int>& stages = found->second.stages;
+      if (std::find(stages.begin(), stages.end(), stage) == stages.end()) stages.push_back(stage);
       if (is_new) tensors_.push_back({each.name, each.shape, {}});
       manifest_tensor& tensor = tensors_[found->second.tensor];
       if (tensor.shape != each.shape)
@@ -34634,14 +36205,88 @@ class checkpoint_layout {
 
   struct place {
     std::size_t tensor;
-    int stage;  // of the pipeline, that writes it
+    int stage;                // of the pipeline, that writes it
+    std::vector<int> stages;  // that list it
   };
+  struct copied {
+    std::size_t tensor;
+    std::vector<int> stages;
+    std::size_t first;  // of its sums, one a stage
+  };
+  struct own_copy {
+    declared_piece of;
+    std::size_t sum;
+  };
+
+  // What is not there once cannot be read back.
+  void expect_whole(where at) const {
+    for (const manifest_tensor& tensor : tensors_) {
+      std::uint64_t elements = 1;
+      for (const std::uint64_t extent : tensor.shape) elements *= extent;
+      std::map<std::string_view, std::uint64_t> written;
+      for (const manifest_piece& each : tensor.pieces) written[each.part] += each.count;
+      for (const auto& [part, count] : written)
+        if (count != elements)
+          throw usage_error("of tensor " + printable(tensor.name) + ", part " + printable(std::string(part)) +
+                                ", ranks write " + std::to_string(count) + " elements, it has " +
+                                std::to_string(elements) +
+                                ": what several ranks or stores call by one name is one tensor; give others names of "
+                                "their own",
+                            at);
+    }
+  }
+  void keep_copies(int rank, const declared_state& declared) {
+    std::size_t sums = 0;
+    for (const auto& [name, where_it_is] : number_of_) {
+      if (where_it_is.stages.size() == 1) continue;
+      copies_.push_back({where_it_is.tensor, where_it_is.stages, sums});
+      sums += where_it_is.stages.size();
+    }
+    sums_.resize(sums);
+    const int stage = coordinate_of(shape_, rank).pipeline;
+    for (const copied& each : copies_) {
+      const auto mine = std::find(each.stages.begin(), each.stages.end(), stage) - each.stages.begin();
+      for (const declared_piece& piece : declared.pieces())
+        if (piece.tensor == tensors_[each.tensor].name)
+          own_copies_.push_back({piece, each.first + static_cast<std::size_t>(mine)});
+    }
+  }
+  [[nodiscard]] static std::uint64_t sum_of(const declared_piece& piece, std::span<std::byte> memory,
+                                            file_staging& staging, where at) {
+    const std::size_t element = safetensors::bits(piece.piece.type) / 8;
+    const std::size_t at_once = memory.size() / element;
+    const std::uint64_t kind =
+        content_hash().add_text(piece.piece.part).add(static_cast<std::uint64_t>(piece.piece.type)).value();
+    const box_runs runs(piece.shape, piece.piece.box);
+    std::uint64_t out = 0;
+    for (std::uint64_t done = 0; done < piece.piece.count; done += at_once) {
+      const auto count = static_cast<std::size_t>(lesser_of<std::uint64_t>(at_once, piece.piece.count - done));
+      std::byte* next = memory.data();
+      each_stored_part(piece.segments, static_cast<std::size_t>(done) * element, count * element,
+                       [&](const stored_bytes& part) {
+                         staging.copy(part, next, at);
+                         next += part.size();
+                       });
+      const std::uint64_t first = piece.piece.first + done;
+      runs.each_common(first, first + count, 0, largest_value<std::size_t>,
+                       [&](std::uint64_t global, std::uint64_t in_box, std::uint64_t length) {
+                         out += sum_of_elements(kind, global,
+                                                memory.subspan(static_cast<std::size_t>(in_box - first) * element,
+                                                               static_cast<std::size_t>(length) * element),
+                                                element);
+                       });
+    }
+    return out;
+  }
 
   axes shape_;
   std::vector<manifest_tensor> tensors_;
   std::map<std::string, place, std::less<>> number_of_;
   std::vector<file> files_;  // in the order of ranks
   std::vector<own_file> own_;
+  std::vector<copied> copies_;  // what several stages list
+  std::vector<own_copy> own_copies_;
+  std::vector<std::uint64_t> sums_;  // none yet: one for each stage of each of them
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -34771,6 +36416,7 @@ struct resumed_run {
   std::string folder = {};
   std::uint64_t bytes_read = 0;           // by this rank
   std::vector<std::uint64_t> swept = {};  // on rank 0: steps whose checkpoint was never committed, and is removed
+  std::vector<file_error> left = {};      // on rank 0: what is called like a checkpoint, and stays as it is, and why
 };
 
 /// All ranks of the mesh make one and call it alike. Run, mesh, stores, optimizers and states outlive it. It takes part
@@ -34802,6 +36448,7 @@ class checkpoints {
   /// "checkpoint staging".
   template <saved_store Store>
   void add(Store& store, where at = where::current()) {
+    expect_not_open(at);
     if constexpr (requires { store.in_file(); })
       if (enabled() && store.in_file()) lease_staging(at);
     state_.add_values(store);
@@ -34810,6 +36457,7 @@ class checkpoints {
   /// The same with the state of their optimizer.
   template <saved_store Store, saved_optimizer Optimizer>
   void add(Store& store, Optimizer& optimizer, where at = where::current()) {
+    expect_not_open(at);
     if constexpr (requires { optimizer.state_tier(); })
       if (enabled() && optimizer.state_tier() == tier::file) lease_staging(at);
     add(store, at);
@@ -34817,26 +36465,32 @@ class checkpoints {
   }
   /// State of one's own, under a name.
   template <saved_state State>
-  void add(std::string name, State& state) {
-    state_.add_user(std::move(name), state);
+  void add(std::string name, State& state, where at = where::current()) {
+    expect_not_open(at);
+    state_.add_user(std::move(name), state, at);
   }
 
   /// Makes the folder, removes what a run that died has left there, and fills everything that was added from the newest
-  /// checkpoint; then removes older ones than are kept. Collective over the mesh, before the first step. Throws on all
-  /// ranks: input_error where there are checkpoints and `from` is `nothing`, file_error where another run writes there,
-  /// or with file, byte and tensor what is damaged, missing or does not fit; then state is filled in part.
+  /// checkpoint; then removes older ones than are kept. What cannot be removed stays, and is in `left`; links are never
+  /// followed to it. Collective over the mesh, before the first step. Throws on all ranks: input_error where there are
+  /// checkpoints and `from` is `nothing`; usage_error where ranks have added other states or optimizers, or do not
+  /// together write each element of a tensor once; file_error where another run writes there or the system cannot say
+  /// what the newest is, and then nothing is removed; or, with file, byte and tensor, what is damaged, missing or does
+  /// not fit: then state is filled in part.
   resumed_run open(resume_from from = resume_from::nothing, where at = where::current()) {
     resumed_run out;
     if constexpr (!moves_nothing<control_type>) {
       if (!enabled()) return out;
+      expect_same_manifests(at);
       safetensors::file_agreement problems;
       std::uint64_t newest[] = {0};
       problems.attempt([&] {
         if (!speaks()) return;
         folder_.lock(at);
-        out.swept = folder_.sweep(~std::uint64_t{0}, at);
-        const std::vector<std::uint64_t> all = folder_.committed(at);
-        if (!all.empty()) newest[0] = all.back();
+        checkpoint_contents found = folder_.sweep(~std::uint64_t{0}, at);
+        out.swept = std::move(found.removed);
+        tell(found);
+        if (!found.committed.empty()) newest[0] = found.committed.back();
         if (newest[0] != 0 && from == resume_from::nothing)
           throw input_error(options_.folder + " has checkpoints, the newest of step " + std::to_string(newest[0]) +
                                 ": resume from it, or name another folder",
@@ -34850,10 +36504,11 @@ class checkpoints {
         out.bytes_read = load(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, at);
         run_->engine().continue_after(out.step);
         problems.attempt([&] {
-          if (speaks()) folder_.keep(options_.keep, at);  // a run that died may not have come to it
+          if (speaks()) tell(folder_.keep(options_.keep, at));  // a run that died may not have come to it
         });
         problems.agree(control(), at);
       }
+      while (auto each = take_left()) out.left.push_back(*std::move(each));
       layout_ = checkpoint_layout(control(), mesh_->shape(), declared(), at);
       writer_.emplace(ring_, staging_);
       last_started_ = out.step;
@@ -34929,12 +36584,13 @@ class checkpoints {
     }
   }
 
-  /// Why the last checkpoint that failed could not be written; once, alike on all ranks but for a manifest, which rank
-  /// 0 alone writes.
+  /// Why the last checkpoint that failed could not be written, and what could not be removed since `open`; each once,
+  /// alike on all ranks but for a manifest and what is removed, which are rank 0's alone.
   [[nodiscard]] std::optional<file_error> take_problem() {
     if (writer_)
       if (auto late = writer_->take_late_problem()) return late;
-    return std::exchange(problem_, std::nullopt);
+    if (problem_) return std::exchange(problem_, std::nullopt);
+    return take_left();
   }
   [[nodiscard]] checkpoint_costs costs() const { return writer_ ? writer_->costs() : checkpoint_costs{}; }
 
@@ -34971,6 +36627,7 @@ class checkpoints {
 
  private:
   using control_type = typename Mesh::control_type;
+  static constexpr std::size_t copied_at_once = std::size_t{1} << 16U;  // bytes, of the ring, which nothing uses then
 
   [[nodiscard]] const control_type& control() const noexcept { return mesh_->control(); }
   [[nodiscard]] bool speaks() const { return control().rank() == 0; }
@@ -34979,6 +36636,24 @@ class checkpoints {
     if (staging_.empty())
       staging_ = run_->template lease<std::byte>(tier::host, checkpoint_writer<Files>::staging_bytes,
                                                  "checkpoint staging", at);
+  }
+  void expect_not_open(where at) const {
+    if (writer_) throw usage_error("what is saved is added before saved.open(...), which loads it", at);
+  }
+  // Rank 0's states and optimizers are in the manifest, and every rank looks for its own there.
+  void expect_same_manifests(where at) const {
+    const std::string own = state_.described();
+    rank_comparison compared;
+    const std::uint64_t hash[] = {content_hash().add_text(own).value()};
+    if (!compared.differ(control(), hash, at)) return;
+    const std::string first = safetensors::broadcast_text(control(), own, 0, at);
+    std::uint64_t other[] = {own == first ? ~std::uint64_t{0} : static_cast<std::uint64_t>(control().rank())};
+    control().all_reduce(std::span<std::uint64_t>(other), minimum, at);
+    const auto odd = static_cast<int>(other[0]);
+    throw usage_error("ranks have added other things to a checkpoint, which has rank 0's for all: rank 0 has " + first +
+                          "; rank " + std::to_string(odd) + " has " +
+                          safetensors::broadcast_text(control(), own, odd, at),
+                      at);
   }
   template <class Store>
   void attach(Store& store) {
@@ -35019,7 +36694,9 @@ class checkpoints {
   }
   // All ranks know why, and training goes on.
   void give_up(where at) {
-    for (const file_to_write& each : writer_->files()) static_cast<void>(Files::remove(each.path.c_str()));
+    std::vector<std::string> names;
+    for (const file_to_write& each : writer_->files()) names.push_back(each.path.substr(each.path.rfind('/') + 1));
+    checkpoint_folder<Files>::discard(folder_.path_of(saving_), names);
     safetensors::file_agreement problems;
     problems.attempt([&] {
       if (const auto problem = writer_->problem()) throw *problem;
@@ -35054,11 +36731,34 @@ class checkpoints {
     return false;
   }
 
+  // Tensors that several stages list have one value. False: some rank cannot read its own, as all know.
+  [[nodiscard]] bool compare_copies(where at) {
+    if (!layout_.has_copies()) return true;
+    safetensors::file_agreement problems;
+    std::vector<std::uint64_t> sums;
+    problems.attempt([&] {
+      file_staging staging = staging_.empty() ? file_staging() : file_staging(staging_);
+      sums = layout_.sums_of_copies(ring_.first(copied_at_once), staging, at);
+    });
+    try {
+      problems.agree(control(), at);
+    } catch (const file_error& problem) {
+      problem_ = problem;
+      held_.clear();
+      return false;
+    }
+    control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
+    layout_.expect_equal_copies(sums, at);
+    return true;
+  }
+
   // False: it is given up.
   [[nodiscard]] bool start(std::uint64_t number, where at) {
     finish(at);
     run_->engine().synchronize(at);  // the last update
+    expect_same_manifests(at);
     if (!hold_state(at)) return false;
+    if (!compare_copies(at)) return false;
     if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_checkpoint_id(at) : "", 0, at);
     if (speaks()) captured_ = state_.capture();
     saving_ = last_started_ = number;
@@ -35067,11 +36767,30 @@ class checkpoints {
     return true;
   }
 
-  // Rank 0, once all files are on their media.
-  void publish(const std::string& text, std::uint64_t step, where at) const {
+  // Rank 0, once all files are on their media. What comes after the commit is housekeeping, and ends no run.
+  void publish(const std::string& text, std::uint64_t step, where at) {
     folder_.commit(step, text, at);
-    folder_.keep(options_.keep, at);
-    folder_.sweep(step, at);  // what was given up; others may write a later one by now
+    checkpoint_contents failed;
+    try {
+      tell(folder_.keep(options_.keep, at));
+      tell(folder_.sweep(step, at));  // what was given up; others may write a later one by now
+    } catch (const file_error& problem) {
+      failed.left.push_back(problem);
+    }
+    tell(failed);
+  }
+  // Of each path once.
+  void tell(const checkpoint_contents& about) {
+    const std::lock_guard held(told_lock_);
+    for (const file_error& each : about.left)
+      if (told_.insert(each.path()).second) left_.push_back(each);
+  }
+  [[nodiscard]] std::optional<file_error> take_left() {
+    const std::lock_guard held(told_lock_);
+    if (left_.empty()) return std::nullopt;
+    file_error out = std::move(left_.front());
+    left_.erase(left_.begin());
+    return out;
   }
 
   Run* run_;
@@ -35089,6 +36808,9 @@ class checkpoints {
   std::uint64_t last_started_ = 0;
   std::optional<ballot> heard_;  // the last vote
   std::optional<file_error> problem_;
+  std::mutex told_lock_;
+  std::set<std::string> told_;                      // paths of what stays
+  std::vector<file_error> left_;                    // that is still to be told
   std::optional<checkpoint_writer<Files>> writer_;  // the last: its thread uses the others
 };
 
@@ -35243,7 +36965,7 @@ class gradient_norm_value {
   /// The norm.
   [[nodiscard]] constexpr double value() const noexcept { return value_; }
   /// False where any gradient of any rank is infinite or not a number.
-  [[nodiscard]] bool finite() const noexcept { return kernel::are_finite(&value_, 1); }
+  [[nodiscard]] bool finite() const noexcept { return is_finite(value_); }
   /// min(1, max_norm / (norm + 1e-6)).
   [[nodiscard]] constexpr clip_factor clip(double max_norm) const noexcept {
     const double factor = max_norm / (value_ + 1e-6);
@@ -35488,7 +37210,7 @@ template <class Run, class Mesh, std::invocable Body>
     if (own.open_obligations > 0)
       throw open_obligations("forward-only passes left what is printed above\n",
                              static_cast<std::size_t>(own.open_obligations), at);
-    Run::engine_type::expect_right(own.wrong, own.first_wrong);
+    run.engine().expect_right(own.wrong, own.first_wrong);
     std::array<std::uint64_t, 1> rows{own.needed_rows};
     std::array<double, 2> sums{};
     if (counts_losses(mesh)) sums = {own.loss, static_cast<double>(own.count)};
@@ -35513,6 +37235,8 @@ template <class Run, class Mesh, std::invocable Body>
 //   int main() { belay::launch(belay::host::world{2}, train); }
 //   const belay::rehearsal_result plan = belay::rehearse(4, train);   // of four ranks, without running them
 
+#include <limits>
+
 // ---- belay/train/launch_plan.hpp
 //
 // What a launch may use, the plan of its ranks, and the refusal of one that does not fit: budgets, what the machine has
@@ -35534,8 +37258,12 @@ namespace belay::inline BELAY_ABI {
 [[nodiscard]] BELAY_DECL std::optional<std::uint64_t> number_after(std::string_view text,
                                                                    std::string_view key) noexcept;
 
-/// Bytes that the control groups of this process leave: the least over the group and all above it. Of what they
-/// use, pages of files that are not in use count as free. `root` is for tests.
+/// Bytes of memory that this machine has left. Pages of files that can be dropped at once count as free, used lately or
+/// not; those that are dirty, under write-back or locked do not. `meminfo` is for tests.
+[[nodiscard]] BELAY_DECL std::uint64_t left_on_machine(const std::string& meminfo = kernel_file("/proc/meminfo"));
+
+/// Bytes that the control groups of this process leave: the least over the group and all above it. Pages of files count
+/// as for the machine. `groups` and `root` are for tests.
 [[nodiscard]] BELAY_DECL std::uint64_t left_in_control_groups(
     const std::string& groups = kernel_file("/proc/self/cgroup"), const std::string& root = "/sys/fs/cgroup");
 
@@ -35581,14 +37309,36 @@ namespace belay::inline BELAY_ABI {
   return std::nullopt;
 }
 
+// What is in both lists of file pages, but has to be written before it can be dropped. Locked pages are in neither
+// list.
+[[gnu::cold]] BELAY_DECL std::uint64_t unwritten_bytes(std::string_view text, std::string_view dirty,
+                                                       std::string_view writeback) noexcept {
+  return number_after(text, dirty).value_or(0) + number_after(text, writeback).value_or(0);
+}
+
+[[gnu::cold]] BELAY_DECL std::uint64_t left_on_machine(const std::string& meminfo) {
+  const auto available = number_after(meminfo, "MemAvailable:");
+  if (!available) return largest_value<std::uint64_t>;
+  return (*available - lesser_of(*available, unwritten_bytes(meminfo, "Dirty:", "Writeback:"))) * 1024;
+}
+
 [[gnu::cold]] BELAY_DECL std::uint64_t left_in_control_groups(const std::string& groups, const std::string& root) {
   std::uint64_t left = largest_value<std::uint64_t>;
-  const auto look = [&](const std::string& folder, const char* limit, const char* usage, const char* inactive) {
-    const auto most = number_after(kernel_file(folder + limit), "");  // "max" is no number: no limit
-    const auto used = number_after(kernel_file(folder + usage), "");
+  struct names {
+    const char *limit, *usage, *active, *inactive, *dirty, *writeback;
+  };
+  constexpr names v2 = {"/memory.max",    "/memory.current", "active_file ",
+                        "inactive_file ", "file_dirty ",     "file_writeback "};
+  constexpr names v1 = {"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_active_file ",
+                        "total_inactive_file ",   "total_dirty ",           "total_writeback "};
+  const auto look = [&](const std::string& folder, const names& of) {
+    const auto most = number_after(kernel_file(folder + of.limit), "");  // "max" is no number: no limit
+    const auto used = number_after(kernel_file(folder + of.usage), "");
     if (!most || !used) return;
-    const std::uint64_t unused_files = number_after(kernel_file(folder + "/memory.stat"), inactive).value_or(0);
-    const std::uint64_t kept = *used - lesser_of(*used, unused_files);
+    const std::string stat = kernel_file(folder + "/memory.stat");
+    const std::uint64_t files = number_after(stat, of.active).value_or(0) + number_after(stat, of.inactive).value_or(0);
+    const std::uint64_t droppable = files - lesser_of(files, unwritten_bytes(stat, of.dirty, of.writeback));
+    const std::uint64_t kept = *used - lesser_of(*used, droppable);
     left = lesser_of(left, *most - lesser_of(*most, kept));
   };
   for (std::size_t begin = 0; begin < groups.size();) {
@@ -35605,9 +37355,9 @@ namespace belay::inline BELAY_ABI {
     while (true) {
       if (path == "/") path.clear();
       if (unified)
-        look(root + path, "/memory.max", "/memory.current", "inactive_file ");
+        look(root + path, v2);
       else
-        look(root + "/memory" + path, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file ");
+        look(root + "/memory" + path, v1);
       if (path.empty()) break;
       path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
     }
@@ -35617,8 +37367,7 @@ namespace belay::inline BELAY_ABI {
 
 [[gnu::cold]] BELAY_DECL std::size_t left_in_address_space() {
   struct rlimit limit = {};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-    return largest_value<std::size_t>;
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return largest_value<std::size_t>;
   const auto pages = number_after(kernel_file("/proc/self/statm"), "").value_or(0);
   const std::uint64_t mapped = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   return static_cast<std::size_t>(limit.rlim_cur - lesser_of<std::uint64_t>(limit.rlim_cur, mapped));
@@ -35626,9 +37375,8 @@ namespace belay::inline BELAY_ABI {
 
 [[gnu::cold]] BELAY_DECL std::size_t available_memory() {
   constexpr std::uint64_t kept_free = std::uint64_t{64} << 20;
-  std::uint64_t free = largest_value<std::uint64_t>;
-  if (const auto kilobytes = number_after(kernel_file("/proc/meminfo"), "MemAvailable:")) free = *kilobytes * 1024;
-  free = lesser_of({free, left_in_control_groups(), std::uint64_t{left_in_address_space()}});
+  const std::uint64_t free =
+      lesser_of({left_on_machine(), left_in_control_groups(), std::uint64_t{left_in_address_space()}});
   return static_cast<std::size_t>(free - lesser_of(free, kept_free));
 }
 
@@ -35649,6 +37397,7 @@ struct run_memory {
   std::vector<call_order> returns;                   // in which order calls are brought back, by who offloads them
   std::array<std::size_t, tier_count> persistent{};  // by tier: what lives as long as the run
   std::size_t workspace = 0;                         // of the kit's products, which is a part of that
+  bool owed = false;                                 // whether owed backwards keep memory of the trainer's own
   computes_on computes = computes_on::host;          // what the body was rehearsed for
 };
 
@@ -36108,6 +37857,7 @@ class run {
     parts_.make(engine_, planned_.activations, meters_[tier::device], streams, number);
     leased_.add({tier::device, "findings", Engine::findings_bytes, Engine::findings_bytes});
     meters_[tier::device].add(Engine::findings_bytes);
+    if (!rehearsing()) engine_->activations().say_when_full(of_smaller_step);
     if (rehearsing() || planned_.workspace == 0) return;
     [[maybe_unused]] const auto workspace = lease<std::byte>(tier::device, planned_.workspace, workspace_row);
     if constexpr (requires { engine_->kit().use_workspace(workspace); }) engine_->kit().use_workspace(workspace);
@@ -36137,6 +37887,7 @@ class run {
     for (const auto& one : of_steps_)
       see(one->leases.where_it_is(), std::string_view(one->purpose), one->leases.offsets().live_bytes());
     see(tier::device, std::string_view("activations"), engine_->activations().offsets().live_bytes());
+    if (planned_.owed) see(tier::device, std::string_view("owed activations"), engine_->owed().live_bytes());
     std::size_t windows = 0;
     for (const auto& one : windows_) windows += one->heap->live_bytes();
     see(tier::device, std::string_view("expert windows"), windows);
@@ -36157,12 +37908,18 @@ class run {
   }
 
   /// The same where ranks have shares of different sizes: `elements_of(rank)` elements for each rank of the world. A
-  /// rehearsal computes the plans of other ranks with it.
+  /// rehearsal computes the plans of other ranks with it. What is leased so after a step, the next steps have beside
+  /// all that the first had.
   template <class T, std::invocable<int> ElementsOf>
   [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
                                          where at = where::current()) {
-    if constexpr (rehearsing()) leased_.add_shares(ranks_, [&](int rank) { return elements_of(rank) * sizeof(T); });
-    return lease<T>(where_it_is, elements_of(number_), purpose, at);
+    const std::size_t elements = elements_of(number_);
+    if constexpr (rehearsing()) {
+      leased_.add_shares(ranks_, [&](int rank) { return elements_of(rank) * sizeof(T); });
+      if (engine_->step_number() > 0)
+        meters_[where_it_is].expect_peak(meters_[where_it_is].peak_bytes() + leased_size(elements * sizeof(T)));
+    }
+    return lease<T>(where_it_is, elements, purpose, at);
   }
 
   /// The same in memory that the ranks of `group` reach by address, where they are `directly_addressable`: `ranks` then
@@ -36258,7 +38015,11 @@ class run {
     const std::size_t bytes = rehearsing() ? planned_.activations : planned_.of_steps.at(of_steps_.size());
     of_steps_.push_back(std::make_unique<within_steps>(
         within_steps{purpose, {in, parts_.region(in, bytes), most_leases, meters_[in]}, of_file}));
-    if (in == tier::device) engine_->adopt(of_steps_.back()->leases);
+    if (!rehearsing()) of_steps_.back()->leases.say_when_full(of_smaller_step);
+    if (in == tier::device)
+      engine_->adopt(of_steps_.back()->leases);
+    else
+      of_steps_.back()->leases.name_lost_of(engine_->obligations());
     return of_steps_.back()->leases;
   }
 
@@ -36283,6 +38044,7 @@ class run {
   void note_gathers(std::size_t store, phase in, const gather_order& found) {
     gathers_[store][static_cast<std::size_t>(in)] = found;
   }
+  void note_micro_batches(std::size_t store, std::size_t count) { gathers_[store].micro_batches = count; }
   [[nodiscard]] const std::vector<gather_plan>& gathers() const noexcept { return gathers_; }
 
   /// Calls `print(mean_loss)`, or `print(step_summary)`, on rank 0 alone, and never in a rehearsal. `result` is the
@@ -36324,6 +38086,7 @@ class run {
       planned_ = std::move(grown.memory);
       engine_->use(parts_.region(tier::device, 0));  // what there was is freed first
       engine_->use(parts_.region(tier::device, planned_.activations));
+      engine_->activations().say_when_full(of_smaller_step);
       for (std::size_t i = 0; i < windows_.size(); ++i) open_window(i, planned_.windows.at(i), at);
       for (std::size_t i = 0; i < of_steps_.size(); ++i) grow_step_memory(i);
     }
@@ -36369,7 +38132,11 @@ class run {
       out.plan.add({leases.where_it_is(), purpose, peak, greater_of(peak, out.memory.of_steps.back()), of_file});
       of_tier -= peak;
     }
+    const std::size_t owed = lesser_of(rest, engine_->owed().peak_bytes());
+    rest -= owed;
     out.plan.add(tier::device, "activations", rest, out.memory.activations);
+    out.memory.owed = owed > 0;
+    if (out.memory.owed) out.plan.add(tier::device, "owed activations", owed);
     out.memory.gathers = gathers_;
     for (const auto& each : returns_) out.memory.returns.push_back(each->found);
     if (!windows_.empty()) out.plan.add(tier::device, "expert windows", window_peak, window_extent);
@@ -36389,10 +38156,14 @@ class run {
     file_bytes of_file;
   };
   static constexpr std::size_t most_leases = 16384;  // of a step, beside the engine's
+  static constexpr const char* of_smaller_step =
+      ": it was planned for the first step, which a rehearsal runs and which was the smaller one; begin with the "
+      "largest, or let the step be as large where run.rehearsing()";
 
   void open_window(std::size_t index, std::size_t bytes, where at) {
     window& one = *windows_[index];
-    const symmetric_heap_options options{.bytes = bytes, .meter = &meters_[tier::device], .at = at};
+    const symmetric_heap_options options{
+        .bytes = bytes, .meter = &meters_[tier::device], .at = at, .when_full = rehearsing() ? "" : of_smaller_step};
     one.heap.emplace(heap_of<group_type>::ranks(one.group), options, at);
     engine_->adopt(*one.heap);
   }
@@ -36405,7 +38176,11 @@ class run {
     const tier of = leases.where_it_is();
     leases = {of, parts_.region(of, 0), most_leases, meters_[of]};
     leases = {of, parts_.region(of, bytes), most_leases, meters_[of]};
-    if (of == tier::device) engine_->adopt(leases);
+    leases.say_when_full(of_smaller_step);
+    if (of == tier::device)
+      engine_->adopt(leases);
+    else
+      leases.name_lost_of(engine_->obligations());
   }
 
   [[nodiscard]] next_step next() {
@@ -36669,7 +38444,7 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   const stream_settings streams = stream_settings_for<World, engine_type>(options.streams, size, at);
   // A communication that is under way when a body is left by an exception still uses its rank's memory.
   std::vector<std::shared_ptr<void>> kept(static_cast<std::size_t>(size));
-  world.run([&](auto& rank) {
+  const auto rank_body = [&](auto& rank) {
     using rank_type = std::remove_reference_t<decltype(rank)>;
     const int number = rank.number();
     std::optional<stream_arbiter::host> turns;
@@ -36713,7 +38488,11 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
       }
     }
     run_body(body, rank, *self);
-  });
+  };
+  if constexpr (requires { world.run(rank_body, at); })
+    world.run(rank_body, at);
+  else
+    world.run(rank_body);
 }
 
 /// Rehearses `body`, refuses what does not fit, and runs it on every rank of `world`: threads, processes, or this
@@ -36946,12 +38725,44 @@ class memory_report {
 //   belay::adamw<float, group> optimizer({.learning_rate = 3e-4}, buckets, state);
 //   if (auto* done = committed(outcome)) optimizer.apply(*done, std::move(reduced), belay::clip_factor::none());
 
+// ---- belay/train/optimizer/adamw_range.hpp
+//
+// AdamW over a part of a range, in kernels of a chunk each or of all of it: each element is computed alone, so neither
+// that nor sharding changes a bit.
+
+namespace belay::inline BELAY_ABI {
+
+/// The scalars of one update, or where they are, of parameters with weight decay and without.
+template <class State, class Scalars = kernel::adamw_scalars<State>>
+struct adamw_step {
+  Scalars decayed, undecayed;
+};
+
+/// Queues the update of `count` elements, whose state is `state[0]`, `state[1]` and, where T is narrower, the master
+/// copies `state[2]`, in kernels of at most `at_once` elements.
+template <class T, class Kit, class State, class Parts, class Scalars>
+void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, std::size_t count,
+                 const Scalars& scalars, std::size_t at_once) {
+  for (std::size_t i = 0, part = 0; i < count; i += part) {
+    part = lesser_of(count - i, at_once);
+    const auto update = [&](State* master) {
+      return kernel::adamw<State, State, Scalars>{master, gradient + i, state[0] + i, state[1] + i, scalars};
+    };
+    if constexpr (std::is_same_v<T, State>)
+      kit.each(part, update(value + i));
+    else
+      kit.each(part, kernel::adamw_of_master<State, T, Scalars>{value + i, update(state[2] + i)});
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/train/optimizer/offloaded_state.hpp
 //
-// State of AdamW in a lower tier, and its update where it lives: the gradients and values of a chunk are copied into a
-// slot of a ring while the chunk before is updated and the one before that is copied back. State in a file comes into
-// the slot with them, and is written from there. Where the slots are a device's, so does state of any lower tier, and
-// that in a file passes through slots of the host beside them.
+// State of an optimizer in a lower tier, and its update where it lives: the gradients and values of a chunk are copied
+// into a slot of a ring while the chunk before is updated and the one before that is copied back. State in a file comes
+// into the slot with them, and is written from there. Where the slots are a device's, so does state of any lower tier,
+// and that in a file passes through slots of the host beside them.
 
 // ---- belay/train/optimizer/state_chunks.hpp
 //
@@ -37086,12 +38897,6 @@ class state_layout {
 
 namespace belay::inline BELAY_ABI {
 
-/// The scalars of one update, or where they are, of parameters with weight decay and without.
-template <class State, class Scalars = kernel::adamw_scalars<State>>
-struct adamw_step {
-  Scalars decayed, undecayed;
-};
-
 /// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. On a host what
 /// lies in another lower tier is updated in place, on a device what lies there.
 struct bucket_copies {
@@ -37101,13 +38906,13 @@ struct bucket_copies {
   file_shares* gradient_file = nullptr;
 };
 
-/// What streams have queued points to it: it lives until they are over.
-template <class T, tier_file_calls Files>
+/// `Parts` elements of state for each element that is owned. What streams have queued points to it: it lives until they
+/// are over.
+template <class T, tier_file_calls Files, std::size_t Parts>
 class offloaded_state {
  public:
   using state_type = compute_type_t<T>;
-  static constexpr bool has_master = !std::is_same_v<T, state_type>;
-  static constexpr std::size_t parts = has_master ? 3 : 2;
+  static constexpr std::size_t parts = Parts;
 
   /// `ring` has `sizes.ring_bytes` of the owned elements; `state` the parts one after another, or nothing where they
   /// are in a file, which is made in `folder`. Where the ring is a device's, `beside` is as large, of the host, for
@@ -37141,12 +38946,13 @@ class offloaded_state {
       file_.emplace(memory.folder, sizes.file_bytes(owned_elements), 2 * slot_count, memory.access, at);
   }
 
-  /// Queues the update of all chunks on the streams of `engine`. `gathers(bucket, event)` is called for each bucket in
-  /// order, when all of its values that this rank owns are queued: they are there at the event. Where nothing is in a
-  /// file the host does not wait, and a graph may have it: it uses the slots of its capture in each launch.
-  template <class Engine, class Scalars, class Gathers>
-  void update(Engine& engine, const adamw_step<state_type, Scalars>& scalars, std::size_t buckets, Gathers&& gathers,
-              where at) {
+  /// Queues the update of all chunks on the streams of `engine`. `computes(range, offset in it, value, gradient, state
+  /// [parts], count)` queues that of a part of a range, in the order of the compute stream. `gathers(bucket, event)` is
+  /// called for each bucket in order, when all of its values that this rank owns are queued: they are there at the
+  /// event. Where nothing is in a file the host does not wait, and a graph may have it: it uses the slots of its
+  /// capture in each launch.
+  template <class Engine, class Computes, class Gathers>
+  void update(Engine& engine, const Computes& computes, std::size_t buckets, Gathers&& gathers, where at) {
     ring_.reset();
     auto& copies = engine.copies();
     auto& compute = engine.compute();
@@ -37159,7 +38965,7 @@ class offloaded_state {
     for (std::size_t k = 0, loaded = 0; k < chunks_.size(); ++k) {
       for (; loaded < chunks_.size() && loaded < k + ahead; ++loaded)
         in_slots_[loaded % slot_count] = load(loaded, copies, at);
-      compute_chunk(k, in_slots_[k % slot_count], scalars, engine, at);
+      compute_chunk(k, in_slots_[k % slot_count], computes, engine, at);
       values = store(k, in_slots_[k % slot_count], engine, at);
       for (const std::size_t next = first_unfinished(k + 1); bucket < next && bucket < buckets; ++bucket)
         gathers(bucket, values);
@@ -37179,7 +38985,7 @@ class offloaded_state {
     if (!file_) {
       std::size_t done = 0;
       for (const owned_range<T>& range : owned_) {
-        for (std::size_t p = 0; p < parts; ++p)
+        for (std::size_t p = 0; p != parts; ++p)
           visit(part_names[p], range, state_.subspan(p * part_ + done, range.count));
         done += range.count;
       }
@@ -37215,7 +39021,7 @@ class offloaded_state {
   template <class Visit>
   void each_place(Visit&& visit) const {
     std::vector<stored_bytes> places;
-    for (std::size_t p = 0; p < parts; ++p)
+    for (std::size_t p = 0; p != parts; ++p)
       for (std::size_t k = 0; k < chunks_.size(); ++k)
         state_chunks::each_part(
             chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
@@ -37236,7 +39042,7 @@ class offloaded_state {
   // A chunk in its slot.
   struct slot_view {
     std::byte* all = nullptr;
-    state_type* state[parts] = {};  // there, or where it lives
+    std::array<state_type*, parts> state{};  // there, or where it lives
     state_type* gradient = nullptr;
     T* value = nullptr;
     std::size_t number = 0, count = 0;
@@ -37248,7 +39054,7 @@ class offloaded_state {
     out.count = chunks_[chunk].count;
     out.gradient = reinterpret_cast<state_type*>(slot.data() + state_in_slot_);
     out.value = reinterpret_cast<T*>(out.gradient + chunk_);
-    for (std::size_t p = 0; p < parts; ++p)
+    for (std::size_t p = 0; p != parts; ++p)
       out.state[p] = state_in_slot_ > 0 ? reinterpret_cast<state_type*>(slot.data()) + p * out.count
                                         : state_.data() + p * part_ + chunks_[chunk].first;
     return out;
@@ -37265,7 +39071,7 @@ class offloaded_state {
                               owned_range<T> part = range;
                               part.offset += offset;
                               part.count = n;
-                              for (std::size_t p = 0; p < parts; ++p)
+                              for (std::size_t p = 0; p != parts; ++p)
                                 visit(part_names[p], part, std::span<state_type>(slot.state[p] + in, n));
                             });
   }
@@ -37287,7 +39093,7 @@ class offloaded_state {
       if (to != slot.all) copies.copy(slot.all, to, parts * slot.count * sizeof(state_type));
       return;
     }
-    for (std::size_t p = 0; p < parts && state_in_slot_ > 0; ++p)
+    for (std::size_t p = 0; p != parts && state_in_slot_ > 0; ++p)
       copies.copy(slot.state[p], state_.data() + p * part_ + chunks_[k].first, slot.count * sizeof(state_type));
   }
   template <class Copies>
@@ -37300,7 +39106,7 @@ class offloaded_state {
                   at] { under_way = file->start_write(offset, {from, bytes}, at); });
       return;
     }
-    for (std::size_t p = 0; p < parts && state_in_slot_ > 0; ++p)
+    for (std::size_t p = 0; p != parts && state_in_slot_ > 0; ++p)
       copies.copy(state_.data() + p * part_ + chunks_[k].first, slot.state[p], slot.count * sizeof(state_type));
   }
   template <class Copies>
@@ -37310,39 +39116,28 @@ class offloaded_state {
     slot_view slot = view_of(ring_.acquire(copies, at), k);
     slot.number = number;
     bring_state(k, slot, copies, at);
-    state_chunks::each_part(
-        chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-          const bucket_copies& from = copies_of_[range.bucket];
-          if (from.gradients)
-            bring(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
-          if (from.values) bring(slot.value + in, range.value + offset, n, from.value_file, copies, at);
-        });
+    state_chunks::each_part(chunks_[k], owned_,
+                            [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
+                              const bucket_copies& from = copies_of_[range.bucket];
+                              if (from.gradients)
+                                bring(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
+                              if (from.values)
+                                bring(slot.value + in, range.value + offset, n, from.value_file, copies, at);
+                            });
     copied_[number] = copies.record();
     return slot;
   }
 
-  template <class Engine, class Scalars>
-  void compute_chunk(std::size_t k, const slot_view& slot, const adamw_step<state_type, Scalars>& scalars,
-                     Engine& engine, where at) {
+  template <class Engine, class Computes>
+  void compute_chunk(std::size_t k, const slot_view& slot, const Computes& computes, Engine& engine, where at) {
     engine.copies().let_wait(engine.compute(), copied_[slot.number], at);
     state_chunks::each_part(
         chunks_[k], owned_, [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
-          const auto& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
-          T* const value = copies_of_[range.bucket].values ? slot.value + in : range.value + offset;
-          const state_type* const gradient =
-              copies_of_[range.bucket].gradients ? slot.gradient + in : range.gradient + offset;
-          for (std::size_t i = 0; i < n; i += parameter_chunk) {
-            const std::size_t count = n - i < parameter_chunk ? n - i : parameter_chunk;
-            const auto update = [&](state_type* master) {
-              return kernel::adamw<state_type, state_type, Scalars>{master, gradient + i, slot.state[0] + in + i,
-                                                                    slot.state[1] + in + i, used};
-            };
-            if constexpr (has_master)
-              engine.kit().each(
-                  count, kernel::adamw_of_master<state_type, T, Scalars>{value + i, update(slot.state[2] + in + i)});
-            else
-              engine.kit().each(count, update(value + i));
-          }
+          const bucket_copies& of = copies_of_[range.bucket];
+          const state_type* const gradient = of.gradients ? slot.gradient + in : range.gradient + offset;
+          std::array<state_type*, parts> state = slot.state;
+          for (state_type*& each : state) each += in;
+          computes(range, offset, of.values ? slot.value + in : range.value + offset, gradient, state, n);
         });
   }
 
@@ -37388,8 +39183,9 @@ class offloaded_state {
 
 // ---- belay/train/optimizer/resident_update.hpp
 //
-// The update of what lies on the device: kernels over the ranges that a rank owns, chunk by chunk, so that sharding
-// changes no bit. The values of a bucket are gathered while the next one is updated.
+// The update of what lies where it is computed: kernels over the ranges that a rank owns. Each element is updated by
+// itself, so that neither sharding nor how many are given to a kernel changes a bit. The values of a bucket are
+// gathered while the next one is updated.
 
 namespace belay::inline BELAY_ABI {
 
@@ -37421,35 +39217,24 @@ struct update_numbers {
   }
 };
 
-/// Queues the update of the ranges `owned`, whose `state` is one part after the other. Each bucket's gather is started
-/// when its values are there.
+/// Queues the update of the ranges `owned`, whose `state` is one part after the other, in kernels of at most `at_once`
+/// elements. Each bucket's gather is started when its values are there.
 template <class T, class Kit, class Buckets, class Scalars>
 void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> owned, std::span<compute_type_t<T>> state,
-                  const Scalars& decayed, const Scalars& undecayed, where at) {
+                  const Scalars& decayed, const Scalars& undecayed, std::size_t at_once, where at) {
   using state_type = compute_type_t<T>;
-  constexpr bool has_master = !std::is_same_v<T, state_type>;
-  const std::size_t part = state.size() / (has_master ? 3 : 2);
-  state_type* const first = state.data();
-  state_type* const second = first + part;
+  constexpr std::size_t parts = std::is_same_v<T, state_type> ? 2 : 3;
+  const std::size_t part = state.size() / parts;
   std::size_t done = 0;
   std::size_t bucket = 0;
   auto& stream = kit.stream();
   for (const owned_range<T>& range : owned) {
     for (; bucket < range.bucket; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
     const Scalars& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
-    for (std::size_t i = 0; i < range.count; i += parameter_chunk) {
-      const std::size_t count = range.count - i < parameter_chunk ? range.count - i : parameter_chunk;
-      const auto update = [&](state_type* value) {
-        return kernel::adamw<state_type, state_type, Scalars>{value, range.gradient + i, first + done, second + done,
-                                                              scalars};
-      };
-      if constexpr (has_master)
-        kit.each(count,
-                 kernel::adamw_of_master<state_type, T, Scalars>{range.value + i, update(first + 2 * part + done)});
-      else
-        kit.each(count, update(range.value + i));
-      done += count;
-    }
+    std::array<state_type*, parts> of_range{};
+    for (std::size_t p = 0; p < parts; ++p) of_range[p] = state.data() + p * part + done;
+    queue_adamw(kit, range.value, range.gradient, of_range, range.count, scalars, at_once);
+    done += range.count;
   }
   for (; bucket < buckets.layout().buckets().size(); ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
   buckets.finish_gathers_in(stream);
@@ -37497,7 +39282,7 @@ template <class T = float>
 struct update {
   /// The learning rate of this update.
   double learning_rate = 1e-3;
-  double clip = std::numeric_limits<double>::infinity();  // the largest norm of all gradients; larger ones are scaled
+  double clip = infinite<double>;  // the largest norm of all gradients; larger ones are scaled
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -37510,6 +39295,12 @@ concept committed_store_part = requires(Part& part) {
   typename Part::store_type;
   { part.squares() } -> std::same_as<double>;
 };
+
+/// What an optimizer of a store takes: the token of a committed step with gradients, or a store's part of it.
+template <class Token>
+inline constexpr bool has_committed_gradients = committed_store_part<Token>;
+template <class... Participants>
+inline constexpr bool has_committed_gradients<committed_gradients<Participants...>> = true;
 
 /// `Kit` computes: the engine's of a store's run, in the order of its stream, or one of its own. `Files` makes the file
 /// of state in tier file.
@@ -37537,8 +39328,8 @@ class adamw {
     note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
     before_ = [&store](where now) { store.note_before_update(now); };
     if (tier_ == tier::device) hold_ = [&store](where now) { return store.hold_state(now); };
-    const bool here = store.run().computes() == computes_on::host ? !shares_in_file()
-                                                                  : !has_lower_shares(buckets_->layout());
+    const bool here =
+        store.run().computes() == computes_on::host ? !shares_in_file() : !has_lower_shares(buckets_->layout());
     if (memory.state != tier::device || !here) offload(store, memory, at);
   }
 
@@ -37550,21 +39341,22 @@ class adamw {
     apply(std::move(token).only_part(), with, at);
   }
   /// The same for one of several stores of a step: `apply(ok->part(store), {...})`.
-  template <committed_store_part Part>
+  template <class Part>
+    requires committed_store_part<std::remove_cvref_t<Part>>
   void apply(Part&& part, const update& with, where at = where::current()) {
-    static_assert(!std::is_reference_v<Part>, "belay: apply consumes the token: apply(std::move(*ok), {...})");
+    static_assert(std::is_same_v<Part, std::remove_cvref_t<Part>>,
+                  "belay: apply consumes the token: apply(std::move(*ok), {...})");
     const step_summary summary = part.summary();
-    if (!moves_nothing<Group> && part.owned().data() != buckets_->owned().data())
+    if (!part.are_of(*buckets_))
       throw usage_error("these gradients were applied before, or belong to another store", at);
     settings_.learning_rate = with.learning_rate;
     const gradient_norm_value norm{summary.norm};
-    const bool clips = with.clip < std::numeric_limits<double>::infinity();
-    const clip_factor clip = clips ? norm.clip(with.clip) : clip_factor::none();
+    const clip_factor clip = is_finite(with.clip) ? norm.clip(with.clip) : clip_factor::none();
     update_owned(summary.number, std::move(part).take(), clip, at);
     if (note_) note_(fnv1a().add(bits_of(with.learning_rate)).add(bits_of(with.clip)).value());
   }
   template <class... Participants>
-  void apply(committed_gradients<Participants...>&, const update&) {
+  void apply(const committed_gradients<Participants...>&, const update&, where = where::current()) {
     static_assert(sizeof...(Participants) == 0, "belay: apply consumes the token: apply(std::move(*ok), {...})");
   }
 
@@ -37588,9 +39380,11 @@ class adamw {
     update_owned(token.number(), std::move(gradients), clip, at);
   }
 
-  /// Any other call does not compile, with a sentence about what is missing.
+  /// Any other call does not compile, with a sentence about what is missing. It is none of those above however their
+  /// arguments are named: it would take an `update&` more exactly than they do.
   template <class Token, class Gradients, class... Rest>
-    requires(!(committed_token<Token> && gradients_to_apply<Gradients, T>))
+    requires(!(committed_token<Token> && gradients_to_apply<Gradients, T>) &&
+             !(has_committed_gradients<std::remove_cvref_t<Token>> && std::convertible_to<Gradients, const update&>))
   void apply(Token&&, Gradients&&, Rest&&...) {
     static_assert(committed_token<Token>,
                   "the optimizer applies committed steps only: apply(*committed(outcome), gradients, clip)");
@@ -37652,11 +39446,14 @@ class adamw {
   void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }
 
  private:
-  using offloaded_type = offloaded_state<T, Files>;
+  using offloaded_type = offloaded_state<T, Files, adamw_state_parts<T>>;
   // On a device they are in its memory.
   using scalars_type = std::conditional_t<works_on_device<Group>, kernel::adamw_scalars_in<state_type>,
                                           kernel::adamw_scalars<state_type>>;
   using offloaded_scalars = adamw_step<state_type, scalars_type>;
+  // The host's loop has a chunk at a time, which its cache keeps. A launch costs a device more than a chunk does: it
+  // has a range at once.
+  static constexpr std::size_t at_once = works_on_device<Group> ? static_cast<std::size_t>(-1) : parameter_chunk;
   struct leased_state {
     std::span<state_type> memory;
     tier where_it_is;
@@ -37736,8 +39533,13 @@ class adamw {
       run.keep(offloaded_);
       update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
         gradient_buckets<T, Group>& all = *self.buckets_;
+        const auto computes = [&](const owned_range<T>& range, std::size_t, T* value, const state_type* gradient,
+                                  const auto& state, std::size_t count) {
+          const scalars_type& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
+          queue_adamw(engine.kit(), value, gradient, state, count, used, at_once);
+        };
         self.offloaded_->update(
-            engine, scalars, all.layout().buckets().size(),
+            engine, computes, all.layout().buckets().size(),
             [&](std::size_t bucket, const stream_event& values) { all.start_gather(bucket, after(values, now)); }, now);
         all.finish_gathers_in(engine.compute());
       };
@@ -37802,7 +39604,7 @@ class adamw {
         const offloaded_scalars in{{&numbers_.memory->decayed}, {&numbers_.memory->undecayed}};
         const auto queue = [&] {
           if (update_offloaded_) return update_offloaded_(*this, in, at);
-          queue_update<T>(kit, *buckets_, used.owned(), state_, in.decayed, in.undecayed, at);
+          queue_update<T>(kit, *buckets_, used.owned(), state_, in.decayed, in.undecayed, at_once, at);
         };
         numbers_.write({decayed, undecayed}, at);
         return queued_by_ ? queued_by_(queue, at) : queue();
@@ -37810,7 +39612,7 @@ class adamw {
     } else if (update_offloaded_) {
       return update_offloaded_(*this, {decayed, undecayed}, at);
     }
-    queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at);
+    queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at_once, at);
   }
 
   adamw_settings settings_;
@@ -38414,14 +40216,12 @@ inline constexpr std::uint64_t largest_index = std::uint64_t{1} << 26;
   return out;
 }
 
-/// The index by which a folder is read: its path, or nothing where `path` is a file or has model.safetensors.
-[[nodiscard]] inline std::string index_of(const std::string& path) {
-  const auto exists = [](const std::string& name) {
-    struct stat found = {};
-    return ::stat(name.c_str(), &found) == 0;
-  };
+/// The index by which a folder is read: its path, or nothing where `path` is a file or has model.safetensors. Throws
+/// file_error where the system cannot say which is there.
+template <files_policy Files = posix_files>
+[[nodiscard]] std::string index_of(const std::string& path, where at = where::current()) {
   const std::string index = path + "/model.safetensors.index.json";
-  return exists(index) && !exists(path + "/model.safetensors") ? index : "";
+  return facts_of<Files>(index, at) && !facts_of<Files>(path + "/model.safetensors", at) ? index : "";
 }
 
 /// Reads an index. Errors are file_error, as of `parse_index`.
@@ -38486,9 +40286,9 @@ class basic_folder {
 
   void open(std::span<const std::string> needed, extent which, where at) {
     while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
-    if (const std::string index = index_of(path_); !index.empty()) return open_index(index, needed, which, at);
-    struct stat found = {};
-    if (::stat(path_.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) path_ += "/model.safetensors";
+    if (const std::string index = index_of<Files>(path_, at); !index.empty())
+      return open_index(index, needed, which, at);
+    if (const auto found = facts_of<Files>(path_, at); found && S_ISDIR(found->st_mode)) path_ += "/model.safetensors";
     add(path_, at);
     sort(at);
     for (const std::string& name : needed) static_cast<void>(file_with(name, at));
@@ -38613,14 +40413,46 @@ void each_written(const Mesh& mesh, Model& model, Visit&& visit) {
 
 /// The tensors of a mesh's parameters, and the pipeline stage that writes each: the first that lists it.
 struct declared_tensors {
-  /// All tensors in the order of stages and models, and which stage has each.
+  /// All tensors in the order of stages and models, which stage has each, and which stages list what several do.
   std::vector<safetensors::declaration> all;
   std::map<std::string, int, std::less<>> stage_of;
+  std::map<std::string, std::vector<int>, std::less<>> listed_again = {};
 };
 
+/// Throws usage_error on all ranks of the mesh where stages have different values of a tensor that several list.
+/// Collective, where there is one.
+template <class Mesh, lists_parameters Model, class Tensors>
+void expect_equal_copies(const Mesh& mesh, Model& model, const declared_tensors& declared, const Tensors& tensors_of,
+                         where at) {
+  std::map<std::string_view, std::size_t> first;  // of a tensor's sums, one a stage
+  std::size_t count = 0;
+  for (const auto& [name, stages] : declared.listed_again) {
+    first.emplace(name, count);
+    count += stages.size();
+  }
+  if (count == 0) return;
+  std::vector<std::uint64_t> sums(count);
+  const int own = mesh.layout_coordinate().pipeline;
+  each_written(mesh, model, [&](const auto& parameter, std::size_t begin, auto values) {
+    const std::vector<safetensors::declaration> tensors = tensors_of(parameter);
+    each_tensor_part(std::span<const safetensors::declaration>(tensors), begin, values,
+                     [&](const safetensors::declaration& to, std::size_t element, auto part) {
+                       const auto found = declared.listed_again.find(to.name);
+                       if (found == declared.listed_again.end()) return;
+                       const std::vector<int>& stages = found->second;
+                       const auto mine = std::find(stages.begin(), stages.end(), own) - stages.begin();
+                       sums[first.find(to.name)->second + static_cast<std::size_t>(mine)] +=
+                           sum_of_elements(0, element, std::as_bytes(part), sizeof(part[0]));
+                     });
+  });
+  mesh.control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
+  for (const auto& [name, stages] : declared.listed_again)
+    expect_one_value(mesh.shape(), name, stages, std::span(sums).subspan(first.find(name)->second, stages.size()), at);
+}
+
 /// Those of the parameters of all stages, in the order of stages and models. A tensor that several stages list, as they
-/// do with tied weights, is there once; of other shapes or types it is a usage_error on all ranks. Collective over the
-/// mesh; a rehearsal knows its own stage's.
+/// do with constants, is there once; of other shapes, types or values it is a usage_error on all ranks. Collective over
+/// the mesh; a rehearsal knows its own stage's.
 template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
 [[nodiscard]] declared_tensors tensors_of_mesh(const Mesh& mesh, Model& model, const Tensors& tensors_of = {},
                                                where at = where::current()) {
@@ -38655,8 +40487,12 @@ template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
           std::find_if(out.all.begin(), out.all.end(), [&](const auto& one) { return one.name == each.name; });
       if (before->type != each.type || before->shape != each.shape)
         throw usage_error("stages list tensor " + printable(each.name) + " in two shapes or types", at);
+      std::vector<int>& stages = out.listed_again[each.name];
+      if (stages.empty()) stages.push_back(out.stage_of.find(each.name)->second);
+      stages.push_back(stage);
     }
   }
+  expect_equal_copies(mesh, model, out, tensors_of, at);
   return out;
 }
 
@@ -38767,6 +40603,7 @@ void import_parameters(const Mesh& mesh, Model& model, const std::string& path, 
 //   belay::parameter_list<float> list{values, gradients};      // spans of one length
 //   auto& table = list.add("wte", {256, 64});                  // the next 256 x 64 elements of both
 //   auto& qkv = list.add("qkv", {192, 64});
+//   list.add({.name = "norm", .shape = {64}, .decay = belay::weight_decay::no});
 //   belay::parameter_store store{run, mesh, list, belay::zero<1>{}};
 //   auto owed = belay::owe(scope, "attention", {qkv});         // see step/owed.hpp
 
@@ -38796,13 +40633,27 @@ class parameter_list {
     return add_at(end_, std::move(name), shape, at);
   }
   parameter<T>& add_at(std::size_t first, std::string name, const parameter_shape& shape, where at = where::current()) {
-    if (first < end_ || first > values_.size() || shape.size() > values_.size() - first)
-      throw usage_error("parameter " + printable(name) + ": elements " + std::to_string(first) + " to " +
-                            std::to_string(first + shape.size()) + " are not between the last parameter's end, " +
+    return add_at(first, parameter_spec{std::move(name), shape, initial::filled()}, at);
+  }
+  /// The same of a specification, which also says whether the optimizer decays the parameter and how many layers share
+  /// it: `list.add({.name = "norm", .shape = {64}, .decay = belay::weight_decay::no})`. Its first values are those of
+  /// the memory: throws usage_error for others.
+  parameter<T>& add(parameter_spec spec, where at = where::current()) { return add_at(end_, std::move(spec), at); }
+  parameter<T>& add_at(std::size_t first, parameter_spec spec, where at = where::current()) {
+    const std::size_t size = spec.shape.size();
+    if (first < end_ || first > values_.size() || size > values_.size() - first)
+      throw usage_error("parameter " + printable(spec.name) + ": elements " + std::to_string(first) + " to " +
+                            std::to_string(first + size) + " are not between the last parameter's end, " +
                             std::to_string(end_) + ", and that of the memory, " + std::to_string(values_.size()),
                         at);
-    end_ = first + shape.size();
-    entries_.push_back({first, parameter<T>{parameter_spec{std::move(name), shape, initial::filled()}, at}});
+    const initial& said = spec.first_values;
+    if (said.how() == initial::kind::normal || (said.how() == initial::kind::constant && said.value() != 0))
+      throw usage_error("parameter " + printable(spec.name) +
+                            ": a parameter_list lies over values that the trainer has written: leave first_values out",
+                        at);
+    spec.first_values = initial::filled();
+    entries_.push_back({first, parameter<T>{std::move(spec), at}});
+    end_ = first + size;
     return entries_.back().listed;
   }
 
@@ -39856,11 +41707,15 @@ class [[nodiscard]] store_gradients {
     store_->note_unapplied(summary_.number);
   }
 
-  /// What this rank owns, in the order of memory.
-  [[nodiscard]] std::span<const owned_range<value_type>> owned() const {
+  /// What this rank owns, in the order of memory, to look at.
+  [[nodiscard]] owned_gradients<value_type> owned() const {
     if constexpr (moves_nothing<typename Store::group_type>)
       if (store_ != nullptr) store_->ask_shares();
-    return reduced_.owned();
+    return owned_gradients<value_type>(reduced_.owned());
+  }
+  /// Whether they are still to be applied, and those of a store with such buckets.
+  [[nodiscard]] bool are_of(const typename Store::buckets_type& buckets) const noexcept {
+    return store_ != nullptr && &std::as_const(*store_).buckets() == &buckets;
   }
   [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
   /// The sum of squares of all gradients of the store, on all ranks.
@@ -39871,13 +41726,19 @@ class [[nodiscard]] store_gradients {
     std::size_t more = 0;
     for (std::size_t p = 0; p < store_->buckets().parameters(); ++p) {
       const double norm = store_->norm_of(p);
-      if (kernel::are_finite(&norm, 1)) continue;
+      if (is_finite(norm)) continue;
       if (first.empty())
         first = ": parameter " + printable(store_->buckets().parameter(p).name());
       else
         ++more;
     }
     return more == 0 ? first : first + " and " + std::to_string(more) + " more";
+  }
+  /// Calls visit(norm) for each of them.
+  template <class Visit>
+  void each_not_finite(const Visit& visit) const {
+    for (std::size_t p = 0; p < store_->buckets().parameters(); ++p)
+      if (const double norm = store_->norm_of(p); !kernel::are_finite(&norm, 1)) visit(norm);
   }
   [[nodiscard]] std::uint64_t divisor() const noexcept { return reduced_.targets(); }
   template <class Participant>
@@ -39908,6 +41769,202 @@ class [[nodiscard]] store_gradients {
   reduced_gradients<value_type> reduced_;
   double squares_;
   step_summary summary_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/store_update.hpp
+//
+// An update of one's own over what a rank owns of a store: a function is called for each range, in the order of the
+// compute stream, and the values are gathered on the ranks that replicate them. Of values that are narrower than their
+// gradients it works on master copies, which are rounded; what lies in a lower tier that cannot be addressed comes to a
+// ring, chunk by chunk.
+
+namespace belay::inline BELAY_ABI {
+
+/// A function for `store.update` that runs on the host.
+template <class F, class T>
+concept updates_on_host = std::invocable<F&, const std::string&, std::span<compute_type_t<T>>,
+                                         std::span<const compute_type_t<T>>, std::size_t>;
+/// One that queues kernels through a frame.
+template <class F, class Engine, class T>
+concept updates_in_frame = std::invocable<F&, frame<Engine>&, const std::string&, std::span<compute_type_t<T>>,
+                                          std::span<const compute_type_t<T>>, std::size_t>;
+
+template <class Store>
+class store_update {
+ public:
+  using value_type = typename Store::value_type;
+  using number = compute_type_t<value_type>;
+  using engine_type = typename Store::run_type::engine_type;
+  using group_type = typename Store::group_type;
+
+  /// The store outlives it.
+  explicit store_update(Store& store) noexcept : store_(&store) {}
+
+  /// True, or it does not compile and says what such a function is.
+  template <class F>
+  [[nodiscard]] static consteval bool takes() {
+    constexpr bool in_frame = updates_in_frame<F, engine_type, value_type>;
+    static_assert(in_frame || updates_on_host<F, value_type>,
+                  "belay: store.update calls f(name, values, gradients, first), with std::span<float> values and "
+                  "std::span<const float> gradients (double of double), or f(frame, name, values, gradients, first)");
+    static_assert(in_frame || !updates_on_host<F, value_type> || !works_on_device<group_type>,
+                  "belay: the host does not address this store's memory: an update launches kernels through a frame, "
+                  "f(frame, name, values, gradients, first)");
+    return in_frame || (updates_on_host<F, value_type> && !works_on_device<group_type>);
+  }
+
+  /// Calls `f` for all that this rank owns. Collective over the families of the store's parameters.
+  template <class F>
+  void run(F& f, where at) {
+    if (!made_) make(at);
+    auto& buckets = store_->buckets();
+    auto& engine = store_->run().engine();
+    if constexpr (moves_nothing<group_type>) {
+      rehearse(f, at);
+    } else if (streamed_) {
+      const auto computes = [&](const owned_range<value_type>& range, std::size_t offset, value_type* value,
+                                const number* gradient, const auto& state, std::size_t count) {
+        number* master = nullptr;
+        if constexpr (has_master) master = state[0];
+        change(f, range, offset, {value, count}, gradient, master, at);
+      };
+      const auto gathers = [&](std::size_t bucket, const stream_event& values) {
+        buckets.start_gather(bucket, after(values, at));
+      };
+      streamed_->update(engine, computes, buckets.layout().buckets().size(), gathers, at);
+      buckets.finish_gathers_in(engine.compute());
+    } else {
+      change_in_place(f, at);
+    }
+  }
+
+ private:
+  static constexpr bool has_master = !std::is_same_v<value_type, number>;
+  static constexpr std::size_t parts = has_master ? 1 : 0;
+  using streamed_type = offloaded_state<value_type, system_tier_file_calls, parts>;
+
+  // In the first update, which a rehearsal has too: memory for as long as the run.
+  void make(where at) {
+    made_ = true;
+    auto& run = store_->run();
+    const auto owned = [this](int rank) { return store_->owned_elements(rank); };
+    const bool streams = belay::on_device(run.computes()) ? lies_below() : lies_in_file();
+    if (!has_master && !streams) return;
+    store_->ask_shares();  // the peak of a step was without this share
+    if constexpr (has_master) masters_ = run.template lease_share<number>(tier::device, owned, "master copies", at);
+    if (!streams) return;
+    const bool on_device = belay::on_device(run.computes());
+    const optimizer_memory memory;
+    const state_layout sizes(tier::device, run.computes(), memory.chunk, parts, sizeof(number), sizeof(value_type), 0);
+    const std::span<std::byte> ring = run.template lease_share<std::byte>(
+        on_device ? tier::device : tier::host, [&](int rank) { return sizes.ring_bytes(owned(rank)); }, "update ring",
+        at);
+    if constexpr (!moves_nothing<group_type>) {
+      auto& buckets = store_->buckets();
+      std::vector<bucket_copies> copied;
+      for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b)
+        copied.push_back(copies_of(buckets.places()[b], on_device));
+      const slot_contents free = run.engine().poisons() ? slot_contents::poisoned : slot_contents::kept;
+      streamed_ = std::make_shared<streamed_type>(buckets.owned(), elements(), std::move(copied), memory, sizes,
+                                                  masters_, ring, std::span<std::byte>(), free, at);
+      run.keep(streamed_);
+    }
+  }
+  [[nodiscard]] bucket_copies copies_of(const bucket_places::place& place, bool on_device) {
+    bucket_copies out{on_device && place.values_in != tier::device, on_device && place.gradients_in != tier::device};
+    if (place.values_in == tier::file) out.value_file = store_->buckets().value_file();
+    if (place.gradients_in == tier::file) out.gradient_file = store_->buckets().gradient_file();
+    out.values = out.values || out.value_file != nullptr;
+    out.gradients = out.gradients || out.gradient_file != nullptr;
+    return out;
+  }
+  [[nodiscard]] bool lies_below() const {
+    return std::ranges::any_of(store_->buckets().layout().families(), [](const family_shape& each) {
+      return each.values != tier::device || each.gradients != tier::device;
+    });
+  }
+  [[nodiscard]] bool lies_in_file() const {
+    return std::ranges::any_of(store_->buckets().layout().families(), [](const family_shape& each) {
+      return each.values == tier::file || each.gradients == tier::file;
+    });
+  }
+  [[nodiscard]] std::size_t elements() const {
+    std::size_t all = 0;
+    for (const auto& range : store_->buckets().owned()) all += range.count;
+    return all;
+  }
+
+  template <class F>
+  void change_in_place(F& f, where at) {
+    auto& buckets = store_->buckets();
+    auto& stream = store_->run().engine().compute();
+    std::size_t done = 0, bucket = 0;
+    for (const owned_range<value_type>& range : buckets.owned()) {
+      for (; bucket < range.bucket; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
+      number* const master = has_master ? masters_.data() + done : nullptr;
+      change(f, range, 0, {range.value, range.count}, range.gradient, master, at);
+      done += range.count;
+    }
+    for (; bucket < buckets.layout().buckets().size(); ++bucket)
+      buckets.start_gather(bucket, after(stream.record(), at));
+    buckets.finish_gathers_in(stream);
+  }
+  // What a frame's function leases is planned; what runs on the host is not called.
+  template <class F>
+  void rehearse(F& f, where at) {
+    if constexpr (updates_in_frame<F, engine_type, value_type>) {
+      store_->ask_shares();
+      const bool streams = belay::on_device(store_->run().computes()) ? lies_below() : lies_in_file();
+      for (const owned_range<value_type>& range : store_->buckets().owned()) {
+        const std::size_t most = streams ? lesser_of(optimizer_memory().chunk, range.count) : range.count;
+        if constexpr (has_master)
+          call(f, range, 0, masters_.first(most), {range.gradient, most}, at);
+        else
+          call(f, range, 0, {range.value, most}, {range.gradient, most}, at);
+      }
+    }
+  }
+
+  template <class F>
+  void change(F& f, const owned_range<value_type>& range, std::size_t offset, std::span<value_type> values,
+              const number* gradients, [[maybe_unused]] number* masters, where at) {
+    const std::size_t count = values.size();
+    if (count == 0) return;
+    if constexpr (has_master) {
+      auto& kit = store_->run().engine().kit();
+      kit.each(count, kernel::take_master<number, value_type>{masters, values.data()});
+      call(f, range, offset, {masters, count}, {gradients, count}, at);
+      kit.each(count, kernel::copy<number, value_type>{masters, values.data()});
+    } else {
+      call(f, range, offset, values, {gradients, count}, at);
+    }
+  }
+  template <class F>
+  void call(F& f, const owned_range<value_type>& range, std::size_t offset, std::span<number> values,
+            std::span<const number> gradients, where at) {
+    auto& engine = store_->run().engine();
+    const std::string& name = store_->buckets().parameter(range.parameter).name();
+    const std::size_t first = range.offset + offset;
+    if constexpr (updates_in_frame<F, engine_type, value_type>) {
+      const invocation of_update{"update", 0, 0, at};
+      invocation_memory memory;
+      {
+        frame<engine_type> launches{engine, of_update, frame_mode::observing, memory};
+        f(launches, name, values, gradients, first);
+      }
+      engine.activations().release(memory.kept);
+      engine.activations().release(memory.remembered);
+    } else {
+      engine.run_on_host([&] { f(name, values, gradients, first); }, at);
+    }
+  }
+
+  Store* store_;
+  std::span<number> masters_;
+  std::shared_ptr<streamed_type> streamed_;
+  bool made_ = false;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -39985,7 +42042,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
 
   /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`. A model
   /// that `lends_memory` keeps its own. `run`, `mesh` and `model` outlive the store. Throws usage_error where two
-  /// parameters have one name or one is listed twice.
+  /// parameters have one name, on one stage of a pipeline or, if it is trained, on two, or one is listed twice.
   template <lists_parameters Model, int Stage>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
                   store_options options = {}, where at = where::current())
@@ -40025,11 +42082,50 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     return norm_.of_parameter(norm_places_[parameter].parameter);
   }
 
+  /// An optimizer of one's own: consumes the token of a committed step, calls `f(name, values, gradients, first)` for
+  /// each range that this rank owns, in the order of the compute stream, and gathers the values on the ranks that
+  /// replicate them. `values` (`std::span<float>`, of a bf16 store the master copies, which are then rounded; of a
+  /// double store double) and `gradients` (`std::span<const float>`, reduced and divided) begin at element `first` of
+  /// the parameter's local part and are good within the call; ranges are alike in every step. `f` runs on the calling
+  /// thread, and never in a rehearsal. `f(frame, name, values, gradients, first)` queues kernels instead, `frame.each`,
+  /// which is what memory of a device takes; a rehearsal calls it without memory. Where shares lie in a file, or below
+  /// a device, a call has a chunk. Ranks that replicate a value agree on what `f` computes. Collective over the
+  /// families of the parameters. Master copies are memory of the run ("master copies"), no part of a checkpoint. Throws
+  /// usage_error for a token that was applied before or is another store's.
+  template <class... Participants, class F>
+  void update(committed_gradients<Participants...>&& token, F&& f, where at = where::current()) {
+    update(std::move(token).only_part(), f, at);
+  }
+  /// The same for one of several stores of a step: `store.update(ok->part(store), f)`.
+  template <class F>
+  void update(committed_part&& part, F&& f, where at = where::current()) {
+    if constexpr (store_update<parameter_store>::template takes<std::remove_reference_t<F>>()) {
+      if (!part.are_of(buckets_))
+        throw usage_error("these gradients were applied before, or belong to another store", at);
+      note_before_update(at);
+      const reduced_gradients<value_type> used = std::move(part).take();
+      if (!used.latest())
+        throw usage_error("these gradients are of reduction " + std::to_string(used.number()) +
+                              " of their buckets, which have begun another since",
+                          at);
+      update_.run(f, at);
+      note_update(fnv1a().add_text("update").value());
+    }
+  }
+  /// Does not compile, with a sentence.
+  template <class Token, class F>
+    requires(std::is_lvalue_reference_v<Token>)
+  void update(Token&&, F&&, where = where::current()) {
+    static_assert(!std::is_lvalue_reference_v<Token>,
+                  "belay: update consumes the token: store.update(std::move(*ok), f)");
+  }
+
   // What a step asks of its participants.
 
   /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
   void begin(const step_start& start, where at) {
     if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
+    this->note_micro_batches(start.micro_batches);
     if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
     if (gathers_) gathers_->retire(at);
     // A store that one rank forgets would be waited for in the comparison of another.
@@ -40077,7 +42173,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   }
   [[nodiscard]] ballot findings() const noexcept { return {}; }
   [[nodiscard]] std::uint64_t fingerprint() const noexcept {
-    return fnv1a().add_text("parameter_store").add(update_).value();
+    return fnv1a().add_text("parameter_store").add(updated_with_).value();
   }
   /// Gradients are divided, and the squares of their chunks summed, by these from now on (`bound_buckets`,
   /// `gradient_norm`); empty ones end that.
@@ -40123,7 +42219,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   /// Whether the phase that this rank is in has them away, alike on all ranks.
   [[nodiscard]] bool state_away() const noexcept { return mover_ != nullptr && mover_->away(); }
   /// A hash of what an optimizer was last applied with; the next vote compares it.
-  void note_update(std::uint64_t arguments) noexcept { update_ = fnv1a(update_).add(arguments).value(); }
+  void note_update(std::uint64_t arguments) noexcept { updated_with_ = fnv1a(updated_with_).add(arguments).value(); }
 
  private:
   struct parameters {
@@ -40164,6 +42260,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     for (const auto& one : frozen_.members()) add_filler(*one.parameter);
     write_first_values(options.seed, at);
     if (this->reaches_) this->expect_plan_compared(at);  // which ends on no rank before the values are there
+    expect_names_apart(at);
     if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
   }
   void write_first_values(std::uint64_t seed, where at) {
@@ -40233,6 +42330,15 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
       }
     });
   }
+  void expect_names_apart(where at) const {
+    if constexpr (!moves_nothing<group_type>) {
+      if (mesh_->shape().pipeline == 1) return;
+      stage_names own;
+      for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
+      for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
+      own.expect_apart(*mesh_, at);
+    }
+  }
   void compare_along_tensor(where at) {
     if constexpr (moves_nothing<group_type>) return;
     if (mesh_->shape().tensor == 1) return;
@@ -40270,7 +42376,8 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   std::function<void()> before_update_;
   state_mover* mover_ = nullptr;
   std::uint64_t unapplied_ = 0;  // the number of the step whose part was dropped, or 0
-  std::uint64_t update_ = 0;
+  store_update<parameter_store> update_{*this};
+  std::uint64_t updated_with_ = 0;
   bool stepping_ = false;
   bool compared_ = false;
   bool gathers_compared_ = false;  // in this step
@@ -42220,10 +44327,14 @@ struct process_status {
   }
 };
 
-/// Nothing where there is no such process, or, `is_shortage(errno)`, where no descriptor is left to read with.
+/// Nothing where there is no such process, or, `!says_gone(errno)`, where the system cannot say.
 [[nodiscard]] BELAY_DECL std::optional<process_status> read_process_status(pid_t pid) noexcept;
 
-/// A process that cannot be read for want of a descriptor is `running`.
+/// Whether `error`, of a process that could not be read, says that there is none. Any other one, as for want of a
+/// descriptor, leaves it open.
+[[nodiscard]] inline bool says_gone(int error) noexcept { return error == 0 || error == ESRCH || is_absence(error); }
+
+/// A process that cannot be read is `running`, unless there is none.
 [[nodiscard]] BELAY_DECL process_state state_of_process(pid_t pid) noexcept;
 
 /// 0 when there is no such process.
@@ -42266,7 +44377,7 @@ namespace belay::inline BELAY_ABI {
 
 [[gnu::cold]] BELAY_DECL process_state state_of_process(pid_t pid) noexcept {
   if (const auto seen = read_process_status(pid)) return seen->state();
-  return is_shortage(errno) ? process_state::running : process_state::gone;
+  return says_gone(errno) ? process_state::gone : process_state::running;
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -44578,7 +46689,11 @@ struct reduction_plan {
 // A register of so many bytes, at the alignment of one element. (As an argument of a template it would lose that.)
 template <class T, std::size_t Bytes>
 struct lanes {
+  using bits_type = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
   typedef T vector __attribute__((vector_size(Bytes), aligned(sizeof(T)), may_alias));
+  typedef bits_type bits __attribute__((vector_size(Bytes), aligned(sizeof(T)), may_alias));
+  static constexpr auto infinity = static_cast<bits_type>(infinity_bits<T>);
+  static constexpr bits_type magnitude = largest_value<bits_type>;
 };
 
 /// Prefetches a source behind the `bytes` at `from`.
@@ -44603,10 +46718,15 @@ template <class Op, class T, class Lanes>
     r = a * b;
   else if constexpr (Op::code == reduction::average)
     r = (a + b) / T{2};
-  else if constexpr (Op::code == reduction::minimum)
-    r = ((a < b) | (a != a)) ? a : b;
-  else
-    r = ((a > b) | (a != a)) ? a : b;
+  else {
+    using bits = typename Lanes::bits;
+    const bits in_a = *reinterpret_cast<const bits*>(first) & Lanes::magnitude;
+    const bits in_b = *reinterpret_cast<const bits*>(second) & Lanes::magnitude;
+    if constexpr (Op::code == reduction::minimum)
+      r = ((in_a > Lanes::infinity) | ((a < b) & (in_b <= Lanes::infinity))) ? a : b;
+    else
+      r = ((in_a > Lanes::infinity) | ((a > b) & (in_b <= Lanes::infinity))) ? a : b;
+  }
 }
 // `count` is a multiple of the lanes; a non-temporal destination is aligned to a register. The two functions differ in
 // the register alone, which a template cannot be told.
@@ -46811,9 +48931,10 @@ namespace belay::inline BELAY_ABI {
 /// Throws usage_error for what is no limit. More than a year is no deadline on any clock and becomes a year.
 [[nodiscard]] inline std::chrono::steady_clock::duration checked_timeout(std::chrono::duration<double> limit,
                                                                          const where& at) {
-  if (!(limit.count() > 0)) throw usage_error("a timeout is more than 0 seconds", at);
+  if (is_nan(limit.count()) || limit.count() <= 0) throw usage_error("a timeout is more than 0 seconds", at);
   const std::chrono::duration<double> longest = std::chrono::hours(24 * 365);
-  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(limit < longest ? limit : longest);
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      is_finite(limit.count()) && limit < longest ? limit : longest);
 }
 
 /// The seconds of BELAY_TIMEOUT, or 600. Throws input_error.
@@ -46832,7 +48953,7 @@ BELAY_DECL double timeout_of_environment() {
   if (text == nullptr || *text == '\0') return 600;
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
-  if (*end != '\0' || !(seconds > 0) || !std::isfinite(seconds)) {
+  if (*end != '\0' || !is_finite(seconds) || seconds <= 0) {
     throw input_error("BELAY_TIMEOUT=" + std::string(text) + ": expected seconds, more than 0");
   }
   return seconds;
@@ -48053,8 +50174,12 @@ BELAY_DECL std::optional<std::pair<connection, connection>> connected_pair() noe
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// $XDG_RUNTIME_DIR, or /tmp where that is not a directory of this user alone.
+/// $XDG_RUNTIME_DIR, or /tmp where that is not a directory of this user alone, or too long.
 [[nodiscard]] BELAY_DECL std::string base_directory();
+/// Why it is /tmp although XDG_RUNTIME_DIR names something else: "; XDG_RUNTIME_DIR was set aside: ..."; else empty.
+[[nodiscard]] BELAY_DECL std::string base_set_aside();
+/// The same error, which says that too.
+[[nodiscard]] BELAY_DECL file_error with_base_set_aside(const file_error& problem);
 /// "belay-1000": what the names of this user's directories begin with.
 [[nodiscard]] BELAY_DECL std::string user_prefix();
 
@@ -48119,8 +50244,6 @@ class private_directory {
 // ---- belay/backend/host/bootstrap/private_directory.ipp
 //
 // Directories and files whose owner, kind and mode are checked after they are open.
-
-#include <dirent.h>
 
 // ---- belay/backend/host/failure/watched_process.hpp
 //
@@ -48254,7 +50377,7 @@ BELAY_DECL std::string exit_status::text() const {
 
 BELAY_DECL bool still_runs(pid_t pid, std::uint64_t start_time) noexcept {
   const auto seen = read_process_status(pid);
-  if (!seen) return is_shortage(errno);
+  if (!seen) return !says_gone(errno);
   if (seen->start_time != start_time) return false;
   // State Z alone is no proof: it is also the state of a process whose first thread ended before the others.
   const unique_fd file(open_pidfd(pid));
@@ -48320,15 +50443,36 @@ BELAY_DECL bool end_with_parent(pid_t parent, int number) noexcept {
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-BELAY_DECL std::string base_directory() {
+// Why a directory is not taken; empty where it is.
+[[nodiscard]] BELAY_DECL std::string wrong_base(const char* path) {
   // A socket's path has 107 characters at most; the names below the base take up to 71 of them.
   constexpr std::size_t longest_base = 36;
-  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
   struct stat status = {};
-  const bool usable = runtime != nullptr && *runtime == '/' && std::strlen(runtime) <= longest_base &&
-                      ::stat(runtime, &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() &&
-                      (status.st_mode & (S_IWGRP | S_IWOTH)) == 0 && ::access(runtime, W_OK | X_OK) == 0;
-  return usable ? runtime : "/tmp";
+  if (*path != '/') return "is no path from /";
+  if (std::strlen(path) > longest_base)
+    return "has " + std::to_string(std::strlen(path)) + " characters, at most " + std::to_string(longest_base) +
+           " leave room for the names below";
+  if (::stat(path, &status) != 0) return "cannot be looked at: " + error_text(errno);
+  if (!S_ISDIR(status.st_mode)) return "is no directory";
+  if (status.st_uid != ::geteuid())
+    return "belongs to user " + std::to_string(status.st_uid) + ", expected " + std::to_string(::geteuid());
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) return "can be written by other users";
+  if (::access(path, W_OK | X_OK) != 0) return "cannot be written: " + error_text(errno);
+  return {};
+}
+
+BELAY_DECL std::string base_directory() {
+  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  return runtime != nullptr && wrong_base(runtime).empty() ? runtime : "/tmp";
+}
+BELAY_DECL std::string base_set_aside() {
+  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime == nullptr || *runtime == '\0') return {};
+  const std::string wrong = wrong_base(runtime);
+  return wrong.empty() ? wrong : "; XDG_RUNTIME_DIR was set aside: " + std::string(runtime) + " " + wrong;
+}
+BELAY_DECL file_error with_base_set_aside(const file_error& problem) {
+  return {problem.path(), problem.offset(), problem.message() + base_set_aside(), problem.at(), problem.rank()};
 }
 
 BELAY_DECL std::string user_prefix() { return "belay-" + std::to_string(::geteuid()); }
@@ -48365,7 +50509,8 @@ BELAY_DECL bool file_owner::runs() const noexcept {
   return pid_namespace == own_pid_namespace() && still_runs(static_cast<pid_t>(pid), start_time);
 }
 BELAY_DECL bool file_owner::gone() const noexcept {
-  return pid_namespace == own_pid_namespace() && !still_runs(static_cast<pid_t>(pid), start_time);
+  // A namespace that the system would not tell is 0, and may be any.
+  return pid_namespace != 0 && pid_namespace == own_pid_namespace() && !still_runs(static_cast<pid_t>(pid), start_time);
 }
 
 // Throws file_error where a file is not of `kind` (S_IFREG, S_IFDIR), of this user, and of exactly this mode.
@@ -48728,7 +50873,11 @@ BELAY_DECL peer peer_of(int socket) noexcept {
 BELAY_DECL bootstrap_socket bootstrap_socket::open(where at) {
   const std::string base = base_directory();
   remove_stale_files(base);
-  return open_in(base, at);
+  try {
+    return open_in(base, at);
+  } catch (const file_error& problem) {
+    throw with_base_set_aside(problem);
+  }
 }
 
 BELAY_DECL bootstrap_socket bootstrap_socket::open_in(const std::string& base, where at) {
@@ -48821,18 +50970,26 @@ BELAY_DECL bootstrap_file bootstrap_file::write(const launcher_environment& job,
   std::string text = "belay 2 " + owner.text() + " " + socket.path() + " ";
   for (const auto byte : socket.secret()) append_hex(text, static_cast<unsigned char>(byte), 2);
   text += '\n';
-  while (true) {
-    private_directory folder = private_directory::make(folder_path(), at);
-    static_cast<void>(folder.open(name, at));  // throws where the name is anything else's
-    if (folder.put(name, unfinished + owner.text(), text, at)) return {::getpid(), name, std::move(folder)};
+  try {
+    while (true) {
+      private_directory folder = private_directory::make(folder_path(), at);
+      static_cast<void>(folder.open(name, at));  // throws where the name is anything else's
+      if (folder.put(name, unfinished + owner.text(), text, at)) return {::getpid(), name, std::move(folder)};
+    }
+  } catch (const file_error& problem) {
+    throw with_base_set_aside(problem);
   }
 }
 
 BELAY_DECL bootstrap_file::content bootstrap_file::find(const launcher_environment& job, time_point until, where at) {
   const std::string name = bootstrap_file_name(job);
   while (true) {
-    if (const auto folder = private_directory::find(folder_path(), at)) {
-      if (auto found = read(*folder, name, at); found && found->owner.runs()) return std::move(*found);
+    try {
+      if (const auto folder = private_directory::find(folder_path(), at)) {
+        if (auto found = read(*folder, name, at); found && found->owner.runs()) return std::move(*found);
+      }
+    } catch (const file_error& problem) {
+      throw with_base_set_aside(problem);
     }
     if (std::chrono::steady_clock::now() >= until) {
       comm_error::details what;
@@ -48841,7 +50998,7 @@ BELAY_DECL bootstrap_file::content bootstrap_file::find(const launcher_environme
       what.operation = "from_env";
       what.here = at;
       what.message = "rank 0 of " + job.text() + " wrote no file " + folder_path() + "/" + name +
-                     ": was it started, on this host?";
+                     ": was it started, on this host?" + base_set_aside();
       throw comm_error(std::move(what));
     }
     const timespec millisecond{0, 1'000'000};  // the kernel does not announce a file in a directory that is not there

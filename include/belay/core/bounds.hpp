@@ -22,7 +22,7 @@ template <class T>
 }
 /// The lesser of two numbers, also in kernels: what others compare by, such as durations, a device may not call.
 template <class T>
-requires std::is_arithmetic_v<T>
+  requires std::is_arithmetic_v<T>
 [[nodiscard]] BELAY_HD constexpr const T& lesser_of(const T& a, const T& b) {
   return b < a ? b : a;
 }
@@ -34,7 +34,7 @@ template <class T>
 }
 /// The greater of two numbers, also in kernels.
 template <class T>
-requires std::is_arithmetic_v<T>
+  requires std::is_arithmetic_v<T>
 [[nodiscard]] BELAY_HD constexpr const T& greater_of(const T& a, const T& b) {
   return a < b ? b : a;
 }

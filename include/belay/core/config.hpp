@@ -98,7 +98,8 @@ inline constexpr bool address_sanitizer = false;
 inline constexpr check_level checks = static_cast<check_level>(BELAY_CHECKS);
 
 #if defined(BELAY_SEPARATE_COMPILATION) && !defined(__CUDA_ARCH__)
-/// Defined by belay/source.hpp: the linker names it where the core has another BELAY_CHECKS than the program, or is absent.
+/// Defined by belay/source.hpp: the linker names it where the core has another BELAY_CHECKS than the program, or is
+/// absent.
 extern const char no_core_of_the_same_BELAY_CHECKS_is_linked;
 namespace {
 [[gnu::used]] const char* const linked_core = &no_core_of_the_same_BELAY_CHECKS_is_linked;

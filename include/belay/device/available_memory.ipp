@@ -102,8 +102,7 @@ namespace belay::inline BELAY_ABI {
 
 [[gnu::cold]] BELAY_DECL std::size_t left_in_address_space() {
   struct rlimit limit = {};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-    return largest_value<std::size_t>;
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return largest_value<std::size_t>;
   const auto pages = number_after(kernel_file("/proc/self/statm"), "").value_or(0);
   const std::uint64_t mapped = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   return static_cast<std::size_t>(limit.rlim_cur - lesser_of<std::uint64_t>(limit.rlim_cur, mapped));

@@ -15,8 +15,8 @@
 #include <string_view>
 #include <utility>
 
-#include "belay/device/queue_stream.hpp"
 #include "belay/core/bounds.hpp"
+#include "belay/device/queue_stream.hpp"
 #include "belay/device/stream_arbiter.hpp"
 #include "belay/device/stream_patience.hpp"
 #include "belay/device/stream_watch.hpp"

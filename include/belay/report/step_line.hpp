@@ -114,8 +114,7 @@ class step_line {
     line.open_object("allocations").field("device", report.allocations.device);
     line.field("host", report.allocations.host).field("heap", report.allocations.heap).close();
     line.field("open_obligations", report.open_obligations);
-    if (!is_nan(report.bubble))
-      line.field("bubble", report.bubble).field("bubble_predicted", report.bubble_predicted);
+    if (!is_nan(report.bubble)) line.field("bubble", report.bubble).field("bubble_predicted", report.bubble_predicted);
     line.field("plan_misses", report.plan_misses).field("prefetch_hits", report.prefetch_hits);
     line.field("gathered_bytes_peak", report.gathered_bytes_peak).field("phase", report.phase);
     line.open_object("offloaded_bytes").field("pinned", report.offloaded_pinned);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // One function of a shared library; another library of the same program has another one.
-#include <span>
-
 #include <belay/backend/host.hpp>
+#include <span>
 
 int BELAY_CONSUMER_FUNCTION() {
   int failed = 0;
