@@ -9348,7 +9348,7 @@ template <std::unsigned_integral Bits>
   const float scaled = __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, p) + half);
   const float rest = __builtin_bit_cast(float, (shifted << 23) - half);
   const std::uint32_t result = __builtin_bit_cast(std::uint32_t, scaled* rest);
-  return __builtin_bit_cast(float, blend(mask_of_sign(0x7f800000u - size), bits, result));
+  return __builtin_bit_cast(float, result | (bits & mask_of_sign(0x7f800000u - size)));
 }
 
 /// e^x in double: relative error below 1e-15 over the normal range, and the same edge cases.
@@ -9384,7 +9384,7 @@ template <std::unsigned_integral Bits>
   const double scaled = __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, p) + half);
   const double rest = __builtin_bit_cast(double, (shifted << 52) - half);
   const std::uint64_t result = __builtin_bit_cast(std::uint64_t, scaled* rest);
-  return __builtin_bit_cast(double, blend(mask_of_sign(0x7ff0000000000000u - size), bits, result));
+  return __builtin_bit_cast(double, result | (bits & mask_of_sign(0x7ff0000000000000u - size)));
 }
 
 /// The square root within 1 unit in the last place; 0 and infinity exact, NaN for negative x and NaN.
