@@ -3,7 +3,7 @@
 // SGD in ten lines: an optimizer of one's own on ranks that divide what it works on. The store calls it for each range
 // that a rank owns, and gathers the new values; so its state, too, is that of those ranges alone. Four ranks train
 // three times, with ZeRO 1, 2 and 3, and end with the same loss to the last digit.
-//   examples/run 10_own_optimizer
+//   examples/run 13_own_optimizer
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -89,6 +89,6 @@ int main() try {
        {belay::zero_stage::optimizer_state, belay::zero_stage::gradients, belay::zero_stage::parameters})
     belay::launch(belay::host::world{4}, [divided](auto& rank, auto& run) { train(rank, run, divided); });
 } catch (const std::exception& error) {
-  std::fprintf(stderr, "10_own_optimizer: %s\n", belay::printable_what(error).c_str());
+  std::fprintf(stderr, "13_own_optimizer: %s\n", belay::printable_what(error).c_str());
   return 1;
 }
