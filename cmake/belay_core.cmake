@@ -11,7 +11,7 @@
 # this project and those who find it installed. A project without C++ of its own (only CUDA, say) gets headers alone.
 function(belay_core name)
   cmake_parse_arguments(PARSE_ARGV 1 core "" "CHECKS" "OPTIONS")
-  if(core_UNPARSED_ARGUMENTS OR core_KEYWORDS_MISSING_VALUES)
+  if(core_UNPARSED_ARGUMENTS OR "CHECKS" IN_LIST core_KEYWORDS_MISSING_VALUES)
     message(FATAL_ERROR "belay_core(${ARGV}): it takes a name, CHECKS n and OPTIONS option...")
   endif()
   if(DEFINED core_CHECKS AND NOT core_CHECKS MATCHES "^[012]$")
@@ -25,7 +25,7 @@ function(belay_core name)
   target_compile_definitions(${name} PUBLIC BELAY_SEPARATE_COMPILATION)
   target_compile_options(${name} PRIVATE ${core_OPTIONS})
   if(DEFINED core_CHECKS)
-    target_compile_options(${name} PUBLIC "SHELL:-UBELAY_CHECKS -DBELAY_CHECKS=${core_CHECKS}")
+    target_compile_options(${name} PUBLIC -UBELAY_CHECKS -DBELAY_CHECKS=${core_CHECKS})
   endif()
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)  # also for shared libraries
 endfunction()
@@ -38,6 +38,9 @@ if(NOT TARGET belay::belay)
     add_library(belay_core INTERFACE)
     target_link_libraries(belay_core INTERFACE belay::header_only)
   endif()
-  add_library(belay::belay ALIAS belay_core)
-  add_library(belay::host_compiled ALIAS belay_core)  # its name until 0.3
+  # Imported ones and no aliases: a library that links one can be installed with its targets, which then name it so.
+  foreach(belay_name belay host_compiled)  # host_compiled: its name until 0.3
+    add_library(belay::${belay_name} INTERFACE IMPORTED GLOBAL)
+    target_link_libraries(belay::${belay_name} INTERFACE belay_core)
+  endforeach()
 endif()

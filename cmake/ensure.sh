@@ -98,8 +98,9 @@ ensure() {
 
 install_packages() {
   # Package lists may be absent or old; a mirror that lacks one list may still have the packages.
-  $1 env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 update || true
-  local install="$1 env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install --yes --no-install-recommends"
+  local apt="$1 env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20"
+  $apt update || true
+  local install="$apt install --yes --no-install-recommends"
   local package failed=0
   # One package that the mirror does not have must not keep the others away.
   $install $2 || for package in $2; do $install "$package" || failed=1; done

@@ -92,7 +92,7 @@ def cross_entropy():
 
 
 def main():
-    print(f"torch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {torch.cuda.nccl.version()}, "
+    print(f"torch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {getattr(torch._C, '_nccl_version', lambda: None)()}, "
           f"cuDNN {torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}")
     figure("copy of 1 GiB, read and written", copy)
     figure("product of 8192^3, bf16", product, torch.bfloat16, False)

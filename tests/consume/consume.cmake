@@ -33,6 +33,13 @@ if(mode MATCHES "find_package|pkg_config|cuda|nccl")
   # A project whose C++ is compiled by nvcc alone has enabled no CXX.
   file(WRITE ${work_dir}/no_cxx/CMakeLists.txt "cmake_minimum_required(VERSION 3.25)\nproject(no_cxx LANGUAGES C)\n"
     "find_package(belay CONFIG REQUIRED)\nadd_library(uses INTERFACE)\ntarget_link_libraries(uses INTERFACE belay::belay)\n")
+  # A library over Belay is installed with its targets, for those who find it and Belay.
+  file(WRITE ${work_dir}/exporting/over.cpp "int over() { return 1; }\n")
+  file(WRITE ${work_dir}/exporting/CMakeLists.txt "cmake_minimum_required(VERSION 3.25)\nproject(over LANGUAGES CXX)\n"
+    "find_package(belay CONFIG REQUIRED)\nadd_library(over STATIC over.cpp)\ntarget_link_libraries(over PUBLIC belay::belay)\n"
+    "install(TARGETS over EXPORT over)\ninstall(EXPORT over DESTINATION share/over)\n")
+  run(${CMAKE_COMMAND} -S ${work_dir}/exporting -B ${work_dir}/exporting/build -G ${generator} -DCMAKE_CXX_COMPILER=${cxx}
+    -DCMAKE_PREFIX_PATH=${prefix})
   run(${CMAKE_COMMAND} -S ${work_dir}/no_cxx -B ${work_dir}/no_cxx/build -G ${generator} -DCMAKE_PREFIX_PATH=${prefix})
 endif()
 

@@ -15,8 +15,9 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 last=$work/last.txt
 mkdir -p "$out" && : >"$out/summary.txt" || exit 1
+(cd "$out" && rm -f env.txt tests.log sanitizer.log train.log figures.json kernels.csv trace.json)
 PATH=$PATH:/usr/local/cuda/bin:$(ls -d /opt/nvidia/nsight-compute/* 2>/dev/null | tail -n 1)
-export PATH PYTHONUNBUFFERED=1 BELAY_TIMEOUT=${BELAY_TIMEOUT:-45}  # a hang must not take all the time there is
+export LC_ALL=C.UTF-8 PATH PYTHONUNBUFFERED=1 BELAY_TIMEOUT=${BELAY_TIMEOUT:-45}  # a hang must not take all the time there is
 
 left() { echo $((budget - (SECONDS - began))); }
 say() { printf '%s\n' "$*" | tee -a "$out/summary.txt"; }
@@ -27,6 +28,7 @@ card=1
 part() {
   local name=$1 limit=$2 log=$3 from=$EPOCHREALTIME code
   shift 3
+  : >"$last"
   if [ "$(left)" -lt $((limit < 30 ? limit : 30)) ]; then
     say "$name: skipped, $(left) s are left"
     return 99
@@ -45,12 +47,14 @@ part() {
   esac
   return $code
 }
-# test NAME ...: a part that is right or wrong.
+# test_part NAME ...: a part that is right or wrong.
 bad=
 test_part() {
   part "$@"
   case $? in 0 | 77 | 99) ;; *) bad+=" $1" ;; esac
 }
+# hung NAME: whether the part ended by its limit.
+hung() { grep -qE "^$1 +code (124|137) " "$out/summary.txt"; }
 # repeat PATTERN: lines of the last part, in the summary too.
 repeat() { grep -E "$1" "$last" | cut -c 1-160 | tee -a "$out/summary.txt"; }
 
@@ -68,7 +72,7 @@ find_library() {
 for base in dict.fromkeys(sys.path + site.getsitepackages() + [site.getusersitepackages()]):
     if base: print("\n".join(glob.glob(base + "/nvidia/*/lib")))' 2>/dev/null
   )
-  timeout 20 find /usr /opt "$HOME" -name "$1" -printf '%h\n' -quit 2>/dev/null
+  timeout 20 find /usr /opt ${HOME:+"$HOME"} -name "$1" -printf '%h\n' -quit 2>/dev/null
 }
 folders=
 for library in libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libnccl.so.2; do
@@ -83,21 +87,28 @@ for library in libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libnccl.so.2; d
   fi
 done
 # In the place of an NCCL that is not there, last.
-export LD_LIBRARY_PATH=$folders:${LD_LIBRARY_PATH:-}:$here/without_nccl
+own=${LD_LIBRARY_PATH:-}  # of the machine: Python's packages bring their libraries
+export LD_LIBRARY_PATH=${folders:+$folders:}${own:+$own:}$here/without_nccl
 
 {
   echo "commit $(cat "$here/commit.txt")"
-  nvidia-smi
-  nvidia-smi -q -d CLOCK,PCIE 2>/dev/null | head -n 60
+  timeout -k 2 15 nvidia-smi
+  timeout -k 2 15 nvidia-smi -q -d CLOCK | head -n 40
+  timeout -k 2 15 nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv
   [ -z "$python" ] || "$python" --version
   echo "libraries: $folders"
   nproc; free -g; ulimit -a; uname -a; head -n 3 /etc/os-release
   ldd "$bin/cuda_backend"
 } >"$out/env.txt" 2>&1
-say "$(nvidia-smi -L 2>/dev/null || echo 'nvidia-smi finds no card') ($(head -c 12 "$here/commit.txt"), $(date -u +%F))"
+say "$(timeout -k 2 15 nvidia-smi -L 2>/dev/null || echo 'nvidia-smi finds no card') ($(head -c 12 "$here/commit.txt"), $(date -u +%F))"
 
 program_of() { awk -v name="$1" '$1 == name { print $2 }' "$here/programs.txt"; }
 needs_nccl() { [ "$(awk -v name="$1" '$1 == name { print $3 }' "$here/programs.txt")" = nccl ]; }
+
+if ldd "$bin/cuda_probe" 2>&1 | grep -E 'not found' | tee -a "$out/summary.txt" | grep .; then
+  say "The programs cannot start here: nothing is tried"
+  exit 1
+fi
 
 # 1. What is taken for granted. Where no card answers all the programs still say so, and nothing else is tried.
 part probe 40 tests.log "$bin/cuda_probe"
@@ -124,13 +135,20 @@ for name in $(awk '!seen[$0]++' <<<"$names"); do
     test_part "$name" $limit tests.log "$bin/$program"
   fi
 done
-# What has failed, once more at once, where a tool says the line.
+# What has failed, once more at once, where a tool says the line; what hung, a launch at a time. Figures keep their time.
 if [ -n "$bad" ] && [ -n "$card" ]; then
   has compute-sanitizer || say "compute-sanitizer: not found; what has failed is not run again under it"
   for name in $bad; do
     program=$(program_of "$name")
-    ! has compute-sanitizer || [ -z "$program" ] || part "memcheck of $name" 60 sanitizer.log compute-sanitizer --tool memcheck \
-      --report-api-errors no --print-limit 5 "$bin/$program"
+    if [ -z "$program" ]; then
+      continue
+    elif [ "$(left)" -lt $((budget * 6 / 10)) ]; then
+      say "$name again: skipped, figures need the time"
+    elif hung "$name"; then
+      part "blocking $name" 30 sanitizer.log env CUDA_LAUNCH_BLOCKING=1 BELAY_TIMEOUT=20 "$bin/$program"
+    elif has compute-sanitizer; then
+      part "memcheck of $name" 60 sanitizer.log compute-sanitizer --tool memcheck --report-api-errors no --print-limit 5 "$bin/$program"
+    fi
   done
 fi
 
@@ -157,11 +175,12 @@ if [ -z "$card" ]; then
   exit 4
 fi
 torch=
-if [ -z "$python" ] || ! "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-  say "torch: not found, or it sees no card; nothing is put beside Belay's figures"
+if [ -z "$python" ] || [ "$(left)" -lt 30 ] ||
+  ! env LD_LIBRARY_PATH="$own" timeout -k 5 60 "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+  say "torch: not found, or there is no time, or it sees no card; nothing is put beside Belay's figures"
 else
   torch=1
-  part torch 70 tests.log "$python" "$here/bench/torch_reference.py"
+  part torch 70 tests.log env LD_LIBRARY_PATH="$own" "$python" "$here/bench/torch_reference.py"
   repeat .
 fi
 config() {
@@ -191,7 +210,7 @@ if [ -n "$(program_of train_moe)" ]; then
   if has ncu; then
     part ncu 70 tests.log ncu --clock-control none --metrics gpu__time_duration.sum --csv --log-file "$out/kernels.csv" -c 2500 \
       --kill yes "$trainer" --device cuda "${corpus[@]}" "${one[@]}" --model "$work/two_layers.json" "${large[@]}" --steps 1 --micro-batches 1
-    [ -z "$python" ] || "$python" - "$out/kernels.csv" <<'P' 2>&1 | tee -a "$out/summary.txt"
+    [ ! -s "$out/kernels.csv" ] || [ -z "$python" ] || "$python" - "$out/kernels.csv" <<'P' 2>&1 | tee -a "$out/summary.txt"
 import collections, csv, re, sys
 rows = [row for row in csv.reader(open(sys.argv[1])) if len(row) > 10]
 if rows:
@@ -212,8 +231,10 @@ P
   part train/1b-bf16 75 train.log "$trainer" --device cuda "${corpus[@]}" "${one[@]}" --model "$work/1b.json" "${large[@]}" --steps 3
   tail -n 4 "$last" | tee -a "$out/summary.txt"
 fi
-if [ -n "$torch" ] && "$python" -c 'import transformers' 2>/dev/null; then
-  part torch/1b-bf16 75 tests.log "$python" "$here/bench/beside_torch.py" --size 1b --steps 5 --as cuda
+if [ -n "$torch" ] && [ "$(left)" -lt 30 ]; then
+  say "torch/1b-bf16: skipped, $(left) s are left"
+elif [ -n "$torch" ] && env LD_LIBRARY_PATH="$own" timeout -k 5 30 "$python" -c 'import transformers' 2>/dev/null; then
+  part torch/1b-bf16 75 tests.log env LD_LIBRARY_PATH="$own" "$python" "$here/bench/beside_torch.py" --size 1b --steps 5 --as cuda
 elif [ -n "$torch" ]; then
   say "transformers: not found; torch's model of a billion parameters is not trained"
 fi
@@ -222,9 +243,10 @@ fi
 if has compute-sanitizer; then
   for tool in "racecheck" "memcheck --report-api-errors no"; do
     for name in kernels attention backend sorting model world streams; do
+      [ -n "$(program_of "cuda/$name")" ] || continue
       # shellcheck disable=SC2086
-      test_part "${tool%% *}/$name" 40 sanitizer.log compute-sanitizer --tool $tool --error-exitcode 9 --print-limit 5 \
-        "$bin/cuda_$name"
+      part "${tool%% *}/$name" 40 sanitizer.log compute-sanitizer --tool $tool --error-exitcode 9 --print-limit 5 "$bin/cuda_$name"
+      case $? in 1 | 9) bad+=" ${tool%% *}/$name" ;; esac  # a limit, or a tool that cannot run, is no failed test
     done
   done
 else

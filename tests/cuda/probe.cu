@@ -2,8 +2,10 @@
 //
 // What the CUDA backend takes for granted of a card, asked of it in ten seconds:
 //   probe           attributes, what launches, polls and graphs cost, what a thread that captures may ask of events
-//   probe portable  whether a kernel reaches registered memory by the host's address where it was registered as
-//   portable probe mapped    the same of memory that was registered as portable and mapped, as the backend does
+//   probe portable  whether a kernel reaches registered memory by the host's address where it was registered as portable
+//
+//   probe mapped    that, where it was registered as portable and mapped, as the backend does
+//
 // Each in a process of its own: an illegal address ends a context. Stands on the runtime alone.
 #include <cuda_runtime.h>
 #include <sys/mman.h>
