@@ -3460,18 +3460,22 @@ template <class T>
 
 /// The owner of a lease, by the number that `lease_owners` has given (0: nobody), and the kind of its elements.
 struct lease_mark {
+  /// The largest number of an owner.
   static constexpr std::uint16_t most_owners = 0xfff;
 
   lease_mark() = default;
+  /// `owner` is 0 or a number that `lease_owners` has given.
   constexpr lease_mark(element_kind kind, std::uint16_t owner) noexcept
       : bits(static_cast<std::uint16_t>((static_cast<unsigned>(kind) << 12) | (owner & most_owners))) {}
 
+  /// What the mark is made of.
   [[nodiscard]] BELAY_HD constexpr element_kind kind() const noexcept { return static_cast<element_kind>(bits >> 12); }
+  /// Its owner's number.
   [[nodiscard]] BELAY_HD constexpr std::uint16_t owner() const noexcept {
     return static_cast<std::uint16_t>(bits & most_owners);
   }
 
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< the kind above the owner
 };
 
 /// Eight bytes of what such a lease holds when it was given back. Floats are NaN; integers are neither a small number
@@ -3498,8 +3502,8 @@ struct lease_mark {
 /// The owner that a number names: all of it (`exact`), or the lowest six bits (`narrow`), which is what fits into bf16
 /// and fp16. 0 where it names none.
 struct named_owner {
-  std::uint16_t exact = 0;
-  std::uint16_t narrow = 0;
+  std::uint16_t exact = 0;   ///< the owner
+  std::uint16_t narrow = 0;  ///< its lowest six bits
 };
 /// The owner in the payload of a NaN, which may have been made of a float or of a narrower number.
 [[nodiscard]] constexpr named_owner owner_in_bits(std::uint64_t of_double) noexcept {
@@ -3509,6 +3513,7 @@ struct named_owner {
   if ((low & 0xFFC0U) == 0xA000U) return {static_cast<std::uint16_t>((low & 63U) << 6 | six), 0};
   return {0, low == 0 ? static_cast<std::uint16_t>(six) : std::uint16_t{0}};
 }
+/// The owner in a number that may be such a NaN.
 [[nodiscard]] constexpr named_owner owner_in(double value) noexcept {
   return owner_in_bits(__builtin_bit_cast(std::uint64_t, value));
 }
@@ -3528,6 +3533,8 @@ enum class poison_density : std::uint8_t { every_byte, some_of_each_row };
 /// call for each word of 8 bytes on a device.
 class poisoned_ranges {
  public:
+  /// Ranges of one call; bytes of a line; from how many bytes on a range may be overwritten in part, and then each how
+  /// manieth line is.
   static constexpr std::size_t most = 12, line_bytes = 64, sparse_from = 8192, sparse_lines = 8;
 
   /// Where there is room; of more than a range can be it takes a part. How many bytes it has taken.
@@ -3542,7 +3549,9 @@ class poisoned_ranges {
     steps_[count_++] = static_cast<std::uint16_t>(sparse ? sparse_lines : 1);
     return taken;
   }
+  /// Whether there is no room for another range.
   [[nodiscard]] bool full() const noexcept { return count_ == most; }
+  /// Whether there is no range.
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
   /// Words of 8 bytes that are written.
   [[nodiscard]] std::size_t words() const noexcept {
@@ -3551,6 +3560,7 @@ class poisoned_ranges {
     return all;
   }
 
+  /// Overwrites all of it.
   BELAY_HD void operator()() const noexcept {
     for (std::size_t r = 0; r < count_; ++r) {
       const std::uint64_t what = poison_of(mark_of(r));
@@ -3560,6 +3570,7 @@ class poisoned_ranges {
         at[0] = what, at[1] = what, at[2] = what, at[3] = what, at[4] = what, at[5] = what, at[6] = what, at[7] = what;
     }
   }
+  /// Overwrites one word of `words()`.
   BELAY_HD void operator()(std::size_t word) const noexcept {
     for (std::size_t r = 0; r < count_; ++r) {
       const std::size_t words = std::size_t{lines_[r]} * words_of_line;
@@ -3592,9 +3603,12 @@ class poisoned_ranges {
 /// region may be touched again when this ends.
 class closed_addresses {
  public:
+  /// Of no region, or of one that is open.
   closed_addresses() = default;
   closed_addresses(const std::byte* first, std::size_t bytes) noexcept : first_(first), bytes_(bytes) {}
+  /// Takes the region of another.
   closed_addresses(closed_addresses&& other) noexcept : first_(other.first_), bytes_(other.bytes_) { other.bytes_ = 0; }
+  /// As the constructor, once its own region is open.
   closed_addresses& operator=(closed_addresses&& other) noexcept {
     if (this == &other) return *this;
     open(first_, bytes_);
@@ -3604,10 +3618,13 @@ class closed_addresses {
   }
   ~closed_addresses() { open(first_, bytes_); }
 
+  /// Whether there is a region.
   [[nodiscard]] bool watching() const noexcept { return bytes_ > 0; }
+  /// From here on nobody may touch these bytes. Does nothing without an address sanitizer.
   static void close([[maybe_unused]] const void* first, [[maybe_unused]] std::size_t bytes) noexcept {
     if constexpr (address_sanitizer) __asan_poison_memory_region(first, bytes);
   }
+  /// From here on they may be touched.
   static void open([[maybe_unused]] const void* first, [[maybe_unused]] std::size_t bytes) noexcept {
     if constexpr (address_sanitizer)
       if (bytes > 0) __asan_unpoison_memory_region(first, bytes);
@@ -6944,13 +6961,13 @@ enum class lease_purpose : std::uint8_t { kept, remembered, scratch, gradient, g
 
 /// An owner of a lease. `layer` and `parameter` are copied; `more` parameters are in the same lease.
 struct lease_owner {
-  lease_purpose purpose = lease_purpose::kept;
+  lease_purpose purpose = lease_purpose::kept;  ///< why it was leased
   const char* layer = "";
   const char* parameter = "";
-  std::size_t layer_index = 0;
-  std::size_t micro_batch = 0;
+  std::size_t layer_index = 0;  ///< of the layer
+  std::size_t micro_batch = 0;  ///< of the call
   std::size_t more = 0;
-  where at;
+  where at;  ///< the call's site
 };
 
 class lease_owners {

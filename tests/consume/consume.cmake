@@ -88,7 +88,7 @@ elseif(mode MATCHES "cuda|nccl")
   set(devices ${CMAKE_CURRENT_LIST_DIR}/devices)
   set(configure ${CMAKE_COMMAND} -S ${devices} -G ${generator} -DCMAKE_CXX_COMPILER=${cxx} -DCMAKE_CUDA_COMPILER=${nvcc}
     -Dcomponent=${mode} -Dbelay_version=${version} -DCMAKE_PREFIX_PATH=${prefix})
-  run(${configure} -B ${work_dir}/build -DCMAKE_CUDA_ARCHITECTURES=80 "-DCMAKE_CUDA_FLAGS=-O0 -DNDEBUG --Ofast-compile=max")
+  run(${configure} -B ${work_dir}/build -DCMAKE_CUDA_ARCHITECTURES=80 -DCMAKE_CXX_FLAGS=-DNDEBUG "-DCMAKE_CUDA_FLAGS=-O0 -DNDEBUG --Ofast-compile=max")
   run(${CMAKE_COMMAND} --build ${work_dir}/build)
   # Without a driver: one line, that of the error.
   execute_process(COMMAND ${work_dir}/build/consumer RESULT_VARIABLE code OUTPUT_VARIABLE said ERROR_VARIABLE errors)

@@ -31,13 +31,13 @@ enum class lease_purpose : std::uint8_t { kept, remembered, scratch, gradient, g
 
 /// An owner of a lease. `layer` and `parameter` are copied; `more` parameters are in the same lease.
 struct lease_owner {
-  lease_purpose purpose = lease_purpose::kept;
+  lease_purpose purpose = lease_purpose::kept;  ///< why it was leased
   const char* layer = "";
   const char* parameter = "";
-  std::size_t layer_index = 0;
-  std::size_t micro_batch = 0;
+  std::size_t layer_index = 0;  ///< of the layer
+  std::size_t micro_batch = 0;  ///< of the call
   std::size_t more = 0;
-  where at;
+  where at;  ///< the call's site
 };
 
 class lease_owners {
