@@ -3605,6 +3605,7 @@ class closed_addresses {
  public:
   /// Of no region, or of one that is open.
   closed_addresses() = default;
+  /// Of that region, which is open.
   closed_addresses(const std::byte* first, std::size_t bytes) noexcept : first_(first), bytes_(bytes) {}
   /// Takes the region of another.
   closed_addresses(closed_addresses&& other) noexcept : first_(other.first_), bytes_(other.bytes_) { other.bytes_ = 0; }
