@@ -7310,6 +7310,9 @@ class arena {
   }
   [[nodiscard]] bool has(const void* address) const noexcept { return offset_of(address) < memory_.size_bytes(); }
 
+  /// All addresses may be touched again: before another arena is assigned, whose memory takes this one's place.
+  void open_addresses() noexcept { closed_ = {}; }
+
   /// What has no room from here on says `also`, which is kept by address: how the bytes of this memory were found.
   void say_when_full(const char* also) noexcept { when_full_ = also; }
 
@@ -8391,10 +8394,12 @@ class queue_stream {
 
   template <class Work>
   [[nodiscard]] static constexpr std::size_t label_bytes_of() noexcept {
-    if constexpr (requires { Work::label_bytes; })
+    if constexpr (requires { Work::label_bytes; }) {
+      static_assert(Work::label_bytes <= label_room);
       return Work::label_bytes;
-    else
+    } else {
       return 0;
+    }
   }
 
   // Has the name of the work in it, for messages.
@@ -15330,9 +15335,10 @@ class gradient_staging {
   void open(std::size_t bucket, std::size_t count, where at) {
     while (started_.size() > released_ + most_in_reduction) source_->release(started_[released_++].lease);
     lease& one = open_[bucket];
+    if (mark_.kind() == element_kind::unknown)
+      mark_ = source_->mark(kind_of_element<T>(), {.purpose = lease_purpose::staged, .at = at});
     const auto take = [&] {
-      one.first =
-          reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at, {kind_of_element<T>(), 0}));
+      one.first = reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at, mark_));
     };
     try {
       take();
@@ -15407,6 +15413,7 @@ class gradient_staging {
   }
 
   lease_source* source_ = nullptr;
+  lease_mark mark_;
   std::vector<lease> open_;
   std::vector<reduction> started_;
   std::size_t released_ = 0;
@@ -17152,7 +17159,7 @@ class engine {
       : meter_(&meter),
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(max_obligations),
+        ledger_(std::make_shared<belay::ledger>(max_obligations)),
         owed_(meter),
         findings_(arena_.memory()) {
     adopt(arena_);
@@ -17164,7 +17171,7 @@ class engine {
       : meter_(&meter),
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(max_obligations),
+        ledger_(std::make_shared<belay::ledger>(max_obligations)),
         owed_(meter),
         findings_(arena_.memory()),
         kit_(streams, rank),
@@ -17181,7 +17188,7 @@ class engine {
       : meter_(&meter),
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(max_obligations),
+        ledger_(std::make_shared<belay::ledger>(max_obligations)),
         owed_(meter),
         findings_(arena_.memory()),
         kit_(std::move(kit)),
@@ -17192,8 +17199,10 @@ class engine {
   /// Activations, open obligations, and what computes. They live as long as the run.
   [[nodiscard]] arena<Memory>& activations() noexcept { return arena_; }
   [[nodiscard]] const arena<Memory>& activations() const noexcept { return arena_; }
-  [[nodiscard]] belay::ledger& obligations() noexcept { return ledger_; }
-  [[nodiscard]] const belay::ledger& obligations() const noexcept { return ledger_; }
+  [[nodiscard]] belay::ledger& obligations() noexcept { return *ledger_; }
+  [[nodiscard]] const belay::ledger& obligations() const noexcept { return *ledger_; }
+  /// The ledger with its lifetime, for a handle that may be destroyed after this engine.
+  [[nodiscard]] const std::shared_ptr<belay::ledger>& shared_obligations() const noexcept { return ledger_; }
   /// Bytes of a trainer's own memory that owed backwards keep.
   [[nodiscard]] owed_bytes& owed() noexcept { return owed_; }
   [[nodiscard]] const owed_bytes& owed() const noexcept { return owed_; }
@@ -17299,7 +17308,7 @@ class engine {
   void adopt(Leases& other) {
     if constexpr (clocked_stream<stream_type>) other.follow(compute().clock());
     if constexpr (std::same_as<Leases, arena<Memory>>) {
-      other.name_lost_of(ledger_);
+      other.name_lost_of(*ledger_);
       if (&other != &arena_ && std::find(of_steps_.begin(), of_steps_.end(), &other) == of_steps_.end())
         of_steps_.push_back(&other);
       if constexpr (!stream_type::runs_nothing)
@@ -17320,6 +17329,7 @@ class engine {
   /// the last step ended stay.
   void use(Memory activations) {
     synchronize();
+    arena_.open_addresses();
     arena_ = arena<Memory>(tier::device, std::move(activations), max_leases_, *meter_);
     adopt(arena_);
     ++epoch_;
@@ -17375,7 +17385,7 @@ class engine {
   void end_step() noexcept {
     cancel_queued();
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
-    if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
+    if (ledger_->open_count() + ledger_->misuse_count() > 0) ledger_->clear();
     owed_.clear();
     owners_->forget_failure();  // of a step that is cut off
     watch_.end();
@@ -17458,7 +17468,7 @@ class engine {
   tier_meter* meter_;
   std::size_t max_leases_;
   arena<Memory> arena_;
-  belay::ledger ledger_;
+  std::shared_ptr<belay::ledger> ledger_;
   owed_bytes owed_;
   belay::findings<Memory> findings_;  // before the streams, which write it
   Kit kit_;
@@ -22211,26 +22221,30 @@ enum class residue_use : std::uint8_t { until_backward, dropped };
 /// residue may own is no place for the output where the residue is dropped: one that is trivially destructible owns
 /// none.
 template <class Engine, class Residue, class Input>
-void expect_kept(frame<Engine>& call, const Residue& residue, const Input& input, residue_use use) {
+void expect_kept(const Engine& engine, const invocation& call, const invocation_memory& memory, const Residue& residue,
+                 const Input& input, residue_use use) {
   const void* const first = residue.out.data();
   if (first == nullptr || residue.out.size() == 0) return;
-  const auto& activations = call.engine().activations();
-  const invocation_memory& memory = call.memory();
+  const auto& activations = engine.activations();
   if (activations.holds(memory.kept, first) || activations.holds(memory.remembered, first)) return;
   const auto* const of_input = reinterpret_cast<const std::byte*>(input.data());
   if (!std::less<>()(first, static_cast<const void*>(of_input)) &&
       std::less<>()(first, static_cast<const void*>(of_input + input.size_bytes())))
     return;
   const auto refuse = [&](const char* why) {
-    throw usage_error("the output of layer " + std::to_string(call.layer_index()) + " '" + printable(call.layer()) +
-                          "' (micro-batch " + std::to_string(call.micro_batch()) + ") is " + why +
+    throw usage_error("the output of layer " + std::to_string(call.layer_index) + " '" + printable(call.layer) +
+                          "' (micro-batch " + std::to_string(call.micro_batch) + ") is " + why +
                           ": make it by belay::keep<T>(frame, shape)",
-                      call.call().at);
+                      call.at);
   };
-  if (call.engine().is_of_steps(first))
+  if (engine.is_of_steps(first))
     refuse("in memory of the step that its call has not kept, such as scratch or a gathered parameter");
   if (use == residue_use::dropped && !std::is_trivially_destructible_v<Residue>)
     refuse("in memory that may be owned by what its forward returned, of which only the output is kept here");
+}
+template <class Engine, class Residue, class Input>
+void expect_kept(frame<Engine>& call, const Residue& residue, const Input& input, residue_use use) {
+  expect_kept(call.engine(), call.call(), call.memory(), residue, input, use);
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -22596,7 +22610,10 @@ class [[nodiscard]] observed {
 
   /// Of `observe` alone.
   observed(Engine& engine, Layer& layer, const Input& input, const invocation& call)
-      : engine_(&engine), epoch_(engine.epoch()), call_(call), residue_(run_forward(engine, layer, input)) {}
+      : engine_(&engine), epoch_(engine.epoch()), call_(call), residue_(run_forward(engine, layer, input)) {
+    if constexpr (checked(check_level::local))
+      expect_kept(engine, call_, memory_, residue_, input, residue_use::until_backward);
+  }
   observed(observed&& other) noexcept
       : engine_(other.engine_),
         epoch_(std::exchange(other.epoch_, moved_from)),
@@ -22637,15 +22654,11 @@ class [[nodiscard]] observed {
   [[nodiscard]] auto run_forward(Engine& engine, Layer& layer, const Input& input) {
     const typename Engine::watch_type::mark under_way{engine.watch(), call_.now(layer_call::forward)};
     frame<Engine> view{engine, call_, frame_mode::observing, memory_};
-    auto out = [&] {
-      try {
-        return layer.forward(view, input);
-      } catch (...) {
-        call_.rethrow(layer_call::forward);
-      }
-    }();
-    if constexpr (checked(check_level::local)) expect_kept(view, out, input, residue_use::until_backward);
-    return out;
+    try {
+      return layer.forward(view, input);  // in its place: a residue need not move
+    } catch (...) {
+      call_.rethrow(layer_call::forward);
+    }
   }
 
   Engine* engine_;
@@ -22684,6 +22697,10 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// Runs the layer's forward and opens the obligation. Use `belay::forward`.
   BELAY_OPENS saved(Engine & engine, Layer & layer, const Input& input, const invocation& call)
       : engine_(&engine), layer_(&layer), input_(input), call_(call), residue_(run_forward()), epoch_(engine.epoch()) {
+    if constexpr (checked(check_level::local)) {
+      expect_kept(engine, call_, memory_, residue_, input_, residue_use::until_backward);
+      ledger_ = engine.shared_obligations();
+    }
     const offset_allocator& leases = engine.activations().offsets();
     const std::size_t held = leases.bytes_of(memory_.kept) + leases.bytes_of(memory_.remembered);
     obligation_ =
@@ -22697,7 +22714,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// An obligation that was not discharged stays in the ledger; its memory is reclaimed with the step.
   BELAY_IF_DISCHARGED ~saved() {  // not defaulted: the analysis looks at calls of a destructor
     if constexpr (checked(check_level::local))
-      if (obligation_.index != 0) engine_->obligations().note_lost(obligation_);
+      if (obligation_.index != 0) ledger_->note_lost(obligation_);
   }
 
   /// The layer's output, valid until the backward and the end of the step. Afterwards a usage_error, in all builds.
@@ -22820,20 +22837,17 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         residue_(std::move(other.residue_)),
         obligation_(std::exchange(other.obligation_, {})),
         epoch_(std::exchange(other.epoch_, used_up)),
-        let_go_(other.let_go_) {}
+        let_go_(other.let_go_),
+        ledger_(other.ledger_) {}
 
   [[nodiscard]] residue_type run_forward() {
     const mark under_way{engine_->watch(), call_.now(layer_call::forward)};
     frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-    residue_type out = [&] {
-      try {
-        return layer_->forward(call, input_);
-      } catch (...) {
-        call_.rethrow(layer_call::forward);
-      }
-    }();
-    if constexpr (checked(check_level::local)) expect_kept(call, out, input_, residue_use::until_backward);
-    return out;
+    try {
+      return layer_->forward(call, input_);  // in its place: a residue need not move
+    } catch (...) {
+      call_.rethrow(layer_call::forward);
+    }
   }
 
   [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }
@@ -22856,6 +22870,9 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   obligation_id obligation_;
   std::uint64_t epoch_;
   bool let_go_ = false;
+  // A handle may be destroyed after its engine, by a trainer that an exception ends.
+  struct no_ledger {};
+  [[no_unique_address]] std::conditional_t<checked(check_level::local), std::shared_ptr<ledger>, no_ledger> ledger_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -34264,7 +34281,7 @@ class parameter_gathers {
       // A share in a file is staged by its owner: the stream of copies reads it to where it belongs.
       const stream_kind first_user = each.of.file == nullptr ? stream_kind::communication : stream_kind::copy;
       const std::size_t bytes = each.of.count * sizeof(T);
-      if (each.mark.owner() == 0) each.mark = mark_of(one, each.of, at);
+      if (each.mark.kind() == element_kind::unknown) each.mark = mark_of(one, each.of, at);
       each.first = reinterpret_cast<T*>(source_->lease_bytes_for(first_user, ready, bytes, each.lease, at, each.mark));
     }
   }
@@ -36764,7 +36781,12 @@ class checkpoints {
       return false;
     }
     control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
-    layout_.expect_equal_copies(sums, at);
+    try {
+      layout_.expect_equal_copies(sums, at);
+    } catch (...) {
+      held_.clear();
+      throw;
+    }
     return true;
   }
 
@@ -38190,6 +38212,7 @@ class run {
     const std::size_t bytes = planned_.of_steps.at(index);
     if (leases.memory().size_bytes() == bytes) return;
     const tier of = leases.where_it_is();
+    leases.open_addresses();
     leases = {of, parts_.region(of, 0), most_leases, meters_[of]};
     leases = {of, parts_.region(of, bytes), most_leases, meters_[of]};
     leases.say_when_full(of_smaller_step);

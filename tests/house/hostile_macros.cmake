@@ -58,7 +58,8 @@ foreach(text IN LISTS included)
   endforeach()
 endforeach()
 
-# A name that expands to another one is harmless, also where it is one of ours: the doors compile.
+# A name that expands to another one is harmless, also where it is one of ours, as `report` is a member of a run: the
+# doors compile.
 file(WRITE "${work_dir}/renamed.cpp" "${include_standard}\n#define report reported_elsewhere\n#define slots\n#define emit\n#define signals public\n"
   "#define min(a, b) ((a) < (b) ? (a) : (b))\n#define max(a, b) ((a) > (b) ? (a) : (b))\n"
   "#include \"belay/backend/host.hpp\"\n#include \"belay/belay.hpp\"\nint main() {}\n")

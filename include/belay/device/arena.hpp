@@ -168,6 +168,9 @@ class arena {
   }
   [[nodiscard]] bool has(const void* address) const noexcept { return offset_of(address) < memory_.size_bytes(); }
 
+  /// All addresses may be touched again: before another arena is assigned, whose memory takes this one's place.
+  void open_addresses() noexcept { closed_ = {}; }
+
   /// What has no room from here on says `also`, which is kept by address: how the bytes of this memory were found.
   void say_when_full(const char* also) noexcept { when_full_ = also; }
 

@@ -101,10 +101,12 @@ class queue_stream {
 
   template <class Work>
   [[nodiscard]] static constexpr std::size_t label_bytes_of() noexcept {
-    if constexpr (requires { Work::label_bytes; })
+    if constexpr (requires { Work::label_bytes; }) {
+      static_assert(Work::label_bytes <= label_room);
       return Work::label_bytes;
-    else
+    } else {
       return 0;
+    }
   }
 
   // Has the name of the work in it, for messages.

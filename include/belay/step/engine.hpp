@@ -93,7 +93,7 @@ class engine {
       : meter_(&meter),
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(max_obligations),
+        ledger_(std::make_shared<belay::ledger>(max_obligations)),
         owed_(meter),
         findings_(arena_.memory()) {
     adopt(arena_);
@@ -105,7 +105,7 @@ class engine {
       : meter_(&meter),
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(max_obligations),
+        ledger_(std::make_shared<belay::ledger>(max_obligations)),
         owed_(meter),
         findings_(arena_.memory()),
         kit_(streams, rank),
@@ -122,7 +122,7 @@ class engine {
       : meter_(&meter),
         max_leases_(max_leases),
         arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(max_obligations),
+        ledger_(std::make_shared<belay::ledger>(max_obligations)),
         owed_(meter),
         findings_(arena_.memory()),
         kit_(std::move(kit)),
@@ -133,8 +133,10 @@ class engine {
   /// Activations, open obligations, and what computes. They live as long as the run.
   [[nodiscard]] arena<Memory>& activations() noexcept { return arena_; }
   [[nodiscard]] const arena<Memory>& activations() const noexcept { return arena_; }
-  [[nodiscard]] belay::ledger& obligations() noexcept { return ledger_; }
-  [[nodiscard]] const belay::ledger& obligations() const noexcept { return ledger_; }
+  [[nodiscard]] belay::ledger& obligations() noexcept { return *ledger_; }
+  [[nodiscard]] const belay::ledger& obligations() const noexcept { return *ledger_; }
+  /// The ledger with its lifetime, for a handle that may be destroyed after this engine.
+  [[nodiscard]] const std::shared_ptr<belay::ledger>& shared_obligations() const noexcept { return ledger_; }
   /// Bytes of a trainer's own memory that owed backwards keep.
   [[nodiscard]] owed_bytes& owed() noexcept { return owed_; }
   [[nodiscard]] const owed_bytes& owed() const noexcept { return owed_; }
@@ -240,7 +242,7 @@ class engine {
   void adopt(Leases& other) {
     if constexpr (clocked_stream<stream_type>) other.follow(compute().clock());
     if constexpr (std::same_as<Leases, arena<Memory>>) {
-      other.name_lost_of(ledger_);
+      other.name_lost_of(*ledger_);
       if (&other != &arena_ && std::find(of_steps_.begin(), of_steps_.end(), &other) == of_steps_.end())
         of_steps_.push_back(&other);
       if constexpr (!stream_type::runs_nothing)
@@ -261,6 +263,7 @@ class engine {
   /// the last step ended stay.
   void use(Memory activations) {
     synchronize();
+    arena_.open_addresses();
     arena_ = arena<Memory>(tier::device, std::move(activations), max_leases_, *meter_);
     adopt(arena_);
     ++epoch_;
@@ -316,7 +319,7 @@ class engine {
   void end_step() noexcept {
     cancel_queued();
     if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
-    if (ledger_.open_count() + ledger_.misuse_count() > 0) ledger_.clear();
+    if (ledger_->open_count() + ledger_->misuse_count() > 0) ledger_->clear();
     owed_.clear();
     owners_->forget_failure();  // of a step that is cut off
     watch_.end();
@@ -399,7 +402,7 @@ class engine {
   tier_meter* meter_;
   std::size_t max_leases_;
   arena<Memory> arena_;
-  belay::ledger ledger_;
+  std::shared_ptr<belay::ledger> ledger_;
   owed_bytes owed_;
   belay::findings<Memory> findings_;  // before the streams, which write it
   Kit kit_;

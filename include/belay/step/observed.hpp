@@ -25,7 +25,10 @@ class [[nodiscard]] observed {
 
   /// Of `observe` alone.
   observed(Engine& engine, Layer& layer, const Input& input, const invocation& call)
-      : engine_(&engine), epoch_(engine.epoch()), call_(call), residue_(run_forward(engine, layer, input)) {}
+      : engine_(&engine), epoch_(engine.epoch()), call_(call), residue_(run_forward(engine, layer, input)) {
+    if constexpr (checked(check_level::local))
+      expect_kept(engine, call_, memory_, residue_, input, residue_use::until_backward);
+  }
   observed(observed&& other) noexcept
       : engine_(other.engine_),
         epoch_(std::exchange(other.epoch_, moved_from)),
@@ -66,15 +69,11 @@ class [[nodiscard]] observed {
   [[nodiscard]] auto run_forward(Engine& engine, Layer& layer, const Input& input) {
     const typename Engine::watch_type::mark under_way{engine.watch(), call_.now(layer_call::forward)};
     frame<Engine> view{engine, call_, frame_mode::observing, memory_};
-    auto out = [&] {
-      try {
-        return layer.forward(view, input);
-      } catch (...) {
-        call_.rethrow(layer_call::forward);
-      }
-    }();
-    if constexpr (checked(check_level::local)) expect_kept(view, out, input, residue_use::until_backward);
-    return out;
+    try {
+      return layer.forward(view, input);  // in its place: a residue need not move
+    } catch (...) {
+      call_.rethrow(layer_call::forward);
+    }
   }
 
   Engine* engine_;

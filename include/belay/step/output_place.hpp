@@ -27,26 +27,30 @@ enum class residue_use : std::uint8_t { until_backward, dropped };
 /// residue may own is no place for the output where the residue is dropped: one that is trivially destructible owns
 /// none.
 template <class Engine, class Residue, class Input>
-void expect_kept(frame<Engine>& call, const Residue& residue, const Input& input, residue_use use) {
+void expect_kept(const Engine& engine, const invocation& call, const invocation_memory& memory, const Residue& residue,
+                 const Input& input, residue_use use) {
   const void* const first = residue.out.data();
   if (first == nullptr || residue.out.size() == 0) return;
-  const auto& activations = call.engine().activations();
-  const invocation_memory& memory = call.memory();
+  const auto& activations = engine.activations();
   if (activations.holds(memory.kept, first) || activations.holds(memory.remembered, first)) return;
   const auto* const of_input = reinterpret_cast<const std::byte*>(input.data());
   if (!std::less<>()(first, static_cast<const void*>(of_input)) &&
       std::less<>()(first, static_cast<const void*>(of_input + input.size_bytes())))
     return;
   const auto refuse = [&](const char* why) {
-    throw usage_error("the output of layer " + std::to_string(call.layer_index()) + " '" + printable(call.layer()) +
-                          "' (micro-batch " + std::to_string(call.micro_batch()) + ") is " + why +
+    throw usage_error("the output of layer " + std::to_string(call.layer_index) + " '" + printable(call.layer) +
+                          "' (micro-batch " + std::to_string(call.micro_batch) + ") is " + why +
                           ": make it by belay::keep<T>(frame, shape)",
-                      call.call().at);
+                      call.at);
   };
-  if (call.engine().is_of_steps(first))
+  if (engine.is_of_steps(first))
     refuse("in memory of the step that its call has not kept, such as scratch or a gathered parameter");
   if (use == residue_use::dropped && !std::is_trivially_destructible_v<Residue>)
     refuse("in memory that may be owned by what its forward returned, of which only the output is kept here");
+}
+template <class Engine, class Residue, class Input>
+void expect_kept(frame<Engine>& call, const Residue& residue, const Input& input, residue_use use) {
+  expect_kept(call.engine(), call.call(), call.memory(), residue, input, use);
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -12,11 +12,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/ledger.hpp"
 #include "belay/core/view.hpp"
 #include "belay/step/gradient.hpp"
 #include "belay/step/layer.hpp"
@@ -38,6 +41,10 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// Runs the layer's forward and opens the obligation. Use `belay::forward`.
   BELAY_OPENS saved(Engine & engine, Layer & layer, const Input& input, const invocation& call)
       : engine_(&engine), layer_(&layer), input_(input), call_(call), residue_(run_forward()), epoch_(engine.epoch()) {
+    if constexpr (checked(check_level::local)) {
+      expect_kept(engine, call_, memory_, residue_, input_, residue_use::until_backward);
+      ledger_ = engine.shared_obligations();
+    }
     const offset_allocator& leases = engine.activations().offsets();
     const std::size_t held = leases.bytes_of(memory_.kept) + leases.bytes_of(memory_.remembered);
     obligation_ =
@@ -51,7 +58,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// An obligation that was not discharged stays in the ledger; its memory is reclaimed with the step.
   BELAY_IF_DISCHARGED ~saved() {  // not defaulted: the analysis looks at calls of a destructor
     if constexpr (checked(check_level::local))
-      if (obligation_.index != 0) engine_->obligations().note_lost(obligation_);
+      if (obligation_.index != 0) ledger_->note_lost(obligation_);
   }
 
   /// The layer's output, valid until the backward and the end of the step. Afterwards a usage_error, in all builds.
@@ -174,20 +181,17 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         residue_(std::move(other.residue_)),
         obligation_(std::exchange(other.obligation_, {})),
         epoch_(std::exchange(other.epoch_, used_up)),
-        let_go_(other.let_go_) {}
+        let_go_(other.let_go_),
+        ledger_(other.ledger_) {}
 
   [[nodiscard]] residue_type run_forward() {
     const mark under_way{engine_->watch(), call_.now(layer_call::forward)};
     frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-    residue_type out = [&] {
-      try {
-        return layer_->forward(call, input_);
-      } catch (...) {
-        call_.rethrow(layer_call::forward);
-      }
-    }();
-    if constexpr (checked(check_level::local)) expect_kept(call, out, input_, residue_use::until_backward);
-    return out;
+    try {
+      return layer_->forward(call, input_);  // in its place: a residue need not move
+    } catch (...) {
+      call_.rethrow(layer_call::forward);
+    }
   }
 
   [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }
@@ -210,6 +214,9 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   obligation_id obligation_;
   std::uint64_t epoch_;
   bool let_go_ = false;
+  // A handle may be destroyed after its engine, by a trainer that an exception ends.
+  struct no_ledger {};
+  [[no_unique_address]] std::conditional_t<checked(check_level::local), std::shared_ptr<ledger>, no_ledger> ledger_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -407,7 +407,12 @@ class checkpoints {
       return false;
     }
     control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
-    layout_.expect_equal_copies(sums, at);
+    try {
+      layout_.expect_equal_copies(sums, at);
+    } catch (...) {
+      held_.clear();
+      throw;
+    }
     return true;
   }
 

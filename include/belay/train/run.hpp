@@ -386,6 +386,7 @@ class run {
     const std::size_t bytes = planned_.of_steps.at(index);
     if (leases.memory().size_bytes() == bytes) return;
     const tier of = leases.where_it_is();
+    leases.open_addresses();
     leases = {of, parts_.region(of, 0), most_leases, meters_[of]};
     leases = {of, parts_.region(of, bytes), most_leases, meters_[of]};
     leases.say_when_full(of_smaller_step);

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -120,6 +121,49 @@ TEST_CASE("a moved store takes its handles along") {
   first.keep(0, belay::forward(step, layer, b.x));
   store second{std::move(first)};
   CHECK(second.take(0).backward(b.x).values()(0, 0, 0) == 2);
+  auto outcome = std::move(step).commit();
+  CHECK(belay::committed(outcome) != nullptr);
+}
+
+TEST_CASE("a store that an exception leaves with a handle may outlive the engine") {
+  scaling layer{2};
+  store handles{1};  // a member of a trainer
+  auto b = std::make_unique<bench>();
+  try {
+    belay::step step{b->engine};
+    handles.keep(0, belay::forward(step, layer, b->x));
+    throw std::string("the data has ended");
+  } catch (const std::string&) {
+  }
+  b.reset();
+  CHECK(handles.holds(0));  // what is destroyed after its engine touches nothing of it
+}
+
+namespace {
+// What it keeps cannot be moved, as a lock or a tensor of another library.
+struct pinned_layer {
+  struct lock {
+    lock() = default;
+    lock(const lock&) = delete;
+  };
+  struct residue {
+    belay::view<double, 3> out;
+    lock held;
+  };
+  residue forward(auto& frame, belay::view<const double, 3> x) {
+    return {belay::keep<double>(frame, {x.extent(0), x.extent(1), x.extent(2)}), {}};
+  }
+  void backward(auto&, residue&&, belay::view<const double, 3>, belay::view<double, 3>) {}
+};
+}  // namespace
+
+TEST_CASE("what a forward keeps need not move") {
+  bench b;
+  pinned_layer layer;
+  belay::step step{b.engine};
+  auto y = belay::forward(step, layer, b.x);
+  CHECK(y.out().size() == b.x.size());
+  std::move(y).discard("it was asked for its size alone");
   auto outcome = std::move(step).commit();
   CHECK(belay::committed(outcome) != nullptr);
 }

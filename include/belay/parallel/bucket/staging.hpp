@@ -47,9 +47,10 @@ class gradient_staging {
   void open(std::size_t bucket, std::size_t count, where at) {
     while (started_.size() > released_ + most_in_reduction) source_->release(started_[released_++].lease);
     lease& one = open_[bucket];
+    if (mark_.kind() == element_kind::unknown)
+      mark_ = source_->mark(kind_of_element<T>(), {.purpose = lease_purpose::staged, .at = at});
     const auto take = [&] {
-      one.first =
-          reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at, {kind_of_element<T>(), 0}));
+      one.first = reinterpret_cast<T*>(source_->lease_bytes(count * sizeof(T), one.chain, at, mark_));
     };
     try {
       take();
@@ -124,6 +125,7 @@ class gradient_staging {
   }
 
   lease_source* source_ = nullptr;
+  lease_mark mark_;
   std::vector<lease> open_;
   std::vector<reduction> started_;
   std::size_t released_ = 0;

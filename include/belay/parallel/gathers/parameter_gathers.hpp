@@ -295,7 +295,7 @@ class parameter_gathers {
       // A share in a file is staged by its owner: the stream of copies reads it to where it belongs.
       const stream_kind first_user = each.of.file == nullptr ? stream_kind::communication : stream_kind::copy;
       const std::size_t bytes = each.of.count * sizeof(T);
-      if (each.mark.owner() == 0) each.mark = mark_of(one, each.of, at);
+      if (each.mark.kind() == element_kind::unknown) each.mark = mark_of(one, each.of, at);
       each.first = reinterpret_cast<T*>(source_->lease_bytes_for(first_user, ready, bytes, each.lease, at, each.mark));
     }
   }
