@@ -162,7 +162,7 @@ TEST_CASE("an index that cannot be asked for is no missing one") {
   for (const char* name : {"/model.safetensors", "/model.safetensors.index.json"}) overwrite(dir.path + name, "old");
   refusing_files::refuse(0, EIO);
   CHECK(belay::safetensors::index_of<refusing_files>(dir.path).empty());
-  for (const std::size_t call : {1, 2}) {
+  for (const std::size_t call : {std::size_t{1}, std::size_t{2}}) {
     refusing_files::refuse(call, EIO);
     CHECK_THROWS_WITH_AS(static_cast<void>(belay::safetensors::index_of<refusing_files>(dir.path)),
                          doctest::Contains("cannot be examined: Input/output error"), belay::file_error);
