@@ -34087,11 +34087,12 @@ void expect_one_plan(rank_comparison& compared, const Group& group, std::uint64_
   if constexpr (!moves_nothing<Group>) {
     const std::array<std::uint64_t, 1> own{fingerprint}, count{micro_batches};
     if (!compared.differ(group, own, at)) return;
+    const std::string who = compared.ranks(group);  // the next comparison takes its place
     if (compared.differ(group, count, at))
       throw usage_error("ranks have different numbers of micro-batches in their first step (" + compared.text(group) +
                             "), and gather the layers whose parameters they divide together: give all as many",
                         at);
-    throw usage_error(compared.ranks(group) +
+    throw usage_error(who +
                           " gather the layers of a step in different orders: ranks that divide parameters call their "
                           "layers in one order",
                       at);
