@@ -1252,7 +1252,7 @@ class backend_error : public error {
   details details_;
 };
 
-/// What an exception says, for a terminal: escaped. Its lines stay lines.
+/// The text of an exception, for a terminal: escaped. Its lines stay lines.
 [[nodiscard]] BELAY_DECL std::string printable_what(const std::exception& problem);
 
 }  // namespace belay::inline BELAY_ABI
@@ -3413,9 +3413,9 @@ BELAY_DECL void put_queue::push(int peer, mirror_side side, std::size_t offset, 
 
 // ---- belay/device/poison.hpp
 //
-// What memory holds that was given back: numbers that are none, in which the owner's number is written, so that whoever
-// finds one that is not finite can tell whose memory was read too late. A NaN keeps its payload through arithmetic on a
-// host; a device makes its own of it.
+// The content of memory that was given back: numbers that are none, in which the owner's number is written, so that
+// whoever finds one that is not finite can tell whose memory was read too late. A NaN keeps its payload through
+// arithmetic on a host; a device makes its own of it.
 //
 //   const belay::lease_mark mark{belay::element_kind::f32, 7};
 //   belay::poisoned_ranges fill;
@@ -3468,7 +3468,7 @@ struct lease_mark {
   constexpr lease_mark(element_kind kind, std::uint16_t owner) noexcept
       : bits(static_cast<std::uint16_t>((static_cast<unsigned>(kind) << 12) | (owner & most_owners))) {}
 
-  /// What the mark is made of.
+  /// The kind of the elements.
   [[nodiscard]] BELAY_HD constexpr element_kind kind() const noexcept { return static_cast<element_kind>(bits >> 12); }
   /// Its owner's number.
   [[nodiscard]] BELAY_HD constexpr std::uint16_t owner() const noexcept {
@@ -6740,7 +6740,7 @@ concept files_policy = requires(F files, const char* path, int flags, int descri
   { files.make_buffered(descriptor) } -> std::same_as<int>;
 };
 
-/// The same with folders: they are made, listed, locked and removed.
+/// Folders by system calls: they are made, listed, locked and removed.
 template <class F>
 concept folders_policy = files_policy<F> && requires(F files, const char* path, int folder, void* to, std::size_t bytes,
                                                      struct stat& facts) {
@@ -6768,7 +6768,7 @@ struct posix_files {
   [[nodiscard]] static int remove(const char* path) noexcept { return ::unlink(path); }
   [[nodiscard]] static int make_folder(const char* path, mode_t mode) noexcept { return ::mkdir(path, mode); }
   [[nodiscard]] static int remove_folder(const char* path) noexcept { return ::rmdir(path); }
-  /// What is at `path`, behind links or, `ask_link`, the link itself; what is open.
+  /// Asks about the file at `path`, behind links or, `ask_link`, the link itself; what is open.
   [[nodiscard]] static int ask(const char* path, struct stat& facts) noexcept { return ::stat(path, &facts); }
   [[nodiscard]] static int ask_link(const char* path, struct stat& facts) noexcept { return ::lstat(path, &facts); }
   [[nodiscard]] static int ask_open(int descriptor, struct stat& facts) noexcept { return ::fstat(descriptor, &facts); }
@@ -6947,7 +6947,7 @@ class span_timer {
 
 // ---- belay/device/lease_owners.hpp
 //
-// Who has leased memory, by number: a number fits into the payload of a NaN, and into what an integer is when its
+// Owners of leased memory, by number: a number fits into the payload of a NaN, and into what an integer is when its
 // memory was given back (device/poison.hpp). An owner is a call of a layer at one place of the program and what it
 // wanted memory for; it keeps its number, so that a step that is like the one before makes no new ones.
 //
@@ -7180,7 +7180,7 @@ static_assert(memory_region<host_pages> && memory_region<reserved_addresses>);
 
 namespace belay::inline BELAY_ABI {
 
-/// What an arena's free bytes hold. `poisoned_when_released`: numbers that are none, once somebody has had them.
+/// The content of an arena's free bytes. `poisoned_when_released`: numbers that are none, once somebody has had them.
 /// `poisoned`: what nobody has had yet, too.
 enum class freed_memory : std::uint8_t { as_it_was, poisoned_when_released, poisoned };
 
@@ -7313,7 +7313,8 @@ class arena {
   /// All addresses may be touched again: before another arena is assigned, whose memory takes this one's place.
   void open_addresses() noexcept { closed_ = {}; }
 
-  /// What has no room from here on says `also`, which is kept by address: how the bytes of this memory were found.
+  /// An error of too little room says `also` from here on, which is kept by address: how the bytes of this memory were
+  /// found.
   void say_when_full(const char* also) noexcept { when_full_ = also; }
 
   /// Moves every lease of `from` to `to`.
@@ -7349,7 +7350,7 @@ class arena {
     return memory_.data() + offset;
   }
 
-  // What another stream may still use is left as it is.
+  // Bytes that another stream may still use are left as they are.
   [[gnu::noinline]] void poison(const lease_chain& chain) noexcept {
     poisoned_ranges all;
     const auto in_use = [&](std::size_t offset, std::size_t bytes) {
@@ -9428,7 +9429,7 @@ template <std::unsigned_integral Bits>
   }
   root = root + inverse * (a - root * root);
   const std::uint32_t found = __builtin_bit_cast(std::uint32_t, root) - (tiny & (32u << 23));
-  // What is no positive number stays, but for a negative one, which becomes NaN.
+  // A value that is no positive number stays, but for a negative one, which becomes NaN.
   const std::uint32_t outside = mask_of_sign((bits - 1) | (0x7f7fffffu - bits));
   return __builtin_bit_cast(float, blend(outside, bits | (mask_of_sign(bits & (bits - 1)) & 0x7fc00000u), found));
 }
@@ -11958,7 +11959,7 @@ struct adamw_of_master {
   }
 };
 
-/// What `adamw_of_master` takes as the master copy, for an update of one's own: the copy, or the value where that is
+/// The master copy as `adamw_of_master` takes it, for an update of one's own: the copy, or the value where that is
 /// not the copy rounded.
 template <real T, stored_real Value>
 struct take_master {
@@ -31731,8 +31732,8 @@ template <step_scope Scope, std::size_t Count>
                                                                             where at = where::current()) {
   return owe(scope, layer, 0, parameters, at);
 }
-/// The same of as many as a layer has, such as a `std::vector<belay::owed_parameter>`. Throws usage_error for more than
-/// 16.
+/// Opens the backward that a call owes, with as many parameters as a layer has, such as a
+/// `std::vector<belay::owed_parameter>`. Throws usage_error for more than 16.
 template <step_scope Scope>
 [[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
                                                                             std::size_t bytes,
@@ -32027,7 +32028,7 @@ class basic_file {
   basic_file(std::string path, int flags, where at) : basic_file(attempt(std::move(path), flags)) {
     if (descriptor_ < 0) throw file_error(path_, 0, "cannot be opened: " + reason(errno), at);
   }
-  /// The same, where an error leaves it closed, with errno.
+  /// Opens, where an error leaves it closed, with errno.
   [[nodiscard]] static basic_file attempt(std::string path, int flags) {
     basic_file result;
     result.path_ = std::move(path);
@@ -32180,7 +32181,7 @@ class basic_file {
 
 using file = basic_file<posix_files>;
 
-/// What is at `path`, behind links; nothing where there is nothing of that name. Throws file_error where the system
+/// The file at `path`, behind links; nothing where there is nothing of that name. Throws file_error where the system
 /// cannot say.
 template <files_policy Files = posix_files>
 [[nodiscard]] std::optional<struct stat> facts_of(const std::string& path, where at) {
@@ -32245,17 +32246,17 @@ inline constexpr std::string_view unfinished_manifest_name = "manifest.json.tmp"
   return out;
 }
 
-/// What is in a folder of checkpoints, and what was done there.
+/// The content of a folder of checkpoints, and what was done there.
 struct checkpoint_contents {
   /// Steps, ascending: of committed checkpoints; of folders that have no manifest; of what was removed.
   std::vector<std::uint64_t> committed = {}, unfinished = {}, removed = {};
-  /// What has the name of a checkpoint and stays as it is: a link or a file, what cannot be removed, and what is older
-  /// than a committed checkpoint and cannot be examined. Each with its path and the reason.
+  /// Paths that have the name of a checkpoint and stay as they are: a link or a file, what cannot be removed, and what
+  /// is older than a committed checkpoint and cannot be examined. Each with its path and the reason.
   std::vector<file_error> left = {};
 };
 
-/// What lies at `path`, without changing it, except where a function says so. Links of that name are read through, and
-/// nothing is ever removed behind one. Errors are file_error.
+/// A folder of checkpoints at `path`, without changing it, except where a function says so. Links of that name are read
+/// through, and nothing is ever removed behind one. Errors are file_error.
 template <folders_policy Files = posix_files>
 class checkpoint_folder {
  public:
@@ -32264,7 +32265,7 @@ class checkpoint_folder {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::string path_of(std::uint64_t step) const { return path_ + "/" + checkpoint_name(step); }
 
-  /// What is there; nothing where there is no such folder. Throws file_error where the system cannot say what the
+  /// The content; nothing where there is no such folder. Throws file_error where the system cannot say what the
   /// newest is: it may be a checkpoint, which nobody is to remove or to begin before.
   [[nodiscard]] checkpoint_contents look(where at = where::current()) const {
     checkpoint_contents out;
@@ -35285,7 +35286,8 @@ class added_state {
     for (const auto& [name, save] : states_) out.states.emplace_back(name, save());
     return out;
   }
-  /// What a manifest of rank 0 says for all ranks: the names of states, and of each optimizer its steps and settings.
+  /// The part of a manifest in which rank 0 speaks for all ranks: the names of states, and of each optimizer its steps
+  /// and settings.
   [[nodiscard]] std::string described() const {
     std::string out = states_.empty() ? "no state" : states_.size() == 1 ? "state " : "states ";
     for (std::size_t i = 0; i < states_.size(); ++i) out += (i > 0 ? ", " : "") + printable(states_[i].first);
@@ -36252,7 +36254,7 @@ class checkpoint_layout {
     std::size_t sum;
   };
 
-  // What is not there once cannot be read back.
+  // An element that is not there once cannot be read back.
   void expect_whole(where at) const {
     for (const manifest_tensor& tensor : tensors_) {
       std::uint64_t elements = 1;
@@ -37348,7 +37350,7 @@ namespace belay::inline BELAY_ABI {
   return std::nullopt;
 }
 
-// What is in both lists of file pages, but has to be written before it can be dropped. Locked pages are in neither
+// Bytes in the lists of file pages that have to be written before they can be dropped. Locked pages are in neither
 // list.
 [[gnu::cold]] BELAY_DECL std::uint64_t unwritten_bytes(std::string_view text, std::string_view dirty,
                                                        std::string_view writeback) noexcept {
@@ -39336,7 +39338,7 @@ concept committed_store_part = requires(Part& part) {
   { part.squares() } -> std::same_as<double>;
 };
 
-/// What an optimizer of a store takes: the token of a committed step with gradients, or a store's part of it.
+/// The argument of `apply`: the token of a committed step with gradients, or a store's part of it.
 template <class Token>
 inline constexpr bool has_committed_gradients = committed_store_part<Token>;
 template <class... Participants>
@@ -40675,9 +40677,9 @@ class parameter_list {
   parameter<T>& add_at(std::size_t first, std::string name, const parameter_shape& shape, where at = where::current()) {
     return add_at(first, parameter_spec{std::move(name), shape, initial::filled()}, at);
   }
-  /// The same of a specification, which also says whether the optimizer decays the parameter and how many layers share
-  /// it: `list.add({.name = "norm", .shape = {64}, .decay = belay::weight_decay::no})`. Its first values are those of
-  /// the memory: throws usage_error for others.
+  /// Adds a parameter by its specification, which also says whether the optimizer decays the parameter and how many
+  /// layers share it: `list.add({.name = "norm", .shape = {64}, .decay = belay::weight_decay::no})`. Its first values
+  /// are those of the memory: throws usage_error for others.
   parameter<T>& add(parameter_spec spec, where at = where::current()) { return add_at(end_, std::move(spec), at); }
   parameter<T>& add_at(std::size_t first, parameter_spec spec, where at = where::current()) {
     const std::size_t size = spec.shape.size();
@@ -41747,7 +41749,7 @@ class [[nodiscard]] store_gradients {
     store_->note_unapplied(summary_.number);
   }
 
-  /// What this rank owns, in the order of memory, to look at.
+  /// The ranges that this rank owns, in the order of memory, to look at.
   [[nodiscard]] owned_gradients<value_type> owned() const {
     if constexpr (moves_nothing<typename Store::group_type>)
       if (store_ != nullptr) store_->ask_shares();
@@ -41951,7 +41953,7 @@ class store_update {
       buckets.start_gather(bucket, after(stream.record(), at));
     buckets.finish_gathers_in(stream);
   }
-  // What a frame's function leases is planned; what runs on the host is not called.
+  // A function that takes a frame is called for its leases, which are planned; one that runs on the host is not called.
   template <class F>
   void rehearse(F& f, where at) {
     if constexpr (updates_in_frame<F, engine_type, value_type>) {
@@ -42136,7 +42138,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   void update(committed_gradients<Participants...>&& token, F&& f, where at = where::current()) {
     update(std::move(token).only_part(), f, at);
   }
-  /// The same for one of several stores of a step: `store.update(ok->part(store), f)`.
+  /// Updates by the part of one of several stores of a step: `store.update(ok->part(store), f)`.
   template <class F>
   void update(committed_part&& part, F&& f, where at = where::current()) {
     if constexpr (store_update<parameter_store>::template takes<std::remove_reference_t<F>>()) {

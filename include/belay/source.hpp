@@ -83,7 +83,7 @@ for every source of the program, or do not include this header"
 
 namespace belay::inline BELAY_ABI {
 
-/// What programs of this level of checking ask the linker for.
+/// A program of this level of checking asks the linker for it.
 const char no_core_of_the_same_BELAY_CHECKS_is_linked = 0;
 
 }  // namespace belay::inline BELAY_ABI

@@ -219,7 +219,7 @@ class backend_error : public error {
   details details_;
 };
 
-/// What an exception says, for a terminal: escaped. Its lines stay lines.
+/// The text of an exception, for a terminal: escaped. Its lines stay lines.
 [[nodiscard]] BELAY_DECL std::string printable_what(const std::exception& problem);
 
 }  // namespace belay::inline BELAY_ABI

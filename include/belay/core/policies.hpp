@@ -106,7 +106,7 @@ concept files_policy = requires(F files, const char* path, int flags, int descri
   { files.make_buffered(descriptor) } -> std::same_as<int>;
 };
 
-/// The same with folders: they are made, listed, locked and removed.
+/// Folders by system calls: they are made, listed, locked and removed.
 template <class F>
 concept folders_policy = files_policy<F> && requires(F files, const char* path, int folder, void* to, std::size_t bytes,
                                                      struct stat& facts) {
@@ -134,7 +134,7 @@ struct posix_files {
   [[nodiscard]] static int remove(const char* path) noexcept { return ::unlink(path); }
   [[nodiscard]] static int make_folder(const char* path, mode_t mode) noexcept { return ::mkdir(path, mode); }
   [[nodiscard]] static int remove_folder(const char* path) noexcept { return ::rmdir(path); }
-  /// What is at `path`, behind links or, `ask_link`, the link itself; what is open.
+  /// Asks about the file at `path`, behind links or, `ask_link`, the link itself; what is open.
   [[nodiscard]] static int ask(const char* path, struct stat& facts) noexcept { return ::stat(path, &facts); }
   [[nodiscard]] static int ask_link(const char* path, struct stat& facts) noexcept { return ::lstat(path, &facts); }
   [[nodiscard]] static int ask_open(int descriptor, struct stat& facts) noexcept { return ::fstat(descriptor, &facts); }

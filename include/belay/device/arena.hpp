@@ -38,7 +38,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What an arena's free bytes hold. `poisoned_when_released`: numbers that are none, once somebody has had them.
+/// The content of an arena's free bytes. `poisoned_when_released`: numbers that are none, once somebody has had them.
 /// `poisoned`: what nobody has had yet, too.
 enum class freed_memory : std::uint8_t { as_it_was, poisoned_when_released, poisoned };
 
@@ -171,7 +171,8 @@ class arena {
   /// All addresses may be touched again: before another arena is assigned, whose memory takes this one's place.
   void open_addresses() noexcept { closed_ = {}; }
 
-  /// What has no room from here on says `also`, which is kept by address: how the bytes of this memory were found.
+  /// An error of too little room says `also` from here on, which is kept by address: how the bytes of this memory were
+  /// found.
   void say_when_full(const char* also) noexcept { when_full_ = also; }
 
   /// Moves every lease of `from` to `to`.
@@ -207,7 +208,7 @@ class arena {
     return memory_.data() + offset;
   }
 
-  // What another stream may still use is left as it is.
+  // Bytes that another stream may still use are left as they are.
   [[gnu::noinline]] void poison(const lease_chain& chain) noexcept {
     poisoned_ranges all;
     const auto in_use = [&](std::size_t offset, std::size_t bytes) {

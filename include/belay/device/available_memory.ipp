@@ -44,7 +44,7 @@ namespace belay::inline BELAY_ABI {
   return std::nullopt;
 }
 
-// What is in both lists of file pages, but has to be written before it can be dropped. Locked pages are in neither
+// Bytes in the lists of file pages that have to be written before they can be dropped. Locked pages are in neither
 // list.
 [[gnu::cold]] BELAY_DECL std::uint64_t unwritten_bytes(std::string_view text, std::string_view dirty,
                                                        std::string_view writeback) noexcept {

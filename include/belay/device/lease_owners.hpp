@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Who has leased memory, by number: a number fits into the payload of a NaN, and into what an integer is when its
+// Owners of leased memory, by number: a number fits into the payload of a NaN, and into what an integer is when its
 // memory was given back (device/poison.hpp). An owner is a call of a layer at one place of the program and what it
 // wanted memory for; it keeps its number, so that a step that is like the one before makes no new ones.
 //

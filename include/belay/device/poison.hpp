@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What memory holds that was given back: numbers that are none, in which the owner's number is written, so that whoever
-// finds one that is not finite can tell whose memory was read too late. A NaN keeps its payload through arithmetic on a
-// host; a device makes its own of it.
+// The content of memory that was given back: numbers that are none, in which the owner's number is written, so that
+// whoever finds one that is not finite can tell whose memory was read too late. A NaN keeps its payload through
+// arithmetic on a host; a device makes its own of it.
 //
 //   const belay::lease_mark mark{belay::element_kind::f32, 7};
 //   belay::poisoned_ranges fill;
@@ -64,7 +64,7 @@ struct lease_mark {
   constexpr lease_mark(element_kind kind, std::uint16_t owner) noexcept
       : bits(static_cast<std::uint16_t>((static_cast<unsigned>(kind) << 12) | (owner & most_owners))) {}
 
-  /// What the mark is made of.
+  /// The kind of the elements.
   [[nodiscard]] BELAY_HD constexpr element_kind kind() const noexcept { return static_cast<element_kind>(bits >> 12); }
   /// Its owner's number.
   [[nodiscard]] BELAY_HD constexpr std::uint16_t owner() const noexcept {

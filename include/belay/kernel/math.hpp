@@ -158,7 +158,7 @@ template <std::unsigned_integral Bits>
   }
   root = root + inverse * (a - root * root);
   const std::uint32_t found = __builtin_bit_cast(std::uint32_t, root) - (tiny & (32u << 23));
-  // What is no positive number stays, but for a negative one, which becomes NaN.
+  // A value that is no positive number stays, but for a negative one, which becomes NaN.
   const std::uint32_t outside = mask_of_sign((bits - 1) | (0x7f7fffffu - bits));
   return __builtin_bit_cast(float, blend(outside, bits | (mask_of_sign(bits & (bits - 1)) & 0x7fc00000u), found));
 }

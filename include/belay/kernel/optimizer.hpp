@@ -173,7 +173,7 @@ struct adamw_of_master {
   }
 };
 
-/// What `adamw_of_master` takes as the master copy, for an update of one's own: the copy, or the value where that is
+/// The master copy as `adamw_of_master` takes it, for an update of one's own: the copy, or the value where that is
 /// not the copy rounded.
 template <real T, stored_real Value>
 struct take_master {

@@ -211,8 +211,8 @@ template <step_scope Scope, std::size_t Count>
                                                                             where at = where::current()) {
   return owe(scope, layer, 0, parameters, at);
 }
-/// The same of as many as a layer has, such as a `std::vector<belay::owed_parameter>`. Throws usage_error for more than
-/// 16.
+/// Opens the backward that a call owes, with as many parameters as a layer has, such as a
+/// `std::vector<belay::owed_parameter>`. Throws usage_error for more than 16.
 template <step_scope Scope>
 [[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
                                                                             std::size_t bytes,

@@ -63,7 +63,7 @@ concept committed_store_part = requires(Part& part) {
   { part.squares() } -> std::same_as<double>;
 };
 
-/// What an optimizer of a store takes: the token of a committed step with gradients, or a store's part of it.
+/// The argument of `apply`: the token of a committed step with gradients, or a store's part of it.
 template <class Token>
 inline constexpr bool has_committed_gradients = committed_store_part<Token>;
 template <class... Participants>

@@ -52,9 +52,9 @@ class parameter_list {
   parameter<T>& add_at(std::size_t first, std::string name, const parameter_shape& shape, where at = where::current()) {
     return add_at(first, parameter_spec{std::move(name), shape, initial::filled()}, at);
   }
-  /// The same of a specification, which also says whether the optimizer decays the parameter and how many layers share
-  /// it: `list.add({.name = "norm", .shape = {64}, .decay = belay::weight_decay::no})`. Its first values are those of
-  /// the memory: throws usage_error for others.
+  /// Adds a parameter by its specification, which also says whether the optimizer decays the parameter and how many
+  /// layers share it: `list.add({.name = "norm", .shape = {64}, .decay = belay::weight_decay::no})`. Its first values
+  /// are those of the memory: throws usage_error for others.
   parameter<T>& add(parameter_spec spec, where at = where::current()) { return add_at(end_, std::move(spec), at); }
   parameter<T>& add_at(std::size_t first, parameter_spec spec, where at = where::current()) {
     const std::size_t size = spec.shape.size();

@@ -123,7 +123,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   void update(committed_gradients<Participants...>&& token, F&& f, where at = where::current()) {
     update(std::move(token).only_part(), f, at);
   }
-  /// The same for one of several stores of a step: `store.update(ok->part(store), f)`.
+  /// Updates by the part of one of several stores of a step: `store.update(ok->part(store), f)`.
   template <class F>
   void update(committed_part&& part, F&& f, where at = where::current()) {
     if constexpr (store_update<parameter_store>::template takes<std::remove_reference_t<F>>()) {

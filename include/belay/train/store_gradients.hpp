@@ -41,7 +41,7 @@ class [[nodiscard]] store_gradients {
     store_->note_unapplied(summary_.number);
   }
 
-  /// What this rank owns, in the order of memory, to look at.
+  /// The ranges that this rank owns, in the order of memory, to look at.
   [[nodiscard]] owned_gradients<value_type> owned() const {
     if constexpr (moves_nothing<typename Store::group_type>)
       if (store_ != nullptr) store_->ask_shares();

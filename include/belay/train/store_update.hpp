@@ -167,7 +167,7 @@ class store_update {
       buckets.start_gather(bucket, after(stream.record(), at));
     buckets.finish_gathers_in(stream);
   }
-  // What a frame's function leases is planned; what runs on the host is not called.
+  // A function that takes a frame is called for its leases, which are planned; one that runs on the host is not called.
   template <class F>
   void rehearse(F& f, where at) {
     if constexpr (updates_in_frame<F, engine_type, value_type>) {

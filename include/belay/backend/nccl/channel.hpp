@@ -93,7 +93,7 @@ class channel final : public completion_source,
   /// For what the rank does between operations.
   [[nodiscard]] cuda::device_calls<Api>& calls() noexcept { return calls_; }
   [[nodiscard]] const cuda::device_memory<Api>& workspace() const noexcept { return workspace_; }
-  /// What a barrier adds, of which nobody needs the value. A workspace may have no byte.
+  /// The word that a barrier adds; nobody needs its value. A workspace may have no byte.
   [[nodiscard]] std::byte* barrier_word() const noexcept { return word_.data(); }
   [[nodiscard]] call_guard& guard() noexcept { return guard_; }
   [[nodiscard]] rank_failure& failure() noexcept { return failure_; }

@@ -141,7 +141,8 @@ class added_state {
     for (const auto& [name, save] : states_) out.states.emplace_back(name, save());
     return out;
   }
-  /// What a manifest of rank 0 says for all ranks: the names of states, and of each optimizer its steps and settings.
+  /// The part of a manifest in which rank 0 speaks for all ranks: the names of states, and of each optimizer its steps
+  /// and settings.
   [[nodiscard]] std::string described() const {
     std::string out = states_.empty() ? "no state" : states_.size() == 1 ? "state " : "states ";
     for (std::size_t i = 0; i < states_.size(); ++i) out += (i > 0 ? ", " : "") + printable(states_[i].first);

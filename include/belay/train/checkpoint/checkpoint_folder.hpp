@@ -67,17 +67,17 @@ inline constexpr std::string_view unfinished_manifest_name = "manifest.json.tmp"
   return out;
 }
 
-/// What is in a folder of checkpoints, and what was done there.
+/// The content of a folder of checkpoints, and what was done there.
 struct checkpoint_contents {
   /// Steps, ascending: of committed checkpoints; of folders that have no manifest; of what was removed.
   std::vector<std::uint64_t> committed = {}, unfinished = {}, removed = {};
-  /// What has the name of a checkpoint and stays as it is: a link or a file, what cannot be removed, and what is older
-  /// than a committed checkpoint and cannot be examined. Each with its path and the reason.
+  /// Paths that have the name of a checkpoint and stay as they are: a link or a file, what cannot be removed, and what
+  /// is older than a committed checkpoint and cannot be examined. Each with its path and the reason.
   std::vector<file_error> left = {};
 };
 
-/// What lies at `path`, without changing it, except where a function says so. Links of that name are read through, and
-/// nothing is ever removed behind one. Errors are file_error.
+/// A folder of checkpoints at `path`, without changing it, except where a function says so. Links of that name are read
+/// through, and nothing is ever removed behind one. Errors are file_error.
 template <folders_policy Files = posix_files>
 class checkpoint_folder {
  public:
@@ -86,7 +86,7 @@ class checkpoint_folder {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::string path_of(std::uint64_t step) const { return path_ + "/" + checkpoint_name(step); }
 
-  /// What is there; nothing where there is no such folder. Throws file_error where the system cannot say what the
+  /// The content; nothing where there is no such folder. Throws file_error where the system cannot say what the
   /// newest is: it may be a checkpoint, which nobody is to remove or to begin before.
   [[nodiscard]] checkpoint_contents look(where at = where::current()) const {
     checkpoint_contents out;

@@ -239,7 +239,7 @@ class checkpoint_layout {
     std::size_t sum;
   };
 
-  // What is not there once cannot be read back.
+  // An element that is not there once cannot be read back.
   void expect_whole(where at) const {
     for (const manifest_tensor& tensor : tensors_) {
       std::uint64_t elements = 1;

@@ -44,7 +44,7 @@ class basic_file {
   basic_file(std::string path, int flags, where at) : basic_file(attempt(std::move(path), flags)) {
     if (descriptor_ < 0) throw file_error(path_, 0, "cannot be opened: " + reason(errno), at);
   }
-  /// The same, where an error leaves it closed, with errno.
+  /// Opens, where an error leaves it closed, with errno.
   [[nodiscard]] static basic_file attempt(std::string path, int flags) {
     basic_file result;
     result.path_ = std::move(path);
@@ -197,7 +197,7 @@ class basic_file {
 
 using file = basic_file<posix_files>;
 
-/// What is at `path`, behind links; nothing where there is nothing of that name. Throws file_error where the system
+/// The file at `path`, behind links; nothing where there is nothing of that name. Throws file_error where the system
 /// cannot say.
 template <files_policy Files = posix_files>
 [[nodiscard]] std::optional<struct stat> facts_of(const std::string& path, where at) {

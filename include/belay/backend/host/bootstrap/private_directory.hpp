@@ -28,7 +28,7 @@ namespace host {
 [[nodiscard]] BELAY_DECL std::string base_directory();
 /// Why it is /tmp although XDG_RUNTIME_DIR names something else: "; XDG_RUNTIME_DIR was set aside: ..."; else empty.
 [[nodiscard]] BELAY_DECL std::string base_set_aside();
-/// The same error, which says that too.
+/// `problem` with `base_set_aside()` behind its text.
 [[nodiscard]] BELAY_DECL file_error with_base_set_aside(const file_error& problem);
 /// "belay-1000": what the names of this user's directories begin with.
 [[nodiscard]] BELAY_DECL std::string user_prefix();
