@@ -32181,18 +32181,28 @@ class basic_file {
 
 using file = basic_file<posix_files>;
 
-/// The file at `path`, behind links; nothing where there is nothing of that name. Throws file_error where the system
-/// cannot say.
-template <files_policy Files = posix_files>
-[[nodiscard]] std::optional<struct stat> facts_of(const std::string& path, where at) {
+/// The facts of `path` by `ask(path, facts)`, a call of a policy; nothing where there is nothing of that name. Throws
+/// file_error where the system cannot say.
+template <class Ask>
+[[nodiscard]] std::optional<struct stat> facts_by(const Ask& ask, const std::string& path, where at) {
   struct stat facts = {};
   int asked = 0;
   do {
-    asked = Files::ask(path.c_str(), facts);
+    asked = ask(path.c_str(), facts);
   } while (asked != 0 && errno == EINTR);
   if (asked == 0) return facts;
   if (is_absence(errno)) return std::nullopt;
   throw file_error(path, 0, "cannot be examined: " + reason(errno), at);
+}
+/// The file at `path`, behind links.
+template <files_policy Files = posix_files>
+[[nodiscard]] std::optional<struct stat> facts_of(const std::string& path, where at) {
+  return facts_by([](const char* asked, struct stat& facts) { return Files::ask(asked, facts); }, path, at);
+}
+/// The file at `path`, or the link that is there.
+template <folders_policy Files = posix_files>
+[[nodiscard]] std::optional<struct stat> link_facts_of(const std::string& path, where at) {
+  return facts_by([](const char* asked, struct stat& facts) { return Files::ask_link(asked, facts); }, path, at);
 }
 
 /// The folder that holds `path`.
@@ -32357,24 +32367,15 @@ class checkpoint_folder {
   [[nodiscard]] kind kind_of(std::uint64_t step, where at) const {
     const std::string folder = path_of(step), manifest = folder + "/" + std::string(manifest_name);
     if (safetensors::facts_of<Files>(manifest, at)) return kind::committed;
-    if (link_facts_of(manifest, at)) throw file_error(manifest, 0, "is a link to what is not there", at);
-    const auto found = link_facts_of(folder, at);
+    if (safetensors::link_facts_of<Files>(manifest, at))
+      throw file_error(manifest, 0, "is a link to what is not there", at);
+    const auto found = safetensors::link_facts_of<Files>(folder, at);
     if (!found) return kind::gone;
     return S_ISDIR(found->st_mode) ? kind::unfinished : kind::other;
   }
-  [[nodiscard]] static std::optional<struct stat> link_facts_of(const std::string& path, where at) {
-    struct stat facts = {};
-    int asked = 0;
-    do {
-      asked = Files::ask_link(path.c_str(), facts);
-    } while (asked != 0 && errno == EINTR);
-    if (asked == 0) return facts;
-    if (is_absence(errno)) return std::nullopt;
-    throw file_error(path, 0, "cannot be examined: " + safetensors::reason(errno), at);
-  }
   [[nodiscard]] bool is_folder(std::uint64_t step, checkpoint_contents& out, where at) const {
     try {
-      const auto found = link_facts_of(path_of(step), at);
+      const auto found = safetensors::link_facts_of<Files>(path_of(step), at);
       if (found && S_ISDIR(found->st_mode)) return true;
       out.left.push_back(file_error(path_of(step), 0, "is a link, which is left with what is behind it", at));
     } catch (const file_error& problem) {
@@ -38767,38 +38768,6 @@ class memory_report {
 //   belay::adamw<float, group> optimizer({.learning_rate = 3e-4}, buckets, state);
 //   if (auto* done = committed(outcome)) optimizer.apply(*done, std::move(reduced), belay::clip_factor::none());
 
-// ---- belay/train/optimizer/adamw_range.hpp
-//
-// AdamW over a part of a range, in kernels of a chunk each or of all of it: each element is computed alone, so neither
-// that nor sharding changes a bit.
-
-namespace belay::inline BELAY_ABI {
-
-/// The scalars of one update, or where they are, of parameters with weight decay and without.
-template <class State, class Scalars = kernel::adamw_scalars<State>>
-struct adamw_step {
-  Scalars decayed, undecayed;
-};
-
-/// Queues the update of `count` elements, whose state is `state[0]`, `state[1]` and, where T is narrower, the master
-/// copies `state[2]`, in kernels of at most `at_once` elements.
-template <class T, class Kit, class State, class Parts, class Scalars>
-void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, std::size_t count,
-                 const Scalars& scalars, std::size_t at_once) {
-  for (std::size_t i = 0, part = 0; i < count; i += part) {
-    part = lesser_of(count - i, at_once);
-    const auto update = [&](State* master) {
-      return kernel::adamw<State, State, Scalars>{master, gradient + i, state[0] + i, state[1] + i, scalars};
-    };
-    if constexpr (std::is_same_v<T, State>)
-      kit.each(part, update(value + i));
-    else
-      kit.each(part, kernel::adamw_of_master<State, T, Scalars>{value + i, update(state[2] + i)});
-  }
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/train/optimizer/offloaded_state.hpp
 //
 // State of an optimizer in a lower tier, and its update where it lives: the gradients and values of a chunk are copied
@@ -39230,6 +39199,29 @@ class offloaded_state {
 // gathered while the next one is updated.
 
 namespace belay::inline BELAY_ABI {
+
+/// The scalars of one update, or where they are, of parameters with weight decay and without.
+template <class State, class Scalars = kernel::adamw_scalars<State>>
+struct adamw_step {
+  Scalars decayed, undecayed;
+};
+
+/// Queues the update of `count` elements, whose state is `state[0]`, `state[1]` and, where T is narrower, the master
+/// copies `state[2]`, in kernels of at most `at_once` elements.
+template <class T, class Kit, class State, class Parts, class Scalars>
+void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, std::size_t count,
+                 const Scalars& scalars, std::size_t at_once) {
+  for (std::size_t i = 0, part = 0; i < count; i += part) {
+    part = lesser_of(count - i, at_once);
+    const auto update = [&](State* master) {
+      return kernel::adamw<State, State, Scalars>{master, gradient + i, state[0] + i, state[1] + i, scalars};
+    };
+    if constexpr (std::is_same_v<T, State>)
+      kit.each(part, update(value + i));
+    else
+      kit.each(part, kernel::adamw_of_master<State, T, Scalars>{value + i, update(state[2] + i)});
+  }
+}
 
 /// Who says when a part of a step is queued: at once, or captured and launched. It calls `queue` or knows what that
 /// queues.

@@ -46,7 +46,6 @@
 #include "belay/parallel/bucket.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/train/clip.hpp"
-#include "belay/train/optimizer/adamw_range.hpp"
 #include "belay/train/optimizer/offloaded_state.hpp"
 #include "belay/train/optimizer/resident_update.hpp"
 #include "belay/train/optimizer/state_layout.hpp"  // IWYU pragma: export

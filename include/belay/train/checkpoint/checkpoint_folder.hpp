@@ -178,24 +178,15 @@ class checkpoint_folder {
   [[nodiscard]] kind kind_of(std::uint64_t step, where at) const {
     const std::string folder = path_of(step), manifest = folder + "/" + std::string(manifest_name);
     if (safetensors::facts_of<Files>(manifest, at)) return kind::committed;
-    if (link_facts_of(manifest, at)) throw file_error(manifest, 0, "is a link to what is not there", at);
-    const auto found = link_facts_of(folder, at);
+    if (safetensors::link_facts_of<Files>(manifest, at))
+      throw file_error(manifest, 0, "is a link to what is not there", at);
+    const auto found = safetensors::link_facts_of<Files>(folder, at);
     if (!found) return kind::gone;
     return S_ISDIR(found->st_mode) ? kind::unfinished : kind::other;
   }
-  [[nodiscard]] static std::optional<struct stat> link_facts_of(const std::string& path, where at) {
-    struct stat facts = {};
-    int asked = 0;
-    do {
-      asked = Files::ask_link(path.c_str(), facts);
-    } while (asked != 0 && errno == EINTR);
-    if (asked == 0) return facts;
-    if (is_absence(errno)) return std::nullopt;
-    throw file_error(path, 0, "cannot be examined: " + safetensors::reason(errno), at);
-  }
   [[nodiscard]] bool is_folder(std::uint64_t step, checkpoint_contents& out, where at) const {
     try {
-      const auto found = link_facts_of(path_of(step), at);
+      const auto found = safetensors::link_facts_of<Files>(path_of(step), at);
       if (found && S_ISDIR(found->st_mode)) return true;
       out.left.push_back(file_error(path_of(step), 0, "is a link, which is left with what is behind it", at));
     } catch (const file_error& problem) {

@@ -197,18 +197,28 @@ class basic_file {
 
 using file = basic_file<posix_files>;
 
-/// The file at `path`, behind links; nothing where there is nothing of that name. Throws file_error where the system
-/// cannot say.
-template <files_policy Files = posix_files>
-[[nodiscard]] std::optional<struct stat> facts_of(const std::string& path, where at) {
+/// The facts of `path` by `ask(path, facts)`, a call of a policy; nothing where there is nothing of that name. Throws
+/// file_error where the system cannot say.
+template <class Ask>
+[[nodiscard]] std::optional<struct stat> facts_by(const Ask& ask, const std::string& path, where at) {
   struct stat facts = {};
   int asked = 0;
   do {
-    asked = Files::ask(path.c_str(), facts);
+    asked = ask(path.c_str(), facts);
   } while (asked != 0 && errno == EINTR);
   if (asked == 0) return facts;
   if (is_absence(errno)) return std::nullopt;
   throw file_error(path, 0, "cannot be examined: " + reason(errno), at);
+}
+/// The file at `path`, behind links.
+template <files_policy Files = posix_files>
+[[nodiscard]] std::optional<struct stat> facts_of(const std::string& path, where at) {
+  return facts_by([](const char* asked, struct stat& facts) { return Files::ask(asked, facts); }, path, at);
+}
+/// The file at `path`, or the link that is there.
+template <folders_policy Files = posix_files>
+[[nodiscard]] std::optional<struct stat> link_facts_of(const std::string& path, where at) {
+  return facts_by([](const char* asked, struct stat& facts) { return Files::ask_link(asked, facts); }, path, at);
 }
 
 /// The folder that holds `path`.
