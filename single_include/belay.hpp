@@ -17598,7 +17598,15 @@ struct invocation {
                      std::to_string(micro_batch) + "), " + what,
                  at);
   }
-  [[noreturn, gnu::cold, gnu::noinline]] void rethrow(layer_call what) const { rethrow(name(what)); }
+  /// Runs `work()`, which is a call of the layer: what it throws has the call's name.
+  template <class Work>
+  decltype(auto) run(layer_call what, Work&& work) const {
+    try {
+      return std::forward<Work>(work)();
+    } catch (...) {
+      rethrow(name(what));
+    }
+  }
 
   /// Opens an obligation of this call, whose handle holds `bytes`. The record is written in place.
   [[nodiscard]] obligation_id open(ledger& obligations, obligation_kind kind, std::size_t bytes,
@@ -22447,11 +22455,7 @@ class recompute {
   template <class Engine, class Input>
   [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
     const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
-    try {
-      return layer_->forward(again, input);
-    } catch (...) {
-      again.call().rethrow(layer_call::recompute);
-    }
+    return again.call().run(layer_call::recompute, [&] { return layer_->forward(again, input); });
   }
   template <class Engine, class Input>
   [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
@@ -22567,11 +22571,7 @@ class recomputed_part {
   template <class Engine, class Input>
   [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
     const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
-    try {
-      return part_->forward(again, input);
-    } catch (...) {
-      again.call().rethrow(layer_call::recompute);
-    }
+    return again.call().run(layer_call::recompute, [&] { return part_->forward(again, input); });
   }
 
   Part* part_;
@@ -22655,11 +22655,7 @@ class [[nodiscard]] observed {
   [[nodiscard]] auto run_forward(Engine& engine, Layer& layer, const Input& input) {
     const typename Engine::watch_type::mark under_way{engine.watch(), call_.now(layer_call::forward)};
     frame<Engine> view{engine, call_, frame_mode::observing, memory_};
-    try {
-      return layer.forward(view, input);  // in its place: a residue need not move
-    } catch (...) {
-      call_.rethrow(layer_call::forward);
-    }
+    return call_.run(layer_call::forward, [&] { return layer.forward(view, input); });  // in its place
   }
 
   Engine* engine_;
@@ -22758,11 +22754,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
         contribution_list contributions;
         call.begin_backward(contributions);
-        try {
-          layer_->backward(call, std::move(residue_), dout, dx.values());
-        } catch (...) {
-          call_.rethrow(layer_call::backward);
-        }
+        call_.run(layer_call::backward, [&] { layer_->backward(call, std::move(residue_), dout, dx.values()); });
         if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
       }
       settle(at);
@@ -22773,16 +22765,14 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
         contribution_list contributions;
         call.begin_backward(contributions);
-        try {
+        call_.run(layer_call::backward, [&] {
           if constexpr (backward_without_dx<Layer, Engine, Input>) {
             layer_->backward(call, std::move(residue_), dout);
           } else {
             const gradient_of<Engine, Input> unused{*engine_, input_.shape(), call_.at};
             layer_->backward(call, std::move(residue_), dout, unused.values());
           }
-        } catch (...) {
-          call_.rethrow(layer_call::backward);
-        }
+        });
         if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
       }
       settle(at);
@@ -22803,11 +22793,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
       if (owes()) {
         const mark under_way{engine_->watch(), call_.now(layer_call::discard)};
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-        try {
-          layer_->discard(call, std::move(residue_), why);
-        } catch (...) {
-          call_.rethrow(layer_call::discard);
-        }
+        call_.run(layer_call::discard, [&] { layer_->discard(call, std::move(residue_), why); });
       }
     }
     settle(at);
@@ -22844,11 +22830,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   [[nodiscard]] residue_type run_forward() {
     const mark under_way{engine_->watch(), call_.now(layer_call::forward)};
     frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-    try {
-      return layer_->forward(call, input_);  // in its place: a residue need not move
-    } catch (...) {
-      call_.rethrow(layer_call::forward);
-    }
+    return call_.run(layer_call::forward, [&] { return layer_->forward(call, input_); });  // in its place
   }
 
   [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }

@@ -69,7 +69,15 @@ struct invocation {
                      std::to_string(micro_batch) + "), " + what,
                  at);
   }
-  [[noreturn, gnu::cold, gnu::noinline]] void rethrow(layer_call what) const { rethrow(name(what)); }
+  /// Runs `work()`, which is a call of the layer: what it throws has the call's name.
+  template <class Work>
+  decltype(auto) run(layer_call what, Work&& work) const {
+    try {
+      return std::forward<Work>(work)();
+    } catch (...) {
+      rethrow(name(what));
+    }
+  }
 
   /// Opens an obligation of this call, whose handle holds `bytes`. The record is written in place.
   [[nodiscard]] obligation_id open(ledger& obligations, obligation_kind kind, std::size_t bytes,

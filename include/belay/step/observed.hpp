@@ -69,11 +69,7 @@ class [[nodiscard]] observed {
   [[nodiscard]] auto run_forward(Engine& engine, Layer& layer, const Input& input) {
     const typename Engine::watch_type::mark under_way{engine.watch(), call_.now(layer_call::forward)};
     frame<Engine> view{engine, call_, frame_mode::observing, memory_};
-    try {
-      return layer.forward(view, input);  // in its place: a residue need not move
-    } catch (...) {
-      call_.rethrow(layer_call::forward);
-    }
+    return call_.run(layer_call::forward, [&] { return layer.forward(view, input); });  // in its place
   }
 
   Engine* engine_;

@@ -94,11 +94,7 @@ class recompute {
   template <class Engine, class Input>
   [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
     const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
-    try {
-      return layer_->forward(again, input);
-    } catch (...) {
-      again.call().rethrow(layer_call::recompute);
-    }
+    return again.call().run(layer_call::recompute, [&] { return layer_->forward(again, input); });
   }
   template <class Engine, class Input>
   [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {

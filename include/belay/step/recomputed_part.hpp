@@ -111,11 +111,7 @@ class recomputed_part {
   template <class Engine, class Input>
   [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
     const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
-    try {
-      return part_->forward(again, input);
-    } catch (...) {
-      again.call().rethrow(layer_call::recompute);
-    }
+    return again.call().run(layer_call::recompute, [&] { return part_->forward(again, input); });
   }
 
   Part* part_;

@@ -101,11 +101,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
         contribution_list contributions;
         call.begin_backward(contributions);
-        try {
-          layer_->backward(call, std::move(residue_), dout, dx.values());
-        } catch (...) {
-          call_.rethrow(layer_call::backward);
-        }
+        call_.run(layer_call::backward, [&] { layer_->backward(call, std::move(residue_), dout, dx.values()); });
         if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
       }
       settle(at);
@@ -116,16 +112,14 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
         contribution_list contributions;
         call.begin_backward(contributions);
-        try {
+        call_.run(layer_call::backward, [&] {
           if constexpr (backward_without_dx<Layer, Engine, Input>) {
             layer_->backward(call, std::move(residue_), dout);
           } else {
             const gradient_of<Engine, Input> unused{*engine_, input_.shape(), call_.at};
             layer_->backward(call, std::move(residue_), dout, unused.values());
           }
-        } catch (...) {
-          call_.rethrow(layer_call::backward);
-        }
+        });
         if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
       }
       settle(at);
@@ -146,11 +140,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
       if (owes()) {
         const mark under_way{engine_->watch(), call_.now(layer_call::discard)};
         frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-        try {
-          layer_->discard(call, std::move(residue_), why);
-        } catch (...) {
-          call_.rethrow(layer_call::discard);
-        }
+        call_.run(layer_call::discard, [&] { layer_->discard(call, std::move(residue_), why); });
       }
     }
     settle(at);
@@ -187,11 +177,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   [[nodiscard]] residue_type run_forward() {
     const mark under_way{engine_->watch(), call_.now(layer_call::forward)};
     frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-    try {
-      return layer_->forward(call, input_);  // in its place: a residue need not move
-    } catch (...) {
-      call_.rethrow(layer_call::forward);
-    }
+    return call_.run(layer_call::forward, [&] { return layer_->forward(call, input_); });  // in its place
   }
 
   [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }
