@@ -36005,11 +36005,8 @@ class stage_names {
       const place here{static_cast<int>(i / room), (all[i] & 1U) != 0};
       const auto [found, is_new] = seen.emplace(all[i] >> 1U, here);
       if (is_new || found->second.stage == here.stage || !(found->second.trained || here.trained)) continue;
-      std::string name = stages.rank() == here.stage ? printable(names_[i % room]) : std::string();
-      std::uint64_t size[] = {name.size()};
-      stages.broadcast(std::span<std::uint64_t>(size), here.stage, at);
-      name.resize(static_cast<std::size_t>(size[0]));
-      stages.broadcast(std::span<char>(name.data(), name.size()), here.stage, at);
+      const std::string name = safetensors::broadcast_text(
+          stages, stages.rank() == here.stage ? printable(names_[i % room]) : std::string(), here.stage, at);
       throw usage_error(stage_text(mesh.shape(), found->second.stage) + " and " + stage_text(mesh.shape(), here.stage) +
                             " of the pipeline both have a parameter " + name +
                             ", and would train it apart, while files have one tensor of a name: number layers over "
@@ -38901,6 +38898,23 @@ struct bucket_copies {
   file_shares* gradient_file = nullptr;
 };
 
+/// Those of all buckets: `is_copied(tier)` says whether what lies there comes to where it is updated; what lies in a
+/// file does.
+template <class Buckets, class IsCopied>
+[[nodiscard]] std::vector<bucket_copies> copies_of_buckets(Buckets& buckets, const IsCopied& is_copied) {
+  std::vector<bucket_copies> all;
+  for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
+    const bucket_places::place& place = buckets.places()[b];
+    bucket_copies one{is_copied(place.values_in), is_copied(place.gradients_in)};
+    if (place.values_in == tier::file) one.value_file = buckets.value_file();
+    if (place.gradients_in == tier::file) one.gradient_file = buckets.gradient_file();
+    one.values = one.values || one.value_file != nullptr;
+    one.gradients = one.gradients || one.gradient_file != nullptr;
+    all.push_back(one);
+  }
+  return all;
+}
+
 /// `Parts` elements of state for each element that is owned. What streams have queued points to it: it lives until they
 /// are over.
 template <class T, tier_file_calls Files, std::size_t Parts>
@@ -38942,12 +38956,14 @@ class offloaded_state {
   }
 
   /// Queues the update of all chunks on the streams of `engine`. `computes(range, offset in it, value, gradient, state
-  /// [parts], count)` queues that of a part of a range, in the order of the compute stream. `gathers(bucket, event)` is
-  /// called for each bucket in order, when all of its values that this rank owns are queued: they are there at the
-  /// event. Where nothing is in a file the host does not wait, and a graph may have it: it uses the slots of its
-  /// capture in each launch.
-  template <class Engine, class Computes, class Gathers>
-  void update(Engine& engine, const Computes& computes, std::size_t buckets, Gathers&& gathers, where at) {
+  /// [parts], count)` queues that of a part of a range, in the order of the compute stream. The gather of each bucket
+  /// starts when all of its values that this rank owns are queued, and the compute stream waits for all of them. Where
+  /// nothing is in a file the host does not wait, and a graph may have it: it uses the slots of its capture in each
+  /// launch.
+  template <class Engine, class Buckets, class Computes>
+  void update(Engine& engine, Buckets& buckets, const Computes& computes, where at) {
+    const std::size_t bucket_count = buckets.layout().buckets().size();
+    const auto gather = [&](std::size_t b, const stream_event& there) { buckets.start_gather(b, after(there, at)); };
     ring_.reset();
     auto& copies = engine.copies();
     auto& compute = engine.compute();
@@ -38962,15 +38978,19 @@ class offloaded_state {
         in_slots_[loaded % slot_count] = load(loaded, copies, at);
       compute_chunk(k, in_slots_[k % slot_count], computes, engine, at);
       values = store(k, in_slots_[k % slot_count], engine, at);
-      for (const std::size_t next = first_unfinished(k + 1); bucket < next && bucket < buckets; ++bucket)
-        gathers(bucket, values);
+      for (const std::size_t next = first_unfinished(k + 1); bucket < next && bucket < bucket_count; ++bucket)
+        gather(bucket, values);
     }
-    for (; bucket < buckets; ++bucket) gathers(bucket, values);
+    for (; bucket < bucket_count; ++bucket) gather(bucket, values);
     copies.let_wait(compute, values, at);
     if (file_)
       for (file_transfer& each : written_) copies.run([&each, at] { each.wait(at); });
-    for (const bucket_copies& each : copies_of_)
-      if (each.value_file != nullptr) return each.value_file->queue_settle(at);
+    for (const bucket_copies& each : copies_of_) {
+      if (each.value_file == nullptr) continue;
+      each.value_file->queue_settle(at);
+      break;
+    }
+    buckets.finish_gathers_in(compute);
   }
 
   /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file: what
@@ -39235,27 +39255,39 @@ struct update_numbers {
   }
 };
 
+/// Calls `change(range, done)` for the ranges `owned`, before which there were `done` elements; it queues in the order
+/// of `stream`. Each bucket's gather is started when its values are there, and the stream waits for all of them.
+template <class Stream, class Buckets, class T, class Change>
+void change_and_gather(Stream& stream, Buckets& buckets, std::span<const owned_range<T>> owned, const Change& change,
+                       where at) {
+  std::size_t done = 0, bucket = 0;
+  const auto gather_before = [&](std::size_t end) {
+    for (; bucket < end; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
+  };
+  for (const owned_range<T>& range : owned) {
+    gather_before(range.bucket);
+    change(range, done);
+    done += range.count;
+  }
+  gather_before(buckets.layout().buckets().size());
+  buckets.finish_gathers_in(stream);
+}
+
 /// Queues the update of the ranges `owned`, whose `state` is one part after the other, in kernels of at most `at_once`
-/// elements. Each bucket's gather is started when its values are there.
+/// elements, and the gathers of their buckets.
 template <class T, class Kit, class Buckets, class Scalars>
 void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> owned, std::span<compute_type_t<T>> state,
                   const Scalars& decayed, const Scalars& undecayed, std::size_t at_once, where at) {
   using state_type = compute_type_t<T>;
   constexpr std::size_t parts = std::is_same_v<T, state_type> ? 2 : 3;
   const std::size_t part = state.size() / parts;
-  std::size_t done = 0;
-  std::size_t bucket = 0;
-  auto& stream = kit.stream();
-  for (const owned_range<T>& range : owned) {
-    for (; bucket < range.bucket; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
+  const auto update = [&](const owned_range<T>& range, std::size_t done) {
     const Scalars& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
     std::array<state_type*, parts> of_range{};
     for (std::size_t p = 0; p < parts; ++p) of_range[p] = state.data() + p * part + done;
     queue_adamw(kit, range.value, range.gradient, of_range, range.count, scalars, at_once);
-    done += range.count;
-  }
-  for (; bucket < buckets.layout().buckets().size(); ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
-  buckets.finish_gathers_in(stream);
+  };
+  change_and_gather(kit.stream(), buckets, owned, update, at);
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -39535,31 +39567,18 @@ class adamw {
       auto& engine = run.engine();
       static_cast<void>(engine.copies());  // its thread is there before the first step
       const slot_contents free = engine.poisons() ? slot_contents::poisoned : slot_contents::kept;
-      std::vector<bucket_copies> copied;
-      for (std::size_t b = 0; b < buckets_->layout().buckets().size(); ++b) {
-        const bucket_places::place& place = buckets_->places()[b];
-        bucket_copies one{(place.values_in == tier::device) != on_device,
-                          (place.gradients_in == tier::device) != on_device};
-        if (place.values_in == tier::file) one.value_file = buckets_->value_file();
-        if (place.gradients_in == tier::file) one.gradient_file = buckets_->gradient_file();
-        one.values = one.values || one.value_file != nullptr;
-        one.gradients = one.gradients || one.gradient_file != nullptr;
-        copied.push_back(one);
-      }
+      std::vector<bucket_copies> copied =
+          copies_of_buckets(*buckets_, [&](tier in) { return (in == tier::device) != on_device; });
       offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,
                                                     std::move(copied), memory, sizes, state_, ring, beside, free, at);
       run.keep(offloaded_);
       update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
-        gradient_buckets<T, Group>& all = *self.buckets_;
         const auto computes = [&](const owned_range<T>& range, std::size_t, T* value, const state_type* gradient,
                                   const auto& state, std::size_t count) {
           const scalars_type& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
           queue_adamw(engine.kit(), value, gradient, state, count, used, at_once);
         };
-        self.offloaded_->update(
-            engine, computes, all.layout().buckets().size(),
-            [&](std::size_t bucket, const stream_event& values) { all.start_gather(bucket, after(values, now)); }, now);
-        all.finish_gathers_in(engine.compute());
+        self.offloaded_->update(engine, *self.buckets_, computes, now);
       };
     }
   }
@@ -41848,13 +41867,13 @@ class store_update {
         if constexpr (has_master) master = state[0];
         change(f, range, offset, {value, count}, gradient, master, at);
       };
-      const auto gathers = [&](std::size_t bucket, const stream_event& values) {
-        buckets.start_gather(bucket, after(values, at));
-      };
-      streamed_->update(engine, computes, buckets.layout().buckets().size(), gathers, at);
-      buckets.finish_gathers_in(engine.compute());
+      streamed_->update(engine, buckets, computes, at);
     } else {
-      change_in_place(f, at);
+      const auto changes = [&](const owned_range<value_type>& range, std::size_t done) {
+        number* const master = has_master ? masters_.data() + done : nullptr;
+        change(f, range, 0, {range.value, range.count}, range.gradient, master, at);
+      };
+      change_and_gather(engine.compute(), buckets, buckets.owned(), changes, at);
     }
   }
 
@@ -41868,11 +41887,10 @@ class store_update {
     made_ = true;
     auto& run = store_->run();
     const auto owned = [this](int rank) { return store_->owned_elements(rank); };
-    const bool streams = belay::on_device(run.computes()) ? lies_below() : lies_in_file();
-    if (!has_master && !streams) return;
+    if (!has_master && !streams()) return;
     store_->ask_shares();  // the peak of a step was without this share
     if constexpr (has_master) masters_ = run.template lease_share<number>(tier::device, owned, "master copies", at);
-    if (!streams) return;
+    if (!streams()) return;
     const bool on_device = belay::on_device(run.computes());
     const optimizer_memory memory;
     const state_layout sizes(tier::device, run.computes(), memory.chunk, parts, sizeof(number), sizeof(value_type), 0);
@@ -41881,30 +41899,19 @@ class store_update {
         at);
     if constexpr (!moves_nothing<group_type>) {
       auto& buckets = store_->buckets();
-      std::vector<bucket_copies> copied;
-      for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b)
-        copied.push_back(copies_of(buckets.places()[b], on_device));
+      std::vector<bucket_copies> copied =
+          copies_of_buckets(buckets, [&](tier in) { return on_device && in != tier::device; });
       const slot_contents free = run.engine().poisons() ? slot_contents::poisoned : slot_contents::kept;
       streamed_ = std::make_shared<streamed_type>(buckets.owned(), elements(), std::move(copied), memory, sizes,
                                                   masters_, ring, std::span<std::byte>(), free, at);
       run.keep(streamed_);
     }
   }
-  [[nodiscard]] bucket_copies copies_of(const bucket_places::place& place, bool on_device) {
-    bucket_copies out{on_device && place.values_in != tier::device, on_device && place.gradients_in != tier::device};
-    if (place.values_in == tier::file) out.value_file = store_->buckets().value_file();
-    if (place.gradients_in == tier::file) out.gradient_file = store_->buckets().gradient_file();
-    out.values = out.values || out.value_file != nullptr;
-    out.gradients = out.gradients || out.gradient_file != nullptr;
-    return out;
-  }
-  [[nodiscard]] bool lies_below() const {
-    return std::ranges::any_of(store_->buckets().layout().families(), [](const family_shape& each) {
-      return each.values != tier::device || each.gradients != tier::device;
-    });
-  }
-  [[nodiscard]] bool lies_in_file() const {
-    return std::ranges::any_of(store_->buckets().layout().families(), [](const family_shape& each) {
+  // Whether something lies where it cannot be addressed: on a host in a file, on a device in any lower tier.
+  [[nodiscard]] bool streams() const {
+    const bucket_layout& layout = store_->buckets().layout();
+    if (belay::on_device(store_->run().computes())) return has_lower_shares(layout);
+    return std::ranges::any_of(layout.families(), [](const family_shape& each) {
       return each.values == tier::file || each.gradients == tier::file;
     });
   }
@@ -41914,29 +41921,14 @@ class store_update {
     return all;
   }
 
-  template <class F>
-  void change_in_place(F& f, where at) {
-    auto& buckets = store_->buckets();
-    auto& stream = store_->run().engine().compute();
-    std::size_t done = 0, bucket = 0;
-    for (const owned_range<value_type>& range : buckets.owned()) {
-      for (; bucket < range.bucket; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
-      number* const master = has_master ? masters_.data() + done : nullptr;
-      change(f, range, 0, {range.value, range.count}, range.gradient, master, at);
-      done += range.count;
-    }
-    for (; bucket < buckets.layout().buckets().size(); ++bucket)
-      buckets.start_gather(bucket, after(stream.record(), at));
-    buckets.finish_gathers_in(stream);
-  }
   // A function that takes a frame is called for its leases, which are planned; one that runs on the host is not called.
   template <class F>
   void rehearse(F& f, where at) {
     if constexpr (updates_in_frame<F, engine_type, value_type>) {
       store_->ask_shares();
-      const bool streams = belay::on_device(store_->run().computes()) ? lies_below() : lies_in_file();
+      const bool in_chunks = streams();
       for (const owned_range<value_type>& range : store_->buckets().owned()) {
-        const std::size_t most = streams ? lesser_of(optimizer_memory().chunk, range.count) : range.count;
+        const std::size_t most = in_chunks ? lesser_of(optimizer_memory().chunk, range.count) : range.count;
         if constexpr (has_master)
           call(f, range, 0, masters_.first(most), {range.gradient, most}, at);
         else

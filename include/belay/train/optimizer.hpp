@@ -29,7 +29,6 @@
 #include <utility>
 #include <vector>
 
-#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
@@ -39,7 +38,6 @@
 #include "belay/device/host_access.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/device/stored_bytes.hpp"
-#include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/device/tier_file.hpp"
 #include "belay/kernel/optimizer.hpp"
@@ -283,31 +281,18 @@ class adamw {
       auto& engine = run.engine();
       static_cast<void>(engine.copies());  // its thread is there before the first step
       const slot_contents free = engine.poisons() ? slot_contents::poisoned : slot_contents::kept;
-      std::vector<bucket_copies> copied;
-      for (std::size_t b = 0; b < buckets_->layout().buckets().size(); ++b) {
-        const bucket_places::place& place = buckets_->places()[b];
-        bucket_copies one{(place.values_in == tier::device) != on_device,
-                          (place.gradients_in == tier::device) != on_device};
-        if (place.values_in == tier::file) one.value_file = buckets_->value_file();
-        if (place.gradients_in == tier::file) one.gradient_file = buckets_->gradient_file();
-        one.values = one.values || one.value_file != nullptr;
-        one.gradients = one.gradients || one.gradient_file != nullptr;
-        copied.push_back(one);
-      }
+      std::vector<bucket_copies> copied =
+          copies_of_buckets(*buckets_, [&](tier in) { return (in == tier::device) != on_device; });
       offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,
                                                     std::move(copied), memory, sizes, state_, ring, beside, free, at);
       run.keep(offloaded_);
       update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
-        gradient_buckets<T, Group>& all = *self.buckets_;
         const auto computes = [&](const owned_range<T>& range, std::size_t, T* value, const state_type* gradient,
                                   const auto& state, std::size_t count) {
           const scalars_type& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
           queue_adamw(engine.kit(), value, gradient, state, count, used, at_once);
         };
-        self.offloaded_->update(
-            engine, computes, all.layout().buckets().size(),
-            [&](std::size_t bucket, const stream_event& values) { all.start_gather(bucket, after(values, now)); }, now);
-        all.finish_gathers_in(engine.compute());
+        self.offloaded_->update(engine, *self.buckets_, computes, now);
       };
     }
   }

@@ -27,6 +27,7 @@
 #include "belay/core/hash.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
+#include "belay/train/safetensors/file_agreement.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -87,11 +88,8 @@ class stage_names {
       const place here{static_cast<int>(i / room), (all[i] & 1U) != 0};
       const auto [found, is_new] = seen.emplace(all[i] >> 1U, here);
       if (is_new || found->second.stage == here.stage || !(found->second.trained || here.trained)) continue;
-      std::string name = stages.rank() == here.stage ? printable(names_[i % room]) : std::string();
-      std::uint64_t size[] = {name.size()};
-      stages.broadcast(std::span<std::uint64_t>(size), here.stage, at);
-      name.resize(static_cast<std::size_t>(size[0]));
-      stages.broadcast(std::span<char>(name.data(), name.size()), here.stage, at);
+      const std::string name = safetensors::broadcast_text(
+          stages, stages.rank() == here.stage ? printable(names_[i % room]) : std::string(), here.stage, at);
       throw usage_error(stage_text(mesh.shape(), found->second.stage) + " and " + stage_text(mesh.shape(), here.stage) +
                             " of the pipeline both have a parameter " + name +
                             ", and would train it apart, while files have one tensor of a name: number layers over "

@@ -20,13 +20,11 @@
 #include <vector>
 
 #include "belay/comm/communicator.hpp"
-#include "belay/comm/start_order.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/slot_ring.hpp"
-#include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/device/tier_file.hpp"
 #include "belay/kernel/elementwise.hpp"
@@ -34,7 +32,9 @@
 #include "belay/parallel/bucket.hpp"
 #include "belay/step/frame.hpp"
 #include "belay/train/optimizer/offloaded_state.hpp"
+#include "belay/train/optimizer/resident_update.hpp"
 #include "belay/train/optimizer/state_layout.hpp"
+#include "belay/train/optimizer/update.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -86,13 +86,13 @@ class store_update {
         if constexpr (has_master) master = state[0];
         change(f, range, offset, {value, count}, gradient, master, at);
       };
-      const auto gathers = [&](std::size_t bucket, const stream_event& values) {
-        buckets.start_gather(bucket, after(values, at));
-      };
-      streamed_->update(engine, computes, buckets.layout().buckets().size(), gathers, at);
-      buckets.finish_gathers_in(engine.compute());
+      streamed_->update(engine, buckets, computes, at);
     } else {
-      change_in_place(f, at);
+      const auto changes = [&](const owned_range<value_type>& range, std::size_t done) {
+        number* const master = has_master ? masters_.data() + done : nullptr;
+        change(f, range, 0, {range.value, range.count}, range.gradient, master, at);
+      };
+      change_and_gather(engine.compute(), buckets, buckets.owned(), changes, at);
     }
   }
 
@@ -106,11 +106,10 @@ class store_update {
     made_ = true;
     auto& run = store_->run();
     const auto owned = [this](int rank) { return store_->owned_elements(rank); };
-    const bool streams = belay::on_device(run.computes()) ? lies_below() : lies_in_file();
-    if (!has_master && !streams) return;
+    if (!has_master && !streams()) return;
     store_->ask_shares();  // the peak of a step was without this share
     if constexpr (has_master) masters_ = run.template lease_share<number>(tier::device, owned, "master copies", at);
-    if (!streams) return;
+    if (!streams()) return;
     const bool on_device = belay::on_device(run.computes());
     const optimizer_memory memory;
     const state_layout sizes(tier::device, run.computes(), memory.chunk, parts, sizeof(number), sizeof(value_type), 0);
@@ -119,30 +118,19 @@ class store_update {
         at);
     if constexpr (!moves_nothing<group_type>) {
       auto& buckets = store_->buckets();
-      std::vector<bucket_copies> copied;
-      for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b)
-        copied.push_back(copies_of(buckets.places()[b], on_device));
+      std::vector<bucket_copies> copied =
+          copies_of_buckets(buckets, [&](tier in) { return on_device && in != tier::device; });
       const slot_contents free = run.engine().poisons() ? slot_contents::poisoned : slot_contents::kept;
       streamed_ = std::make_shared<streamed_type>(buckets.owned(), elements(), std::move(copied), memory, sizes,
                                                   masters_, ring, std::span<std::byte>(), free, at);
       run.keep(streamed_);
     }
   }
-  [[nodiscard]] bucket_copies copies_of(const bucket_places::place& place, bool on_device) {
-    bucket_copies out{on_device && place.values_in != tier::device, on_device && place.gradients_in != tier::device};
-    if (place.values_in == tier::file) out.value_file = store_->buckets().value_file();
-    if (place.gradients_in == tier::file) out.gradient_file = store_->buckets().gradient_file();
-    out.values = out.values || out.value_file != nullptr;
-    out.gradients = out.gradients || out.gradient_file != nullptr;
-    return out;
-  }
-  [[nodiscard]] bool lies_below() const {
-    return std::ranges::any_of(store_->buckets().layout().families(), [](const family_shape& each) {
-      return each.values != tier::device || each.gradients != tier::device;
-    });
-  }
-  [[nodiscard]] bool lies_in_file() const {
-    return std::ranges::any_of(store_->buckets().layout().families(), [](const family_shape& each) {
+  // Whether something lies where it cannot be addressed: on a host in a file, on a device in any lower tier.
+  [[nodiscard]] bool streams() const {
+    const bucket_layout& layout = store_->buckets().layout();
+    if (belay::on_device(store_->run().computes())) return has_lower_shares(layout);
+    return std::ranges::any_of(layout.families(), [](const family_shape& each) {
       return each.values == tier::file || each.gradients == tier::file;
     });
   }
@@ -152,29 +140,14 @@ class store_update {
     return all;
   }
 
-  template <class F>
-  void change_in_place(F& f, where at) {
-    auto& buckets = store_->buckets();
-    auto& stream = store_->run().engine().compute();
-    std::size_t done = 0, bucket = 0;
-    for (const owned_range<value_type>& range : buckets.owned()) {
-      for (; bucket < range.bucket; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
-      number* const master = has_master ? masters_.data() + done : nullptr;
-      change(f, range, 0, {range.value, range.count}, range.gradient, master, at);
-      done += range.count;
-    }
-    for (; bucket < buckets.layout().buckets().size(); ++bucket)
-      buckets.start_gather(bucket, after(stream.record(), at));
-    buckets.finish_gathers_in(stream);
-  }
   // A function that takes a frame is called for its leases, which are planned; one that runs on the host is not called.
   template <class F>
   void rehearse(F& f, where at) {
     if constexpr (updates_in_frame<F, engine_type, value_type>) {
       store_->ask_shares();
-      const bool streams = belay::on_device(store_->run().computes()) ? lies_below() : lies_in_file();
+      const bool in_chunks = streams();
       for (const owned_range<value_type>& range : store_->buckets().owned()) {
-        const std::size_t most = streams ? lesser_of(optimizer_memory().chunk, range.count) : range.count;
+        const std::size_t most = in_chunks ? lesser_of(optimizer_memory().chunk, range.count) : range.count;
         if constexpr (has_master)
           call(f, range, 0, masters_.first(most), {range.gradient, most}, at);
         else

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/where.hpp"
@@ -40,6 +41,23 @@ struct bucket_copies {
   file_shares* value_file = nullptr;
   file_shares* gradient_file = nullptr;
 };
+
+/// Those of all buckets: `is_copied(tier)` says whether what lies there comes to where it is updated; what lies in a
+/// file does.
+template <class Buckets, class IsCopied>
+[[nodiscard]] std::vector<bucket_copies> copies_of_buckets(Buckets& buckets, const IsCopied& is_copied) {
+  std::vector<bucket_copies> all;
+  for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
+    const bucket_places::place& place = buckets.places()[b];
+    bucket_copies one{is_copied(place.values_in), is_copied(place.gradients_in)};
+    if (place.values_in == tier::file) one.value_file = buckets.value_file();
+    if (place.gradients_in == tier::file) one.gradient_file = buckets.gradient_file();
+    one.values = one.values || one.value_file != nullptr;
+    one.gradients = one.gradients || one.gradient_file != nullptr;
+    all.push_back(one);
+  }
+  return all;
+}
 
 /// `Parts` elements of state for each element that is owned. What streams have queued points to it: it lives until they
 /// are over.
@@ -82,12 +100,14 @@ class offloaded_state {
   }
 
   /// Queues the update of all chunks on the streams of `engine`. `computes(range, offset in it, value, gradient, state
-  /// [parts], count)` queues that of a part of a range, in the order of the compute stream. `gathers(bucket, event)` is
-  /// called for each bucket in order, when all of its values that this rank owns are queued: they are there at the
-  /// event. Where nothing is in a file the host does not wait, and a graph may have it: it uses the slots of its
-  /// capture in each launch.
-  template <class Engine, class Computes, class Gathers>
-  void update(Engine& engine, const Computes& computes, std::size_t buckets, Gathers&& gathers, where at) {
+  /// [parts], count)` queues that of a part of a range, in the order of the compute stream. The gather of each bucket
+  /// starts when all of its values that this rank owns are queued, and the compute stream waits for all of them. Where
+  /// nothing is in a file the host does not wait, and a graph may have it: it uses the slots of its capture in each
+  /// launch.
+  template <class Engine, class Buckets, class Computes>
+  void update(Engine& engine, Buckets& buckets, const Computes& computes, where at) {
+    const std::size_t bucket_count = buckets.layout().buckets().size();
+    const auto gather = [&](std::size_t b, const stream_event& there) { buckets.start_gather(b, after(there, at)); };
     ring_.reset();
     auto& copies = engine.copies();
     auto& compute = engine.compute();
@@ -102,15 +122,19 @@ class offloaded_state {
         in_slots_[loaded % slot_count] = load(loaded, copies, at);
       compute_chunk(k, in_slots_[k % slot_count], computes, engine, at);
       values = store(k, in_slots_[k % slot_count], engine, at);
-      for (const std::size_t next = first_unfinished(k + 1); bucket < next && bucket < buckets; ++bucket)
-        gathers(bucket, values);
+      for (const std::size_t next = first_unfinished(k + 1); bucket < next && bucket < bucket_count; ++bucket)
+        gather(bucket, values);
     }
-    for (; bucket < buckets; ++bucket) gathers(bucket, values);
+    for (; bucket < bucket_count; ++bucket) gather(bucket, values);
     copies.let_wait(compute, values, at);
     if (file_)
       for (file_transfer& each : written_) copies.run([&each, at] { each.wait(at); });
-    for (const bucket_copies& each : copies_of_)
-      if (each.value_file != nullptr) return each.value_file->queue_settle(at);
+    for (const bucket_copies& each : copies_of_) {
+      if (each.value_file == nullptr) continue;
+      each.value_file->queue_settle(at);
+      break;
+    }
+    buckets.finish_gathers_in(compute);
   }
 
   /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file: what

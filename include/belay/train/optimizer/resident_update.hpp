@@ -78,27 +78,39 @@ struct update_numbers {
   }
 };
 
+/// Calls `change(range, done)` for the ranges `owned`, before which there were `done` elements; it queues in the order
+/// of `stream`. Each bucket's gather is started when its values are there, and the stream waits for all of them.
+template <class Stream, class Buckets, class T, class Change>
+void change_and_gather(Stream& stream, Buckets& buckets, std::span<const owned_range<T>> owned, const Change& change,
+                       where at) {
+  std::size_t done = 0, bucket = 0;
+  const auto gather_before = [&](std::size_t end) {
+    for (; bucket < end; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
+  };
+  for (const owned_range<T>& range : owned) {
+    gather_before(range.bucket);
+    change(range, done);
+    done += range.count;
+  }
+  gather_before(buckets.layout().buckets().size());
+  buckets.finish_gathers_in(stream);
+}
+
 /// Queues the update of the ranges `owned`, whose `state` is one part after the other, in kernels of at most `at_once`
-/// elements. Each bucket's gather is started when its values are there.
+/// elements, and the gathers of their buckets.
 template <class T, class Kit, class Buckets, class Scalars>
 void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> owned, std::span<compute_type_t<T>> state,
                   const Scalars& decayed, const Scalars& undecayed, std::size_t at_once, where at) {
   using state_type = compute_type_t<T>;
   constexpr std::size_t parts = std::is_same_v<T, state_type> ? 2 : 3;
   const std::size_t part = state.size() / parts;
-  std::size_t done = 0;
-  std::size_t bucket = 0;
-  auto& stream = kit.stream();
-  for (const owned_range<T>& range : owned) {
-    for (; bucket < range.bucket; ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
+  const auto update = [&](const owned_range<T>& range, std::size_t done) {
     const Scalars& scalars = range.decay == weight_decay::yes ? decayed : undecayed;
     std::array<state_type*, parts> of_range{};
     for (std::size_t p = 0; p < parts; ++p) of_range[p] = state.data() + p * part + done;
     queue_adamw(kit, range.value, range.gradient, of_range, range.count, scalars, at_once);
-    done += range.count;
-  }
-  for (; bucket < buckets.layout().buckets().size(); ++bucket) buckets.start_gather(bucket, after(stream.record(), at));
-  buckets.finish_gathers_in(stream);
+  };
+  change_and_gather(kit.stream(), buckets, owned, update, at);
 }
 
 }  // namespace belay::inline BELAY_ABI
