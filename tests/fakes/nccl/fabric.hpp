@@ -153,19 +153,20 @@ class nccl_fabric {
     return address;
   }
   [[nodiscard]] bool knows(nccl_communicator* on) const { return communicators_.count(on) > 0; }
-  void erase(nccl_communicator* on) { communicators_.erase(on); }
+  void erase(nccl_communicator* on) {
+    for (auto& [id, all] : arrivals_) std::erase(all.alive, on);  // another may get its address
+    communicators_.erase(on);
+  }
 
   nccl_communicator* join(const belay::nccl::unique_id& id, int rank, int ranks, belay::nccl::calls kind) {
     arrival& all = arrivals_[id];
     if (all.ring == nullptr) all.ring = std::make_shared<nccl_ring>(static_cast<std::size_t>(ranks));
     nccl_communicator* const made = make(all.ring, rank, ranks, kind);
-    for (const nccl_communicator* other : all.come)
-      if (knows(const_cast<nccl_communicator*>(other)) && other->device == made->device)
-        made->error = refuse("two ranks on one device");
-    all.come.push_back(made);
-    if (static_cast<int>(all.come.size()) == ranks)
-      for (nccl_communicator* each : all.come)
-        if (knows(each)) each->busy = false;
+    for (const nccl_communicator* other : all.alive)
+      if (other->device == made->device) made->error = refuse("two ranks on one device");
+    all.alive.push_back(made);
+    if (++all.come == ranks)
+      for (nccl_communicator* each : all.alive) each->busy = false;
     return made;
   }
   void split(nccl_communicator* of, int colour, int key, nccl_communicator*& made, belay::nccl::calls kind) {
@@ -278,7 +279,8 @@ class nccl_fabric {
  private:
   struct arrival {
     std::shared_ptr<nccl_ring> ring;
-    std::vector<nccl_communicator*> come;
+    std::vector<nccl_communicator*> alive;
+    int come = 0;
   };
   struct part {
     nccl_communicator* parent;

@@ -106,6 +106,9 @@ TEST_CASE("an asynchronous error is found by the watchdog, and names the operati
     CAPTURE(k);
     const outcome got = with({k, nccl_injection::kind::asynchronous});
     const end_of_rank& mine = got.ranks[1];
+    CAPTURE(mine.what);
+    CAPTURE(got.ranks[0].what);
+    for (const std::string& each : got.refusals) FAIL_CHECK(each);
     CHECK(mine.kind == belay::error_kind::backend);
     CHECK(mine.rank == 1);
     CHECK(has(mine.what, "injected"));

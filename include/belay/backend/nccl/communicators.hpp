@@ -58,8 +58,10 @@ class communicators {
       const std::lock_guard lock(list_);
       return children_.emplace_back();
     }();
+    at_work_ = true;
     expect(api().split(parent_, colour, key, slot.made, calls::blocking), "split", at);
     settle(parent_, "split", at);
+    at_work_ = false;
     if (colour < 0) return {};
     settle(slot.made, "split", at);
     const std::lock_guard lock(list_);
@@ -68,13 +70,14 @@ class communicators {
   }
 
   /// The first that one of them has met, if any. The parent, which does not block, is left out while a call is under
-  /// way: that asks it itself, and two at once would both end what it does. By a thread that has no turn.
+  /// way, and after one that threw: that asks it itself, and two threads would both end what it does. By a thread that
+  /// has no turn.
   [[nodiscard]] std::optional<backend_error> met() const {
     if (!made_.load(std::memory_order_acquire)) return {};
     const std::unique_lock turn(calls_, std::try_to_lock);
     const std::lock_guard lock(list_);
     if (over_) return {};
-    if (turn.owns_lock())
+    if (turn.owns_lock() && !at_work_)
       if (auto problem = met(parent_)) return problem;
     for (const child& each : children_)
       if (each.usable)
@@ -199,6 +202,7 @@ class communicators {
   handle parent_{};
   std::atomic<bool> made_{false};
   mutable std::mutex calls_;
+  bool at_work_ = false;  // the parent, with a child; by who has the turn
   mutable std::mutex list_;
   std::deque<child> children_;
   bool over_ = false;

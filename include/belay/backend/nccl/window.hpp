@@ -69,10 +69,8 @@ class symmetric_window {
   ~symmetric_window() {
     if (api_ == nullptr) return;
     const auto turn = channel_->made().enter();
-    if (channel_->made().alive()) {
-      channel_->lib().note(api_->deregister_window(on_, window_), "deregister_window");
-      channel_->count_window(-1);
-    }
+    if (channel_->made().alive()) channel_->lib().note(api_->deregister_window(on_, window_), "deregister_window");
+    channel_->count_window(-1);               // also of one that was aborted: `finish` names what that failed of
     static_cast<void>(api_->release(data_));  // a failure of it has no consequence here
   }
 
