@@ -129,12 +129,12 @@ class measurement {
     if (what_.limits && size.bytes > 0) {
       std::byte* const to = out_;
       std::byte* const from = in_;
-      for (const belay::host::memory_access how : belay::host::copy_accesses) {
+      for (const belay::memory_access how : belay::copy_accesses) {
         const auto fresh = [this, from, size] {
           pattern_.write(reinterpret_cast<std::int32_t*>(from), size.bytes / 4, group_.rank(), ++round_);
         };
         add(contender_kind::copy, belay::host::name(how), false, fresh, [to, from, size, how](int calls) {
-          for (int i = 0; i < calls; ++i) belay::host::copy_bytes(to, from, size.bytes, how);
+          for (int i = 0; i < calls; ++i) belay::copy_bytes(to, from, size.bytes, how);
         });
       }
     }

@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "belay/backend/host/copy/copy.hpp"
+#include "belay/core/copy.hpp"
 #include "belay/comm/reduction.hpp"
 
 namespace bench {
@@ -42,7 +42,7 @@ class pattern {
   void write(T* to, std::size_t count, int rank, unsigned round) const noexcept {
     for (std::size_t i = 0; i < count; i += period) {
       const T* from = table_.data() + start(rank, i / period, round);
-      belay::host::copy_bytes(to + i, from, std::min(period, count - i) * sizeof(T), belay::host::memory_access::temporal);
+      belay::copy_bytes(to + i, from, std::min(period, count - i) * sizeof(T), belay::memory_access::temporal);
     }
   }
 

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <new>
 
-#include "belay/backend/host/copy/copy.hpp"
+#include "belay/core/copy.hpp"
 #include "collectives/scoreboard.hpp"
 
 namespace bench {
@@ -78,8 +78,8 @@ class state_probe {
     scoreboard_->align();
     const double start = now_us();
     if (takes_part) {
-      belay::host::copy_bytes(memory_.data() + room + next_, memory_.data() + next_, bytes_,
-                              belay::host::memory_access::non_temporal);
+      belay::copy_bytes(memory_.data() + room + next_, memory_.data() + next_, bytes_,
+                              belay::memory_access::non_temporal);
     }
     return scoreboard_->largest(takes_part ? now_us() - start : 0);
   }

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "belay/backend/host/collectives/collectives.hpp"
+#include "belay/backend/host/collectives/call.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/memory/control_block.hpp"
 #include "belay/backend/host/rendezvous/eager_endpoint.hpp"
@@ -50,11 +50,9 @@ class unchecked_baseline {
   template <belay::reducible T, belay::reduction_tag Op>
   void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op,
                   belay::where at = belay::where::current()) const {
-    belay::check_length(out.size(), in.size(), "all_reduce: the output", at);
-    belay::check_overlap(in, out, out.data(), "all_reduce", at);
-    const belay::fingerprint print{
-        belay::operation::all_reduce, Op::code, belay::element_code_of<T>(), -1, out.size(), 0};
-    belay::host::all_reduce_eagerly<Op, T>(state_->endpoint, {}, belay::host::algorithm::flag_line, print, in, out, at);
+    const auto call = belay::op_call::reduce<belay::operation::all_reduce, Op, T>(in, out, at);
+    belay::check_call(call, rank(), size());
+    belay::host::all_reduce_eagerly(state_->endpoint, {}, belay::host::algorithm::flag_line, call);
   }
 
  private:

@@ -12,7 +12,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -63,10 +62,6 @@ class device_side {
   [[nodiscard]] T* at(T* host) const {
     return host == nullptr ? nullptr : reinterpret_cast<T*>(memory_.data() + offset_of(host));
   }
-  template <class T>
-  [[nodiscard]] std::span<T> at(std::span<T> host) const {
-    return host.empty() ? host : std::span<T>{at(host.data()), host.size()};
-  }
   void download(void* host, std::size_t bytes) {
     if (bytes == 0) return;
     const std::size_t offset = offset_of(host);
@@ -103,80 +98,26 @@ class staged_group : public belay::group_operations<staged_group<Api, Group>> {
   [[nodiscard]] int rank() const { return group_.rank(); }
   [[nodiscard]] int size() const { return group_.size(); }
 
- private:
-  friend class belay::group_operations<staged_group>;
-  template <belay::operation What, class... Arguments>
-  void run(const belay::buffer_use& uses, const belay::where& at, const Arguments&... all) const {
-    using belay::operation;
+  void run_call(const belay::op_call& call) const {
     side_->begin();
-    side_->add(uses.reads.data(), uses.reads.size());
-    side_->add(uses.writes.data(), uses.writes.size());
-    if constexpr (What == operation::exchange) {
-      (run_exchange(all, at), ...);
-    } else {
-      side_->upload();
-      call<What>(at, all...);
-      side_->download(const_cast<std::byte*>(uses.writes.data()), uses.writes.size());
-    }
-  }
-  void run_exchange(std::span<const belay::p2p> transfers, const belay::where& at) const {
-    std::vector<belay::p2p> there(transfers.begin(), transfers.end());
-    for (const auto& one : there) side_->add(one.data, one.bytes);
+    side_->add(call.in, call.in_bytes());
+    side_->add(call.out, call.out_bytes());
+    std::vector<belay::p2p> transfers(call.exchanged().begin(), call.exchanged().end());
+    for (const belay::p2p& one : transfers) side_->add(one.data, one.bytes);
     side_->upload();
-    for (auto& one : there)
+    belay::op_call there = call;
+    if (call.in_bytes() > 0) there.in = side_->at(call.in);
+    if (call.out_bytes() > 0) there.out = side_->at(call.out);
+    for (belay::p2p& one : transfers)
       if (one.bytes > 0) one.data = side_->at(static_cast<std::byte*>(one.data));
-    group_.exchange(there, at);
-    for (const auto& one : transfers)
+    there.transfers = transfers.data();
+    group_.run_call(there);
+    side_->download(call.out, call.out_bytes());
+    for (const belay::p2p& one : call.exchanged())
       if (one.kind == belay::p2p::direction::receive) side_->download(one.data, one.bytes);
   }
-  template <belay::operation What, class... Rest>
-  void call(const belay::where& at, const Rest&... rest) const {
-    if constexpr (What == belay::operation::barrier)
-      group_.barrier(at);
-    else
-      call_with<What>(at, rest...);
-  }
-  template <belay::operation What, class T, class U, class Op>
-  void call_with(const belay::where& at, std::span<const T> in, std::span<U> out, Op op) const {
-    if constexpr (What == belay::operation::all_reduce)
-      group_.all_reduce(side_->at(in), side_->at(out), op, at);
-    else if constexpr (What == belay::operation::reduce_scatter)
-      group_.reduce_scatter(side_->at(in), side_->at(out), op, at);
-    else if constexpr (What == belay::operation::gather)
-      group_.gather(side_->at(in), side_->at(out), op, at);
-    else
-      group_.scatter(side_->at(in), side_->at(out), op, at);
-  }
-  template <belay::operation What, class T, class U, class Op>
-  void call_with(const belay::where& at, std::span<const T> in, std::span<U> out, Op op, int root) const {
-    group_.reduce(side_->at(in), side_->at(out), op, root, at);
-  }
-  template <belay::operation What, class T, class U>
-  void call_with(const belay::where& at, std::span<const T> in, std::span<U> out) const {
-    if constexpr (What == belay::operation::all_gather)
-      group_.all_gather(side_->at(in), side_->at(out), at);
-    else
-      group_.all_to_all(side_->at(in), side_->at(out), at);
-  }
-  template <belay::operation What, class T>
-    requires(!std::is_const_v<T>)
-  void call_with(const belay::where& at, std::span<T> inout, const auto& which) const {
-    if constexpr (What == belay::operation::broadcast)
-      group_.broadcast(side_->at(inout), which, at);
-    else
-      group_.all_gather_v(side_->at(inout), which, at);
-  }
-  template <belay::operation What, class T, class Op>
-    requires(!std::is_const_v<T>)
-  void call_with(const belay::where& at, std::span<T> inout, std::span<const std::size_t> counts, Op op) const {
-    group_.reduce_scatter_v(side_->at(inout), counts, op, at);
-  }
-  template <belay::operation What, class T, class U>
-  void call_with(const belay::where& at, std::span<const T> in, std::span<const std::size_t> sent, std::span<U> out,
-                 std::span<const std::size_t> received) const {
-    group_.all_to_all_v(side_->at(in), sent, side_->at(out), received, at);
-  }
 
+ private:
   Group group_;
   std::shared_ptr<device_side<Api>> side_;
 };

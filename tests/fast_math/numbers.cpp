@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "belay/comm/checked_timeout.hpp"
-#include "belay/comm/reduction_arithmetic.hpp"
+#include "belay/comm/reduce_blocks.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/finite.hpp"

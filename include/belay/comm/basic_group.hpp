@@ -8,10 +8,9 @@
 
 #include <chrono>
 #include <concepts>
-#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
-#include <type_traits>
 #include <utility>
 
 #include "belay/comm/async_stream.hpp"
@@ -22,6 +21,7 @@
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_operations.hpp"
 #include "belay/comm/lane.hpp"
+#include "belay/comm/op_call.hpp"
 #include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/single_rank.hpp"
@@ -34,16 +34,16 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a backend gives: the state of its world and of one rank's part in a group; what a collective runs in, of one
-/// lane; and `run(operation_tag<...>, context, arguments..., at)` for each operation that it offers. An exchange gets
-/// the state: `run(operation_tag<operation::exchange>, state, lane, limit, transfers, at)`. `tell_first_start(state,
-/// what, at)` tells ranks that call in the caller's lane, without waiting for them.
+/// What a backend gives: the state of its world and of one rank's part in a group; `run(state, lane, limit, call)` for
+/// every operation; and `tell_first_start(state, what, at)`, which tells ranks that call in the caller's lane, without
+/// waiting for them.
 template <class B>
 concept group_backend = world_state<typename B::world_type> &&
-    requires(typename B::group_state& state, std::chrono::steady_clock::duration limit, const where& at) {
+    requires(typename B::group_state& state, std::chrono::steady_clock::duration limit, const op_call& call,
+             const where& at) {
   { state.size() } -> std::same_as<int>;
   { state.collectives() } -> std::same_as<collective_order&>;
-  B::run(operation_tag<operation::barrier>{}, B::context(state, lane::caller, limit), at);
+  B::run(state, lane::caller, limit, call);
   B::tell_first_start(state, operation::barrier, at);
 };
 
@@ -88,14 +88,12 @@ class basic_group : public group_operations<Group> {
     [[nodiscard]] int rank() const noexcept { return rank_; }
     [[nodiscard]] int size() const noexcept { return state_ == nullptr ? 1 : state_->size(); }
 
-   private:
-    friend class group_operations<stream_calls>;
-    template <operation What, class... Arguments>
-    void run(const buffer_use&, const where& at, const Arguments&... arguments) const {
-      if (state_ == nullptr) return single_rank::run_in<What>(*stream_->world(), stream_->number(), at, arguments...);
-      run_in<What>(*state_, lane::stream, limit_, at, arguments...);
+    void run_call(const op_call& call) const {
+      if (state_ == nullptr) return single_rank::run(*stream_->world(), stream_->number(), call);
+      Backend::run(*state_, lane::stream, limit_, call);
     }
 
+   private:
     state_type* state_;
     int rank_;
     duration limit_;
@@ -142,28 +140,54 @@ class basic_group : public group_operations<Group> {
     return {stream_->guard(), what, at};
   }
 
+  /// Runs, and starts, an operation that was checked (see `check_call`).
+  void run_call(const op_call& what) const {
+    const blocking_call call(*this, what.what(), what.uses(), what.at);
+    if (alone()) {
+      stream_->guard().expect_usable(name(what.what()), what.at);
+      return single_rank::run(*stream_->world(), stream_->number(), what);
+    }
+    span_log* const log = stream_->spans();
+    const span_timer timed(log == nullptr ? nullptr
+                                          : add_operation(*log, span_lane::host, what.what(), members(), what.uses(),
+                                                          what.exchanged(), what.at));
+    // Transfers have the order of who calls them.
+    const lane meets = what.what() == operation::exchange ? lane::caller : lane_of_call(what.what(), what.at);
+    if (stream_->arbiter() == nullptr) return Backend::run(*state_, meets, limit_, what);
+    const turn mine(*this, meets, what);
+    Backend::run(*state_, meets, limit_, what);
+  }
+  [[nodiscard]] pending start_call(const op_call& what, const start_order& how) const {
+    if (alone()) {
+      const auto work = [number = stream_->number(), what](typename Backend::world_type& world) {
+        single_rank::run(world, number, what);
+      };
+      return stream_->launch(what.what(), stream_->world(), work, what.uses(), how, limit_);
+    }
+    const auto work = [limit = limit_, what](state_type& state) { Backend::run(state, lane::stream, limit, what); };
+    pending started = stream_->launch(what.what(), state_, work, what.uses(), how, limit_, meeting_in_stream(what),
+                                      traced(what.what(), what.uses(), what.exchanged(), how));
+    return what.what() == operation::exchange ? std::move(started) : noted(what.what(), how.at, std::move(started));
+  }
+
  protected:
   // Under an arbiter: what an operation needs.
-  template <class... Arguments>
-  [[nodiscard]] stream_meeting meeting(lane which, const Arguments&... arguments) const {
+  [[nodiscard]] stream_meeting meeting(lane which, const op_call& what) const {
     const auto all = members();
     fnv1a key;
     for (int member : all) key.add(static_cast<std::uint64_t>(member));
     key.add(index(which));
-    if constexpr (sizeof...(Arguments) == 1 && (std::convertible_to<Arguments, std::span<const p2p>> && ...))
-      return {key.value(), {}, stream_->named_transfers(all, arguments...)};
-    else
-      return {key.value(), all, {}};
+    if (what.what() == operation::exchange) return {key.value(), {}, stream_->named_transfers(all, what.exchanged())};
+    return {key.value(), all, {}};
   }
   /// A blocking call that has its turn: at once where no arbiter gives turns.
   class turn final : public arbitrated {
    public:
-    template <class... Arguments>
-    turn(const basic_group& group, lane meets, const Arguments&... arguments)
+    turn(const basic_group& group, lane meets, const op_call& what = {})
         : arbitrated(group.stream_->number(), runner::host),
           arbiter_(group.alone() ? nullptr : group.stream_->arbiter()) {
       if (arbiter_ == nullptr) return;
-      meeting_ = group.meeting(meets, arguments...);
+      meeting_ = group.meeting(meets, what);
       arbiter_->add(*this);
       arbiter_->begin_call(*this);
     }
@@ -201,58 +225,11 @@ class basic_group : public group_operations<Group> {
     if (meets == lane::stream) stream_->wait_until_idle(what, at);
     return meets;
   }
-  /// What a collective of the calling thread runs in.
-  [[nodiscard]] auto context(lane meets) const { return Backend::context(*state_, meets, limit_); }
+  [[nodiscard]] duration limit() const noexcept { return limit_; }
 
  private:
-  friend class group_operations<Group>;
-
-  template <operation What, class... Arguments>
-  static void run_in(state_type& state, lane which, duration limit, const where& at, const Arguments&... arguments) {
-    if constexpr (What == operation::exchange) {
-      Backend::run(operation_tag<What>{}, state, which, limit, arguments..., at);
-    } else {
-      Backend::run(operation_tag<What>{}, Backend::context(state, which, limit), arguments..., at);
-    }
-  }
-
-  template <operation What, class... Arguments>
-  void run(const buffer_use& buffers, const where& at, const Arguments&... arguments) const {
-    const blocking_call call(*this, What, buffers, at);
-    if (alone()) {
-      stream_->guard().expect_usable(name(What), at);
-      return single_rank::run_in<What>(*stream_->world(), stream_->number(), at, arguments...);
-    }
-    span_log* const log = stream_->spans();
-    const span_timer timed(log == nullptr ? nullptr
-                                          : add_operation(*log, span_lane::host, What, members(), buffers,
-                                                          transfers_of(arguments...), at));
-    const lane meets = What == operation::exchange ? lane::caller : lane_of_call(What, at);
-    if (stream_->arbiter() == nullptr) return run_in<What>(*state_, meets, limit_, at, arguments...);
-    const turn mine(*this, meets, arguments...);
-    run_in<What>(*state_, meets, limit_, at, arguments...);
-  }
-
-  template <operation What, class... Arguments>
-  [[nodiscard]] pending start(const buffer_use& buffers, const start_order& how, const Arguments&... arguments) const {
-    if (alone()) {
-      const auto work = [number = stream_->number(), at = how.at, arguments...](typename Backend::world_type& world) {
-        single_rank::run_in<What>(world, number, at, arguments...);
-      };
-      return stream_->launch(What, stream_->world(), work, buffers, how, limit_);
-    }
-    const auto work = [limit = limit_, at = how.at, arguments...](state_type& state) {
-      run_in<What>(state, lane::stream, limit, at, arguments...);
-    };
-    pending started = stream_->launch(What, state_, work, buffers, how, limit_, meeting_in_stream(arguments...),
-                                      traced(What, buffers, transfers_of(arguments...), how));
-    if constexpr (What == operation::exchange) return started;
-    return noted(What, how.at, std::move(started));
-  }
-
-  template <class... Arguments>
-  [[nodiscard]] stream_meeting meeting_in_stream(const Arguments&... arguments) const {
-    return stream_->arbiter() == nullptr ? stream_meeting{} : meeting(lane::stream, arguments...);
+  [[nodiscard]] stream_meeting meeting_in_stream(const op_call& what = {}) const {
+    return stream_->arbiter() == nullptr ? stream_meeting{} : meeting(lane::stream, what);
   }
   [[nodiscard]] operation_spans traced(operation what, const buffer_use& buffers, std::span<const p2p> transfers,
                                        const start_order& how) const {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <functional>
 #include <numeric>
 #include <span>
 
@@ -47,14 +46,10 @@ template <class Count>
 [[noreturn, gnu::cold]] BELAY_DECL void refuse_root(int root, int ranks, const char* what, const where& at);
 [[noreturn, gnu::cold]] BELAY_DECL void refuse_overlap(const char* what, const where& at);
 [[noreturn, gnu::cold]] BELAY_DECL void refuse_parts(std::size_t given, int ranks, const where& at);
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_own_part(std::size_t sent, std::size_t expected, const where& at);
 [[noreturn, gnu::cold]] BELAY_DECL void refuse_peer(int peer, int ranks, const where& at);
 [[noreturn, gnu::cold]] BELAY_DECL void refuse_transfers(std::size_t bytes, int peer, const where& at);
 
-/// The bytes of a buffer fit into a number. A span does not check what it was made with.
-template <class T>
-void check_bytes(std::span<T> buffer, const char* what, const where& at) {
-  if (buffer.size() > largest_size / sizeof(T)) refuse_bytes(buffer.size(), sizeof(T), what, at);
-}
 /// A buffer of `given` elements is as long as the call needs it.
 inline void check_length(std::size_t given, checked_size needed, const char* what, const where& at) {
   if (given != needed.saturated()) refuse_length(given, needed, what, at);
@@ -62,42 +57,9 @@ inline void check_length(std::size_t given, checked_size needed, const char* wha
 inline void check_root(int root, int ranks, const char* what, const where& at) {
   if (root < 0 || root >= ranks) refuse_root(root, ranks, what, at);
 }
-/// Input and output overlap only where the operation is in place.
-template <class In, class Out>
-void check_overlap(std::span<In> in, std::span<Out> out, const void* allowed, const char* what, const where& at) {
-  check_bytes(in, what, at);
-  check_bytes(out, what, at);
-  if (in.empty() || out.empty() || in.data() == allowed) return;
-  const auto* a = reinterpret_cast<const std::byte*>(in.data());
-  const auto* b = reinterpret_cast<const std::byte*>(out.data());
-  const std::less<const std::byte*> before;
-  if (before(a, b + out.size_bytes()) && before(b, a + in.size_bytes())) refuse_overlap(what, at);
-}
-
 /// One count for each rank, which together divide a buffer of `length` elements: then all offsets lie within it.
 BELAY_DECL void check_counts(std::size_t length, std::size_t element_bytes, std::span<const std::size_t> counts,
                              int ranks, const char* what, const char* whose, const where& at);
-template <class T>
-void check_division(std::span<T> buffer, std::span<const std::size_t> counts, int ranks, const char* what,
-                    const char* whose, const where& at) {
-  check_counts(buffer.size(), sizeof(T), counts, ranks, what, whose, at);
-}
-
-template <class T>
-void check_all_to_all(std::span<const T> in, std::span<T> out, int ranks, const where& at) {
-  check_length(out.size(), in.size(), "all_to_all: the output", at);
-  check_overlap(in, out, out.data(), "all_to_all", at);
-  if (share_of(in.size(), ranks) * static_cast<std::size_t>(ranks) != in.size()) refuse_parts(in.size(), ranks, at);
-}
-/// In place where each rank is sent as much as it sends.
-template <class T>
-void check_all_to_all_v(std::span<const T> in, std::span<const std::size_t> send_counts, std::span<T> out,
-                        std::span<const std::size_t> receive_counts, int ranks, const where& at) {
-  check_division(in, send_counts, ranks, "all_to_all_v: what is sent", "all_to_all_v: the input", at);
-  check_division(out, receive_counts, ranks, "all_to_all_v: what is received", "all_to_all_v: the output", at);
-  const bool exchanges = std::equal(send_counts.begin(), send_counts.end(), receive_counts.begin());
-  check_overlap(in, out, exchanges ? out.data() : nullptr, "all_to_all_v", at);
-}
 
 /// Transfers with ranks of the group, whose bytes together fit into a number, which is returned.
 template <class Transfer>

@@ -33,6 +33,11 @@ BELAY_DECL void refuse_parts(std::size_t given, int ranks, const where& at) {
                         " ranks; use all_to_all_v",
                     at);
 }
+BELAY_DECL void refuse_own_part(std::size_t sent, std::size_t expected, const where& at) {
+  throw usage_error("all_to_all_v: the only rank sends itself " + std::to_string(sent) + " elements and expects " +
+                        std::to_string(expected),
+                    at);
+}
 BELAY_DECL void refuse_peer(int peer, int ranks, const where& at) {
   throw usage_error("exchange: peer " + std::to_string(peer) + " is no rank of a group of " + std::to_string(ranks),
                     at);

@@ -19,47 +19,14 @@
 #include <type_traits>
 
 #include "belay/comm/fingerprint.hpp"
+#include "belay/comm/p2p.hpp"  // IWYU pragma: export
 #include "belay/comm/pending.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/comm/start_order.hpp"
-#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-/// One side of a transfer between two ranks of a group. Sends and receives between a pair meet in the order in
-/// which each side lists them; both sides must agree on bytes and tag.
-struct p2p {
-  /// Which way a transfer goes.
-  enum class direction : std::uint8_t { send, receive };
-
-  /// The direction, the memory and its bytes, and the number that both ends name. `peer` is a rank of the group.
-  direction kind = direction::send;
-  int peer = 0;  // a rank of the group
-  void* data = nullptr;
-  std::size_t bytes = 0;
-  int tag = 0;
-
-  /// The elements are only read; they stay unchanged until the exchange is over.
-  template <class T>
-  requires transferable<std::remove_const_t<T>>
-  [[nodiscard]] static p2p send(int to, std::span<T> data, int tag = 0) noexcept {
-    using plain = std::remove_const_t<T>;
-    return {direction::send, to, const_cast<plain*>(data.data()), bytes_of(data), tag};
-  }
-  template <transferable T>
-  [[nodiscard]] static p2p receive(int from, std::span<T> data, int tag = 0) noexcept {
-    return {direction::receive, from, data.data(), bytes_of(data), tag};
-  }
-
- private:
-  // Too many stay too many: an exchange refuses them.
-  template <class T>
-  [[nodiscard]] static std::size_t bytes_of(std::span<T> data) noexcept {
-    return (checked_size(data.size()) * sizeof(T)).saturated();
-  }
-};
 
 /// The pieces, one requirement each, so that a compiler's note stops at the one that is missing.
 template <class C>

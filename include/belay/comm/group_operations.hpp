@@ -16,10 +16,10 @@
 #include <span>
 #include <type_traits>
 
-#include "belay/comm/buffers_in_flight.hpp"
-#include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
+#include "belay/comm/op_call.hpp"
+#include "belay/comm/p2p.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/comm/start_order.hpp"
@@ -33,58 +33,58 @@ namespace belay::inline BELAY_ABI {
 /// result. Sizes are in elements. Errors: `usage_error` for arguments that make no sense here, `comm_error` (mismatch,
 /// peer_failed, timeout) for the group; after the latter every call fails the same way.
 ///
-/// `Group` derives from this and executes: `run<operation>(uses, at, arguments...)` at once, `start<operation>(...)`
-/// by its stream.
+/// `Group` derives from this and executes what was checked: `run_call(op_call)` at once, `start_call(op_call, order)` by
+/// its stream.
 template <class Group>
 class group_operations {
  public:
   /// Returns when all ranks have called it.
-  void barrier(where at = where::current()) const { self().template run<operation::barrier>({}, at); }
+  void barrier(where at = where::current()) const { run(op_call::barrier(at)); }
 
   /// Every rank's `inout` becomes the reduction over all, added in rank order.
   template <reducible T, reduction_tag Op>
-  void all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    self().template run<operation::all_reduce>(uses(inout, inout), at, std::span<const T>(inout), inout, op);
+  void all_reduce(std::span<T> inout, Op, where at = where::current()) const {
+    run(op_call::reduce<operation::all_reduce, Op, T>(inout, inout, at));
   }
   /// The same out of place: `in` is only read.
   template <reducible T, reduction_tag Op>
-  void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
+  void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op,
                   where at = where::current()) const {
-    self().template run<operation::all_reduce>(uses(in, out), at, in, out, op);
+    run(op_call::reduce<operation::all_reduce, Op, T>(in, out, at));
   }
 
   /// `out` becomes this rank's part of the reduction of `in` (size x out elements). In place when `out` is
   /// that part of `in`.
   template <reducible T, reduction_tag Op>
-  void reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
+  void reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op,
                       where at = where::current()) const {
-    self().template run<operation::reduce_scatter>(uses(in, out), at, in, out, op);
+    run(op_call::reduce<operation::reduce_scatter, Op, T>(in, out, at));
   }
 
   /// `inout` is divided by `counts` (one per rank); this rank's range becomes the reduction, the others keep
   /// what they held.
   template <reducible T, reduction_tag Op>
-  void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
+  void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op,
                         where at = where::current()) const {
-    self().template run<operation::reduce_scatter_v>(uses(inout, inout), at, inout, counts, op);
+    run(op_call::reduce<operation::reduce_scatter_v, Op, T>(inout, inout, at).divided(counts));
   }
 
   /// `out` (size x in elements) becomes all ranks' `in` in rank order. In place when `in` is this rank's part of it.
   template <transferable T>
   void all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    self().template run<operation::all_gather>(uses(in, out), at, in, out);
+    run(op_call::move<operation::all_gather, T>(in, out, at));
   }
 
   /// `inout` is divided by `counts` (one per rank); this rank's range is what it gives, the others are filled.
   template <transferable T>
   void all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, where at = where::current()) const {
-    self().template run<operation::all_gather_v>(uses(inout, inout), at, inout, counts);
+    run(op_call::move<operation::all_gather_v, T>(inout, inout, at).divided(counts));
   }
 
   /// Part q of `in` goes to rank q; part q of `out` comes from rank q. Parts are equal. In place when `out` is `in`.
   template <transferable T>
   void all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    self().template run<operation::all_to_all>(uses(in, out), at, in, out);
+    run(op_call::move<operation::all_to_all, T>(in, out, at));
   }
 
   /// As all_to_all with parts of any size, packed in rank order. What i sends to j must be what j expects of i.
@@ -92,25 +92,25 @@ class group_operations {
   template <transferable T>
   void all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
                     std::span<T> out, std::span<const std::size_t> receive_counts, where at = where::current()) const {
-    self().template run<operation::all_to_all_v>(uses(in, out), at, in, send_counts, out, receive_counts);
+    run(op_call::move<operation::all_to_all_v, T>(in, out, at).divided(send_counts).received(receive_counts));
   }
 
   /// Every rank's `inout` becomes that of `root`.
   template <transferable T>
   void broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    self().template run<operation::broadcast>(uses(inout, inout), at, inout, root);
+    run(op_call::move<operation::broadcast, T>(inout, inout, at, root));
   }
 
   /// The root's `inout` becomes the reduction over all, added in rank order; the others keep what they held.
   template <reducible T, reduction_tag Op>
-  void reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    self().template run<operation::reduce>(uses(inout, inout), at, std::span<const T>(inout), inout, op, root);
+  void reduce(std::span<T> inout, Op, int root, where at = where::current()) const {
+    run(op_call::reduce<operation::reduce, Op, T>(inout, inout, at, root));
   }
   /// The same out of place: `in` is only read, and only the root has an `out`.
   template <reducible T, reduction_tag Op>
-  void reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op, int root,
+  void reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op, int root,
               where at = where::current()) const {
-    self().template run<operation::reduce>(uses(in, out), at, in, out, op, root);
+    run(op_call::reduce<operation::reduce, Op, T>(in, out, at, root));
   }
 
   /// The root's `out` (size x in elements) becomes all ranks' `in` in rank order; the others' `out` may be empty. In
@@ -118,7 +118,7 @@ class group_operations {
   template <transferable T>
   void gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
               where at = where::current()) const {
-    self().template run<operation::gather>(uses(in, out), at, in, out, root);
+    run(op_call::move<operation::gather, T>(in, out, at, root));
   }
 
   /// `out` becomes this rank's part of the root's `in` (size x out elements); the others' `in` may be empty. In
@@ -126,13 +126,13 @@ class group_operations {
   template <transferable T>
   void scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                where at = where::current()) const {
-    self().template run<operation::scatter>(uses(in, out), at, in, out, root);
+    run(op_call::move<operation::scatter, T>(in, out, at, root));
   }
 
   /// Grouped sends and receives: all progress at the same time, and the call returns when each has met its
   /// partner and its bytes have moved. A pair that disagrees on bytes or tag is a mismatch.
   void exchange(std::span<const p2p> transfers, where at = where::current()) const {
-    self().template run<operation::exchange>({}, at, transfers);
+    run(op_call::exchange(transfers, at));
   }
   /// An exchange of one transfer: returns when rank `to` has received it.
   template <class T>
@@ -148,86 +148,84 @@ class group_operations {
   }
 
   // Started operations, each in its turn, or `after(event)` of a stream that fills its buffers. What they are given
-  // (buffers, counts, transfers) stays as it is until `wait()` returns. Counts that make no sense are a usage_error of
-  // the start.
+  // (buffers, counts, transfers) stays as it is until `wait()` returns. What makes no sense is a usage_error of the
+  // start.
 
   /// The started form of each collective: the same arguments, returned at once; the buffers are in use until `wait`.
   pending start_barrier(const start_order& how = where::current()) const {
-    return self().template start<operation::barrier>({}, how);
+    return start(op_call::barrier(how.at), how);
   }
   template <reducible T, reduction_tag Op>
-  pending start_all_reduce(std::span<T> inout, Op op, const start_order& how = where::current()) const {
-    return self().template start<operation::all_reduce>(uses(inout, inout), how, std::span<const T>(inout), inout, op);
+  pending start_all_reduce(std::span<T> inout, Op, const start_order& how = where::current()) const {
+    return start(op_call::reduce<operation::all_reduce, Op, T>(inout, inout, how.at), how);
   }
   template <reducible T, reduction_tag Op>
-  pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
+  pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op,
                                const start_order& how = where::current()) const {
-    return self().template start<operation::reduce_scatter>(uses(in, out), how, in, out, op);
+    return start(op_call::reduce<operation::reduce_scatter, Op, T>(in, out, how.at), how);
   }
   template <reducible T, reduction_tag Op>
-  pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
+  pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op,
                                  const start_order& how = where::current()) const {
-    expect_division(inout, counts, "reduce_scatter_v", "reduce_scatter_v: the buffer", how.at);
-    return self().template start<operation::reduce_scatter_v>(uses(inout, inout), how, inout, counts, op);
+    return start(op_call::reduce<operation::reduce_scatter_v, Op, T>(inout, inout, how.at).divided(counts), how);
   }
   template <transferable T>
   pending start_all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out,
                            const start_order& how = where::current()) const {
-    return self().template start<operation::all_gather>(uses(in, out), how, in, out);
+    return start(op_call::move<operation::all_gather, T>(in, out, how.at), how);
   }
   template <transferable T>
   pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
                              const start_order& how = where::current()) const {
-    expect_division(inout, counts, "all_gather_v", "all_gather_v: the buffer", how.at);
-    return self().template start<operation::all_gather_v>(uses(inout, inout), how, inout, counts);
+    return start(op_call::move<operation::all_gather_v, T>(inout, inout, how.at).divided(counts), how);
   }
   template <transferable T>
   pending start_all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out,
                            const start_order& how = where::current()) const {
-    return self().template start<operation::all_to_all>(uses(in, out), how, in, out);
+    return start(op_call::move<operation::all_to_all, T>(in, out, how.at), how);
   }
   template <transferable T>
   pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
                              std::span<T> out, std::span<const std::size_t> receive_counts,
                              const start_order& how = where::current()) const {
-    if constexpr (!moves_nothing<Group>)
-      check_all_to_all_v(in, send_counts, out, receive_counts, self().size(), how.at);
-    return self().template start<operation::all_to_all_v>(uses(in, out), how, in, send_counts, out, receive_counts);
+    return start(op_call::move<operation::all_to_all_v, T>(in, out, how.at).divided(send_counts).received(receive_counts), how);
   }
   template <transferable T>
   pending start_broadcast(std::span<T> inout, int root, const start_order& how = where::current()) const {
-    return self().template start<operation::broadcast>(uses(inout, inout), how, inout, root);
+    return start(op_call::move<operation::broadcast, T>(inout, inout, how.at, root), how);
   }
   template <reducible T, reduction_tag Op>
-  pending start_reduce(std::span<T> inout, Op op, int root, const start_order& how = where::current()) const {
-    return self().template start<operation::reduce>(uses(inout, inout), how, std::span<const T>(inout), inout, op,
-                                                    root);
+  pending start_reduce(std::span<T> inout, Op, int root, const start_order& how = where::current()) const {
+    return start(op_call::reduce<operation::reduce, Op, T>(inout, inout, how.at, root), how);
   }
   template <transferable T>
   pending start_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                        const start_order& how = where::current()) const {
-    return self().template start<operation::gather>(uses(in, out), how, in, out, root);
+    return start(op_call::move<operation::gather, T>(in, out, how.at, root), how);
   }
   template <transferable T>
   pending start_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
                         const start_order& how = where::current()) const {
-    return self().template start<operation::scatter>(uses(in, out), how, in, out, root);
+    return start(op_call::move<operation::scatter, T>(in, out, how.at, root), how);
   }
   pending start_exchange(std::span<const p2p> transfers, const start_order& how = where::current()) const {
-    return self().template start<operation::exchange>({}, how, transfers);
+    return start(op_call::exchange(transfers, how.at), how);
   }
 
  private:
   [[nodiscard]] const Group& self() const noexcept { return static_cast<const Group&>(*this); }
 
-  template <class In, class Out>
-  [[nodiscard]] static buffer_use uses(std::span<In> reads, std::span<Out> writes) noexcept {
-    return {std::as_bytes(reads), std::as_bytes(writes)};
+  // What a rehearsal is given has no pages, and fits where the run's fits.
+  void check(const op_call& call) const {
+    if constexpr (!moves_nothing<Group>) check_call(call, self().rank(), self().size());
   }
-  template <class T>
-  void expect_division(std::span<T> inout, std::span<const std::size_t> counts, const char* what, const char* whose,
-                       const where& at) const {
-    if constexpr (!moves_nothing<Group>) check_division(inout, counts, self().size(), what, whose, at);
+  void run(const op_call& call) const {
+    check(call);
+    self().run_call(call);
+  }
+  [[nodiscard]] pending start(const op_call& call, const start_order& how) const {
+    check(call);
+    return self().start_call(call, how);
   }
 };
 

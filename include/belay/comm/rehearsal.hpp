@@ -19,12 +19,12 @@
 #include <vector>
 
 #include "belay/comm/axis.hpp"
-#include "belay/comm/buffers_in_flight.hpp"
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_operations.hpp"
 #include "belay/comm/mesh.hpp"
+#include "belay/comm/op_call.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/comm/symmetric_region.hpp"
@@ -144,20 +144,18 @@ class group : public group_operations<group> {
     return started(what, how);
   }
 
+  /// Nothing, and what is ready.
+  void run_call(const op_call&) const noexcept {}
+  [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const noexcept {
+    return started(call.what(), how);
+  }
+
   /// Distinct addresses for every rank that must not be read or written.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
     return symmetric_region::map(size(), bytes, backing::addresses_only, at);
   }
 
  private:
-  friend class group_operations<group>;
-
-  template <operation What, class... Arguments>
-  void run(const buffer_use&, const where&, const Arguments&...) const noexcept {}
-  template <operation What, class... Arguments>
-  [[nodiscard]] pending start(const buffer_use&, const start_order& how, const Arguments&...) const noexcept {
-    return started(What, how);
-  }
   // It comes after what it would come after in a run.
   [[nodiscard]] pending started(operation what, const start_order& how) const noexcept {
     if (clock_ == nullptr) return pending(nullptr, 0, what, how.at);

@@ -33,25 +33,6 @@ class turned_wait {
   const char* what_;
 };
 
-/// Calls `what(arguments...)` of a group.
-template <belay::operation What, class Calls, class... Arguments>
-void call_operation(const Calls& of, const Arguments&... arguments) {
-  using belay::operation;
-  if constexpr (What == operation::barrier) of.barrier(arguments...);
-  if constexpr (What == operation::all_reduce) of.all_reduce(arguments...);
-  if constexpr (What == operation::reduce_scatter) of.reduce_scatter(arguments...);
-  if constexpr (What == operation::reduce_scatter_v) of.reduce_scatter_v(arguments...);
-  if constexpr (What == operation::all_gather) of.all_gather(arguments...);
-  if constexpr (What == operation::all_gather_v) of.all_gather_v(arguments...);
-  if constexpr (What == operation::all_to_all) of.all_to_all(arguments...);
-  if constexpr (What == operation::all_to_all_v) of.all_to_all_v(arguments...);
-  if constexpr (What == operation::broadcast) of.broadcast(arguments...);
-  if constexpr (What == operation::reduce) of.reduce(arguments...);
-  if constexpr (What == operation::gather) of.gather(arguments...);
-  if constexpr (What == operation::scatter) of.scatter(arguments...);
-  if constexpr (What == operation::exchange) of.exchange(arguments...);
-}
-
 /// Blocking operations of `Calls`, in turns.
 template <class Calls>
 class turned_calls : public belay::group_operations<turned_calls<Calls>> {
@@ -60,15 +41,12 @@ class turned_calls : public belay::group_operations<turned_calls<Calls>> {
 
   [[nodiscard]] int rank() const noexcept { return of_->rank(); }
   [[nodiscard]] int size() const noexcept { return of_->size(); }
-
- private:
-  friend class belay::group_operations<turned_calls>;
-  template <belay::operation What, class... Arguments>
-  void run(const belay::buffer_use&, const belay::where& at, const Arguments&... arguments) const {
-    const turned_wait waits(*by_, belay::name(What));
-    call_operation<What>(*of_, arguments..., at);
+  void run_call(const belay::op_call& call) const {
+    const turned_wait waits(*by_, belay::name(call.what()));
+    of_->run_call(call);
   }
 
+ private:
   turns* by_;
   const Calls* of_;
 };
@@ -129,14 +107,12 @@ class turned_group : public belay::group_operations<turned_group<Group>> {
     by_->note_started();
     return turned(what, of_.start_local(what, run, how), how.at);
   }
+  void run_call(const belay::op_call& call) const {
+    const turned_wait waits(*by_, belay::name(call.what()));
+    of_.run_call(call);
+  }
 
  private:
-  friend class belay::group_operations<turned_group>;
-  template <belay::operation What, class... Arguments>
-  void run(const belay::buffer_use&, const belay::where& at, const Arguments&... arguments) const {
-    const turned_wait waits(*by_, belay::name(What));
-    call_operation<What>(of_, arguments..., at);
-  }
   [[nodiscard]] belay::pending turned(belay::operation what, belay::pending started, const belay::where& at) const {
     const belay::stream_event event = started.event();
     std::move(started).in_start_order(at);

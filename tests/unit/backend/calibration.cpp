@@ -13,7 +13,7 @@
 
 using belay::host::copy_table;
 using belay::host::copy_times;
-using belay::host::memory_access;
+using belay::memory_access;
 
 namespace {
 

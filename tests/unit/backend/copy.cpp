@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "belay/backend/host/copy/copy.hpp"
+#include "belay/core/copy.hpp"
 
 #include <doctest/doctest.h>
 
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-using belay::host::copy_bytes;
-using belay::host::memory_access;
+using belay::copy_bytes;
+using belay::memory_access;
 
 namespace {
 
@@ -35,7 +35,7 @@ bool copies_exactly(memory_access how, std::size_t bytes, std::size_t from_shift
 }  // namespace
 
 TEST_CASE("every kind of copy moves all bytes and no others, whatever the size and the alignment") {
-  for (const memory_access how : belay::host::copy_accesses) {
+  for (const memory_access how : belay::copy_accesses) {
     CAPTURE(std::string(name(how)));
     for (std::size_t bytes = 0; bytes <= 1100; ++bytes) {
       CAPTURE(bytes);
@@ -51,7 +51,7 @@ TEST_CASE("every kind of copy moves all bytes and no others, whatever the size a
 }
 
 TEST_CASE("a copy onto itself and a copy of nothing are allowed") {
-  for (const memory_access how : belay::host::copy_accesses) {
+  for (const memory_access how : belay::copy_accesses) {
     std::vector<std::byte> bytes = pattern(4096);
     copy_bytes(bytes.data(), bytes.data(), bytes.size(), how);
     copy_bytes(nullptr, nullptr, 0, how);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "belay/backend/host/copy/reduce_simd.hpp"
+#include "belay/comm/reduce_simd.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
-using belay::host::memory_access;
-using belay::host::reduce_two;
+using belay::memory_access;
+using belay::reduce_two;
 
 namespace {
 

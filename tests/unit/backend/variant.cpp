@@ -17,7 +17,7 @@
 
 using belay::host::algorithm;
 using belay::host::call_kind;
-using belay::host::memory_access;
+using belay::memory_access;
 using belay::host::online_tuner;
 using belay::host::variant;
 using belay::host::variants_of;

@@ -67,22 +67,9 @@ struct fake_state {
 struct fake_backend {
   using world_type = fake_world;
   using group_state = fake_state;
-  struct context_type {
-    fake_state* state;
-    lane which;
-    duration limit;
-  };
-  [[nodiscard]] static context_type context(fake_state& state, lane which, duration limit) {
-    return {&state, which, limit};
-  }
-  template <operation What, class... Arguments>
-  static void run(belay::operation_tag<What>, const context_type& me, const Arguments&...) {
-    me.state->log.push_back({What, me.which, me.limit, std::this_thread::get_id()});
-    if (What == operation::broadcast) throw std::runtime_error("no such root");
-  }
-  static void run(belay::operation_tag<operation::exchange>, fake_state& state, lane which, duration limit,
-                  std::span<const belay::p2p>, const belay::where&) {
-    state.log.push_back({operation::exchange, which, limit, std::this_thread::get_id()});
+  static void run(fake_state& state, lane which, duration limit, const belay::op_call& call) {
+    state.log.push_back({call.what(), which, limit, std::this_thread::get_id()});
+    if (call.what() == operation::broadcast) throw std::runtime_error("no such root");
   }
   static void tell_first_start(fake_state& state, operation what, const belay::where&) { state.told.push_back(what); }
 };
@@ -219,7 +206,7 @@ TEST_CASE("an operation that throws on the stream stops the world; later ones do
   CHECK(made.state->log.size() == 2);
 }
 
-TEST_CASE("counts that make no sense are an error of the start, which then has queued nothing") {
+TEST_CASE("what makes no sense is an error of the start, which then has queued nothing") {
   one_rank made;
   std::vector<float> data(4);
   const std::size_t three[] = {3};
@@ -227,6 +214,8 @@ TEST_CASE("counts that make no sense are an error of the start, which then has q
   CHECK_THROWS_AS(made.group.start_reduce_scatter_v(std::span(data), three, belay::sum).wait(), belay::usage_error);
   const std::span<const float> in = data;
   CHECK_THROWS_AS(made.group.start_all_to_all_v(in, three, std::span(data), three).wait(), belay::usage_error);
+  CHECK_THROWS_AS(made.group.start_all_gather(in.first(3), std::span(data)).wait(), belay::usage_error);
+  CHECK_THROWS_AS(made.group.start_broadcast(std::span(data), 1).wait(), belay::usage_error);
   made.group.start_barrier().wait();
   CHECK(made.state->log.size() == 1);
 }

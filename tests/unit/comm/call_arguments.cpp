@@ -9,12 +9,15 @@
 #include <string>
 #include <vector>
 
-#include "belay/comm/communicator.hpp"
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/op_call.hpp"
+#include "belay/comm/p2p.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 
 namespace {
 
+using belay::operation;
 using counts = std::vector<std::size_t>;
 const belay::where here{"call.cpp", "", 3};
 
@@ -35,7 +38,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 TEST_CASE("all_to_all: equal parts, all in place or apart") {
   std::vector<int> x(12), y(12), other(11);
   const auto refused = [&](std::span<const int> in, std::span<int> out, int ranks) {
-    return refusal([&] { belay::check_all_to_all(in, out, ranks, here); });
+    return refusal([&] { belay::check_call(belay::op_call::move<operation::all_to_all, int>(in, out, here), 0, ranks); });
   };
   CHECK(refused(x, y, 4).empty());
   CHECK(refused(x, x, 4).empty());
@@ -50,8 +53,8 @@ TEST_CASE("all_to_all_v: counts for all ranks, packed buffers, in place only whe
   const counts three{1, 2, 3}, other{3, 2, 1}, two{3, 3};
   const auto refused = [&](std::span<const int> in, const counts& send, std::span<int> out, const counts& receive) {
     return refusal([&] {
-      belay::check_all_to_all_v(in, std::span<const std::size_t>(send), out, std::span<const std::size_t>(receive), 3,
-                                here);
+      belay::check_call(
+          belay::op_call::move<operation::all_to_all_v, int>(in, out, here).divided(send).received(receive), 0, 3);
     });
   };
   CHECK(refused(x, three, y, other).empty());
@@ -81,7 +84,7 @@ TEST_CASE("counts that wrap round, and the rank whose count is too much") {
   std::vector<int> six(6);
   const auto refused = [&](const counts& by, std::span<int> buffer) {
     return refusal(
-        [&] { belay::check_division(buffer, std::span<const std::size_t>(by), 3, "op", "op: the buffer", here); });
+        [&] { belay::check_counts(buffer.size(), sizeof(int), by, 3, "op", "op: the buffer", here); });
   };
   CHECK(refused(fine, six).empty());
   CHECK(contains(refused(fine, std::span(six).first(5)), "op: the buffer holds 5 elements; this call needs 6"));
@@ -111,4 +114,44 @@ TEST_CASE("transfers: peers of the group, bytes that are a number") {
                "exchange: 18446744073709551615 bytes with rank 1 are, with those before, more than any memory holds"));
   list.back() = p2p::send(3, words);
   CHECK(contains(refused(), "peer 3 is no rank of a group of 3"));
+}
+
+TEST_CASE("what each operation asks of its buffers, on every rank") {
+  std::vector<int> x(12), y(12);
+  const std::span<const int> in = x;
+  const std::span<int> out = y;
+  const auto refused = [](const belay::op_call& call, int rank) {
+    return refusal([&] { belay::check_call(call, rank, 3); });
+  };
+  for (int rank = 0; rank < 3; ++rank) {
+    CAPTURE(rank);
+    const auto own = static_cast<std::size_t>(rank) * 4;
+    using belay::op_call;
+    CHECK(refused(op_call::reduce<operation::all_reduce, belay::sum_t, int>(in, out, here), rank).empty());
+    CHECK(contains(refused(op_call::reduce<operation::all_reduce, belay::sum_t, int>(in, out.first(11), here), rank),
+                   "all_reduce: the output holds 11 elements; this call needs 12"));
+    // In place is this rank's own part, and no other.
+    CHECK(refused(op_call::move<operation::all_gather, int>(in.subspan(own, 4), x, here), rank).empty());
+    CHECK(contains(refused(op_call::move<operation::all_gather, int>(in.subspan((own + 4) % 12, 4), x, here), rank),
+                   "all_gather: input and output overlap"));
+    CHECK(refused(op_call::reduce<operation::reduce_scatter, belay::sum_t, int>(in, std::span(x).subspan(own, 4), here),
+                  rank)
+              .empty());
+    CHECK(contains(refused(op_call::reduce<operation::reduce_scatter, belay::sum_t, int>(
+                               in, std::span(x).subspan((own + 4) % 12, 4), here),
+                           rank),
+                   "reduce_scatter: input and output overlap"));
+    // What only the root has is asked of the root alone.
+    const std::string gathered = refused(op_call::move<operation::gather, int>(in.first(4), {}, here, 1), rank);
+    CHECK(gathered.empty() == (rank != 1));
+    const std::string scattered = refused(op_call::move<operation::scatter, int>({}, out.first(4), here, 1), rank);
+    CHECK(scattered.empty() == (rank != 1));
+    const std::string reduced =
+        refused(op_call::reduce<operation::reduce, belay::sum_t, int>(in, {}, here, 1), rank);
+    CHECK(reduced.empty() == (rank != 1));
+    CHECK(contains(refused(op_call::move<operation::broadcast, int>(in, y, here, 3), rank), "root 3 is no rank"));
+    const std::span<int> too_long(y.data(), SIZE_MAX / 4);
+    CHECK(contains(refused(op_call::move<operation::broadcast, int>(too_long, too_long, here, 0), rank),
+                   "broadcast: a buffer of 4611686018427387903 elements of 4 bytes is more than any memory holds"));
+  }
 }

@@ -29,6 +29,7 @@
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_operations.hpp"
 #include "belay/comm/lane.hpp"
+#include "belay/comm/op_call.hpp"
 #include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
@@ -98,7 +99,7 @@ class group : public group_operations<group<Api, ControlRank>> {
   /// Memory of `bytes` of the device for every rank, of zeros, which all of them address; collective, the same size
   /// everywhere. It is freed when the last rank's is gone.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
-    run<operation::make_symmetric>({}, at, bytes);
+    run_call(op_call::make_symmetric(bytes, at));
     shared_group<Api>& shared = member_->shared();
     if (rank() == 0)
       shared.give_all(std::make_shared<shared_parts<Api>>(order_->of_calls().stream(), size(), bytes, at));
@@ -146,13 +147,13 @@ class group : public group_operations<group<Api, ControlRank>> {
       order_->place(to, from, bytes, at);
     }
 
-   private:
-    friend class group_operations<stream_calls>;
-    template <operation What, class... Arguments>
-    void run(const buffer_use&, const where& at, const Arguments&... arguments) const {
-      group::template run_in<What>(*member_, *stream_, *calls_, lane::stream, limit_, at, arguments...);
+    /// Queues an operation that was checked.
+    void run_call(const op_call& call) const {
+      expect_device_type(call);
+      group::run_in(*member_, *stream_, *calls_, lane::stream, limit_, call);
     }
 
+   private:
     member_type* member_;
     order_type* order_;
     cuda::stream<Api>* stream_;
@@ -180,46 +181,45 @@ class group : public group_operations<group<Api, ControlRank>> {
     return order_->start_local(what, control_, work, how);
   }
 
- private:
-  friend class group_operations<group>;
-
-  template <operation What, class Calls, class... Arguments>
-  static void run_in(member_type& member, cuda::stream<Api>& stream, const Calls& calls, lane of, duration limit,
-                     const where& at, const Arguments&... arguments) {
-    if constexpr (What == operation::exchange)
-      shared_transfers<Api, ControlRank>(member, stream, of, limit, at).run(arguments...);
-    else
-      collectives::run(operation_tag<What>{}, shared_rounds<Api, ControlRank, Calls>(member, stream, calls, at),
-                       arguments...);
-  }
-
-  template <operation What, class... Arguments>
-  void run(const buffer_use& buffers, const where& at, const Arguments&... arguments) const {
-    order_->expect_no_capture(name(What), at);
-    static_cast<void>(control_.checked_call(name(What), at));  // (a barrier is a call of its own)
-    order_->expect_free(What, buffers, at);
-    order_->report_abandoned(at);
-    if (member_->world().aborted()) member_->raise(What, at);
+  /// Runs, and starts, an operation that was checked (see `check_call`).
+  void run_call(const op_call& call) const {
+    const operation what = call.what();
+    expect_device_type(call);
+    order_->expect_no_capture(name(what), call.at);
+    static_cast<void>(control_.checked_call(name(what), call.at));  // (a barrier is a call of its own)
+    order_->expect_free(what, call.uses(), call.at);
+    order_->report_abandoned(call.at);
+    if (member_->world().aborted()) member_->raise(what, call.at);
     span_log* const log = order_->spans();
     const span_timer timed(log == nullptr ? nullptr
-                                          : add_operation(*log, span_lane::host, What, members(), buffers,
-                                                          transfers_of(arguments...), at));
+                                          : add_operation(*log, span_lane::host, what, members(), call.uses(),
+                                                          call.exchanged(), call.at));
     // Collectives of a group have one order; transfers that of who calls them.
-    if (What != operation::exchange && member_->has_started()) order_->wait_until_queued(at);
+    if (what != operation::exchange && member_->has_started()) order_->wait_until_queued(call.at);
     cuda::stream<Api>& stream = order_->of_calls().stream();
-    run_in<What>(*member_, stream, control_, lane::caller, limit_, at, arguments...);
-    stream.synchronize(at);
+    run_in(*member_, stream, control_, lane::caller, limit_, call);
+    stream.synchronize(call.at);
   }
-  template <operation What, class... Arguments>
-  [[nodiscard]] pending start(const buffer_use& buffers, const start_order& how, const Arguments&... arguments) const {
-    const auto run = [member = member_.get(), limit = limit_, at = how.at, arguments...](cuda::stream<Api>& stream,
-                                                                                         const auto& calls) {
-      run_in<What>(*member, stream, calls, lane::stream, limit, at, arguments...);
+  [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const {
+    expect_device_type(call);
+    const auto run = [member = member_.get(), limit = limit_, call](cuda::stream<Api>& stream, const auto& calls) {
+      run_in(*member, stream, calls, lane::stream, limit, call);
     };
     member_->note_started();
-    return order_->start(What, control_, member_, run, buffers, how,
-                         traced(What, buffers, transfers_of(arguments...), how));
+    return order_->start(call.what(), control_, member_, run, call.uses(), how,
+                         traced(call.what(), call.uses(), call.exchanged(), how));
   }
+
+ private:
+  template <class Calls>
+  static void run_in(member_type& member, cuda::stream<Api>& stream, const Calls& calls, lane of, duration limit,
+                     const op_call& call) {
+    if (call.what() == operation::exchange)
+      shared_transfers<Api, ControlRank>(member, stream, of, limit, call.at).run(call.exchanged());
+    else
+      collectives::run(shared_rounds<Api, ControlRank, Calls>(member, stream, calls, call.at), call);
+  }
+
   [[nodiscard]] operation_spans traced(operation what, const buffer_use& buffers, std::span<const p2p> transfers,
                                        const start_order& how) const {
     span_log* const log = order_->spans();

@@ -1,37 +1,105 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A reduction as a kernel of one element: what the ranks of a group have in their slots, added in rank order.
+// A reduction as a kernel of one element: what the ranks of a group have in their slots, added in rank order. There is
+// one kernel for each type; which reduction it is it learns when it runs, once for each element and not for each rank.
 // IWYU pragma: private, include "belay/backend/cuda/group.hpp"
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/op_call.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
+#include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
 
-/// out[i] = ((s0[i] + s1[i]) + s2[i]) + ..., finished and rounded once, as `reduce_elements` of the host does it. Slot
-/// q begins `stride` bytes after slot q - 1. `out` is in no slot.
-template <reduction_tag Op, reducible T>
-struct reduced_slots {
+/// Where ranks' elements lie: slot q begins `stride` bytes after slot q - 1. Those of rank `me` lie at `own` instead,
+/// where that is not null.
+struct slots_of_ranks {
   const std::byte* first;
   std::size_t stride;
   int ranks;
+  const std::byte* own = nullptr;
+  int me = -1;
+};
+
+/// out[i] = ((s0[i] + s1[i]) + s2[i]) + ..., finished and rounded once, as `reduce_elements` of the host does it. `out`
+/// is in no slot; it may be `own`.
+template <reducible T>
+struct reduced_slots {
+  slots_of_ranks from;
   T* out;
+  reduction how;
 
   BELAY_HD void operator()(std::size_t i) const {
-    using accumulator = accumulator_of<T>;
-    auto total = static_cast<accumulator>(in_slot(0)[i]);
-    for (int q = 1; q < ranks; ++q) total = Op::apply(total, static_cast<accumulator>(in_slot(q)[i]));
-    if constexpr (finishing<Op>) total = Op::finish(total, ranks);
-    out[i] = static_cast<T>(total);
+    switch (how) {
+      case reduction::sum: out[i] = total<sum_t>(i); return;
+      case reduction::minimum: out[i] = total<minimum_t>(i); return;
+      case reduction::maximum: out[i] = total<maximum_t>(i); return;
+      case reduction::product: out[i] = total<product_t>(i); return;
+      case reduction::average: out[i] = total<average_t>(i); return;
+      case reduction::none: return;
+    }
   }
 
  private:
-  [[nodiscard]] BELAY_HD const T* in_slot(int q) const {
-    return reinterpret_cast<const T*>(first + static_cast<std::size_t>(q) * stride);
+  template <reduction_tag Op>
+  [[nodiscard]] BELAY_HD T total(std::size_t i) const {
+    using accumulator = accumulator_of<T>;
+    auto sum = static_cast<accumulator>(slot(0)[i]);
+    for (int q = 1; q < from.ranks; ++q) sum = Op::apply(sum, static_cast<accumulator>(slot(q)[i]));
+    if constexpr (finishing<Op>) sum = Op::finish(sum, from.ranks);
+    return static_cast<T>(sum);
+  }
+  [[nodiscard]] BELAY_HD const T* slot(int q) const {
+    const std::byte* const place = q == from.me ? from.own : from.first + static_cast<std::size_t>(q) * from.stride;
+    return reinterpret_cast<const T*>(place);
   }
 };
+
+/// Calls `f` with an element of the type that `code` is of, which can be reduced. False where it is none.
+template <class F>
+bool with_reducible(element_code code, const F& f) {
+  if (code.kind == element_code::opaque) return false;
+  switch (static_cast<dtype>(code.kind)) {
+    case dtype::u8: return f(std::uint8_t{}), true;
+    case dtype::i8: return f(std::int8_t{}), true;
+    case dtype::u16: return f(std::uint16_t{}), true;
+    case dtype::i16: return f(std::int16_t{}), true;
+    case dtype::u32: return f(std::uint32_t{}), true;
+    case dtype::i32: return f(std::int32_t{}), true;
+    case dtype::u64: return f(std::uint64_t{}), true;
+    case dtype::i64: return f(std::int64_t{}), true;
+    case dtype::f16: return f(fp16{}), true;
+    case dtype::bf16: return f(bf16{}), true;
+    case dtype::f32: return f(float{}), true;
+    case dtype::f64: return f(double{}), true;
+    case dtype::boolean:
+    case dtype::f8_e4m3:
+    case dtype::f8_e5m2: return false;
+  }
+  return false;
+}
+
+/// Queues the reduction that `call` names of `count` elements in slots into `out`.
+template <class Stream>
+void reduce_slots(Stream& stream, const op_call& call, const slots_of_ranks& from, std::byte* out, std::size_t count) {
+  with_reducible(call.type(), [&]<class T>(T) {
+    stream.each(count, reduced_slots<T>{from, reinterpret_cast<T*>(out), call.how()});
+  });
+}
+
+/// Throws usage_error for a reduction of elements that have no dtype: its arithmetic is the host's alone.
+inline void expect_device_type(const op_call& call) {
+  if (call.how() == reduction::none || with_reducible(call.type(), [](auto) {})) return;
+  throw usage_error(std::string(name(call.what())) + ": " + call.type().text() +
+                        " without a dtype are not reduced on a device: use a type of belay/core/dtype.hpp",
+                    call.at);
+}
 
 }  // namespace belay::inline BELAY_ABI::cuda

@@ -13,9 +13,8 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <span>
 
-#include "belay/backend/host/collectives/collectives.hpp"
+#include "belay/backend/host/collectives/call.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/memory/rank_set.hpp"
 #include "belay/backend/host/memory/region_provider.hpp"
@@ -26,6 +25,7 @@
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
+#include "belay/comm/op_call.hpp"
 #include "belay/comm/symmetric_region.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
@@ -41,19 +41,9 @@ struct collectives {
   using group_state = host::group_state;
   using duration = world_status::clock::duration;
 
-  /// What a collective of one lane needs of its group, with a deadline.
-  [[nodiscard]] static collective_context context(group_state& state, lane which, duration limit) noexcept {
-    return {&state.collective_endpoint(which), limit};
-  }
-
-  /// By the overload that the operation's own file has.
-  template <operation What>
-  static void run(operation_tag<What> what, const collective_context& context, const auto&... all) {
-    run_collective(what, context, all...);
-  }
-  static void run(operation_tag<operation::exchange>, group_state& state, lane which, duration limit,
-                  std::span<const p2p> transfers, const where& at) {
-    state.transport(which).run(transfers, limit, at);
+  static void run(group_state& state, lane which, duration limit, const op_call& call) {
+    if (call.what() == operation::exchange) return state.transport(which).run(call.exchanged(), limit, call.at);
+    run_collective({&state.collective_endpoint(which), limit}, call);
   }
   static void tell_first_start(group_state& state, operation what, const where& at) {
     state.collective_endpoint(lane::caller).tell_first_start(what, at);
@@ -83,7 +73,7 @@ class group : public basic_group<group, collectives> {
     if (alone()) return symmetric_region::map(1, bytes, backing::memory, at);
     const lane meets = lane_of_call(operation::make_symmetric, at);
     const turn mine(*this, meets);
-    const collective_context me = context(meets);
+    const collective_context me{&state().collective_endpoint(meets), limit()};
     const fingerprint print{operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0};
     me.endpoint->enter_rendezvous(call_buffers{.print = print}, me.limit, at);  // all want the same
     me.endpoint->exit_rendezvous();

@@ -10,7 +10,7 @@
 
 #include <cstddef>
 
-#include "belay/backend/mpi/collectives/collectives.hpp"
+#include "belay/backend/mpi/collectives/call.hpp"
 #include "belay/backend/mpi/progress/mpi_progress.hpp"
 #include "belay/backend/mpi/rendezvous/group_state.hpp"
 #include "belay/comm/async_stream.hpp"
@@ -18,6 +18,7 @@
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
+#include "belay/comm/op_call.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
@@ -40,9 +41,8 @@ class group : public basic_group<group, collectives> {
   void agree_symmetric(std::size_t bytes, where at = where::current()) const {
     const blocking_call call(*this, operation::make_symmetric, {}, at);
     if (alone()) return;
-    collective_context me = context(lane_of_call(operation::make_symmetric, at));
-    me.enter({operation::make_symmetric, reduction::none, {element_code::opaque, 1}, -1, bytes, 0}, {}, {}, at);
-    me.leave();
+    run_collective(collective_context(state(), lane_of_call(operation::make_symmetric, at), limit()),
+                   op_call::make_symmetric(bytes, at));
   }
 };
 

@@ -28,6 +28,7 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_operations.hpp"
+#include "belay/comm/op_call.hpp"
 #include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
@@ -172,14 +173,13 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
       });
     }
 
-   private:
-    friend class group_operations<queued_calls>;
-    template <operation What, class... Arguments>
-    void run(const buffer_use&, const where& at, const Arguments&... arguments) const {
-      site_->bytes += group_calls::check(operation_tag<What>(), of_->calling(at), arguments...);
-      group_calls::queue<Sums>(operation_tag<What>(), *queue_, arguments...);
+    /// Queues an operation that was checked.
+    void run_call(const op_call& call) const {
+      site_->bytes += expect_queueable(call, of_->rank());
+      queue_call<Sums>(*queue_, call);
     }
 
+   private:
     const group* of_;
     const Queue* queue_;
     call_site* site_;
@@ -205,27 +205,20 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
   /// The rank's communication stream, which it shares with all groups of the rank.
   [[nodiscard]] channel_type& in() const noexcept { return *channel_; }
 
+  /// Runs, and starts, an operation that was checked (see `check_call`). A blocking call uses no buffer that is in
+  /// flight.
+  void run_call(const op_call& call) const {
+    channel_->calls().expect_no_capture(name(call.what()), call.at);
+    channel_->expect_free(call.what(), call.uses(), call.at);
+    start_call(call, call.at).wait(call.at);
+  }
+  [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const {
+    const std::size_t bytes = expect_queueable(call, rank());
+    return launch(call.what(), call.uses(), bytes, call.exchanged(), how,
+                  [&](const auto& queue, call_site&) { queue_call<Sums>(queue, call); });
+  }
+
  private:
-  friend class group_operations<group>;
-  template <class>
-  friend class queued_calls;
-
-  [[nodiscard]] calling_rank calling(const where& at) const noexcept { return {rank(), size(), at}; }
-
-  // A blocking call uses no buffer that is in flight.
-  template <operation What, class... Arguments>
-  void run(const buffer_use& buffers, const where& at, const Arguments&... arguments) const {
-    channel_->calls().expect_no_capture(name(What), at);
-    channel_->expect_free(What, buffers, at);
-    start<What>(buffers, at, arguments...).wait(at);
-  }
-  template <operation What, class... Arguments>
-  [[nodiscard]] pending start(const buffer_use& buffers, const start_order& how, const Arguments&... arguments) const {
-    const std::size_t bytes = group_calls::check(operation_tag<What>(), calling(how.at), arguments...);
-    return launch(What, buffers, bytes, transfers_of(arguments...), how, [&](const auto& queue, call_site&) {
-      group_calls::queue<Sums>(operation_tag<What>(), queue, arguments...);
-    });
-  }
   template <class Queue>
   [[nodiscard]] pending launch(operation what, const buffer_use& buffers, std::size_t bytes,
                                std::span<const p2p> transfers, const start_order& how, const Queue& queue) const {

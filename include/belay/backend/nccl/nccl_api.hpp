@@ -115,8 +115,7 @@ concept nccl_operations = requires(N& api, typename N::communicator_type on, typ
 template <class N>
 concept nccl_api = nccl_library<N> && nccl_operations<N>;
 
-/// Elements that NCCL reduces: not those of 16 bits that are integers, nor of 8 that are not.
-template <class T>
-concept reduced_by_nccl = reducible<T> && !(std::is_integral_v<T> && sizeof(T) == 2);
+/// Whether NCCL reduces such elements: not those of 16 bits that are integers.
+[[nodiscard]] constexpr bool reduced_by_nccl(dtype type) noexcept { return type != dtype::u16 && type != dtype::i16; }
 
 }  // namespace belay::inline BELAY_ABI::nccl

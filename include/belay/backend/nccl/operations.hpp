@@ -10,9 +10,11 @@
 #include <functional>
 #include <span>
 
+#include "belay/backend/cuda/reduced_slots.hpp"
 #include "belay/backend/nccl/channel.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/op_call.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
@@ -21,28 +23,6 @@
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI::nccl {
-
-/// Adds element i of all ranks in rank order: this rank's are at `own`, those of rank q at `received + q * stride`.
-template <reducible T, reduction_tag Op>
-struct reduce_in_rank_order {
-  const T* received;
-  std::size_t stride;
-  const T* own;
-  T* out;
-  int rank;
-  int ranks;
-
-  BELAY_HD void operator()(std::size_t i) const {
-    using accumulator = accumulator_of<T>;
-    accumulator total = static_cast<accumulator>(of(0, i));
-    for (int q = 1; q < ranks; ++q) total = Op::apply(total, static_cast<accumulator>(of(q, i)));
-    if constexpr (finishing<Op>) total = Op::finish(total, ranks);
-    out[i] = static_cast<T>(total);
-  }
-  BELAY_HD T of(int q, std::size_t i) const {
-    return q == rank ? own[i] : received[static_cast<std::size_t>(q) * stride + i];
-  }
-};
 
 /// Queues into a rank's channel, as rank `rank` of a communicator of `ranks`. Arguments are checked before. Throws
 /// backend_error.
@@ -54,92 +34,80 @@ class operations {
 
   // NCCL's.
 
-  template <class T, class Op>
-  void all_reduce(std::span<const T> in, std::span<T> out, Op) const {
-    if (in.empty()) return;
-    expect(api().all_reduce(in.data(), out.data(), in.size(), dtype_of<T>, Op::code, on_, stream()), "all_reduce",
-           in.size_bytes());
+  void all_reduce(const op_call& call) const {
+    if (call.in_count == 0) return;
+    expect(api().all_reduce(call.in, call.out, call.in_count, type_of(call), call.how(), on_, stream()), "all_reduce",
+           call.in_bytes());
   }
-  template <class T, class Op>
-  void reduce_scatter(std::span<const T> in, std::span<T> out, Op) const {
-    if (in.empty()) return;
-    expect(api().reduce_scatter(in.data(), out.data(), out.size(), dtype_of<T>, Op::code, on_, stream()),
-           "reduce_scatter", in.size_bytes());
+  void reduce_scatter(const op_call& call) const {
+    if (call.in_count == 0) return;
+    reduce_scatter(call, call.in, call.out, call.out_count);
   }
-  template <class T, class Op>
-  void reduce(std::span<const T> in, std::span<T> out, Op, int root) const {
-    if (in.empty()) return;
-    expect(api().reduce(in.data(), out.data(), in.size(), dtype_of<T>, Op::code, root, on_, stream()), "reduce",
-           in.size_bytes());
+  void reduce(const op_call& call) const {
+    if (call.in_count > 0) reduce(call, call.in, call.out, call.in_count, call.root);
   }
-  void all_gather(std::span<const std::byte> in, std::span<std::byte> out) const {
-    if (in.empty()) return;
-    expect(api().all_gather(in.data(), out.data(), in.size(), dtype::u8, on_, stream()), "all_gather", out.size());
-  }
-  /// Equal parts by NCCL's all_gather in place, others as a broadcast of each rank.
-  void all_gather_v(std::span<std::byte> inout, std::span<const std::size_t> counts, std::size_t element) const {
-    const division parts{counts, element};
-    if (inout.empty()) return;
+  /// Equal parts by NCCL's reduce_scatter in place, others as a reduce of each rank.
+  void reduce_scatter_v(const op_call& call) const {
+    const division parts{call.parts(), 1};
+    if (call.in_count == 0) return;
+    const std::size_t each = call.element_bytes();
     if (parts.even()) {
       const range mine = parts.of(rank_);
-      return all_gather(inout.subspan(mine.begin, mine.count), inout);
+      return reduce_scatter(call, call.in, call.out + mine.begin * each, mine.count);
     }
     const grouped all(*this);
     for (int q = 0; q < ranks_; ++q) {
       const range one = parts.of(q);
-      broadcast(inout.subspan(one.begin, one.count), q);
+      if (one.count > 0) reduce(call, call.in + one.begin * each, call.out + one.begin * each, one.count, q);
     }
     all.end();
   }
-  template <class T, class Op>
-  void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op) const {
-    const division parts{counts, 1};
-    if (inout.empty()) return;
+  void all_gather(const op_call& call) const { all_gather(call.in, call.out, call.in_bytes()); }
+  /// Equal parts by NCCL's all_gather in place, others as a broadcast of each rank.
+  void all_gather_v(const op_call& call) const {
+    const division parts{call.parts(), call.element_bytes()};
+    if (call.out_count == 0) return;
     if (parts.even()) {
       const range mine = parts.of(rank_);
-      return reduce_scatter<T>(inout, inout.subspan(mine.begin, mine.count), op);
+      return all_gather(call.out + mine.begin, call.out, mine.count);
     }
     const grouped all(*this);
     for (int q = 0; q < ranks_; ++q) {
       const range one = parts.of(q);
-      const std::span<T> part = inout.subspan(one.begin, one.count);
-      reduce<T>(part, part, op, q);
+      broadcast(call.out + one.begin, one.count, q);
     }
     all.end();
   }
   /// In place, which NCCL does not offer, by way of the workspace.
-  void all_to_all(std::span<const std::byte> in, std::span<std::byte> out) const {
-    if (in.empty()) return;
-    const std::size_t part = in.size() / size();
-    if (in.data() == out.data()) return swap_parts(out, {{}, part});
-    expect(api().all_to_all(in.data(), out.data(), part, dtype::u8, on_, stream()), "all_to_all", in.size());
+  void all_to_all(const op_call& call) const {
+    if (call.in_count == 0) return;
+    const std::size_t part = call.in_bytes() / size();
+    if (call.in == call.out) return swap_parts({call.out, call.out_bytes()}, {{}, part});
+    expect(api().all_to_all(call.in, call.out, part, dtype::u8, on_, stream()), "all_to_all", call.in_bytes());
   }
   /// Grouped sends and receives.
-  void all_to_all_v(std::span<const std::byte> in, std::span<const std::size_t> sent, std::span<std::byte> out,
-                    std::span<const std::size_t> received, std::size_t element) const {
-    const division from{sent, element}, to{received, element};
-    if (!in.empty() && in.data() == out.data()) return swap_parts(out, from);
+  void all_to_all_v(const op_call& call) const {
+    const division from{call.parts(), call.element_bytes()}, to{call.received_parts(), call.element_bytes()};
+    if (call.in_count > 0 && call.in == call.out) return swap_parts({call.out, call.out_bytes()}, from);
     const range own = from.of(rank_), kept = to.of(rank_);
-    if (own.count > 0) into_->stream().copy(out.data() + kept.begin, in.data() + own.begin, own.count, at_);
+    if (own.count > 0) into_->stream().copy(call.out + kept.begin, call.in + own.begin, own.count, at_);
     const grouped all(*this);
     for_each_peer([&](int q) {
-      send(in.data() + from.of(q).begin, from.of(q).count, q);
-      receive(out.data() + to.of(q).begin, to.of(q).count, q);
+      send(call.in + from.of(q).begin, from.of(q).count, q);
+      receive(call.out + to.of(q).begin, to.of(q).count, q);
     });
     all.end();
   }
-  void broadcast(std::span<std::byte> inout, int root) const {
-    if (inout.empty()) return;
-    expect(api().broadcast(inout.data(), inout.data(), inout.size(), dtype::u8, root, on_, stream()), "broadcast",
-           inout.size());
+  void broadcast(const op_call& call) const { broadcast(call.out, call.out_bytes(), call.root); }
+  void gather(const op_call& call) const {
+    if (call.in_count == 0) return;
+    expect(api().gather(call.in, call.out, call.in_bytes(), dtype::u8, call.root, on_, stream()), "gather",
+           call.in_bytes());
   }
-  void gather(std::span<const std::byte> in, std::span<std::byte> out, int root) const {
-    if (in.empty()) return;
-    expect(api().gather(in.data(), out.data(), in.size(), dtype::u8, root, on_, stream()), "gather", in.size());
-  }
-  void scatter(std::span<const std::byte> in, std::span<std::byte> out, int root) const {
-    if (out.empty()) return;
-    expect(api().scatter(in.data(), out.data(), out.size(), dtype::u8, root, on_, stream()), "scatter", out.size());
+  void scatter(const op_call& call) const {
+    if (call.out_count == 0) return;
+    expect(api().scatter(call.in, call.out, call.out_bytes(), dtype::u8, call.root, on_, stream()), "scatter",
+           call.out_bytes());
   }
   /// Of no bytes for anybody, but for what says that all are there.
   void barrier() const {
@@ -158,41 +126,39 @@ class operations {
   }
 
   // In rank order. Of a round each rank adds one part; parts are of equal length, but for what is left at the end.
+  // Ranges are in bytes, of whole elements.
 
-  template <class T, class Op>
-  void ordered_all_reduce(std::span<const T> in, std::span<T> out, Op) const {
-    const std::size_t most = slot_elements<T>();
-    for (std::size_t first = 0; first < in.size(); first += most * size()) {
+  void ordered_all_reduce(const op_call& call) const {
+    const std::size_t most = slot_bytes(), all_bytes = call.in_bytes();
+    for (std::size_t first = 0; first < all_bytes; first += most * size()) {
       const auto part = [&](int q) {
-        const std::size_t begin = lesser_of(first + static_cast<std::size_t>(q) * most, in.size());
-        return range{begin, lesser_of(begin + most, in.size()) - begin};
+        const std::size_t begin = lesser_of(first + static_cast<std::size_t>(q) * most, all_bytes);
+        return range{begin, lesser_of(begin + most, all_bytes) - begin};
       };
       const range mine = part(rank_);
-      collect<T>(in, part, mine.count);
-      add<T, Op>(in.data() + mine.begin, out.data() + mine.begin, mine.count);
+      collect(call.in, part, mine.count);
+      add(call, call.in + mine.begin, call.out + mine.begin, mine.count);
       const grouped all(*this);
       for_each_peer([&](int q) {
         const range theirs = part(q);
-        send(out.data() + mine.begin, mine.count, q);
-        receive(out.data() + theirs.begin, theirs.count, q);
+        send(call.out + mine.begin, mine.count, q);
+        receive(call.out + theirs.begin, theirs.count, q);
       });
       all.end();
     }
   }
-  template <class T, class Op>
-  void ordered_reduce_scatter(std::span<const T> in, std::span<T> out, Op) const {
-    const std::size_t most = slot_elements<T>();
-    for (std::size_t first = 0; first < out.size(); first += most) {
-      const std::size_t count = lesser_of(most, out.size() - first);
-      const auto part = [&](int q) { return range{static_cast<std::size_t>(q) * out.size() + first, count}; };
-      collect<T>(in, part, count);
-      add<T, Op>(in.data() + part(rank_).begin, out.data() + first, count);
+  void ordered_reduce_scatter(const op_call& call) const {
+    const std::size_t most = slot_bytes(), each = call.out_bytes();
+    for (std::size_t first = 0; first < each; first += most) {
+      const std::size_t count = lesser_of(most, each - first);
+      const auto part = [&](int q) { return range{static_cast<std::size_t>(q) * each + first, count}; };
+      collect(call.in, part, count);
+      add(call, call.in + part(rank_).begin, call.out + first, count);
     }
   }
-  template <class T, class Op>
-  void ordered_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op) const {
-    const division parts{counts, 1};
-    const std::size_t most = slot_elements<T>();
+  void ordered_reduce_scatter_v(const op_call& call) const {
+    const division parts{call.parts(), call.element_bytes()};
+    const std::size_t most = slot_bytes();
     const std::size_t longest = parts.longest();
     for (std::size_t first = 0; first < longest; first += most) {
       const auto part = [&](int q) {
@@ -201,22 +167,21 @@ class operations {
         return range{all.begin + begin, lesser_of(all.count - begin, most)};
       };
       const range mine = part(rank_);
-      collect<T>(inout, part, mine.count);
-      add<T, Op>(inout.data() + mine.begin, inout.data() + mine.begin, mine.count);
+      collect(call.in, part, mine.count);
+      add(call, call.in + mine.begin, call.out + mine.begin, mine.count);
     }
   }
-  template <class T, class Op>
-  void ordered_reduce(std::span<const T> in, std::span<T> out, Op, int root) const {
-    const std::size_t most = slot_elements<T>();
-    for (std::size_t first = 0; first < in.size(); first += most) {
-      const std::size_t count = lesser_of(most, in.size() - first);
+  void ordered_reduce(const op_call& call) const {
+    const std::size_t most = slot_bytes(), all_bytes = call.in_bytes();
+    for (std::size_t first = 0; first < all_bytes; first += most) {
+      const std::size_t count = lesser_of(most, all_bytes - first);
       const grouped all(*this);
-      if (rank_ == root)
-        for_each_peer([&](int q) { receive(slot<T>(q), count, q); });
+      if (rank_ == call.root)
+        for_each_peer([&](int q) { receive(slot(q), count, q); });
       else
-        send(in.data() + first, count, root);
+        send(call.in + first, count, call.root);
       all.end();
-      if (rank_ == root) add<T, Op>(in.data() + first, out.data() + first, count);
+      if (rank_ == call.root) add(call, call.in + first, call.out + first, count);
     }
   }
 
@@ -267,15 +232,26 @@ class operations {
   void expect(const typename N::status_type& got, const char* call, std::size_t bytes) const {
     into_->lib().expect(got, call, bytes, at_);
   }
-  template <class T>
-  void send(const T* from, std::size_t count, int to) const {
-    if (count == 0) return;
-    expect(api().send(from, count * sizeof(T), dtype::u8, to, on_, stream()), "send", count * sizeof(T));
+  [[nodiscard]] static dtype type_of(const op_call& call) noexcept { return static_cast<dtype>(call.type().kind); }
+  void reduce_scatter(const op_call& call, const std::byte* in, std::byte* out, std::size_t count) const {
+    expect(api().reduce_scatter(in, out, count, type_of(call), call.how(), on_, stream()), "reduce_scatter",
+           call.in_bytes());
   }
-  template <class T>
-  void receive(T* to, std::size_t count, int from) const {
-    if (count == 0) return;
-    expect(api().receive(to, count * sizeof(T), dtype::u8, from, on_, stream()), "receive", count * sizeof(T));
+  void reduce(const op_call& call, const std::byte* in, std::byte* out, std::size_t count, int root) const {
+    expect(api().reduce(in, out, count, type_of(call), call.how(), root, on_, stream()), "reduce",
+           count * call.element_bytes());
+  }
+  void all_gather(const std::byte* in, std::byte* out, std::size_t bytes) const {
+    if (bytes > 0) expect(api().all_gather(in, out, bytes, dtype::u8, on_, stream()), "all_gather", bytes * size());
+  }
+  void broadcast(std::byte* inout, std::size_t bytes, int root) const {
+    if (bytes > 0) expect(api().broadcast(inout, inout, bytes, dtype::u8, root, on_, stream()), "broadcast", bytes);
+  }
+  void send(const std::byte* from, std::size_t bytes, int to) const {
+    if (bytes > 0) expect(api().send(from, bytes, dtype::u8, to, on_, stream()), "send", bytes);
+  }
+  void receive(std::byte* to, std::size_t bytes, int from) const {
+    if (bytes > 0) expect(api().receive(to, bytes, dtype::u8, from, on_, stream()), "receive", bytes);
   }
   template <class F>
   void for_each_peer(const F& f) const {
@@ -294,28 +270,23 @@ class operations {
                         at_);
     return bytes;
   }
-  template <class T>
-  [[nodiscard]] std::size_t slot_elements() const {
-    return slot_bytes() / sizeof(T);
-  }
-  template <class T>
-  [[nodiscard]] T* slot(int q) const {
-    return reinterpret_cast<T*>(into_->workspace().data() + static_cast<std::size_t>(q) * slot_bytes());
+  [[nodiscard]] std::byte* slot(int q) const {
+    return into_->workspace().data() + static_cast<std::size_t>(q) * slot_bytes();
   }
   // Sends each rank its part of `in`, and receives what the others have of this rank's into their slots.
-  template <class T, class Part>
-  void collect(std::span<const T> in, const Part& part, std::size_t mine) const {
+  template <class Part>
+  void collect(const std::byte* in, const Part& part, std::size_t mine) const {
     const grouped all(*this);
     for_each_peer([&](int q) {
       const range theirs = part(q);
-      send(in.data() + theirs.begin, theirs.count, q);
-      receive(slot<T>(q), mine, q);
+      send(in + theirs.begin, theirs.count, q);
+      receive(slot(q), mine, q);
     });
     all.end();
   }
-  template <class T, class Op>
-  void add(const T* own, T* out, std::size_t count) const {
-    into_->stream().each(count, reduce_in_rank_order<T, Op>{slot<T>(0), slot_elements<T>(), own, out, rank_, ranks_});
+  void add(const op_call& call, const std::byte* own, std::byte* out, std::size_t bytes) const {
+    cuda::reduce_slots(into_->stream(), call, {slot(0), slot_bytes(), ranks_, own, rank_}, out,
+                       bytes / call.element_bytes());
   }
   // What a rank sends a peer is as long as what it receives of it.
   void swap_parts(std::span<std::byte> inout, const division& parts) const {
@@ -329,11 +300,11 @@ class operations {
       const grouped all(*this);
       for_each_peer([&](int q) {
         send(place(q).data(), place(q).size(), q);
-        receive(slot<std::byte>(q), place(q).size(), q);
+        receive(slot(q), place(q).size(), q);
       });
       all.end();
       for_each_peer([&](int q) {
-        if (!place(q).empty()) into_->stream().copy(place(q).data(), slot<std::byte>(q), place(q).size(), at_);
+        if (!place(q).empty()) into_->stream().copy(place(q).data(), slot(q), place(q).size(), at_);
       });
     }
   }

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "belay/backend/host/collectives/all_gather.hpp"
+#include "belay/backend/host/collectives/call.hpp"
 #include "belay/backend/host/collectives/bounce_buffers.hpp"
 #include "belay/core/bounds.hpp"
 

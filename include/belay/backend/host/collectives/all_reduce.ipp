@@ -4,7 +4,7 @@
 #pragma once
 
 
-#include "belay/backend/host/collectives/all_reduce.hpp"
+#include "belay/backend/host/collectives/call.hpp"
 #include "belay/backend/host/collectives/bounce_buffers.hpp"
 #include "belay/core/bounds.hpp"
 
@@ -14,7 +14,7 @@ namespace host {
 // Of buffers that peers cannot load. Small ones are staged whole, and every rank reduces all. Of larger ones each rank
 // stages the others' slices of a round, reduces its own slice of all ranks' and stages the result, which the others
 // take while the next round is on its way.
-BELAY_DECL void all_reduce_staged(collective_endpoint& me, element_reduction how, const std::byte* in, std::byte* out,
+BELAY_DECL void all_reduce_staged(collective_endpoint& me, const reduction_arithmetic& how, const std::byte* in, std::byte* out,
                                   std::size_t bytes) {
   if (bytes <= most_staged_one_shot) {
     for (bounce_rounds now(me, bytes, 1, how.element_bytes); now.left(); now.advance()) {
@@ -69,10 +69,10 @@ BELAY_DECL void all_reduce_staged(collective_endpoint& me, element_reduction how
   take(last, number - 1);
 }
 
-BELAY_DECL void all_reduce_by_rendezvous(collective_context call, const fingerprint& print, reduction_kernel kernel,
+BELAY_DECL void all_reduce_by_rendezvous(collective_context call, const fingerprint& print,
+    const reduction_arithmetic& how,
                                          const std::byte* in, std::byte* out, const where& at) {
   collective_endpoint& me = *call.endpoint;
-  const element_reduction how{kernel, print.type.bytes};
   const std::size_t bytes = print.bytes();
   me.enter_rendezvous(call_buffers{print, in, bytes, out, bytes}, call.limit, at);
   if (me.all_in_eager_buffers()) {

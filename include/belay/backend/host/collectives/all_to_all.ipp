@@ -4,7 +4,7 @@
 #pragma once
 
 
-#include "belay/backend/host/collectives/all_to_all.hpp"
+#include "belay/backend/host/collectives/call.hpp"
 #include "belay/backend/host/collectives/bounce_buffers.hpp"
 #include "belay/core/bounds.hpp"
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "belay/backend/host/collectives/bounce_buffers.hpp"
-#include "belay/backend/host/collectives/broadcast.hpp"
+#include "belay/backend/host/collectives/call.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {

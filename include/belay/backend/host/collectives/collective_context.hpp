@@ -13,7 +13,7 @@
 #include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/comm/call_arguments.hpp"
 #include "belay/comm/fingerprint.hpp"
-#include "belay/comm/reduction_arithmetic.hpp"
+#include "belay/comm/reduce_blocks.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"

@@ -4,15 +4,15 @@
 #pragma once
 
 #include "belay/backend/host/collectives/bounce_buffers.hpp"
-#include "belay/backend/host/collectives/reduce.hpp"
+#include "belay/backend/host/collectives/call.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-BELAY_DECL void reduce_by_rendezvous(collective_context call, const fingerprint& print, reduction_kernel kernel,
+BELAY_DECL void reduce_by_rendezvous(collective_context call, const fingerprint& print,
+    const reduction_arithmetic& how,
                                      const std::byte* in, std::byte* out, const where& at) {
   collective_endpoint& me = *call.endpoint;
-  const element_reduction how{kernel, print.type.bytes};
   const std::size_t bytes = print.bytes();
   const bool is_root = me.rank() == print.root;
   me.enter_rendezvous(call_buffers{print, in, bytes, out, is_root ? bytes : 0}, call.limit, at);

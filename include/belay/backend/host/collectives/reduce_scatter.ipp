@@ -4,13 +4,13 @@
 #pragma once
 
 #include "belay/backend/host/collectives/bounce_buffers.hpp"
-#include "belay/backend/host/collectives/reduce_scatter.hpp"
+#include "belay/backend/host/collectives/call.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
 // This rank's part of the reduction of all inputs, which divide into `parts`, goes to `out`.
-BELAY_DECL void reduce_parts(collective_endpoint& me, element_reduction how, const std::byte* in, std::byte* out,
+BELAY_DECL void reduce_parts(collective_endpoint& me, const reduction_arithmetic& how, const std::byte* in, std::byte* out,
                              division parts) {
   const byte_range mine = parts[me.rank()], end = parts[me.size() - 1];
   const std::size_t total = end.first + end.bytes;
@@ -31,24 +31,25 @@ BELAY_DECL void reduce_parts(collective_endpoint& me, element_reduction how, con
   }
 }
 
-BELAY_DECL void reduce_scatter_by_rendezvous(collective_context call, const fingerprint& print, reduction_kernel kernel,
+BELAY_DECL void reduce_scatter_by_rendezvous(collective_context call, const fingerprint& print,
+    const reduction_arithmetic& how,
                                              const std::byte* in, std::byte* out, const where& at) {
   collective_endpoint& me = *call.endpoint;
   const std::size_t each = print.bytes();
   me.enter_rendezvous(call_buffers{print, in, each * index_of(me.size()), out, each}, call.limit, at);
-  reduce_parts(me, {kernel, print.type.bytes}, in, out, {each});
+  reduce_parts(me, how, in, out, {each});
   me.exit_rendezvous();
 }
 
 BELAY_DECL void reduce_scatter_v_by_rendezvous(collective_context call, const fingerprint& print,
-                                               reduction_kernel kernel, std::byte* inout,
+    const reduction_arithmetic& how, std::byte* inout,
                                                std::span<const std::size_t> counts, const where& at) {
   collective_endpoint& me = *call.endpoint;
   const std::size_t all = print.bytes();
   const division parts{print.type.bytes, counts};
   me.enter_rendezvous(counted_call_buffers{{print, inout, all, inout, all}, counts}, call.limit, at);
   expect_same_counts(me);
-  reduce_parts(me, {kernel, print.type.bytes}, inout, inout + parts[me.rank()].first, parts);
+  reduce_parts(me, how, inout, inout + parts[me.rank()].first, parts);
   me.exit_rendezvous();
 }
 

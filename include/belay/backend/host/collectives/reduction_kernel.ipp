@@ -12,7 +12,7 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-BELAY_DECL void reduce_sources(lane_endpoint& me, element_reduction how, std::size_t destinations, std::size_t bytes,
+BELAY_DECL void reduce_sources(lane_endpoint& me, const reduction_arithmetic& how, std::size_t destinations, std::size_t bytes,
                                std::size_t like_copy_of, memory_access by, int own) {
   if (bytes == 0) return;
   const std::span<const std::byte* const> from = me.sources();
@@ -24,16 +24,16 @@ BELAY_DECL void reduce_sources(lane_endpoint& me, element_reduction how, std::si
     by = memory_access::non_temporal;
   }
   // (Elements that can be reduced have a power of two of bytes; a division takes longer than a small reduction.)
-  how.kernel(from, to, bytes >> std::countr_zero(how.element_bytes), by, own);
+  how.arrays(from, to, bytes >> std::countr_zero(how.element_bytes), by, own);
 }
 
-BELAY_DECL void reduce_sources_into(lane_endpoint& me, element_reduction how, std::byte* out, std::size_t bytes,
+BELAY_DECL void reduce_sources_into(lane_endpoint& me, const reduction_arithmetic& how, std::byte* out, std::size_t bytes,
                                     std::size_t like_copy_of, memory_access by) {
   me.destinations()[0] = out;
   reduce_sources(me, how, 1, bytes, like_copy_of, by);
 }
 
-BELAY_DECL void reduce_payloads_into(lane_endpoint& me, element_reduction how, const peer_payloads& payloads,
+BELAY_DECL void reduce_payloads_into(lane_endpoint& me, const reduction_arithmetic& how, const peer_payloads& payloads,
                                      std::size_t first, std::byte* out, std::size_t bytes) {
   for (int q = 0; q < me.size(); ++q) me.sources()[index_of(q)] = payloads(q) + first;
   reduce_sources_into(me, how, out, bytes);
@@ -43,7 +43,7 @@ BELAY_DECL void use_inputs(collective_endpoint& me, std::size_t first) {
   for (int q = 0; q < me.size(); ++q) me.sources()[index_of(q)] = me.input_of(q) + first;
 }
 
-BELAY_DECL void reduce_fetched(collective_endpoint& me, element_reduction how, std::size_t first, std::byte* out,
+BELAY_DECL void reduce_fetched(collective_endpoint& me, const reduction_arithmetic& how, std::size_t first, std::byte* out,
                                std::size_t bytes) {
   const std::size_t others = index_of(greater_of(me.size() - 1, 1));
   const std::size_t room = 2 * me.bounce_buffer_bytes() / (others * how.element_bytes) / 64 * 64 * how.element_bytes;

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <span>
 
-#include "belay/backend/host/copy/copy.hpp"
+#include "belay/core/copy.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 

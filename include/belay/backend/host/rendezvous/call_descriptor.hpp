@@ -112,20 +112,6 @@ struct counted_call_buffers : call_buffers {
   std::size_t eager_bytes = 0;  // of the input, which also go into this rank's eager buffer
 };
 
-/// The data of all ranks in a small operation, or in the eager buffers of a larger one. Peers' data lies `stride` bytes
-/// apart; this rank's is read from its caller's buffer, because a peer may just have taken the published copy into its
-/// own cache.
-struct peer_payloads {
-  const std::byte* first = nullptr;
-  std::size_t stride = 0;
-  int me = 0;
-  const std::byte* own = nullptr;
-
-  [[nodiscard]] const std::byte* operator()(int who) const noexcept {
-    return who == me ? own : first + static_cast<std::size_t>(who) * stride;
-  }
-};
-
 /// The layout of the word of a small operation, from the lowest bit: operation, reduction, type, bytes, root + 1.
 /// A type is a dtype's code, or, where it is none, the size of an element, which no line holds more of than 56.
 struct inline_layout {

@@ -12,6 +12,7 @@
 #include "belay/backend/host/memory/address_map.hpp"
 #include "belay/backend/host/rendezvous/eager_endpoint.hpp"
 #include "belay/backend/host/tuning/variant_choice.hpp"
+#include "belay/comm/reduction_arithmetic.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {

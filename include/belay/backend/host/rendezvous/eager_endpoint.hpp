@@ -12,6 +12,7 @@
 
 #include "belay/backend/host/rendezvous/call_descriptor.hpp"
 #include "belay/backend/host/rendezvous/lane_endpoint.hpp"
+#include "belay/comm/reduction_arithmetic.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-#include "belay/backend/host/copy/memory_access.hpp"
+#include "belay/core/memory_access.hpp"
 #include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/core/config.hpp"

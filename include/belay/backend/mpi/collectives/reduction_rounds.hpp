@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "belay/backend/mpi/collectives/collective_context.hpp"
-#include "belay/comm/reduction_arithmetic.hpp"
+#include "belay/comm/op_call.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/memory_access.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace mpi {
@@ -25,24 +26,24 @@ struct element_range {
 /// A reduction works on so many bytes at a time, which bounds its temporary memory.
 inline constexpr std::size_t reduction_block = 4 << 20;
 
-/// Sends range q of `in` (`range(q)`: first and count) to each rank q and reduces all ranks' data of this rank's range
-/// into `out`, which may be that range.
-template <class Op, class T, class Range>
-void reduce_ranges(collective_context& me, const T* in, Range range, T* out) {
+/// Sends range q of the call's input (`range(q)`: first and count) to each rank q and reduces all ranks' data of this
+/// rank's range into `out`, which may be that range.
+template <class Range>
+void reduce_ranges(collective_context& me, const op_call& call, Range range, std::byte* out) {
+  const std::size_t each = call.element_bytes();
   const auto [first, count] = range(me.rank());
-  std::vector<T> theirs(count * static_cast<std::size_t>(me.size() - 1));
-  const auto place = [&](int q) { return theirs.data() + static_cast<std::size_t>(q < me.rank() ? q : q - 1) * count; };
+  const std::byte* const own = call.in + first * each;
+  const std::size_t bytes = count * each;
+  std::vector<std::byte> theirs(bytes * static_cast<std::size_t>(me.size() - 1));
+  const auto place = [&](int q) { return theirs.data() + static_cast<std::size_t>(q < me.rank() ? q : q - 1) * bytes; };
   me.move([&](int q, transfer& with) {
-    const auto [begin, length] = range(q);
-    with.send(in + begin, length);
-    with.receive(place(q), count);
+    const element_range part = range(q);
+    with.send(call.in + part.first * each, part.count * each);
+    with.receive(place(q), bytes);
   });
   std::vector<const std::byte*> sources(static_cast<std::size_t>(me.size()));
-  for (int q = 0; q < me.size(); ++q) {
-    sources[static_cast<std::size_t>(q)] = reinterpret_cast<const std::byte*>(q == me.rank() ? in + first : place(q));
-  }
-  std::byte* const destination = reinterpret_cast<std::byte*>(out);
-  reduce_elements<Op, T>(sources, std::span(&destination, 1), count);
+  for (int q = 0; q < me.size(); ++q) sources[static_cast<std::size_t>(q)] = q == me.rank() ? own : place(q);
+  call.arithmetic->arrays(sources, std::span(&out, 1), count, memory_access::automatic, 0);
 }
 
 /// Cuts `counts` ranges, one per rank, into rounds of at most `room` elements each: `round(range_of)` is called for
@@ -60,9 +61,8 @@ void in_rounds(int ranks, std::size_t room, Counts counts, Round round) {
   }
 }
 
-template <class T>
-[[nodiscard]] std::size_t round_length(int ranks) noexcept {
-  return greater_of<std::size_t>(1024, reduction_block / sizeof(T) / static_cast<std::size_t>(ranks));
+[[nodiscard]] inline std::size_t round_length(std::size_t element_bytes, int ranks) noexcept {
+  return greater_of<std::size_t>(1024, reduction_block / element_bytes / static_cast<std::size_t>(ranks));
 }
 
 /// Rank q reduces slice q of a buffer of `length` elements.

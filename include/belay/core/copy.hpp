@@ -3,20 +3,19 @@
 // Copies by different instructions. Which is fastest depends on the machine, on the size and on whether another core
 // has just written the bytes, so the caller chooses (see calibration.hpp). Vector code is compiled for its instruction
 // set function by function and runs where the processor has it: no program needs -march=native.
-// IWYU pragma: private, include "belay/backend/host.hpp"
+// IWYU pragma: private, include "belay/core.hpp"
 #pragma once
 
 #include <cstddef>
 #include <cstring>
 
-#include "belay/backend/host/copy/memory_access.hpp"
+#include "belay/core/memory_access.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// Whether the program is built with a sanitizer, which does not see hand-written instructions: copies are libc's then.
-[[nodiscard]] constexpr bool watched() noexcept {
+[[nodiscard]] constexpr bool is_sanitized() noexcept {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   return true;
 #elif defined(__has_feature)
@@ -30,7 +29,7 @@ namespace host {
 /// libc's.
 [[nodiscard]] inline int vector_bytes() noexcept {
 #if defined(__x86_64__)
-  if (!watched()) return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 0;
+  if (!is_sanitized()) return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 0;
 #endif
   return 0;
 }
@@ -71,7 +70,7 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes, memory_acc
                        std::size_t whole_bytes) noexcept {
   if (bytes == 0 || to == from) return;
 #if defined(__x86_64__)
-  if (how == memory_access::rep_movsb && !watched()) {
+  if (how == memory_access::rep_movsb && !is_sanitized()) {
     asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
     return;
   }
@@ -83,9 +82,8 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes, memory_acc
   copy_bytes(to, from, bytes, how, bytes);
 }
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI
 
 #if !defined(BELAY_SEPARATE_COMPILATION)
-#include "belay/backend/host/copy/copy.ipp"  // IWYU pragma: export
+#include "belay/core/copy.ipp"  // IWYU pragma: export
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // How a copy or a reduction reads and writes memory. Every access moves the same bits.
-// IWYU pragma: private, include "belay/backend/host.hpp"
+// IWYU pragma: private, include "belay/core.hpp"
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,6 @@
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// `automatic`: by the calibration of this machine. `temporal`: vector registers, through the caches. `prefetch`: the
 /// source is prefetched to be read. `prefetch_exclusive`: a source that is also a destination is prefetched to be
@@ -47,5 +46,4 @@ inline constexpr memory_access copy_accesses[] = {memory_access::libc, memory_ac
   }
 }
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI

@@ -5,10 +5,9 @@
 
 #include <cstdint>
 
-#include "belay/backend/host/copy/copy.hpp"
+#include "belay/core/copy.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
 
 #if defined(__x86_64__)
 // 64 and 32 bytes of anything, anywhere. (`auto` would drop the alignment of 1.)
@@ -83,5 +82,4 @@ BELAY_DECL bool copy_by_vectors([[maybe_unused]] void* to, [[maybe_unused]] cons
 #endif
 }
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI

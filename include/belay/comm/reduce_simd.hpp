@@ -3,7 +3,7 @@
 // The reduction of two ranks' float or double arrays by vector registers, straight from the sources into one or two
 // destinations: without a block in between, and with stores that may bypass the caches. The bits are those of
 // `reduce_elements`, which does what has no vector form here.
-// IWYU pragma: private, include "belay/backend/host.hpp"
+// IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
 #include <cstddef>
@@ -11,17 +11,16 @@
 #include <span>
 #include <type_traits>
 
-#include "belay/backend/host/copy/copy.hpp"
-#include "belay/backend/host/copy/memory_access.hpp"
+#include "belay/core/copy.hpp"
+#include "belay/core/memory_access.hpp"
 #include "belay/comm/reduction.hpp"
-#include "belay/comm/reduction_arithmetic.hpp"
+#include "belay/comm/reduce_blocks.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/finite.hpp"
 #include "belay/core/prefetch.hpp"
 
 namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// How far ahead a source that is also a destination is prefetched, in bytes.
 inline constexpr std::size_t exclusive_prefetch_distance = 256;
@@ -40,7 +39,7 @@ struct reduction_plan {
 #if defined(__x86_64__)
 // A register of so many bytes, at the alignment of one element. (As an argument of a template it would lose that.)
 template <class T, std::size_t Bytes>
-struct lanes {
+struct vector_lanes {
   using bits_type = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
   typedef T vector __attribute__((vector_size(Bytes), aligned(sizeof(T)), may_alias));
   typedef bits_type bits __attribute__((vector_size(Bytes), aligned(sizeof(T)), may_alias));
@@ -83,9 +82,9 @@ template <class Op, class T, class Lanes>
 // `count` is a multiple of the lanes; a non-temporal destination is aligned to a register. The two functions differ in
 // the register alone, which a template cannot be told.
 template <class T>
-__attribute__((target("avx512f"), always_inline)) inline void store_64(T* place, const typename lanes<T, 64>::vector& r,
+__attribute__((target("avx512f"), always_inline)) inline void store_64(T* place, const typename vector_lanes<T, 64>::vector& r,
                                                                        memory_access how) noexcept {
-  auto* const there = reinterpret_cast<typename lanes<T, 64>::vector*>(place);
+  auto* const there = reinterpret_cast<typename vector_lanes<T, 64>::vector*>(place);
   if (how == memory_access::non_temporal)
     asm volatile("vmovntps %1, %0" : "=m"(*there) : "v"(r));
   else
@@ -94,7 +93,7 @@ __attribute__((target("avx512f"), always_inline)) inline void store_64(T* place,
 template <class Op, class T>
 __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T* first, const T* second,
                                                       std::size_t count, reduction_plan plan) noexcept {
-  using of = lanes<T, 64>;
+  using of = vector_lanes<T, 64>;
   constexpr std::size_t each = 64 / sizeof(T);
   std::size_t i = 0;
   // A block is read before any of it is stored: reads from a peer and stores into it do not wait for each other.
@@ -124,9 +123,9 @@ __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T
   }
 }
 template <class T>
-__attribute__((target("avx2"), always_inline)) inline void store_32(T* place, const typename lanes<T, 32>::vector& r,
+__attribute__((target("avx2"), always_inline)) inline void store_32(T* place, const typename vector_lanes<T, 32>::vector& r,
                                                                     memory_access how) noexcept {
-  auto* const there = reinterpret_cast<typename lanes<T, 32>::vector*>(place);
+  auto* const there = reinterpret_cast<typename vector_lanes<T, 32>::vector*>(place);
   if (how == memory_access::non_temporal)
     asm volatile("vmovntps %1, %0" : "=m"(*there) : "x"(r));
   else
@@ -135,7 +134,7 @@ __attribute__((target("avx2"), always_inline)) inline void store_32(T* place, co
 template <class Op, class T>
 __attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* first, const T* second,
                                                    std::size_t count, reduction_plan plan) noexcept {
-  using of = lanes<T, 32>;
+  using of = vector_lanes<T, 32>;
   constexpr std::size_t each = 32 / sizeof(T);
   std::size_t i = 0;
   // A block is read before any of it is stored: reads from a peer and stores into it do not wait for each other.
@@ -238,5 +237,4 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
   any(0, count);
 }
 
-}  // namespace host
 }  // namespace belay::inline BELAY_ABI
