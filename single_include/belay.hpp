@@ -969,17 +969,91 @@ BELAY_DECL std::string fingerprint::call_text() const {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/comm/pending.hpp
+// ---- belay/comm/p2p.hpp
 //
-// A communication that was started and not yet waited for. Its buffers belong to it until `wait()` returns; the handle
-// is the only way to get them back, so dropping it is an error, which the compiler sees where it can. The destructor
-// never blocks: it counts the lost handle, and the rank's next call reports it in checked builds.
+// One side of a transfer between two ranks of a group.
 //
-//   belay::pending sum = rank.world().start_all_reduce(std::span(grad), belay::sum);
-//   compute();              // not with `grad`
-//   std::move(sum).wait();  // `grad` is the sum, and the rank's again
+//   const belay::p2p both[] = {belay::p2p::send(next, outgoing), belay::p2p::receive(previous, incoming)};
+//   group.exchange(both);
 
-#include <memory>
+// ---- belay/core/checked_size.hpp
+//
+// Arithmetic on sizes that a caller gave. A sum or product that wraps around is a small number: it passes every later
+// comparison, and memory is then written beyond its end. A `checked_size` stays too large to the end of the
+// expression, where it is refused.
+//
+//   const auto words = [] { return "the table is"; };
+//   const std::size_t bytes = (belay::checked_size(rows) * width * sizeof(float)).value(words, at);
+//   // or throws belay::size_error: "the table is more than any memory holds"
+
+// ---- belay/core/bounds.hpp
+//
+// The lesser and the greater of values, and the largest value of a type, under names that no header of others defines
+// as a macro: many a C header has a `min` and a `max` of its own, and Belay's headers come after any.
+//
+//   const std::size_t count = belay::lesser_of(left, belay::largest_value<std::int32_t> / size);
+
+#include <cfloat>
+
+namespace belay::inline BELAY_ABI {
+
+/// The lesser of two values; `a` where they are equal. A reference to one of them, as long-lived as it is.
+template <class T>
+[[nodiscard]] constexpr const T& lesser_of(const T& a, const T& b) {
+  return b < a ? b : a;
+}
+/// The lesser of two numbers, also in kernels: what others compare by, such as durations, a device may not call.
+template <class T>
+  requires std::is_arithmetic_v<T>
+[[nodiscard]] BELAY_HD constexpr const T& lesser_of(const T& a, const T& b) {
+  return b < a ? b : a;
+}
+
+/// The greater of two values; `a` where they are equal. A reference to one of them, as long-lived as it is.
+template <class T>
+[[nodiscard]] constexpr const T& greater_of(const T& a, const T& b) {
+  return a < b ? b : a;
+}
+/// The greater of two numbers, also in kernels.
+template <class T>
+  requires std::is_arithmetic_v<T>
+[[nodiscard]] BELAY_HD constexpr const T& greater_of(const T& a, const T& b) {
+  return a < b ? b : a;
+}
+
+/// The least of some values, of which there is at least one.
+template <class T>
+[[nodiscard]] constexpr T lesser_of(std::initializer_list<T> values) {
+  T least = *values.begin();
+  for (const T& value : values) least = lesser_of(least, value);
+  return least;
+}
+
+/// The greatest of some values, of which there is at least one.
+template <class T>
+[[nodiscard]] constexpr T greater_of(std::initializer_list<T> values) {
+  T most = *values.begin();
+  for (const T& value : values) most = greater_of(most, value);
+  return most;
+}
+
+/// The largest finite value of an integer, of `float` or `double`, or of a duration or time point of `std::chrono`.
+template <class T>
+inline constexpr T largest_value = T(largest_value<typename T::duration>);
+template <class T>
+  requires(
+              requires { typename T::rep; } && !requires { typename T::clock; })
+inline constexpr T largest_value<T> = T(largest_value<typename T::rep>);
+template <std::unsigned_integral T>
+inline constexpr T largest_value<T> = static_cast<T>(-1);
+template <std::signed_integral T>
+inline constexpr T largest_value<T> = static_cast<T>(largest_value<std::make_unsigned_t<T>> / 2);
+template <>
+inline constexpr float largest_value<float> = FLT_MAX;
+template <>
+inline constexpr double largest_value<double> = DBL_MAX;
+
+}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/core/error.hpp
 //
@@ -1502,6 +1576,132 @@ namespace belay::inline BELAY_ABI {
 
 }  // namespace belay::inline BELAY_ABI
 
+namespace belay::inline BELAY_ABI {
+
+/// The most bytes an object can have: the difference of two pointers is signed.
+inline constexpr std::size_t largest_size = largest_value<std::size_t> / 2;
+
+/// A size that a caller gave, or that follows from one, is more than any memory holds. `what` names operation and
+/// argument. The refused call has written and allocated nothing.
+class size_error : public usage_error {
+ public:
+  /// `what` is the whole sentence.
+  size_error(const std::string& what, where at);
+};
+
+/// A size in bytes or elements. Operators saturate: a value too large for `std::size_t` stays too large, unless it is
+/// multiplied by zero.
+class checked_size {
+ public:
+  /// A size that fits.
+  BELAY_HD constexpr checked_size(std::size_t value = 0) noexcept : value_(value) {}
+
+  /// Sum and product; what overflows stays too large, and does not fit.
+  BELAY_HD constexpr checked_size& operator+=(checked_size other) noexcept {
+    const std::size_t added = value_ + other.value_;
+    value_ = added < value_ ? ~std::size_t{0} : added;
+    return *this;
+  }
+  BELAY_HD constexpr checked_size& operator*=(checked_size other) noexcept {
+    const wide exact = wide{value_} * other.value_;
+    value_ = exact > ~std::size_t{0} ? ~std::size_t{0} : static_cast<std::size_t>(exact);
+    return *this;
+  }
+  BELAY_HD friend constexpr checked_size operator+(checked_size a, checked_size b) noexcept { return a += b; }
+  BELAY_HD friend constexpr checked_size operator*(checked_size a, checked_size b) noexcept { return a *= b; }
+
+  /// The next multiple of `unit`, which is not 0.
+  [[nodiscard]] BELAY_HD constexpr checked_size rounded_up(std::size_t unit) const noexcept {
+    const std::size_t over = value_ % unit;
+    return over == 0 ? *this : *this + (unit - over);
+  }
+
+  /// Whether an object can have so many bytes.
+  [[nodiscard]] BELAY_HD constexpr bool fits() const noexcept { return value_ <= largest_size; }
+  /// The size, or some value above `largest_size` where it does not fit.
+  [[nodiscard]] BELAY_HD constexpr std::size_t saturated() const noexcept { return value_; }
+  /// The size; throws `size_error` where it does not fit. `words()` is the sentence up to "more than any memory holds".
+  template <std::invocable Words>
+  [[nodiscard]] constexpr std::size_t value(Words words, const where& at) const {
+    if (!fits()) [[unlikely]]
+      refuse(words, at);
+    return value_;
+  }
+
+ private:
+  // Overflow builtins work neither in every compiler's constants nor on a GPU.
+  __extension__ typedef unsigned __int128 wide;
+
+  template <class Words>
+  [[noreturn, gnu::cold, gnu::noinline]] static void refuse(Words words, const where& at) {
+    throw size_error(words(), at);
+  }
+
+  std::size_t value_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/checked_size.ipp
+//
+// The error of a size that no memory holds.
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL size_error::size_error(const std::string& what, where at)
+    : usage_error(what + " more than any memory holds", at) {}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// One side of a transfer between two ranks of a group. Sends and receives between a pair meet in the order in
+/// which each side lists them; both sides must agree on bytes and tag.
+struct p2p {
+  /// Which way a transfer goes.
+  enum class direction : std::uint8_t { send, receive };
+
+  /// The direction, the memory and its bytes, and the number that both ends name. `peer` is a rank of the group.
+  direction kind = direction::send;
+  int peer = 0;  // a rank of the group
+  void* data = nullptr;
+  std::size_t bytes = 0;
+  int tag = 0;
+
+  /// The elements are only read; they stay unchanged until the exchange is over.
+  template <class T>
+    requires transferable<std::remove_const_t<T>>
+  [[nodiscard]] static p2p send(int to, std::span<T> data, int tag = 0) noexcept {
+    using plain = std::remove_const_t<T>;
+    return {direction::send, to, const_cast<plain*>(data.data()), bytes_of(data), tag};
+  }
+  template <transferable T>
+  [[nodiscard]] static p2p receive(int from, std::span<T> data, int tag = 0) noexcept {
+    return {direction::receive, from, data.data(), bytes_of(data), tag};
+  }
+
+ private:
+  // Too many stay too many: an exchange refuses them.
+  template <class T>
+  [[nodiscard]] static std::size_t bytes_of(std::span<T> data) noexcept {
+    return (checked_size(data.size()) * sizeof(T)).saturated();
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/pending.hpp
+//
+// A communication that was started and not yet waited for. Its buffers belong to it until `wait()` returns; the handle
+// is the only way to get them back, so dropping it is an error, which the compiler sees where it can. The destructor
+// never blocks: it counts the lost handle, and the rank's next call reports it in checked builds.
+//
+//   belay::pending sum = rank.world().start_all_reduce(std::span(grad), belay::sum);
+//   compute();              // not with `grad`
+//   std::move(sum).wait();  // `grad` is the sum, and the rank's again
+
+#include <memory>
+
 // ---- belay/device/stream.hpp
 //
 // A stream runs work in the order in which it was given. An event marks a point in that order. Everything that starts
@@ -1522,75 +1722,6 @@ namespace belay::inline BELAY_ABI {
 //   const belay::stream_clock released = *compute.clock();                  // what used the range so far
 //   copies.wait(compute.record());                                          // later copies come after it
 //   if (copies.clock()->covers(released)) {}                                // so they may have the range
-
-// ---- belay/core/bounds.hpp
-//
-// The lesser and the greater of values, and the largest value of a type, under names that no header of others defines
-// as a macro: many a C header has a `min` and a `max` of its own, and Belay's headers come after any.
-//
-//   const std::size_t count = belay::lesser_of(left, belay::largest_value<std::int32_t> / size);
-
-#include <cfloat>
-
-namespace belay::inline BELAY_ABI {
-
-/// The lesser of two values; `a` where they are equal. A reference to one of them, as long-lived as it is.
-template <class T>
-[[nodiscard]] constexpr const T& lesser_of(const T& a, const T& b) {
-  return b < a ? b : a;
-}
-/// The lesser of two numbers, also in kernels: what others compare by, such as durations, a device may not call.
-template <class T>
-  requires std::is_arithmetic_v<T>
-[[nodiscard]] BELAY_HD constexpr const T& lesser_of(const T& a, const T& b) {
-  return b < a ? b : a;
-}
-
-/// The greater of two values; `a` where they are equal. A reference to one of them, as long-lived as it is.
-template <class T>
-[[nodiscard]] constexpr const T& greater_of(const T& a, const T& b) {
-  return a < b ? b : a;
-}
-/// The greater of two numbers, also in kernels.
-template <class T>
-  requires std::is_arithmetic_v<T>
-[[nodiscard]] BELAY_HD constexpr const T& greater_of(const T& a, const T& b) {
-  return a < b ? b : a;
-}
-
-/// The least of some values, of which there is at least one.
-template <class T>
-[[nodiscard]] constexpr T lesser_of(std::initializer_list<T> values) {
-  T least = *values.begin();
-  for (const T& value : values) least = lesser_of(least, value);
-  return least;
-}
-
-/// The greatest of some values, of which there is at least one.
-template <class T>
-[[nodiscard]] constexpr T greater_of(std::initializer_list<T> values) {
-  T most = *values.begin();
-  for (const T& value : values) most = greater_of(most, value);
-  return most;
-}
-
-/// The largest finite value of an integer, of `float` or `double`, or of a duration or time point of `std::chrono`.
-template <class T>
-inline constexpr T largest_value = T(largest_value<typename T::duration>);
-template <class T>
-  requires(
-              requires { typename T::rep; } && !requires { typename T::clock; })
-inline constexpr T largest_value<T> = T(largest_value<typename T::rep>);
-template <std::unsigned_integral T>
-inline constexpr T largest_value<T> = static_cast<T>(-1);
-template <std::signed_integral T>
-inline constexpr T largest_value<T> = static_cast<T>(largest_value<std::make_unsigned_t<T>> / 2);
-template <>
-inline constexpr float largest_value<float> = FLT_MAX;
-template <>
-inline constexpr double largest_value<double> = DBL_MAX;
-
-}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -2072,127 +2203,7 @@ struct start_order {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/core/checked_size.hpp
-//
-// Arithmetic on sizes that a caller gave. A sum or product that wraps around is a small number: it passes every later
-// comparison, and memory is then written beyond its end. A `checked_size` stays too large to the end of the
-// expression, where it is refused.
-//
-//   const auto words = [] { return "the table is"; };
-//   const std::size_t bytes = (belay::checked_size(rows) * width * sizeof(float)).value(words, at);
-//   // or throws belay::size_error: "the table is more than any memory holds"
-
 namespace belay::inline BELAY_ABI {
-
-/// The most bytes an object can have: the difference of two pointers is signed.
-inline constexpr std::size_t largest_size = largest_value<std::size_t> / 2;
-
-/// A size that a caller gave, or that follows from one, is more than any memory holds. `what` names operation and
-/// argument. The refused call has written and allocated nothing.
-class size_error : public usage_error {
- public:
-  /// `what` is the whole sentence.
-  size_error(const std::string& what, where at);
-};
-
-/// A size in bytes or elements. Operators saturate: a value too large for `std::size_t` stays too large, unless it is
-/// multiplied by zero.
-class checked_size {
- public:
-  /// A size that fits.
-  BELAY_HD constexpr checked_size(std::size_t value = 0) noexcept : value_(value) {}
-
-  /// Sum and product; what overflows stays too large, and does not fit.
-  BELAY_HD constexpr checked_size& operator+=(checked_size other) noexcept {
-    const std::size_t added = value_ + other.value_;
-    value_ = added < value_ ? ~std::size_t{0} : added;
-    return *this;
-  }
-  BELAY_HD constexpr checked_size& operator*=(checked_size other) noexcept {
-    const wide exact = wide{value_} * other.value_;
-    value_ = exact > ~std::size_t{0} ? ~std::size_t{0} : static_cast<std::size_t>(exact);
-    return *this;
-  }
-  BELAY_HD friend constexpr checked_size operator+(checked_size a, checked_size b) noexcept { return a += b; }
-  BELAY_HD friend constexpr checked_size operator*(checked_size a, checked_size b) noexcept { return a *= b; }
-
-  /// The next multiple of `unit`, which is not 0.
-  [[nodiscard]] BELAY_HD constexpr checked_size rounded_up(std::size_t unit) const noexcept {
-    const std::size_t over = value_ % unit;
-    return over == 0 ? *this : *this + (unit - over);
-  }
-
-  /// Whether an object can have so many bytes.
-  [[nodiscard]] BELAY_HD constexpr bool fits() const noexcept { return value_ <= largest_size; }
-  /// The size, or some value above `largest_size` where it does not fit.
-  [[nodiscard]] BELAY_HD constexpr std::size_t saturated() const noexcept { return value_; }
-  /// The size; throws `size_error` where it does not fit. `words()` is the sentence up to "more than any memory holds".
-  template <std::invocable Words>
-  [[nodiscard]] constexpr std::size_t value(Words words, const where& at) const {
-    if (!fits()) [[unlikely]]
-      refuse(words, at);
-    return value_;
-  }
-
- private:
-  // Overflow builtins work neither in every compiler's constants nor on a GPU.
-  __extension__ typedef unsigned __int128 wide;
-
-  template <class Words>
-  [[noreturn, gnu::cold, gnu::noinline]] static void refuse(Words words, const where& at) {
-    throw size_error(words(), at);
-  }
-
-  std::size_t value_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/checked_size.ipp
-//
-// The error of a size that no memory holds.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL size_error::size_error(const std::string& what, where at)
-    : usage_error(what + " more than any memory holds", at) {}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// One side of a transfer between two ranks of a group. Sends and receives between a pair meet in the order in
-/// which each side lists them; both sides must agree on bytes and tag.
-struct p2p {
-  /// Which way a transfer goes.
-  enum class direction : std::uint8_t { send, receive };
-
-  /// The direction, the memory and its bytes, and the number that both ends name. `peer` is a rank of the group.
-  direction kind = direction::send;
-  int peer = 0;  // a rank of the group
-  void* data = nullptr;
-  std::size_t bytes = 0;
-  int tag = 0;
-
-  /// The elements are only read; they stay unchanged until the exchange is over.
-  template <class T>
-  requires transferable<std::remove_const_t<T>>
-  [[nodiscard]] static p2p send(int to, std::span<T> data, int tag = 0) noexcept {
-    using plain = std::remove_const_t<T>;
-    return {direction::send, to, const_cast<plain*>(data.data()), bytes_of(data), tag};
-  }
-  template <transferable T>
-  [[nodiscard]] static p2p receive(int from, std::span<T> data, int tag = 0) noexcept {
-    return {direction::receive, from, data.data(), bytes_of(data), tag};
-  }
-
- private:
-  // Too many stay too many: an exchange refuses them.
-  template <class T>
-  [[nodiscard]] static std::size_t bytes_of(std::span<T> data) noexcept {
-    return (checked_size(data.size()) * sizeof(T)).saturated();
-  }
-};
 
 /// The pieces, one requirement each, so that a compiler's note stops at the one that is missing.
 template <class C>
@@ -2218,6 +2229,17 @@ template <class C>
 concept moves_nothing = communicator<C> && requires {
   requires C::moves_nothing;
 };
+
+/// Whether a group moves nothing, which some know when they are compiled, and `group` when it runs.
+template <class C>
+[[nodiscard]] constexpr bool is_rehearsed(const C& of) {
+  if constexpr (moves_nothing<C>)
+    return true;
+  else if constexpr (requires { of.traits().rehearsed; })
+    return of.traits().rehearsed;
+  else
+    return false;
+}
 
 // What a communicator promises beyond what its operations are called. It says so with a constant of that name, because
 // no compiler can find out; what does not say so does not promise it.
@@ -3120,36 +3142,1317 @@ namespace belay::inline BELAY_ABI {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/comm/heap_of.hpp
+// ---- belay/comm/group.hpp
 //
-// The heap of a group: symmetric memory where its ranks reach each other's; memory of this rank alone where they send
-// each other what is in it.
+// A group of ranks, of whatever backend: a handle over what the backend implements, and a rehearsal is one of them.
+// What it can do is asked when a program runs, so that one compiled body serves threads, processes, MPI and devices.
+//
+//   belay::host::world{4}.run([](belay::host::rank& rank) {
+//     const belay::group world = rank.world();
+//     std::vector<float> loss(1, static_cast<float>(world.rank()));
+//     world.all_reduce(std::span(loss), belay::sum);  // 6 on every rank
+//   });
 
-// ---- belay/comm/symmetric.hpp
+// ---- belay/comm/borrowed_work.hpp
 //
-// A heap that is the same on every rank of a group: the n-th lease is at the same offset everywhere, so a rank
-// knows where its peers' slots are without asking. That holds because leasing is arithmetic on a list that all
-// ranks change in the same order; the cross-rank check level compares the lists.
-//
-// Where ranks can address each other's memory, a store through `slot.at(peer)` is the transfer. Where they cannot,
-// `at(peer)` is this rank's mirror of the peer's slot, and ranges travel by messages: `put` from the mirror to the
-// slot, `give` from the slot to a peer's mirror, both with the next `signal`. Code that puts, gives and signals runs
-// on either kind; on the first one, `put` and `give` have nothing left to do.
-//
-// A heap may follow a stream, as an arena does: what is released goes to another stream of the rank when that comes
-// after its last use. Peers come after by what the ranks synchronise.
-//
-//   belay::symmetric_heap heap(rank.world(), {.bytes = 1 << 20});
-//   const auto slot = heap.lease(4096, "rows");
-//   std::memcpy(slot.at(next), row, 64);
-//   heap.put(next, slot, 0, 64);
-//   heap.synchronize();
+// A closure that is lent to a call, and its copy in what the call queues: work of any type, kept without an allocation
+// by code that does not know it.
 
-// ---- belay/comm/symmetric_messages.hpp
+namespace belay::inline BELAY_ABI {
+
+/// Bytes of the largest closure that is started.
+inline constexpr std::size_t composite_room = 288;
+
+/// Refers to a closure that outlives it.
+template <class... Arguments>
+struct borrowed_work {
+  const void* object;
+  std::size_t bytes;
+  void (*call)(const void* copy, Arguments... arguments);
+
+  template <class Work>
+  [[nodiscard]] static borrowed_work of(const Work& work) noexcept {
+    static_assert(std::is_trivially_copyable_v<Work> && sizeof(Work) <= composite_room && alignof(Work) <= 16,
+                  "belay: what a composite runs is kept until its turn: let it capture at most 288 bytes that can be copied "
+                  "byte by byte, such as pointers, spans and numbers");
+    return {std::addressof(work), sizeof(Work),
+            [](const void* copy, Arguments... arguments) { (*static_cast<const Work*>(copy))(arguments...); }};
+  }
+};
+
+/// The copy of one. Trivially copyable.
+template <class... Arguments>
+class kept_work {
+ public:
+  explicit kept_work(const borrowed_work<Arguments...>& of) noexcept : call_(of.call) {
+    std::memcpy(storage_, of.object, of.bytes);
+  }
+  void operator()(Arguments... arguments) const { call_(storage_, arguments...); }
+
+ private:
+  alignas(16) std::byte storage_[composite_room];
+  void (*call_)(const void* copy, Arguments... arguments);
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/group_interface.hpp
 //
-// Symmetric memory whose ranks cannot address each other's: each has a mirror of every peer's part, and ranges
-// travel between a part and its mirrors in messages. What is put is copied at once and sent with the next signal,
-// so the receiver's memory changes only while it waits for that.
+// What a backend implements so that its ranks can be those of a `belay::group`: operations on bytes, which were checked
+// before, and what it promises of them. A new capability is a new trait and a function with a default.
+//
+//   class my_group final : public belay::group_interface { /* run, start, ... */ };
+//   const belay::group world(std::make_shared<my_group>(...));
+
+// ---- belay/comm/group_operations.hpp
+//
+// What a group of ranks can do, with its contracts: the operations as members, the same for every backend and for
+// rehearsals. Each exists blocking, and started, run by the rank's communication stream in launch order. The
+// collectives of a group have one order: a blocking one runs on the calling thread where nothing is in flight, and else
+// in its turn. Transfers between pairs are blocking or started on both sides.
+//
+//   const auto& group = rank.world();
+//   group.all_reduce(std::span(loss), belay::sum);                        // returns when `loss` is the sum
+//   belay::pending sum = group.start_all_reduce(std::span(grad), belay::sum);
+//   compute();                                                            // not with `grad`
+//   std::move(sum).wait();                                                // `grad` is the sum, and the rank's again
+
+// ---- belay/comm/op_call.hpp
+//
+// One operation of a group as a value: what typed calls become, and what every backend runs. Nothing of it depends on
+// the type of the elements but one word of constants and, of a reduction, the arithmetic that the call names.
+
+// ---- belay/comm/buffers_in_flight.hpp
+//
+// The buffers of started operations, from the start until the wait. In checked builds a call that uses one of them is
+// an error that names the line of the start, instead of a race with the communication thread.
+
+#include <functional>
+
+namespace belay::inline BELAY_ABI {
+
+/// What one operation reads and writes.
+struct buffer_use {
+  std::span<const std::byte> reads;
+  std::span<const std::byte> writes;
+};
+
+/// Used by the rank's own thread.
+template <std::size_t Capacity>
+class buffers_in_flight {
+ public:
+  /// `by` was started as operation `number`, for which the table has room.
+  void add(std::uint64_t number, const buffer_use& what, operation by, where at) noexcept {
+    entry& slot = table_[number % Capacity];
+    if (slot.number == 0) ++count_;
+    slot = {number, what, by, at};
+  }
+  /// It was waited for, or its handle was lost.
+  void remove(std::uint64_t number) noexcept {
+    entry& slot = table_[number % Capacity];
+    if (slot.number != number) return;
+    slot.number = 0;
+    --count_;
+  }
+
+  /// Throws usage_error when a call would write what a started operation reads or writes, or read what one writes.
+  void expect_free(const buffer_use& what, operation by, const where& at) const {
+    if (count_ == 0) return;
+    for (const entry& each : table_) {
+      if (each.number == 0) continue;
+      if (!overlap(what.writes, each.what.writes) && !overlap(what.writes, each.what.reads) &&
+          !overlap(what.reads, each.what.writes)) {
+        continue;
+      }
+      throw usage_error(std::string(name(by)) + ": its buffer is in use by the " + name(each.by) + " started at " +
+                            each.at.text() + " until that is waited for",
+                        at);
+    }
+  }
+
+ private:
+  struct entry {
+    std::uint64_t number = 0;  // 0: free
+    buffer_use what;
+    operation by = operation::none;
+    where at;
+  };
+
+  [[nodiscard]] static bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
+    const std::less<const std::byte*> before;
+    return !a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
+  }
+
+  std::array<entry, Capacity> table_{};
+  std::size_t count_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/reduction_arithmetic.hpp
+//
+// What is compiled of one reduction of elements of one type, where a call names both: two functions on bytes, that a
+// call carries to whatever backend adds on the host. A type that no call reduces costs nothing.
+
+// ---- belay/comm/reduce_blocks.hpp
+//
+// The arithmetic of a reduction over several ranks' memory, on every backend. It works in blocks that stay in the
+// first-level cache: every source is read once and every destination written once. Since the block is no rank's buffer,
+// sources and destinations may be the same memory at the same index.
+
+#include <algorithm>
+
+// ---- belay/core/prefetch.hpp
+//
+// Hints that bring cache lines to the calling core before they are written. A hint changes no result, and a processor
+// that does not know it ignores it.
+//
+//   belay::prefetch_for_write(to, bytes);
+//   std::memcpy(to, from, bytes);  // a short copy, into lines that a peer has read
+//
+//   belay::prefetch_for_write(to, bytes);
+//   std::memcpy(to, from, bytes);  // a short copy, into lines that a peer has read
+
+namespace belay::inline BELAY_ABI {
+
+/// Brings the cache line at `line` to this core for writing. Without it, a line in a peer's cache is requested twice:
+/// once to be read and once to be written.
+inline void prefetch_for_write(const void* line) noexcept {
+#if defined(__x86_64__)
+  asm volatile("prefetchw (%0)" : : "r"(line));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+/// The same for every line of the `bytes` bytes at `from`.
+inline void prefetch_for_write(const void* from, std::size_t bytes) noexcept {
+  for (std::size_t i = 0; i < bytes; i += 64) prefetch_for_write(static_cast<const std::byte*>(from) + i);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// A buffer of this many bytes or more is not in a peer's cache as a whole.
+inline constexpr std::size_t least_beyond_caches = 2 * 1024 * 1024;
+
+/// Copies elements; zero of them may come from nowhere.
+template <class T>
+void copy_elements(T* to, const T* from, std::size_t count) noexcept {
+  if (count > 0 && to != from) std::memcpy(to, from, count * sizeof(T));
+}
+
+/// Prefetches `bytes` at `first` of the destinations that are also sources, for writing, in a reduction of `all` bytes.
+inline void prefetch_reduced(std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
+                             std::size_t first, std::size_t bytes, std::size_t all) noexcept {
+  if (bytes == 0 || all >= least_beyond_caches) return;
+  // Of several destinations each belongs to the rank of the source beside it; a single one may be any rank's.
+  for (std::size_t d = 0; d < destinations.size(); ++d) {
+    const std::byte* const place = destinations[d];
+    const bool is_source = destinations.size() > 1 ? d < sources.size() && sources[d] == place
+                                                   : std::find(sources.begin(), sources.end(), place) != sources.end();
+    if (is_source) prefetch_for_write(place + first, bytes);
+  }
+}
+
+/// For each element i < count: ((s0[i] + s1[i]) + s2[i]) + ..., finished and rounded to T once, is stored at index i of
+/// every destination. The arrays are of T.
+template <class Op, class T>
+void reduce_elements(std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
+                     std::size_t count) noexcept {
+  using accumulator = accumulator_of<T>;
+  constexpr std::size_t block = 4096 / sizeof(accumulator);
+  alignas(64) accumulator total[block];
+  [[maybe_unused]] alignas(64) T rounded[block];
+  const auto source = [=](std::size_t q) { return reinterpret_cast<const T*>(sources[q]); };
+
+  const auto one_block = [&](std::size_t first, std::size_t length) {
+    const T* x = source(0) + first;
+    for (std::size_t i = 0; i < length; ++i) total[i] = static_cast<accumulator>(x[i]);
+    for (std::size_t q = 1; q < sources.size(); ++q) {
+      const T* y = source(q) + first;
+      for (std::size_t i = 0; i < length; ++i) total[i] = Op::apply(total[i], static_cast<accumulator>(y[i]));
+    }
+    if constexpr (finishing<Op>) {
+      const int ranks = static_cast<int>(sources.size());
+      for (std::size_t i = 0; i < length; ++i) total[i] = Op::finish(total[i], ranks);
+    }
+    const T* result;
+    if constexpr (std::is_same_v<accumulator, T>) {
+      result = total;
+    } else {
+      for (std::size_t i = 0; i < length; ++i) rounded[i] = static_cast<T>(total[i]);
+      result = rounded;
+    }
+    for (std::byte* const to : destinations) std::memcpy(to + first * sizeof(T), result, length * sizeof(T));
+  };
+
+  std::size_t first = 0;
+  prefetch_reduced(sources, destinations, 0, lesser_of(block, count) * sizeof(T), count * sizeof(T));
+  for (; first + block <= count; first += block) {
+    const std::size_t next = first + block;
+    prefetch_reduced(sources, destinations, next * sizeof(T), lesser_of(block, count - next) * sizeof(T),
+                     count * sizeof(T));
+    one_block(first, block);  // a constant trip count
+  }
+  if (first < count) one_block(first, count - first);
+}
+
+/// What is at `from_a` goes to `to_b` and what is at `from_b` to `to_a`. Of each block both are read before either is
+/// written, so `to_a` may be `from_a` and `to_b` may be `from_b`.
+inline void cross_bytes(const std::byte* from_a, std::byte* to_b, const std::byte* from_b, std::byte* to_a,
+                        std::size_t bytes) noexcept {
+  alignas(64) std::byte held[4096];
+  const auto fetch_block = [=](std::size_t first) {
+    if (first >= bytes || bytes >= least_beyond_caches) return;
+    const std::size_t length = lesser_of(sizeof held, bytes - first);
+    if (to_a == from_a) prefetch_for_write(to_a + first, length);
+    if (to_b == from_b) prefetch_for_write(to_b + first, length);
+  };
+  fetch_block(0);
+  for (std::size_t first = 0; first < bytes; first += sizeof held) {
+    const std::size_t length = lesser_of(sizeof held, bytes - first);
+    fetch_block(first + sizeof held);
+    std::memcpy(held, from_a + first, length);
+    std::memcpy(to_a + first, from_b + first, length);
+    std::memcpy(to_b + first, held, length);
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/reduce_simd.hpp
+//
+// The reduction of two ranks' float or double arrays by vector registers, straight from the sources into one or two
+// destinations: without a block in between, and with stores that may bypass the caches. The bits are those of
+// `reduce_elements`, which does what has no vector form here.
+
+// ---- belay/core/copy.hpp
+//
+// Copies by different instructions. Which is fastest depends on the machine, on the size and on whether another core
+// has just written the bytes, so the caller chooses (see calibration.hpp). Vector code is compiled for its instruction
+// set function by function and runs where the processor has it: no program needs -march=native.
+
+// ---- belay/core/memory_access.hpp
+//
+// How a copy or a reduction reads and writes memory. Every access moves the same bits.
+
+namespace belay::inline BELAY_ABI {
+
+/// `automatic`: by the calibration of this machine. `temporal`: vector registers, through the caches. `prefetch`: the
+/// source is prefetched to be read. `prefetch_exclusive`: a source that is also a destination is prefetched to be
+/// written. `non_temporal`: stores bypass the caches. `non_temporal_remote`: stores into peers' buffers do.
+/// `rep_movsb`: one string instruction. `libc`: the C library's memcpy.
+enum class memory_access : std::uint8_t {
+  automatic,
+  temporal,
+  prefetch,
+  prefetch_exclusive,
+  non_temporal,
+  non_temporal_remote,
+  rep_movsb,
+  libc
+};
+
+[[nodiscard]] constexpr const char* name(memory_access how) noexcept {
+  constexpr const char* names[] = {"automatic",           "temporal",  "prefetch", "prefetch_exclusive", "non_temporal",
+                                   "non_temporal_remote", "rep_movsb", "libc"};
+  return names[static_cast<std::size_t>(how)];
+}
+
+/// Those that differ for a plain copy.
+inline constexpr memory_access copy_accesses[] = {memory_access::libc, memory_access::rep_movsb,
+                                                  memory_access::temporal, memory_access::non_temporal};
+
+/// What `how`, not automatic, is for a plain copy: prefetching is the copy's own business.
+[[nodiscard]] constexpr memory_access as_copy(memory_access how) noexcept {
+  switch (how) {
+    case memory_access::libc:
+    case memory_access::rep_movsb:
+    case memory_access::non_temporal: return how;
+    default: return memory_access::temporal;
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Whether the program is built with a sanitizer, which does not see hand-written instructions: copies are libc's then.
+[[nodiscard]] constexpr bool is_sanitized() noexcept {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return true;
+#elif defined(__has_feature)
+  return __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer);
+#else
+  return false;
+#endif
+}
+
+/// Bytes of the vector registers that `temporal` and `non_temporal` copies use on this processor; 0: all copies are
+/// libc's.
+[[nodiscard]] inline int vector_bytes() noexcept {
+#if defined(__x86_64__)
+  if (!is_sanitized()) return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 0;
+#endif
+  return 0;
+}
+
+/// Whether the vendor is Intel: the next two were measured on its processors (docs/explanation/tuning.md).
+[[nodiscard]] inline bool is_intel() noexcept {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+/// Whether `rep movsb` takes a line from a peer's cache without reading it first.
+[[nodiscard]] inline bool strings_take_lines() noexcept { return is_intel(); }
+/// Whether it pays to prefetch a line for writing while a peer polls it.
+[[nodiscard]] inline bool early_fetches_pay() noexcept { return is_intel(); }
+
+/// A source of this many bytes or more may be in memory: it is prefetched `prefetch_distance` bytes ahead.
+inline constexpr std::size_t least_prefetched = 256 * 1024, prefetch_distance = 512;
+
+/// Orders non-temporal stores before whatever this thread stores afterwards: a flag could otherwise be seen before the
+/// bytes that it announces.
+inline void order_non_temporal_stores() noexcept {
+#if defined(__x86_64__)
+  asm volatile("sfence" : : : "memory");
+#endif
+}
+
+/// Copies `bytes` by vector registers, `temporal` or `non_temporal`. False, and nothing is copied, where the processor
+/// has none or there are few bytes.
+BELAY_DECL bool copy_by_vectors(void* to, const void* from, std::size_t bytes, memory_access how,
+                                std::size_t whole_bytes) noexcept;
+
+/// Copies `bytes` by `how`, one of `copy_accesses`, or by libc where the processor lacks it. `whole_bytes` is what the
+/// caller copies piece by piece. The ranges do not overlap; where `to` is `from` nothing is done. Non-temporal stores
+/// are ordered before later stores of this thread.
+inline void copy_bytes(void* to, const void* from, std::size_t bytes, memory_access how,
+                       std::size_t whole_bytes) noexcept {
+  if (bytes == 0 || to == from) return;
+#if defined(__x86_64__)
+  if (how == memory_access::rep_movsb && !is_sanitized()) {
+    asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+    return;
+  }
+#endif
+  const bool vectors = how == memory_access::temporal || how == memory_access::non_temporal;
+  if (!vectors || !copy_by_vectors(to, from, bytes, how, whole_bytes)) std::memcpy(to, from, bytes);
+}
+inline void copy_bytes(void* to, const void* from, std::size_t bytes, memory_access how) noexcept {
+  copy_bytes(to, from, bytes, how, bytes);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/copy.ipp
+//
+// Copies by vector registers.
+
+namespace belay::inline BELAY_ABI {
+
+#if defined(__x86_64__)
+// 64 and 32 bytes of anything, anywhere. (`auto` would drop the alignment of 1.)
+typedef long long bytes_64 __attribute__((vector_size(64), aligned(1), may_alias));
+typedef long long bytes_32 __attribute__((vector_size(32), aligned(1), may_alias));
+
+// Whole blocks of four registers; `to` is aligned to a register for non-temporal stores. The source is prefetched
+// `ahead` bytes, which the processor itself does not do across the end of a page.
+__attribute__((target("avx512f"))) inline void copy_64(std::byte* to, const std::byte* from, std::size_t bytes,
+                                                       memory_access how, std::size_t ahead) noexcept {
+  for (std::size_t i = 0; i < bytes; i += 256) {
+    for (std::size_t line = 0; line < 256 && ahead > 0; line += 64) __builtin_prefetch(from + i + ahead + line);
+    const bytes_64* const source = reinterpret_cast<const bytes_64*>(from + i);
+    bytes_64* const target = reinterpret_cast<bytes_64*>(to + i);
+    const bytes_64 a = source[0], b = source[1], c = source[2], d = source[3];
+    if (how == memory_access::temporal) {
+      target[0] = a;
+      target[1] = b;
+      target[2] = c;
+      target[3] = d;
+    } else {
+      asm volatile("vmovntdq %1, %0" : "=m"(target[0]) : "v"(a));
+      asm volatile("vmovntdq %1, %0" : "=m"(target[1]) : "v"(b));
+      asm volatile("vmovntdq %1, %0" : "=m"(target[2]) : "v"(c));
+      asm volatile("vmovntdq %1, %0" : "=m"(target[3]) : "v"(d));
+    }
+  }
+}
+__attribute__((target("avx2"))) inline void copy_32(std::byte* to, const std::byte* from, std::size_t bytes,
+                                                    memory_access how, std::size_t ahead) noexcept {
+  for (std::size_t i = 0; i < bytes; i += 128) {
+    for (std::size_t line = 0; line < 128 && ahead > 0; line += 64) __builtin_prefetch(from + i + ahead + line);
+    const bytes_32* const source = reinterpret_cast<const bytes_32*>(from + i);
+    bytes_32* const target = reinterpret_cast<bytes_32*>(to + i);
+    const bytes_32 a = source[0], b = source[1], c = source[2], d = source[3];
+    if (how == memory_access::temporal) {
+      target[0] = a;
+      target[1] = b;
+      target[2] = c;
+      target[3] = d;
+    } else {
+      asm volatile("vmovntdq %1, %0" : "=m"(target[0]) : "x"(a));
+      asm volatile("vmovntdq %1, %0" : "=m"(target[1]) : "x"(b));
+      asm volatile("vmovntdq %1, %0" : "=m"(target[2]) : "x"(c));
+      asm volatile("vmovntdq %1, %0" : "=m"(target[3]) : "x"(d));
+    }
+  }
+}
+#endif
+
+BELAY_DECL bool copy_by_vectors([[maybe_unused]] void* to, [[maybe_unused]] const void* from,
+                                [[maybe_unused]] std::size_t bytes, [[maybe_unused]] memory_access how,
+                                [[maybe_unused]] std::size_t whole_bytes) noexcept {
+#if defined(__x86_64__)
+  const auto width = static_cast<std::size_t>(vector_bytes());
+  if (width == 0 || bytes < 8 * width) return false;
+  auto* target = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  // Up to the first whole register of the target, then blocks of four, then the rest. (The width is a power of two.)
+  const std::size_t head = (0 - reinterpret_cast<std::uintptr_t>(target)) & (width - 1);
+  if (head > 0) std::memcpy(target, source, head);
+  const std::size_t body = (bytes - head) & ~(4 * width - 1);
+  target += head;
+  source += head;
+  const std::size_t ahead = whole_bytes >= least_prefetched ? prefetch_distance : 0;
+  width == 64 ? copy_64(target, source, body, how, ahead) : copy_32(target, source, body, how, ahead);
+  if (head + body < bytes) std::memcpy(target + body, source + body, bytes - head - body);
+  if (how == memory_access::non_temporal) order_non_temporal_stores();
+  return true;
+#else
+  return false;
+#endif
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// How far ahead a source that is also a destination is prefetched, in bytes.
+inline constexpr std::size_t exclusive_prefetch_distance = 256;
+
+/// How a reduction of two ranks touches each of its arrays: destinations temporal or non_temporal, sources temporal (no
+/// prefetch), prefetch or prefetch_exclusive.
+struct reduction_plan {
+  memory_access to = memory_access::temporal, also_to = memory_access::temporal;
+  memory_access first = memory_access::temporal, second = memory_access::temporal;
+
+  [[nodiscard]] bool non_temporal() const noexcept {
+    return to == memory_access::non_temporal || also_to == memory_access::non_temporal;
+  }
+};
+
+#if defined(__x86_64__)
+// A register of so many bytes, at the alignment of one element. (As an argument of a template it would lose that.)
+template <class T, std::size_t Bytes>
+struct vector_lanes {
+  using bits_type = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+  typedef T vector __attribute__((vector_size(Bytes), aligned(sizeof(T)), may_alias));
+  typedef bits_type bits __attribute__((vector_size(Bytes), aligned(sizeof(T)), may_alias));
+  static constexpr auto infinity = static_cast<bits_type>(infinity_bits<T>);
+  static constexpr bits_type magnitude = largest_value<bits_type>;
+};
+
+/// Prefetches a source behind the `bytes` at `from`.
+inline void prefetch_ahead(const void* from, std::size_t bytes, memory_access how) noexcept {
+  const auto* const first = static_cast<const std::byte*>(from);
+  if (how == memory_access::prefetch_exclusive) prefetch_for_write(first + exclusive_prefetch_distance, bytes);
+  if (how != memory_access::prefetch) return;
+  for (std::size_t line = 0; line < bytes; line += 64) __builtin_prefetch(first + prefetch_distance + line);
+}
+
+// What is inlined takes the instructions of the function that it is inlined into. (Lambdas with a target of their own
+// would lose it where nvcc hands them to the host's compiler.)
+template <class Op, class T, class Lanes>
+[[gnu::always_inline]] inline void reduce_register(typename Lanes::vector& r, const T* first,
+                                                   const T* second) noexcept {
+  using vector = typename Lanes::vector;
+  const vector a = *reinterpret_cast<const vector*>(first);
+  const vector b = *reinterpret_cast<const vector*>(second);
+  if constexpr (Op::code == reduction::sum)
+    r = a + b;
+  else if constexpr (Op::code == reduction::product)
+    r = a * b;
+  else if constexpr (Op::code == reduction::average)
+    r = (a + b) / T{2};
+  else {
+    using bits = typename Lanes::bits;
+    const bits in_a = *reinterpret_cast<const bits*>(first) & Lanes::magnitude;
+    const bits in_b = *reinterpret_cast<const bits*>(second) & Lanes::magnitude;
+    if constexpr (Op::code == reduction::minimum)
+      r = ((in_a > Lanes::infinity) | ((a < b) & (in_b <= Lanes::infinity))) ? a : b;
+    else
+      r = ((in_a > Lanes::infinity) | ((a > b) & (in_b <= Lanes::infinity))) ? a : b;
+  }
+}
+// `count` is a multiple of the lanes; a non-temporal destination is aligned to a register. The two functions differ in
+// the register alone, which a template cannot be told.
+template <class T>
+__attribute__((target("avx512f"), always_inline)) inline void store_64(T* place,
+                                                                       const typename vector_lanes<T, 64>::vector& r,
+                                                                       memory_access how) noexcept {
+  auto* const there = reinterpret_cast<typename vector_lanes<T, 64>::vector*>(place);
+  if (how == memory_access::non_temporal)
+    asm volatile("vmovntps %1, %0" : "=m"(*there) : "v"(r));
+  else
+    *there = r;
+}
+template <class Op, class T>
+__attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T* first, const T* second,
+                                                      std::size_t count, reduction_plan plan) noexcept {
+  using of = vector_lanes<T, 64>;
+  constexpr std::size_t each = 64 / sizeof(T);
+  std::size_t i = 0;
+  // A block is read before any of it is stored: reads from a peer and stores into it do not wait for each other.
+  for (; i + 4 * each <= count; i += 4 * each) {
+    prefetch_ahead(first + i, 4 * 64, plan.first);
+    prefetch_ahead(second + i, 4 * 64, plan.second);
+    typename of::vector w, x, y, z;
+    reduce_register<Op, T, of>(w, first + i, second + i);
+    reduce_register<Op, T, of>(x, first + i + each, second + i + each);
+    reduce_register<Op, T, of>(y, first + i + 2 * each, second + i + 2 * each);
+    reduce_register<Op, T, of>(z, first + i + 3 * each, second + i + 3 * each);
+    store_64(to + i, w, plan.to);
+    store_64(to + i + each, x, plan.to);
+    store_64(to + i + 2 * each, y, plan.to);
+    store_64(to + i + 3 * each, z, plan.to);
+    if (also_to == to) continue;
+    store_64(also_to + i, w, plan.also_to);
+    store_64(also_to + i + each, x, plan.also_to);
+    store_64(also_to + i + 2 * each, y, plan.also_to);
+    store_64(also_to + i + 3 * each, z, plan.also_to);
+  }
+  for (; i < count; i += each) {
+    typename of::vector result;
+    reduce_register<Op, T, of>(result, first + i, second + i);
+    store_64(to + i, result, plan.to);
+    if (also_to != to) store_64(also_to + i, result, plan.also_to);
+  }
+}
+template <class T>
+__attribute__((target("avx2"), always_inline)) inline void store_32(T* place,
+                                                                    const typename vector_lanes<T, 32>::vector& r,
+                                                                    memory_access how) noexcept {
+  auto* const there = reinterpret_cast<typename vector_lanes<T, 32>::vector*>(place);
+  if (how == memory_access::non_temporal)
+    asm volatile("vmovntps %1, %0" : "=m"(*there) : "x"(r));
+  else
+    *there = r;
+}
+template <class Op, class T>
+__attribute__((target("avx2"))) void reduce_two_32(T* to, T* also_to, const T* first, const T* second,
+                                                   std::size_t count, reduction_plan plan) noexcept {
+  using of = vector_lanes<T, 32>;
+  constexpr std::size_t each = 32 / sizeof(T);
+  std::size_t i = 0;
+  // A block is read before any of it is stored: reads from a peer and stores into it do not wait for each other.
+  for (; i + 4 * each <= count; i += 4 * each) {
+    prefetch_ahead(first + i, 4 * 32, plan.first);
+    prefetch_ahead(second + i, 4 * 32, plan.second);
+    typename of::vector w, x, y, z;
+    reduce_register<Op, T, of>(w, first + i, second + i);
+    reduce_register<Op, T, of>(x, first + i + each, second + i + each);
+    reduce_register<Op, T, of>(y, first + i + 2 * each, second + i + 2 * each);
+    reduce_register<Op, T, of>(z, first + i + 3 * each, second + i + 3 * each);
+    store_32(to + i, w, plan.to);
+    store_32(to + i + each, x, plan.to);
+    store_32(to + i + 2 * each, y, plan.to);
+    store_32(to + i + 3 * each, z, plan.to);
+    if (also_to == to) continue;
+    store_32(also_to + i, w, plan.also_to);
+    store_32(also_to + i + each, x, plan.also_to);
+    store_32(also_to + i + 2 * each, y, plan.also_to);
+    store_32(also_to + i + 3 * each, z, plan.also_to);
+  }
+  for (; i < count; i += each) {
+    typename of::vector result;
+    reduce_register<Op, T, of>(result, first + i, second + i);
+    store_32(to + i, result, plan.to);
+    if (also_to != to) store_32(also_to + i, result, plan.also_to);
+  }
+}
+#endif
+
+/// How `reduce_two` goes about `count` elements; `own` is the destination that is this rank's, 0 or 1.
+template <class T>
+[[nodiscard]] reduction_plan plan_reduction(const T* to, const T* also_to, const T* first, const T* second,
+                                            std::size_t count, memory_access by, int own) noexcept {
+  const auto is_destination = [=](const T* source) { return source == to || source == also_to; };
+  const bool beyond_caches = count * sizeof(T) >= least_beyond_caches;
+  const auto read = [=](const T* source) {
+    switch (by) {
+      case memory_access::temporal: return memory_access::temporal;
+      case memory_access::prefetch:
+      case memory_access::non_temporal: return memory_access::prefetch;
+      default: break;
+    }
+    if (by == memory_access::prefetch_exclusive && is_destination(source)) return memory_access::prefetch_exclusive;
+    // Two sources and two destinations are more streams than a copy: within the caches a prefetch slows them down.
+    if (beyond_caches) return memory_access::prefetch;
+    // Of two destinations one is a peer's. A single one is mostly this rank's, and its lines are already here.
+    return also_to != nullptr && is_destination(source) ? memory_access::prefetch_exclusive : memory_access::temporal;
+  };
+  const auto stored = [=](int destination) {
+    const bool bypasses =
+        by == memory_access::non_temporal || (by == memory_access::non_temporal_remote && destination != own);
+    return bypasses ? memory_access::non_temporal : memory_access::temporal;
+  };
+  return {stored(0), stored(1), read(first), read(second)};
+}
+
+/// `to[i]` and, unless it is null, `also_to[i]` become the reduction of `first[i]` and `second[i]`, in this order, as
+/// of two ranks; `own` is the destination that is this rank's, 0 or 1. Destinations may be sources at the same index,
+/// not shifted. Non-temporal stores are ordered before later stores of this thread.
+template <class Op, class T>
+void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t count,
+                memory_access by = memory_access::automatic, int own = 0) noexcept {
+  const auto any = [=](std::size_t begin, std::size_t length) {
+    if (length == 0) return;
+    const auto at = [=](const T* array) { return reinterpret_cast<const std::byte*>(array + begin); };
+    const auto to_at = [=](T* array) { return reinterpret_cast<std::byte*>(array + begin); };
+    const std::byte* const sources[] = {at(first), at(second)};
+    std::byte* const destinations[] = {to_at(to), also_to == nullptr ? nullptr : to_at(also_to)};
+    reduce_elements<Op, T>(sources, std::span(destinations).first(also_to == nullptr ? 1 : 2), length);
+  };
+#if defined(__x86_64__)
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    const auto width = static_cast<std::size_t>(vector_bytes());
+    if (width > 0) {
+      // Up to the first whole register of the non-temporal destination; two that are aligned differently are temporal.
+      // (The width is a power of two.)
+      const auto misaligned = [=](const T* p) { return reinterpret_cast<std::uintptr_t>(p) & (width - 1); };
+      T* const other = also_to == nullptr ? to : also_to;
+      reduction_plan plan = plan_reduction<T>(to, also_to, first, second, count, by, own);
+      const bool to_bypasses = plan.to == memory_access::non_temporal,
+                 other_bypasses = plan.also_to == memory_access::non_temporal;
+      T* const aligned = other_bypasses && !to_bypasses ? other : to;
+      const std::size_t head =
+          lesser_of(count, ((0 - reinterpret_cast<std::uintptr_t>(aligned)) & (width - 1)) / sizeof(T));
+      const std::size_t body = (count - head) & ~(width / sizeof(T) - 1);
+      if (misaligned(aligned) % sizeof(T) != 0 ||
+          (to_bypasses && other_bypasses && misaligned(other) != misaligned(to))) {
+        plan.to = plan.also_to = memory_access::temporal;
+      }
+      any(0, head);
+      (width == 64 ? reduce_two_64<Op, T> : reduce_two_32<Op, T>)(to + head, other + head, first + head, second + head,
+                                                                  body, plan);
+      any(head + body, count - head - body);
+      if (plan.non_temporal()) order_non_temporal_stores();
+      return;
+    }
+  }
+#endif
+  any(0, count);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The data of all ranks in a small operation, or in the eager buffers of a larger one. Peers' data lies `stride` bytes
+/// apart; this rank's is read from its caller's buffer, because a peer may just have taken the published copy into its
+/// own cache.
+struct peer_payloads {
+  const std::byte* first = nullptr;
+  std::size_t stride = 0;
+  int me = 0;
+  const std::byte* own = nullptr;
+
+  [[nodiscard]] const std::byte* operator()(int who) const noexcept {
+    return who == me ? own : first + static_cast<std::size_t>(who) * stride;
+  }
+};
+
+/// Both add in rank order and round once, with equal bits.
+struct reduction_arithmetic {
+  /// Reduces `count` elements of all sources into every destination. `by` tells how two ranks' floats are added by
+  /// vectors; `own` is the destination of two that is this rank's.
+  void (*arrays)(std::span<const std::byte* const> sources, std::span<std::byte* const> destinations, std::size_t count,
+                 memory_access by, int own) noexcept;
+  /// Reduces the elements [first, first + count) of `ranks` payloads, few enough for a flag line, into `out`.
+  void (*few)(const peer_payloads& from, int ranks, std::size_t first, std::byte* out, std::size_t count) noexcept;
+  std::size_t element_bytes;
+};
+
+template <class Op, class T>
+void reduce_arrays(std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
+                   std::size_t count, memory_access by, int own) noexcept {
+  if (sources.size() != 2 || destinations.size() > 2) return reduce_elements<Op, T>(sources, destinations, count);
+  const auto source = [&](std::size_t q) { return reinterpret_cast<const T*>(sources[q]); };
+  T* const also_to = destinations.size() == 2 ? reinterpret_cast<T*>(destinations[1]) : nullptr;
+  reduce_two<Op, T>(reinterpret_cast<T*>(destinations[0]), also_to, source(0), source(1), count, by, own);
+}
+
+template <class Op, class T>
+void reduce_few(const peer_payloads& from, int ranks, std::size_t first, std::byte* out, std::size_t count) noexcept {
+  using accumulator = accumulator_of<T>;
+  const auto source = [&](int q) { return reinterpret_cast<const T*>(from(q)) + first; };
+  T* const to = reinterpret_cast<T*>(out);
+  for (std::size_t i = 0; i < count; ++i) {
+    auto total = static_cast<accumulator>(source(0)[i]);
+    for (int q = 1; q < ranks; ++q) total = Op::apply(total, static_cast<accumulator>(source(q)[i]));
+    if constexpr (finishing<Op>) total = Op::finish(total, ranks);
+    to[i] = static_cast<T>(total);
+  }
+}
+
+template <class Op, class T>
+inline constexpr reduction_arithmetic arithmetic_of{reduce_arrays<Op, T>, reduce_few<Op, T>, sizeof(T)};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Trivially copyable; a started operation keeps it. It owns nothing: buffers, counts and transfers are the caller's
+/// until the operation is over. Counts are in elements. An operation in place has its buffer as input and as output.
+struct op_call {
+  /// The operation, the reduction, the dtype and the bytes of an element: one word, which is constant in a typed call.
+  std::uint64_t kind = 0;
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  std::size_t in_count = 0, out_count = 0;
+  /// Of the operations whose names end in _v: what each rank has, or is sent; and what it sends, of an all_to_all_v.
+  const std::size_t *counts = nullptr, *receive_counts = nullptr;
+  std::size_t count_number = 0, receive_number = 0;
+  const p2p* transfers = nullptr;
+  /// Of a reduction; a backend that adds by itself does not look at it.
+  const reduction_arithmetic* arithmetic = nullptr;
+  std::int32_t root = -1;
+  std::uint32_t transfer_number = 0;
+  where at;
+
+  [[nodiscard]] static constexpr std::uint64_t kind_of(operation what, reduction how, element_code type) noexcept {
+    return static_cast<std::uint64_t>(what) | static_cast<std::uint64_t>(how) << 8 | std::uint64_t{type.kind} << 16 |
+           std::uint64_t{type.bytes} << 32;
+  }
+  [[nodiscard]] operation what() const noexcept { return static_cast<operation>(kind & 0xff); }
+  [[nodiscard]] reduction how() const noexcept { return static_cast<reduction>(kind >> 8 & 0xff); }
+  [[nodiscard]] element_code type() const noexcept {
+    return {static_cast<std::uint8_t>(kind >> 16), static_cast<std::uint32_t>(kind >> 32)};
+  }
+  [[nodiscard]] std::size_t element_bytes() const noexcept { return kind >> 32; }
+  [[nodiscard]] std::size_t in_bytes() const noexcept { return in_count * element_bytes(); }
+  [[nodiscard]] std::size_t out_bytes() const noexcept { return out_count * element_bytes(); }
+  [[nodiscard]] std::span<const std::size_t> parts() const noexcept { return {counts, count_number}; }
+  [[nodiscard]] std::span<const std::size_t> received_parts() const noexcept {
+    return {receive_counts, receive_number};
+  }
+  [[nodiscard]] std::span<const p2p> exchanged() const noexcept { return {transfers, transfer_number}; }
+  [[nodiscard]] buffer_use uses() const noexcept { return {{in, in_bytes()}, {out, out_bytes()}}; }
+  /// What ranks compare; `count` is in elements.
+  [[nodiscard]] fingerprint print(std::size_t count, std::uint64_t shape = 0) const noexcept {
+    return {what(), how(), type(), root, count, shape};
+  }
+
+  // Made of what a typed call is given.
+
+  [[nodiscard]] static op_call barrier(where at) noexcept {
+    op_call made;
+    made.kind = kind_of(operation::barrier, reduction::none, {});
+    made.at = at;
+    return made;
+  }
+  [[nodiscard]] static op_call exchange(std::span<const p2p> transfers, where at) noexcept {
+    op_call made;
+    made.kind = kind_of(operation::exchange, reduction::none, {});
+    made.transfers = transfers.data();
+    made.transfer_number = static_cast<std::uint32_t>(transfers.size());
+    made.at = at;
+    return made;
+  }
+  /// All ranks want memory of the same size.
+  [[nodiscard]] static op_call make_symmetric(std::size_t bytes, where at) noexcept {
+    op_call made;
+    made.kind = kind_of(operation::make_symmetric, reduction::none, {element_code::opaque, 1});
+    made.in_count = bytes;
+    made.at = at;
+    return made;
+  }
+  template <operation What, transferable T>
+  [[nodiscard]] static op_call move(std::span<const T> in, std::span<T> out, where at, int root = -1) noexcept {
+    op_call made = of_buffers(in, out, at, root);
+    made.kind = kind_of(What, reduction::none, element_code_of<T>());
+    return made;
+  }
+  template <operation What, class Op, reducible T>
+  [[nodiscard]] static op_call reduce(std::span<const T> in, std::span<T> out, where at, int root = -1) noexcept {
+    op_call made = of_buffers(in, out, at, root);
+    made.kind = kind_of(What, Op::code, element_code_of<T>());
+    made.arithmetic = &arithmetic_of<Op, T>;
+    return made;
+  }
+  /// With a count for each rank.
+  [[nodiscard]] op_call divided(std::span<const std::size_t> by) const noexcept {
+    op_call made = *this;
+    made.counts = by.data(), made.count_number = by.size();
+    return made;
+  }
+  [[nodiscard]] op_call received(std::span<const std::size_t> by) const noexcept {
+    op_call made = *this;
+    made.receive_counts = by.data(), made.receive_number = by.size();
+    return made;
+  }
+
+ private:
+  template <class T>
+  [[nodiscard]] static op_call of_buffers(std::span<const T> in, std::span<T> out, where at, int root) noexcept {
+    op_call made;
+    made.in = reinterpret_cast<const std::byte*>(in.data());
+    made.out = reinterpret_cast<std::byte*>(out.data());
+    made.in_count = in.size(), made.out_count = out.size();
+    made.root = root;
+    made.at = at;
+    return made;
+  }
+};
+static_assert(std::is_trivially_copyable_v<op_call>);
+
+/// Throws usage_error for what rank `rank` of a group of `ranks` cannot be asked: lengths, counts, roots and peers that
+/// do not fit, buffers that overlap other than in place, sizes that no number holds.
+BELAY_DECL void check_call(const op_call& call, int rank, int ranks);
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/op_call.ipp
+//
+// What every backend's calls are checked for, before any of them waits for a peer.
+
+// ---- belay/comm/call_arguments.hpp
+//
+// What every backend checks of a call by itself: what this rank was given, before it waits for any other.
+
+#include <bit>
+#include <numeric>
+
+namespace belay::inline BELAY_ABI {
+
+/// What each of `ranks` gets of `total`, rounded down. A power of two divides by a shift, because a division takes long
+/// beside a small operation.
+[[nodiscard]] constexpr std::size_t share_of(std::size_t total, int ranks) noexcept {
+  const auto n = static_cast<unsigned>(ranks);
+  return std::has_single_bit(n) ? total >> std::countr_zero(n) : total / n;
+}
+
+/// Elements of a buffer that holds `each` of every rank.
+[[nodiscard]] constexpr checked_size all_parts(std::size_t each, int ranks) noexcept {
+  return checked_size(each) * static_cast<std::size_t>(ranks);
+}
+
+/// Where a range begins in a packed buffer, of counts that were checked.
+template <class Count>
+[[nodiscard]] std::size_t offset_of(std::span<const Count> counts, int which) noexcept {
+  return std::accumulate(counts.begin(), counts.begin() + which, std::size_t{0});
+}
+template <class Count>
+[[nodiscard]] std::size_t total_of(std::span<const Count> counts) noexcept {
+  return offset_of(counts, static_cast<int>(counts.size()));
+}
+
+// What refuses a call is compiled once and out of line, so that correct calls stay short.
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_bytes(std::size_t given, std::size_t element_bytes, const char* what,
+                                                     const where& at);
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_length(std::size_t given, checked_size needed, const char* what,
+                                                      const where& at);
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_root(int root, int ranks, const char* what, const where& at);
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_overlap(const char* what, const where& at);
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_parts(std::size_t given, int ranks, const where& at);
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_own_part(std::size_t sent, std::size_t expected, const where& at);
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_peer(int peer, int ranks, const where& at);
+[[noreturn, gnu::cold]] BELAY_DECL void refuse_transfers(std::size_t bytes, int peer, const where& at);
+
+/// A buffer of `given` elements is as long as the call needs it.
+inline void check_length(std::size_t given, checked_size needed, const char* what, const where& at) {
+  if (given != needed.saturated()) refuse_length(given, needed, what, at);
+}
+inline void check_root(int root, int ranks, const char* what, const where& at) {
+  if (root < 0 || root >= ranks) refuse_root(root, ranks, what, at);
+}
+/// One count for each rank, which together divide a buffer of `length` elements: then all offsets lie within it.
+BELAY_DECL void check_counts(std::size_t length, std::size_t element_bytes, std::span<const std::size_t> counts,
+                             int ranks, const char* what, const char* whose, const where& at);
+
+/// Transfers with ranks of the group, whose bytes together fit into a number, which is returned.
+template <class Transfer>
+[[nodiscard]] std::size_t check_transfers(std::span<const Transfer> transfers, int ranks, const where& at) {
+  checked_size bytes;
+  const Transfer* most = nullptr;  // the first that is too much
+  for (const Transfer& transfer : transfers) {
+    bytes += transfer.bytes;
+    if (!bytes.fits() && most == nullptr) most = &transfer;
+    if (transfer.peer < 0 || transfer.peer >= ranks) refuse_peer(transfer.peer, ranks, at);
+  }
+  if (most != nullptr) refuse_transfers(most->bytes, most->peer, at);
+  return bytes.saturated();
+}
+
+/// The members of a new group, ascending: ranks of a world of `ranks`, each once, `own` among them.
+BELAY_DECL void check_members(std::span<const int> sorted, int ranks, int own, const where& at);
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/call_arguments.ipp
+//
+// Refusals of calls that make no sense by themselves.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void refuse_bytes(std::size_t given, std::size_t element_bytes, const char* what, const where& at) {
+  throw size_error(std::string(what) + ": a buffer of " + std::to_string(given) + " elements of " +
+                       std::to_string(element_bytes) + " bytes is",
+                   at);
+}
+BELAY_DECL void refuse_length(std::size_t given, checked_size needed, const char* what, const where& at) {
+  const std::string words = std::string(what) + " holds " + std::to_string(given) + " elements; this call needs";
+  if (!needed.fits()) throw size_error(words, at);
+  throw usage_error(words + " " + std::to_string(needed.saturated()), at);
+}
+BELAY_DECL void refuse_root(int root, int ranks, const char* what, const where& at) {
+  throw usage_error(
+      std::string(what) + ": root " + std::to_string(root) + " is no rank of a group of " + std::to_string(ranks), at);
+}
+BELAY_DECL void refuse_overlap(const char* what, const where& at) {
+  throw usage_error(std::string(what) + ": input and output overlap other than in place", at);
+}
+BELAY_DECL void refuse_parts(std::size_t given, int ranks, const where& at) {
+  throw usage_error("all_to_all: " + std::to_string(given) + " elements do not divide among " + std::to_string(ranks) +
+                        " ranks; use all_to_all_v",
+                    at);
+}
+BELAY_DECL void refuse_own_part(std::size_t sent, std::size_t expected, const where& at) {
+  throw usage_error("all_to_all_v: the only rank sends itself " + std::to_string(sent) + " elements and expects " +
+                        std::to_string(expected),
+                    at);
+}
+BELAY_DECL void refuse_peer(int peer, int ranks, const where& at) {
+  throw usage_error("exchange: peer " + std::to_string(peer) + " is no rank of a group of " + std::to_string(ranks),
+                    at);
+}
+BELAY_DECL void refuse_transfers(std::size_t bytes, int peer, const where& at) {
+  throw size_error(
+      "exchange: " + std::to_string(bytes) + " bytes with rank " + std::to_string(peer) + " are, with those before,",
+      at);
+}
+
+BELAY_DECL void check_counts(std::size_t length, std::size_t element_bytes, std::span<const std::size_t> counts,
+                             int ranks, const char* what, const char* whose, const where& at) {
+  if (counts.size() != static_cast<std::size_t>(ranks)) {
+    throw usage_error(std::string(what) + ": " + std::to_string(counts.size()) + " counts for a group of " +
+                          std::to_string(ranks) + " ranks",
+                      at);
+  }
+  checked_size total;
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+    total += counts[rank];
+    if ((total * element_bytes).fits()) continue;
+    throw size_error(std::string(what) + ": the counts up to that of rank " + std::to_string(rank) + ", which is " +
+                         std::to_string(counts[rank]) + " elements of " + std::to_string(element_bytes) +
+                         " bytes, are together",
+                     at);
+  }
+  check_length(length, total, whose, at);
+}
+
+BELAY_DECL void check_members(std::span<const int> sorted, int ranks, int own, const where& at) {
+  if (sorted.empty()) throw usage_error("a group needs at least one rank", at);
+  if (sorted.front() < 0 || sorted.back() >= ranks) {
+    throw usage_error("a group names a rank outside of the world of " + std::to_string(ranks), at);
+  }
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    throw usage_error("a group names a rank twice", at);
+  }
+  if (!std::binary_search(sorted.begin(), sorted.end(), own)) {
+    throw usage_error("rank " + std::to_string(own) + " makes a group that it is not in", at);
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+// The bytes of a buffer fit into a number: a span does not check what it was made with.
+BELAY_DECL void check_buffer_sizes(const op_call& call) {
+  const std::size_t most = largest_size / greater_of<std::size_t>(call.element_bytes(), 1);
+  for (const std::size_t count : {call.in_count, call.out_count})
+    if (count > most) [[unlikely]]
+      refuse_bytes(count, call.element_bytes(), name(call.what()), call.at);
+}
+// `allowed` is where the operation is in place.
+BELAY_DECL void check_overlap_of(const op_call& call, const std::byte* first, const std::byte* allowed) {
+  check_buffer_sizes(call);
+  const std::size_t in = call.in_bytes(), out = call.out_bytes();
+  if (in == 0 || out == 0 || first == allowed) return;
+  const std::less<const std::byte*> before;
+  if (before(call.in, call.out + out) && before(call.out, call.in + in)) [[unlikely]]
+    refuse_overlap(name(call.what()), call.at);
+}
+BELAY_DECL void check_parts_of(const op_call& call, int ranks, const char* whose) {
+  check_counts(call.in_count, call.element_bytes(), call.parts(), ranks, name(call.what()), whose, call.at);
+}
+BELAY_DECL void check_all_to_all_v(const op_call& call, int ranks) {
+  check_counts(call.in_count, call.element_bytes(), call.parts(), ranks, "all_to_all_v: what is sent",
+               "all_to_all_v: the input", call.at);
+  check_counts(call.out_count, call.element_bytes(), call.received_parts(), ranks, "all_to_all_v: what is received",
+               "all_to_all_v: the output", call.at);
+  const std::span<const std::size_t> sent = call.parts(), received = call.received_parts();
+  const bool exchanges = std::equal(sent.begin(), sent.end(), received.begin());
+  check_overlap_of(call, call.in, exchanges ? call.out : nullptr);
+  if (ranks == 1 && !exchanges) refuse_own_part(sent[0], received[0], call.at);
+}
+
+BELAY_DECL void check_call(const op_call& call, int rank, int ranks) {
+  const auto own = [&](std::size_t each) { return each * call.element_bytes() * static_cast<std::size_t>(rank); };
+  switch (call.what()) {
+    case operation::all_reduce:
+      check_length(call.out_count, call.in_count, "all_reduce: the output", call.at);
+      return check_overlap_of(call, call.in, call.out);
+    case operation::reduce_scatter:
+      check_length(call.in_count, all_parts(call.out_count, ranks), "reduce_scatter: the input", call.at);
+      return check_overlap_of(call, call.out, call.in + own(call.out_count));
+    case operation::reduce_scatter_v: return check_parts_of(call, ranks, "reduce_scatter_v: the buffer");
+    case operation::all_gather:
+      check_length(call.out_count, all_parts(call.in_count, ranks), "all_gather: the output", call.at);
+      return check_overlap_of(call, call.in, call.out + own(call.in_count));
+    case operation::all_gather_v: return check_parts_of(call, ranks, "all_gather_v: the buffer");
+    case operation::all_to_all:
+      check_length(call.out_count, call.in_count, "all_to_all: the output", call.at);
+      check_overlap_of(call, call.in, call.out);
+      if (share_of(call.in_count, ranks) * static_cast<std::size_t>(ranks) != call.in_count)
+        refuse_parts(call.in_count, ranks, call.at);
+      return;
+    case operation::all_to_all_v: return check_all_to_all_v(call, ranks);
+    case operation::broadcast: check_root(call.root, ranks, "broadcast", call.at); return check_buffer_sizes(call);
+    case operation::reduce:
+      check_root(call.root, ranks, "reduce", call.at);
+      if (rank != call.root) return check_buffer_sizes(call);  // only the root has an output
+      check_length(call.out_count, call.in_count, "reduce: the root's output", call.at);
+      return check_overlap_of(call, call.in, call.out);
+    case operation::gather:
+      check_root(call.root, ranks, "gather", call.at);
+      if (rank != call.root) return check_buffer_sizes(call);
+      check_length(call.out_count, all_parts(call.in_count, ranks), "gather: the root's output", call.at);
+      return check_overlap_of(call, call.in, call.out + own(call.in_count));
+    case operation::scatter:
+      check_root(call.root, ranks, "scatter", call.at);
+      if (rank != call.root) return check_buffer_sizes(call);  // only the root has an input
+      check_length(call.in_count, all_parts(call.out_count, ranks), "scatter: the root's input", call.at);
+      return check_overlap_of(call, call.out, call.in + own(call.out_count));
+    case operation::exchange: static_cast<void>(check_transfers(call.exchanged(), ranks, call.at)); return;
+    case operation::none:
+    case operation::barrier:
+    case operation::make_symmetric: return;
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Collectives: all ranks of the group call the same ones in the same order with the same sizes; otherwise every rank
+/// gets `comm_error` before any output is written. On return this rank's buffers are its own again and hold the
+/// result. Sizes are in elements. Errors: `usage_error` for arguments that make no sense here, `comm_error` (mismatch,
+/// peer_failed, timeout) for the group; after the latter every call fails the same way.
+///
+/// `Group` derives from this and executes what was checked: `run_call(op_call)` at once, `start_call(op_call, order)`
+/// by its stream.
+template <class Group>
+class group_operations {
+ public:
+  /// Returns when all ranks have called it.
+  void barrier(where at = where::current()) const { run(op_call::barrier(at)); }
+
+  /// Every rank's `inout` becomes the reduction over all, added in rank order.
+  template <reducible T, reduction_tag Op>
+  void all_reduce(std::span<T> inout, Op, where at = where::current()) const {
+    run(op_call::reduce<operation::all_reduce, Op, T>(inout, inout, at));
+  }
+  /// The same out of place: `in` is only read.
+  template <reducible T, reduction_tag Op>
+  void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op,
+                  where at = where::current()) const {
+    run(op_call::reduce<operation::all_reduce, Op, T>(in, out, at));
+  }
+
+  /// `out` becomes this rank's part of the reduction of `in` (size x out elements). In place when `out` is
+  /// that part of `in`.
+  template <reducible T, reduction_tag Op>
+  void reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op,
+                      where at = where::current()) const {
+    run(op_call::reduce<operation::reduce_scatter, Op, T>(in, out, at));
+  }
+
+  /// `inout` is divided by `counts` (one per rank); this rank's range becomes the reduction, the others keep
+  /// what they held.
+  template <reducible T, reduction_tag Op>
+  void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op,
+                        where at = where::current()) const {
+    run(op_call::reduce<operation::reduce_scatter_v, Op, T>(inout, inout, at).divided(counts));
+  }
+
+  /// `out` (size x in elements) becomes all ranks' `in` in rank order. In place when `in` is this rank's part of it.
+  template <transferable T>
+  void all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
+    run(op_call::move<operation::all_gather, T>(in, out, at));
+  }
+
+  /// `inout` is divided by `counts` (one per rank); this rank's range is what it gives, the others are filled.
+  template <transferable T>
+  void all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, where at = where::current()) const {
+    run(op_call::move<operation::all_gather_v, T>(inout, inout, at).divided(counts));
+  }
+
+  /// Part q of `in` goes to rank q; part q of `out` comes from rank q. Parts are equal. In place when `out` is `in`.
+  template <transferable T>
+  void all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
+    run(op_call::move<operation::all_to_all, T>(in, out, at));
+  }
+
+  /// As all_to_all with parts of any size, packed in rank order. What i sends to j must be what j expects of i.
+  /// In place when `out` is `in` and the counts of both are equal.
+  template <transferable T>
+  void all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
+                    std::span<T> out, std::span<const std::size_t> receive_counts, where at = where::current()) const {
+    run(op_call::move<operation::all_to_all_v, T>(in, out, at).divided(send_counts).received(receive_counts));
+  }
+
+  /// Every rank's `inout` becomes that of `root`.
+  template <transferable T>
+  void broadcast(std::span<T> inout, int root, where at = where::current()) const {
+    run(op_call::move<operation::broadcast, T>(inout, inout, at, root));
+  }
+
+  /// The root's `inout` becomes the reduction over all, added in rank order; the others keep what they held.
+  template <reducible T, reduction_tag Op>
+  void reduce(std::span<T> inout, Op, int root, where at = where::current()) const {
+    run(op_call::reduce<operation::reduce, Op, T>(inout, inout, at, root));
+  }
+  /// The same out of place: `in` is only read, and only the root has an `out`.
+  template <reducible T, reduction_tag Op>
+  void reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op, int root,
+              where at = where::current()) const {
+    run(op_call::reduce<operation::reduce, Op, T>(in, out, at, root));
+  }
+
+  /// The root's `out` (size x in elements) becomes all ranks' `in` in rank order; the others' `out` may be empty. In
+  /// place when the root's `in` is its part of `out`.
+  template <transferable T>
+  void gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
+              where at = where::current()) const {
+    run(op_call::move<operation::gather, T>(in, out, at, root));
+  }
+
+  /// `out` becomes this rank's part of the root's `in` (size x out elements); the others' `in` may be empty. In
+  /// place when the root's `out` is its part of `in`.
+  template <transferable T>
+  void scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
+               where at = where::current()) const {
+    run(op_call::move<operation::scatter, T>(in, out, at, root));
+  }
+
+  /// Grouped sends and receives: all progress at the same time, and the call returns when each has met its
+  /// partner and its bytes have moved. A pair that disagrees on bytes or tag is a mismatch.
+  void exchange(std::span<const p2p> transfers, where at = where::current()) const {
+    run(op_call::exchange(transfers, at));
+  }
+  /// An exchange of one transfer: returns when rank `to` has received it.
+  template <class T>
+  requires transferable<std::remove_const_t<T>>
+  void send(int to, std::span<T> data, int tag = 0, where at = where::current()) const {
+    const p2p one = p2p::send(to, data, tag);
+    exchange({&one, 1}, at);
+  }
+  template <transferable T>
+  void receive(int from, std::span<T> data, int tag = 0, where at = where::current()) const {
+    const p2p one = p2p::receive(from, data, tag);
+    exchange({&one, 1}, at);
+  }
+
+  // Started operations, each in its turn, or `after(event)` of a stream that fills its buffers. What they are given
+  // (buffers, counts, transfers) stays as it is until `wait()` returns. What makes no sense is a usage_error of the
+  // start.
+
+  /// The started form of each collective: the same arguments, returned at once; the buffers are in use until `wait`.
+  pending start_barrier(const start_order& how = where::current()) const {
+    return start(op_call::barrier(how.at), how);
+  }
+  template <reducible T, reduction_tag Op>
+  pending start_all_reduce(std::span<T> inout, Op, const start_order& how = where::current()) const {
+    return start(op_call::reduce<operation::all_reduce, Op, T>(inout, inout, how.at), how);
+  }
+  template <reducible T, reduction_tag Op>
+  pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op,
+                               const start_order& how = where::current()) const {
+    return start(op_call::reduce<operation::reduce_scatter, Op, T>(in, out, how.at), how);
+  }
+  template <reducible T, reduction_tag Op>
+  pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op,
+                                 const start_order& how = where::current()) const {
+    return start(op_call::reduce<operation::reduce_scatter_v, Op, T>(inout, inout, how.at).divided(counts), how);
+  }
+  template <transferable T>
+  pending start_all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out,
+                           const start_order& how = where::current()) const {
+    return start(op_call::move<operation::all_gather, T>(in, out, how.at), how);
+  }
+  template <transferable T>
+  pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
+                             const start_order& how = where::current()) const {
+    return start(op_call::move<operation::all_gather_v, T>(inout, inout, how.at).divided(counts), how);
+  }
+  template <transferable T>
+  pending start_all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out,
+                           const start_order& how = where::current()) const {
+    return start(op_call::move<operation::all_to_all, T>(in, out, how.at), how);
+  }
+  template <transferable T>
+  pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
+                             std::span<T> out, std::span<const std::size_t> receive_counts,
+                             const start_order& how = where::current()) const {
+    return start(
+        op_call::move<operation::all_to_all_v, T>(in, out, how.at).divided(send_counts).received(receive_counts), how);
+  }
+  template <transferable T>
+  pending start_broadcast(std::span<T> inout, int root, const start_order& how = where::current()) const {
+    return start(op_call::move<operation::broadcast, T>(inout, inout, how.at, root), how);
+  }
+  template <reducible T, reduction_tag Op>
+  pending start_reduce(std::span<T> inout, Op, int root, const start_order& how = where::current()) const {
+    return start(op_call::reduce<operation::reduce, Op, T>(inout, inout, how.at, root), how);
+  }
+  template <transferable T>
+  pending start_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
+                       const start_order& how = where::current()) const {
+    return start(op_call::move<operation::gather, T>(in, out, how.at, root), how);
+  }
+  template <transferable T>
+  pending start_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
+                        const start_order& how = where::current()) const {
+    return start(op_call::move<operation::scatter, T>(in, out, how.at, root), how);
+  }
+  pending start_exchange(std::span<const p2p> transfers, const start_order& how = where::current()) const {
+    return start(op_call::exchange(transfers, how.at), how);
+  }
+
+ private:
+  [[nodiscard]] const Group& self() const noexcept { return static_cast<const Group&>(*this); }
+
+  // What a rehearsal is given has no pages, and fits where the run's fits.
+  void expect_sense(const op_call& call) const {
+    if (!is_rehearsed(self())) check_call(call, layout_rank(self()), self().size());
+  }
+  void run(const op_call& call) const {
+    expect_sense(call);
+    self().run_call(call);
+  }
+  [[nodiscard]] pending start(const op_call& call, const start_order& how) const {
+    expect_sense(call);
+    return self().start_call(call, how);
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/comm/symmetric_region.hpp
 //
@@ -3260,6 +4563,683 @@ namespace belay::inline BELAY_ABI {
 }
 
 }  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/span_log.hpp
+//
+// What one rank did and when: spans of time, in memory that its caller gives. Engine, streams and groups have a pointer
+// to it while a step is traced, and a null pointer else: that is one branch, and no clock is read. The rank's thread
+// adds a span when it starts or queues something; whichever thread then runs it writes the times. So no thread waits
+// for another, and spans are read when all that was queued is over, or, of a run that has failed, as far as they are. A
+// full log forgets what comes later, and counts it.
+//
+//   belay::span_log log(room);                                                  // of the run's memory
+//   const belay::span_timer timed(log.add({.name = "fill_batch", .kind = belay::span_kind::layer}));
+
+// ---- belay/core/policies.hpp
+//
+// What a protocol needs of the machine, as a type parameter: time, atomics, files. The defaults call the machine
+// directly and cost nothing. A test gives a clock that it moves by hand, atomics that a model checker schedules, or
+// files that fail at the n-th call. Each policy asks for the least that the protocols use.
+//
+//   template <belay::clock_policy Clock = belay::monotonic_clock>
+//   std::int64_t nanoseconds_of(void (*work)()) {
+//     const std::int64_t begin = Clock::now();
+//     work();
+//     return Clock::now() - begin;
+//   }
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include <cstdio>
+
+// ---- belay/core/direct_io.hpp
+//
+// Transfers of an open file around the page cache (O_DIRECT), where its file system has them.
+//
+//   const std::size_t unit = belay::direct_alignment_of(descriptor).value_or(4096);
+//   const bool direct = unit != 0 && belay::make_direct(descriptor) == 0;
+
+namespace belay::inline BELAY_ABI {
+
+/// Of what offsets, lengths and addresses are multiples then, a power of two; 0 where the file system has none for this
+/// file, and nothing where it does not tell.
+[[nodiscard]] inline std::optional<std::size_t> direct_alignment_of(int descriptor) noexcept {
+#if defined(STATX_DIOALIGN)  // kernel headers from 6.1 on
+  struct statx facts {};
+  if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &facts) == 0 && (facts.stx_mask & STATX_DIOALIGN) != 0) {
+    const std::size_t of_memory = facts.stx_dio_mem_align;
+    const std::size_t of_offsets = facts.stx_dio_offset_align;
+    return of_offsets < of_memory && of_offsets != 0 ? of_memory : of_offsets;
+  }
+#else
+  static_cast<void>(descriptor);
+#endif
+  return std::nullopt;
+}
+
+/// Makes later transfers go around the page cache, or through it again: 0, or -1 and errno.
+[[nodiscard]] inline int make_direct(int descriptor) noexcept {
+  const int flags = ::fcntl(descriptor, F_GETFL);
+  return flags < 0 ? flags : ::fcntl(descriptor, F_SETFL, flags | O_DIRECT);
+}
+[[nodiscard]] inline int make_buffered(int descriptor) noexcept {
+  const int flags = ::fcntl(descriptor, F_GETFL);
+  return flags < 0 ? flags : ::fcntl(descriptor, F_SETFL, flags & ~O_DIRECT);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// A clock that never goes back. `now` is in nanoseconds since an arbitrary origin. `sleep` returns after that many
+/// nanoseconds of this clock, or earlier.
+template <class C>
+concept clock_policy = requires(C clock, std::int64_t nanoseconds) {
+  { clock.now() } -> std::same_as<std::int64_t>;
+  clock.sleep(nanoseconds);
+};
+
+/// The machine's monotonic clock.
+struct monotonic_clock {
+  /// Nanoseconds that never go back; sleeps for so many.
+  [[nodiscard]] static std::int64_t now() noexcept {
+    timespec time{};
+    ::clock_gettime(CLOCK_MONOTONIC, &time);
+    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  }
+  static void sleep(std::int64_t nanoseconds) noexcept {
+    if (nanoseconds <= 0) return;
+    const timespec time{static_cast<time_t>(nanoseconds / 1'000'000'000),
+                        static_cast<long>(nanoseconds % 1'000'000'000)};
+    ::nanosleep(&time, nullptr);
+  }
+};
+
+/// What a lock-free protocol uses: atomics, a hint to the core that it spins (`relax`), and giving the core to another
+/// thread (`yield`). There are no fences, because thread sanitizer does not understand them.
+template <class A>
+concept atomics_policy = requires(typename A::template atomic<std::uint32_t> word, std::uint32_t value) {
+  { word.load(std::memory_order_acquire) } -> std::same_as<std::uint32_t>;
+  word.store(value, std::memory_order_release);
+  { word.fetch_add(value, std::memory_order_acq_rel) } -> std::same_as<std::uint32_t>;
+  { word.exchange(value, std::memory_order_acq_rel) } -> std::same_as<std::uint32_t>;
+  { word.compare_exchange_strong(value, value, std::memory_order_acq_rel) } -> std::same_as<bool>;
+  A::relax();
+  A::yield();
+};
+
+/// The standard library's atomics.
+struct std_atomics {
+  template <class T>
+  using atomic = std::atomic<T>;
+
+  /// Tells the core that this thread spins, so that the sibling hyper-thread runs faster.
+  static void relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+  static void yield() noexcept { ::sched_yield(); }
+};
+
+/// The system calls that write a file so that a crash loses nothing, and those that read one or ask for it. Results and
+/// errno are those of POSIX, so that an injected failure looks like a real one.
+template <class F>
+concept files_policy = requires(F files, const char* path, int flags, int descriptor, void* to, const void* from,
+                                std::size_t bytes, off_t offset, struct stat& facts) {
+  { files.open(path, flags, mode_t{}) } -> std::same_as<int>;
+  { files.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
+  { files.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
+  { files.sync(descriptor) } -> std::same_as<int>;
+  { files.close(descriptor) } -> std::same_as<int>;
+  { files.rename(path, path) } -> std::same_as<int>;
+  { files.remove(path) } -> std::same_as<int>;
+  { files.ask(path, facts) } -> std::same_as<int>;
+  { files.ask_open(descriptor, facts) } -> std::same_as<int>;
+  { files.permit(descriptor, mode_t{}) } -> std::same_as<int>;
+  { files.reserve(descriptor, offset) } -> std::same_as<int>;
+  { files.resize(descriptor, offset) } -> std::same_as<int>;
+  { files.make_direct(descriptor) } -> std::same_as<int>;
+  { files.make_buffered(descriptor) } -> std::same_as<int>;
+};
+
+/// Folders by system calls: they are made, listed, locked and removed.
+template <class F>
+concept folders_policy = files_policy<F> && requires(F files, const char* path, int folder, void* to, std::size_t bytes,
+                                                     struct stat& facts) {
+  { files.make_folder(path, mode_t{}) } -> std::same_as<int>;
+  { files.remove_folder(path) } -> std::same_as<int>;
+  { files.ask_link(path, facts) } -> std::same_as<int>;
+  { files.list(folder, to, bytes) } -> std::same_as<ssize_t>;
+  { files.remove_in(folder, path) } -> std::same_as<int>;
+  { files.lock(folder) } -> std::same_as<int>;
+};
+
+/// The machine's files.
+struct posix_files {
+  /// The system's calls, with their results and errno.
+  [[nodiscard]] static int open(const char* path, int flags, mode_t mode) noexcept { return ::open(path, flags, mode); }
+  [[nodiscard]] static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) noexcept {
+    return ::pread(descriptor, to, bytes, offset);
+  }
+  [[nodiscard]] static ssize_t write_at(int descriptor, const void* from, std::size_t bytes, off_t offset) noexcept {
+    return ::pwrite(descriptor, from, bytes, offset);
+  }
+  [[nodiscard]] static int sync(int descriptor) noexcept { return ::fsync(descriptor); }
+  [[nodiscard]] static int close(int descriptor) noexcept { return ::close(descriptor); }
+  [[nodiscard]] static int rename(const char* from, const char* to) noexcept { return ::rename(from, to); }
+  [[nodiscard]] static int remove(const char* path) noexcept { return ::unlink(path); }
+  [[nodiscard]] static int make_folder(const char* path, mode_t mode) noexcept { return ::mkdir(path, mode); }
+  [[nodiscard]] static int remove_folder(const char* path) noexcept { return ::rmdir(path); }
+  /// Asks about the file at `path`, behind links or, `ask_link`, the link itself; what is open.
+  [[nodiscard]] static int ask(const char* path, struct stat& facts) noexcept { return ::stat(path, &facts); }
+  [[nodiscard]] static int ask_link(const char* path, struct stat& facts) noexcept { return ::lstat(path, &facts); }
+  [[nodiscard]] static int ask_open(int descriptor, struct stat& facts) noexcept { return ::fstat(descriptor, &facts); }
+  [[nodiscard]] static int permit(int descriptor, mode_t mode) noexcept { return ::fchmod(descriptor, mode); }
+  /// `reserve` takes the room on the medium, `resize` gives the size alone.
+  [[nodiscard]] static int reserve(int descriptor, off_t bytes) noexcept {
+    return ::fallocate(descriptor, 0, 0, bytes);
+  }
+  [[nodiscard]] static int resize(int descriptor, off_t bytes) noexcept { return ::ftruncate(descriptor, bytes); }
+  /// Writes go around the page cache, or through it.
+  [[nodiscard]] static int make_direct(int descriptor) noexcept { return belay::make_direct(descriptor); }
+  [[nodiscard]] static int make_buffered(int descriptor) noexcept { return belay::make_buffered(descriptor); }
+  /// Fills `to` with the next `dirent64` of an open folder, as getdents64 does.
+  [[nodiscard]] static ssize_t list(int folder, void* to, std::size_t bytes) noexcept {
+    return ::getdents64(folder, to, bytes);
+  }
+  /// Removes a name of an open folder: of a link, the link.
+  [[nodiscard]] static int remove_in(int folder, const char* name) noexcept { return ::unlinkat(folder, name, 0); }
+  /// A lock that ends with the descriptor, and is not waited for.
+  [[nodiscard]] static int lock(int folder) noexcept { return ::flock(folder, LOCK_EX | LOCK_NB); }
+};
+
+static_assert(clock_policy<monotonic_clock> && atomics_policy<std_atomics> && folders_policy<posix_files>);
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Whose time it is: that of the rank's own thread, or of one of its streams.
+enum class span_lane : std::uint8_t { host, compute, communication, copy };
+inline constexpr std::size_t span_lanes = 4;
+
+/// As a trace names the lane.
+[[nodiscard]] constexpr const char* name(span_lane which) noexcept {
+  switch (which) {
+    case span_lane::host: return "host";
+    case span_lane::compute: return "compute";
+    case span_lane::communication: return "communication";
+    case span_lane::copy: return "copy";
+  }
+  return "unknown";
+}
+
+/// What a span is of. `action`: of a pipeline's row; `update`: of an optimizer. `send` and `receive` have no times:
+/// they belong to the span of the communication before them. `memory` is a number of bytes from then on.
+enum class span_kind : std::uint8_t { step, action, layer, update, communication, copy, wait, send, receive, memory };
+
+/// As a trace names the category.
+[[nodiscard]] constexpr const char* name(span_kind which) noexcept {
+  switch (which) {
+    case span_kind::step: return "step";
+    case span_kind::action: return "action";
+    case span_kind::layer: return "layer";
+    case span_kind::update: return "update";
+    case span_kind::communication: return "communication";
+    case span_kind::copy: return "copy";
+    case span_kind::wait: return "wait";
+    case span_kind::send: return "send";
+    case span_kind::receive: return "receive";
+    case span_kind::memory: return "memory";
+  }
+  return "unknown";
+}
+
+/// Texts are string literals, or outlive the log. What does not apply is left as it is.
+struct traced_span {
+  static constexpr std::uint32_t none = ~std::uint32_t{0};  // a number that does not apply
+
+  const char* name = "";              // of a layer, an operation, a tier
+  const char* call = "";              // of a layer: what it was called for
+  const char* file = "";              // where it was started, with `line`
+  std::int64_t begin = 0;             // nanoseconds of `monotonic_clock`; 0: it has not begun
+  std::int64_t end = 0;               // 0: it is not over
+  std::uint64_t bytes = 0;            // moved, or leased
+  std::uint64_t group = 0;            // which ranks communicate: the same number on each of them
+  std::uint32_t line = 0;             // of `file`
+  std::uint32_t layer = none;         // its place in its model
+  std::uint32_t micro_batch = none;   // of a layer or action
+  std::uint32_t number = none;        // of a step; the tag of a send or receive
+  std::uint32_t peer = none;          // of a send or receive, a rank of the world
+  span_kind kind = span_kind::layer;  // what it is of
+  span_lane lane = span_lane::host;   // whose time it is
+
+  /// Writes a time, by whichever thread runs it, for another that may look meanwhile.
+  void begin_at(std::int64_t now) noexcept { __atomic_store_n(&begin, now, __ATOMIC_RELEASE); }
+  void end_at(std::int64_t now) noexcept { __atomic_store_n(&end, now, __ATOMIC_RELEASE); }
+  /// Whether it has begun; whether it is over, too.
+  [[nodiscard]] bool begun() const noexcept { return __atomic_load_n(&begin, __ATOMIC_ACQUIRE) != 0; }
+  [[nodiscard]] bool over() const noexcept { return __atomic_load_n(&end, __ATOMIC_ACQUIRE) != 0 && begun(); }
+};
+
+/// The spans of a rank.
+class span_log {
+ public:
+  /// `room` outlives the log and all that was started while it was given.
+  explicit span_log(std::span<traced_span> room) noexcept : room_(room) {}
+  span_log(const span_log&) = delete;  // spans that are not over point into its room
+  span_log& operator=(const span_log&) = delete;
+
+  /// Adds a span, whose times are still to be written; null where there is no room, which is counted. By the rank's
+  /// thread.
+  [[nodiscard]] traced_span* add(const traced_span& what) noexcept {
+    if (count_ == room_.size()) {
+      ++forgotten_;
+      return nullptr;
+    }
+    traced_span& out = room_[count_++];
+    out = what;
+    return &out;
+  }
+  /// Forgets all, when all that was started is over.
+  void clear() noexcept { count_ = 0, forgotten_ = 0; }
+
+  /// In the order in which they were added.
+  [[nodiscard]] std::span<const traced_span> spans() const noexcept { return room_.first(count_); }
+  [[nodiscard]] std::uint64_t forgotten() const noexcept { return forgotten_; }
+  /// The clock of all times.
+  [[nodiscard]] static std::int64_t now() noexcept { return monotonic_clock::now(); }
+
+ private:
+  std::span<traced_span> room_;
+  std::size_t count_ = 0;
+  std::uint64_t forgotten_ = 0;
+};
+
+/// Its own lifetime is the time of a span. Without one it does nothing.
+class span_timer {
+ public:
+  /// Begins `of`, or nothing where it is null.
+  explicit span_timer(traced_span* of) noexcept : of_(of) {
+    if (of_ != nullptr) [[unlikely]]
+      of_->begin_at(span_log::now());
+  }
+  span_timer(const span_timer&) = delete;
+  span_timer& operator=(const span_timer&) = delete;
+  ~span_timer() {
+    if (of_ != nullptr) [[unlikely]]
+      of_->end_at(span_log::now());
+  }
+
+ private:
+  traced_span* of_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+class group;
+
+/// What a group can do, and what it promises.
+struct group_traits {
+  /// No byte moves, and memory that it is given may be addresses without pages.
+  bool rehearsed = false;
+  /// Sums, products and averages are added in rank order: equal bits on every such backend and from every operation.
+  bool sums_in_rank_order = false;
+  /// All ranks get the same bits of one all_reduce, in whatever order it adds.
+  bool sums_alike = false;
+  /// Ranks may hold different numbers of elements: the operations whose names end in _v are offered.
+  bool has_varying_counts = false;
+  /// Work of this rank alone can be started.
+  bool starts_local_work = false;
+  /// Peers' symmetric memory can be loaded and stored; or it is mirrored, by messages.
+  bool addresses_peers = false, mirrors_peers = false;
+  /// Buffers are memory of a device, which the host does not address; and no other memory will do.
+  bool on_device = false, device_memory_alone = false;
+  /// Host threads meet in each operation, so that no graph has it; or what is started under a capture is in the graph.
+  bool meets_on_host = false, is_captured = false;
+};
+
+/// Runs the operations of a group where it is called.
+class operation_runner {
+ public:
+  /// An operation that was checked. Throws comm_error.
+  virtual void run(const op_call& call) = 0;
+
+ protected:
+  ~operation_runner() = default;
+};
+
+/// The blocking operations of a group as a composite calls them, in its turn in the rank's communication stream.
+class group_calls : public group_operations<group_calls> {
+ public:
+  group_calls(operation_runner& by, int rank, int size, const group_calls* control) noexcept
+      : by_(&by), control_(control), rank_(rank), size_(size) {}
+
+  /// This rank's number in the group, and how many it has.
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  /// The operations of the same ranks for memory of the host.
+  [[nodiscard]] const group_calls& control() const noexcept { return control_ == nullptr ? *this : *control_; }
+  /// Runs an operation that was checked.
+  void run_call(const op_call& call) const { by_->run(call); }
+
+ private:
+  operation_runner* by_;
+  const group_calls* control_;  // null: these
+  int rank_, size_;
+};
+
+/// Copies between memory of the host and that of a group whose buffers are a device's. Each returns when it is done.
+class group_memory {
+ public:
+  /// To the host what is there when `how` lets a communication begin; and to the device.
+  virtual void fetch(void* to, const void* from, std::size_t bytes, const start_order& how) = 0;
+  virtual void place(void* to, const void* from, std::size_t bytes, where at) = 0;
+  /// Memory of the device for what a kernel tells the host.
+  [[nodiscard]] virtual std::span<std::byte> scratch() = 0;
+
+ protected:
+  ~group_memory() = default;
+};
+
+/// One rank's part in a group. Belongs to the rank's thread. Arguments of calls were checked, by `group`, once.
+class group_interface : public operation_runner {
+ public:
+  /// Rank `rank` of `size`; `traits` outlives it.
+  group_interface(int rank, int size, const group_traits& traits) noexcept
+      : traits_(&traits), rank_(rank), size_(size) {}
+  virtual ~group_interface() = default;
+
+  // What every call asks is no function of the backend's.
+
+  /// This rank's number, where that is no question (see `layout_rank`), and how many there are.
+  [[nodiscard]] int unasked_rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] const group_traits& traits() const noexcept { return *traits_; }
+
+  /// This rank's number in the group, which is a question in a rehearsal.
+  [[nodiscard]] virtual int rank() const = 0;
+  /// The ranks of the world that the group is made of, in group order.
+  [[nodiscard]] virtual std::span<const int> members() const = 0;
+
+  [[nodiscard]] virtual pending start(const op_call& call, const start_order& how) = 0;
+  /// `work` is copied before they return.
+  [[nodiscard]] virtual pending start_composite(operation what, const borrowed_work<const group_calls&>& work,
+                                                const start_order& how) = 0;
+  [[nodiscard]] virtual pending start_local(operation what, const borrowed_work<>& work, const start_order& how) = 0;
+  /// Where peers are not addressed it is this rank's own memory, with room for a mirror of each peer's where there are
+  /// mirrors. Collective.
+  [[nodiscard]] virtual symmetric_region make_symmetric(std::size_t bytes, where at) = 0;
+  /// The same ranks, whose calls wait so long for peers.
+  [[nodiscard]] virtual std::shared_ptr<group_interface> within(std::chrono::duration<double> timeout, where at) = 0;
+  virtual void trace_into(span_log* log, where at) = 0;
+
+  /// Null where buffers are memory of the host.
+  [[nodiscard]] virtual group_memory* device() { return nullptr; }
+  /// The same ranks for memory of the host; null where the group is that.
+  [[nodiscard]] virtual const group* control() const { return nullptr; }
+
+ private:
+  const group_traits* traits_;
+  int rank_, size_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// A backend's own group: runs and starts what was checked.
+template <class G>
+concept backend_group = communicator<G> && requires(const G& g, const op_call& call, const start_order& how) {
+  g.run_call(call);
+  { g.start_call(call, how) } -> std::same_as<pending>;
+  { g.members() } -> std::convertible_to<std::span<const int>>;
+};
+
+/// The implementation over a backend's group (comm/typed_group.hpp).
+template <class G>
+class typed_group;
+
+/// One rank's handle onto an ordered set of ranks. Copies are the same handle. Belongs to the rank's thread, and to the
+/// body that the world runs. What a backend does not offer is a usage_error of the call, on every rank that calls it.
+class group : public group_operations<group> {
+ public:
+  explicit group(std::shared_ptr<group_interface> of) noexcept : of_(std::move(of)) {}
+  /// Of a backend's group: `const belay::group world = rank.world();`
+  template <class G>
+    requires(!std::same_as<G, group> && backend_group<G>)
+  group(G of) : of_(std::make_shared<typed_group<G>>(std::move(of))) {}
+
+  /// This rank's number in the group; in a rehearsal a question of the body, which `unasked_rank` is not.
+  [[nodiscard]] int rank() const { return of_->rank(); }
+  [[nodiscard]] int unasked_rank() const noexcept { return of_->unasked_rank(); }
+  [[nodiscard]] int size() const noexcept { return of_->size(); }
+  /// The ranks of the world that the group is made of, in group order.
+  [[nodiscard]] std::span<const int> members() const { return of_->members(); }
+  [[nodiscard]] const group_traits& traits() const noexcept { return of_->traits(); }
+
+  /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
+  [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
+    return group(of_->within(timeout, at));
+  }
+  /// The same ranks for memory of the host: votes, norms, counts, hashes.
+  [[nodiscard]] const group& control() const {
+    const group* const beside = of_->control();
+    return beside == nullptr ? *this : *beside;
+  }
+  /// Copies between the host and the device whose memory this group's buffers are; null where they are the host's.
+  [[nodiscard]] group_memory* device() const { return of_->device(); }
+
+  /// Starts `work(calls)`, `calls` a `group_calls`: host work and blocking operations of this group, which its stream
+  /// runs as one, in its turn. All ranks of the group start the same. `what` names it in messages.
+  template <std::invocable<const group_calls&> Work>
+  [[nodiscard]] pending start_composite(operation what, const Work& work,
+                                        const start_order& how = where::current()) const {
+    return of_->start_composite(what, borrowed_work<const group_calls&>::of(work), how);
+  }
+  /// Starts `work()`: host work of this rank alone, which its stream runs in its turn. Throws usage_error where
+  /// `traits().starts_local_work` is false.
+  template <std::invocable Work>
+  [[nodiscard]] pending start_local(operation what, const Work& work, const start_order& how = where::current()) const {
+    return of_->start_local(what, borrowed_work<>::of(work), how);
+  }
+  /// Memory of `bytes` on every rank; collective, the same size everywhere. See `group_traits` for who addresses it.
+  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
+    return of_->make_symmetric(bytes, at);
+  }
+
+  /// Operations of this rank in all of its groups are spans of `log` from now on; null: of none. It outlives what is
+  /// started meanwhile.
+  void trace_into(span_log* log, where at = where::current()) const { of_->trace_into(log, at); }
+
+  /// Runs, and starts, an operation that was checked (see `check_call`).
+  void run_call(const op_call& call) const { of_->run(call); }
+  [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const { return of_->start(call, how); }
+
+ private:
+  std::shared_ptr<group_interface> of_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/typed_group.hpp
+//
+// A backend's own group behind the interface of `belay::group`.
+
+namespace belay::inline BELAY_ABI {
+
+// A composite's calls of a backend.
+template <class Calls>
+class composite_runner final : public operation_runner {
+ public:
+  explicit composite_runner(const Calls& of) noexcept : of_(&of) {}
+  void run(const op_call& call) override { of_->run_call(call); }
+
+ private:
+  const Calls* of_;
+};
+
+// Copies of a group of a device.
+template <class G>
+class copies_of_device final : public group_memory {
+ public:
+  explicit copies_of_device(const G& of) noexcept : of_(&of) {}
+  void fetch(void* to, const void* from, std::size_t bytes, const start_order& how) override {
+    if constexpr (requires { of_->fetch(to, from, bytes, how); })
+      of_->fetch(to, from, bytes, how);
+    else
+      of_->fetch(to, from, bytes, how.at);
+  }
+  void place(void* to, const void* from, std::size_t bytes, where at) override { of_->place(to, from, bytes, at); }
+  [[nodiscard]] std::span<std::byte> scratch() override { return of_->scratch(); }
+
+ private:
+  const G* of_;
+};
+struct no_group_memory {
+  explicit no_group_memory(const auto&) noexcept {}
+};
+
+template <class G>
+[[nodiscard]] constexpr group_traits traits_of() noexcept {
+  group_traits out;
+  out.rehearsed = moves_nothing<G>;
+  out.sums_in_rank_order = sums_in_rank_order<G>;
+  out.sums_alike = sums_alike<G>;
+  out.has_varying_counts = has_varying_counts<G>;
+  out.addresses_peers = directly_addressable<G>;
+  out.mirrors_peers = mirrored_by_messages<G>;
+  out.on_device = works_on_device<G>;
+  out.starts_local_work = !works_on_device<G> && can_start_local<G, void (*)()>;
+  if constexpr (requires { G::takes_device_memory_alone; }) out.device_memory_alone = G::takes_device_memory_alone;
+  if constexpr (requires { G::meets_on_host; }) out.meets_on_host = G::meets_on_host;
+  if constexpr (requires { G::is_captured; }) out.is_captured = G::is_captured;
+  return out;
+}
+
+template <class G>
+class typed_group final : public group_interface {
+ public:
+  explicit typed_group(G of)
+      : group_interface(layout_rank(of), of.size(), all_traits), of_(std::move(of)), memory_(of_) {
+    if constexpr (works_on_device<G>) control_.emplace(of_.control());
+  }
+
+  [[nodiscard]] int rank() const override { return of_.rank(); }
+  [[nodiscard]] std::span<const int> members() const override { return of_.members(); }
+
+  void run(const op_call& call) override { of_.run_call(call); }
+  [[nodiscard]] pending start(const op_call& call, const start_order& how) override {
+    return of_.start_call(call, how);
+  }
+  [[nodiscard]] pending start_composite(operation what, const borrowed_work<const group_calls&>& work,
+                                        const start_order& how) override {
+    const auto run = [kept = kept_work<const group_calls&>(work)](const auto& calls) { call_with(kept, calls); };
+    return of_.start_composite(what, run, how);
+  }
+  [[nodiscard]] pending start_local(operation what, const borrowed_work<>& work, const start_order& how) override {
+    if constexpr (!works_on_device<G> && can_start_local<G, void (*)()>)
+      return of_.start_local(what, kept_work<>(work), how);
+    else
+      throw usage_error("work of a rank alone is started on the streams of its device: this group's buffers are there",
+                        how.at);
+  }
+  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at) override {
+    if constexpr (directly_addressable<G>) {
+      return of_.make_symmetric(bytes, at);
+    } else if constexpr (mirrored_by_messages<G>) {
+      of_.agree_symmetric(bytes, at);
+      return symmetric_region::map(size(), bytes, backing::when_touched, at);
+    } else {
+      return of_.local_memory().make_symmetric(bytes, at);
+    }
+  }
+  [[nodiscard]] std::shared_ptr<group_interface> within(std::chrono::duration<double> timeout, where at) override {
+    if constexpr (requires { of_.within(timeout, at); })
+      return std::make_shared<typed_group>(of_.within(timeout, at));
+    else
+      return std::make_shared<typed_group>(of_);  // nobody is waited for
+  }
+  void trace_into([[maybe_unused]] span_log* log, [[maybe_unused]] where at) override {
+    if constexpr (requires { of_.trace_into(log, at); })
+      of_.trace_into(log, at);
+    else if constexpr (requires { of_.trace_into(log); })
+      of_.trace_into(log);
+  }
+  [[nodiscard]] group_memory* device() override {
+    if constexpr (works_on_device<G>)
+      return &memory_;
+    else
+      return nullptr;
+  }
+  [[nodiscard]] const group* control() const override { return control_ ? &*control_ : nullptr; }
+
+  /// The backend's group.
+  [[nodiscard]] const G& of() const noexcept { return of_; }
+
+ private:
+  static constexpr group_traits all_traits = traits_of<G>();
+
+  template <class Calls>
+  static void call_with(const kept_work<const group_calls&>& work, const Calls& calls) {
+    composite_runner<Calls> own(calls);
+    if constexpr (requires { calls.control(); }) {
+      composite_runner beside(calls.control());
+      const group_calls control(beside, calls.rank(), calls.size(), nullptr);
+      work(group_calls(own, calls.rank(), calls.size(), &control));
+    } else {
+      work(group_calls(own, calls.rank(), calls.size(), nullptr));
+    }
+  }
+
+  G of_;
+  [[no_unique_address]] std::conditional_t<works_on_device<G>, copies_of_device<G>, no_group_memory> memory_;
+  std::optional<group> control_;  // of a device's
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/heap_of.hpp
+//
+// The heap of a group: symmetric memory where its ranks reach each other's; memory of this rank alone where they send
+// each other what is in it.
+
+// ---- belay/comm/symmetric.hpp
+//
+// A heap that is the same on every rank of a group: the n-th lease is at the same offset everywhere, so a rank
+// knows where its peers' slots are without asking. That holds because leasing is arithmetic on a list that all
+// ranks change in the same order; the cross-rank check level compares the lists.
+//
+// Where ranks can address each other's memory, a store through `slot.at(peer)` is the transfer. Where they cannot,
+// `at(peer)` is this rank's mirror of the peer's slot, and ranges travel by messages: `put` from the mirror to the
+// slot, `give` from the slot to a peer's mirror, both with the next `signal`. Code that puts, gives and signals runs
+// on either kind; on the first one, `put` and `give` have nothing left to do.
+//
+// A heap may follow a stream, as an arena does: what is released goes to another stream of the rank when that comes
+// after its last use. Peers come after by what the ranks synchronise.
+//
+//   belay::symmetric_heap heap(rank.world(), {.bytes = 1 << 20});
+//   const auto slot = heap.lease(4096, "rows");
+//   std::memcpy(slot.at(next), row, 64);
+//   heap.put(next, slot, 0, 64);
+//   heap.synchronize();
+
+// ---- belay/comm/symmetric_messages.hpp
+//
+// Symmetric memory whose ranks cannot address each other's: each has a mirror of every peer's part, and ranges
+// travel between a part and its mirrors in messages. What is put is copied at once and sent with the next signal,
+// so the receiver's memory changes only while it waits for that.
 
 namespace belay::inline BELAY_ABI {
 
@@ -4094,8 +6074,6 @@ class offset_allocator {
 // ---- belay/device/uses_in_flight.hpp
 //
 // The bytes of an arena that work of other streams uses, and until when.
-
-#include <algorithm>
 
 namespace belay::inline BELAY_ABI {
 
@@ -5166,475 +7144,6 @@ namespace belay::inline BELAY_ABI {
 //   const belay::rehearsal::group world = rank.world();
 //   world.all_reduce(std::span(grad), belay::sum);  // returns at once; `grad` is not touched
 
-// ---- belay/comm/buffers_in_flight.hpp
-//
-// The buffers of started operations, from the start until the wait. In checked builds a call that uses one of them is
-// an error that names the line of the start, instead of a race with the communication thread.
-
-#include <functional>
-
-namespace belay::inline BELAY_ABI {
-
-/// What one operation reads and writes.
-struct buffer_use {
-  std::span<const std::byte> reads;
-  std::span<const std::byte> writes;
-};
-
-/// Used by the rank's own thread.
-template <std::size_t Capacity>
-class buffers_in_flight {
- public:
-  /// `by` was started as operation `number`, for which the table has room.
-  void add(std::uint64_t number, const buffer_use& what, operation by, where at) noexcept {
-    entry& slot = table_[number % Capacity];
-    if (slot.number == 0) ++count_;
-    slot = {number, what, by, at};
-  }
-  /// It was waited for, or its handle was lost.
-  void remove(std::uint64_t number) noexcept {
-    entry& slot = table_[number % Capacity];
-    if (slot.number != number) return;
-    slot.number = 0;
-    --count_;
-  }
-
-  /// Throws usage_error when a call would write what a started operation reads or writes, or read what one writes.
-  void expect_free(const buffer_use& what, operation by, const where& at) const {
-    if (count_ == 0) return;
-    for (const entry& each : table_) {
-      if (each.number == 0) continue;
-      if (!overlap(what.writes, each.what.writes) && !overlap(what.writes, each.what.reads) &&
-          !overlap(what.reads, each.what.writes)) {
-        continue;
-      }
-      throw usage_error(std::string(name(by)) + ": its buffer is in use by the " + name(each.by) + " started at " +
-                            each.at.text() + " until that is waited for",
-                        at);
-    }
-  }
-
- private:
-  struct entry {
-    std::uint64_t number = 0;  // 0: free
-    buffer_use what;
-    operation by = operation::none;
-    where at;
-  };
-
-  [[nodiscard]] static bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
-    const std::less<const std::byte*> before;
-    return !a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
-  }
-
-  std::array<entry, Capacity> table_{};
-  std::size_t count_ = 0;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/group_operations.hpp
-//
-// What a group of ranks can do, with its contracts: the operations as members, the same for every backend and for
-// rehearsals. Each exists blocking, and started, run by the rank's communication stream in launch order. The
-// collectives of a group have one order: a blocking one runs on the calling thread where nothing is in flight, and else
-// in its turn. Transfers between pairs are blocking or started on both sides.
-//
-//   const auto& group = rank.world();
-//   group.all_reduce(std::span(loss), belay::sum);                        // returns when `loss` is the sum
-//   belay::pending sum = group.start_all_reduce(std::span(grad), belay::sum);
-//   compute();                                                            // not with `grad`
-//   std::move(sum).wait();                                                // `grad` is the sum, and the rank's again
-
-// ---- belay/comm/call_arguments.hpp
-//
-// What every backend checks of a call by itself: what this rank was given, before it waits for any other.
-
-#include <bit>
-#include <numeric>
-
-namespace belay::inline BELAY_ABI {
-
-/// What each of `ranks` gets of `total`, rounded down. A power of two divides by a shift, because a division takes long
-/// beside a small operation.
-[[nodiscard]] constexpr std::size_t share_of(std::size_t total, int ranks) noexcept {
-  const auto n = static_cast<unsigned>(ranks);
-  return std::has_single_bit(n) ? total >> std::countr_zero(n) : total / n;
-}
-
-/// Elements of a buffer that holds `each` of every rank.
-[[nodiscard]] constexpr checked_size all_parts(std::size_t each, int ranks) noexcept {
-  return checked_size(each) * static_cast<std::size_t>(ranks);
-}
-
-/// Where a range begins in a packed buffer, of counts that were checked.
-template <class Count>
-[[nodiscard]] std::size_t offset_of(std::span<const Count> counts, int which) noexcept {
-  return std::accumulate(counts.begin(), counts.begin() + which, std::size_t{0});
-}
-template <class Count>
-[[nodiscard]] std::size_t total_of(std::span<const Count> counts) noexcept {
-  return offset_of(counts, static_cast<int>(counts.size()));
-}
-
-// What refuses a call is compiled once and out of line, so that correct calls stay short.
-[[noreturn, gnu::cold]] BELAY_DECL void refuse_bytes(std::size_t given, std::size_t element_bytes, const char* what,
-                                                     const where& at);
-[[noreturn, gnu::cold]] BELAY_DECL void refuse_length(std::size_t given, checked_size needed, const char* what,
-                                                      const where& at);
-[[noreturn, gnu::cold]] BELAY_DECL void refuse_root(int root, int ranks, const char* what, const where& at);
-[[noreturn, gnu::cold]] BELAY_DECL void refuse_overlap(const char* what, const where& at);
-[[noreturn, gnu::cold]] BELAY_DECL void refuse_parts(std::size_t given, int ranks, const where& at);
-[[noreturn, gnu::cold]] BELAY_DECL void refuse_peer(int peer, int ranks, const where& at);
-[[noreturn, gnu::cold]] BELAY_DECL void refuse_transfers(std::size_t bytes, int peer, const where& at);
-
-/// The bytes of a buffer fit into a number. A span does not check what it was made with.
-template <class T>
-void check_bytes(std::span<T> buffer, const char* what, const where& at) {
-  if (buffer.size() > largest_size / sizeof(T)) refuse_bytes(buffer.size(), sizeof(T), what, at);
-}
-/// A buffer of `given` elements is as long as the call needs it.
-inline void check_length(std::size_t given, checked_size needed, const char* what, const where& at) {
-  if (given != needed.saturated()) refuse_length(given, needed, what, at);
-}
-inline void check_root(int root, int ranks, const char* what, const where& at) {
-  if (root < 0 || root >= ranks) refuse_root(root, ranks, what, at);
-}
-/// Input and output overlap only where the operation is in place.
-template <class In, class Out>
-void check_overlap(std::span<In> in, std::span<Out> out, const void* allowed, const char* what, const where& at) {
-  check_bytes(in, what, at);
-  check_bytes(out, what, at);
-  if (in.empty() || out.empty() || in.data() == allowed) return;
-  const auto* a = reinterpret_cast<const std::byte*>(in.data());
-  const auto* b = reinterpret_cast<const std::byte*>(out.data());
-  const std::less<const std::byte*> before;
-  if (before(a, b + out.size_bytes()) && before(b, a + in.size_bytes())) refuse_overlap(what, at);
-}
-
-/// One count for each rank, which together divide a buffer of `length` elements: then all offsets lie within it.
-BELAY_DECL void check_counts(std::size_t length, std::size_t element_bytes, std::span<const std::size_t> counts,
-                             int ranks, const char* what, const char* whose, const where& at);
-template <class T>
-void check_division(std::span<T> buffer, std::span<const std::size_t> counts, int ranks, const char* what,
-                    const char* whose, const where& at) {
-  check_counts(buffer.size(), sizeof(T), counts, ranks, what, whose, at);
-}
-
-template <class T>
-void check_all_to_all(std::span<const T> in, std::span<T> out, int ranks, const where& at) {
-  check_length(out.size(), in.size(), "all_to_all: the output", at);
-  check_overlap(in, out, out.data(), "all_to_all", at);
-  if (share_of(in.size(), ranks) * static_cast<std::size_t>(ranks) != in.size()) refuse_parts(in.size(), ranks, at);
-}
-/// In place where each rank is sent as much as it sends.
-template <class T>
-void check_all_to_all_v(std::span<const T> in, std::span<const std::size_t> send_counts, std::span<T> out,
-                        std::span<const std::size_t> receive_counts, int ranks, const where& at) {
-  check_division(in, send_counts, ranks, "all_to_all_v: what is sent", "all_to_all_v: the input", at);
-  check_division(out, receive_counts, ranks, "all_to_all_v: what is received", "all_to_all_v: the output", at);
-  const bool exchanges = std::equal(send_counts.begin(), send_counts.end(), receive_counts.begin());
-  check_overlap(in, out, exchanges ? out.data() : nullptr, "all_to_all_v", at);
-}
-
-/// Transfers with ranks of the group, whose bytes together fit into a number, which is returned.
-template <class Transfer>
-[[nodiscard]] std::size_t check_transfers(std::span<const Transfer> transfers, int ranks, const where& at) {
-  checked_size bytes;
-  const Transfer* most = nullptr;  // the first that is too much
-  for (const Transfer& transfer : transfers) {
-    bytes += transfer.bytes;
-    if (!bytes.fits() && most == nullptr) most = &transfer;
-    if (transfer.peer < 0 || transfer.peer >= ranks) refuse_peer(transfer.peer, ranks, at);
-  }
-  if (most != nullptr) refuse_transfers(most->bytes, most->peer, at);
-  return bytes.saturated();
-}
-
-/// The members of a new group, ascending: ranks of a world of `ranks`, each once, `own` among them.
-BELAY_DECL void check_members(std::span<const int> sorted, int ranks, int own, const where& at);
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/call_arguments.ipp
-//
-// Refusals of calls that make no sense by themselves.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL void refuse_bytes(std::size_t given, std::size_t element_bytes, const char* what, const where& at) {
-  throw size_error(std::string(what) + ": a buffer of " + std::to_string(given) + " elements of " +
-                       std::to_string(element_bytes) + " bytes is",
-                   at);
-}
-BELAY_DECL void refuse_length(std::size_t given, checked_size needed, const char* what, const where& at) {
-  const std::string words = std::string(what) + " holds " + std::to_string(given) + " elements; this call needs";
-  if (!needed.fits()) throw size_error(words, at);
-  throw usage_error(words + " " + std::to_string(needed.saturated()), at);
-}
-BELAY_DECL void refuse_root(int root, int ranks, const char* what, const where& at) {
-  throw usage_error(
-      std::string(what) + ": root " + std::to_string(root) + " is no rank of a group of " + std::to_string(ranks), at);
-}
-BELAY_DECL void refuse_overlap(const char* what, const where& at) {
-  throw usage_error(std::string(what) + ": input and output overlap other than in place", at);
-}
-BELAY_DECL void refuse_parts(std::size_t given, int ranks, const where& at) {
-  throw usage_error("all_to_all: " + std::to_string(given) + " elements do not divide among " + std::to_string(ranks) +
-                        " ranks; use all_to_all_v",
-                    at);
-}
-BELAY_DECL void refuse_peer(int peer, int ranks, const where& at) {
-  throw usage_error("exchange: peer " + std::to_string(peer) + " is no rank of a group of " + std::to_string(ranks),
-                    at);
-}
-BELAY_DECL void refuse_transfers(std::size_t bytes, int peer, const where& at) {
-  throw size_error(
-      "exchange: " + std::to_string(bytes) + " bytes with rank " + std::to_string(peer) + " are, with those before,",
-      at);
-}
-
-BELAY_DECL void check_counts(std::size_t length, std::size_t element_bytes, std::span<const std::size_t> counts,
-                             int ranks, const char* what, const char* whose, const where& at) {
-  if (counts.size() != static_cast<std::size_t>(ranks)) {
-    throw usage_error(std::string(what) + ": " + std::to_string(counts.size()) + " counts for a group of " +
-                          std::to_string(ranks) + " ranks",
-                      at);
-  }
-  checked_size total;
-  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
-    total += counts[rank];
-    if ((total * element_bytes).fits()) continue;
-    throw size_error(std::string(what) + ": the counts up to that of rank " + std::to_string(rank) + ", which is " +
-                         std::to_string(counts[rank]) + " elements of " + std::to_string(element_bytes) +
-                         " bytes, are together",
-                     at);
-  }
-  check_length(length, total, whose, at);
-}
-
-BELAY_DECL void check_members(std::span<const int> sorted, int ranks, int own, const where& at) {
-  if (sorted.empty()) throw usage_error("a group needs at least one rank", at);
-  if (sorted.front() < 0 || sorted.back() >= ranks) {
-    throw usage_error("a group names a rank outside of the world of " + std::to_string(ranks), at);
-  }
-  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-    throw usage_error("a group names a rank twice", at);
-  }
-  if (!std::binary_search(sorted.begin(), sorted.end(), own)) {
-    throw usage_error("rank " + std::to_string(own) + " makes a group that it is not in", at);
-  }
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// Collectives: all ranks of the group call the same ones in the same order with the same sizes; otherwise every rank
-/// gets `comm_error` before any output is written. On return this rank's buffers are its own again and hold the
-/// result. Sizes are in elements. Errors: `usage_error` for arguments that make no sense here, `comm_error` (mismatch,
-/// peer_failed, timeout) for the group; after the latter every call fails the same way.
-///
-/// `Group` derives from this and executes: `run<operation>(uses, at, arguments...)` at once, `start<operation>(...)`
-/// by its stream.
-template <class Group>
-class group_operations {
- public:
-  /// Returns when all ranks have called it.
-  void barrier(where at = where::current()) const { self().template run<operation::barrier>({}, at); }
-
-  /// Every rank's `inout` becomes the reduction over all, added in rank order.
-  template <reducible T, reduction_tag Op>
-  void all_reduce(std::span<T> inout, Op op, where at = where::current()) const {
-    self().template run<operation::all_reduce>(uses(inout, inout), at, std::span<const T>(inout), inout, op);
-  }
-  /// The same out of place: `in` is only read.
-  template <reducible T, reduction_tag Op>
-  void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
-                  where at = where::current()) const {
-    self().template run<operation::all_reduce>(uses(in, out), at, in, out, op);
-  }
-
-  /// `out` becomes this rank's part of the reduction of `in` (size x out elements). In place when `out` is
-  /// that part of `in`.
-  template <reducible T, reduction_tag Op>
-  void reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
-                      where at = where::current()) const {
-    self().template run<operation::reduce_scatter>(uses(in, out), at, in, out, op);
-  }
-
-  /// `inout` is divided by `counts` (one per rank); this rank's range becomes the reduction, the others keep
-  /// what they held.
-  template <reducible T, reduction_tag Op>
-  void reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
-                        where at = where::current()) const {
-    self().template run<operation::reduce_scatter_v>(uses(inout, inout), at, inout, counts, op);
-  }
-
-  /// `out` (size x in elements) becomes all ranks' `in` in rank order. In place when `in` is this rank's part of it.
-  template <transferable T>
-  void all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    self().template run<operation::all_gather>(uses(in, out), at, in, out);
-  }
-
-  /// `inout` is divided by `counts` (one per rank); this rank's range is what it gives, the others are filled.
-  template <transferable T>
-  void all_gather_v(std::span<T> inout, std::span<const std::size_t> counts, where at = where::current()) const {
-    self().template run<operation::all_gather_v>(uses(inout, inout), at, inout, counts);
-  }
-
-  /// Part q of `in` goes to rank q; part q of `out` comes from rank q. Parts are equal. In place when `out` is `in`.
-  template <transferable T>
-  void all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out, where at = where::current()) const {
-    self().template run<operation::all_to_all>(uses(in, out), at, in, out);
-  }
-
-  /// As all_to_all with parts of any size, packed in rank order. What i sends to j must be what j expects of i.
-  /// In place when `out` is `in` and the counts of both are equal.
-  template <transferable T>
-  void all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
-                    std::span<T> out, std::span<const std::size_t> receive_counts, where at = where::current()) const {
-    self().template run<operation::all_to_all_v>(uses(in, out), at, in, send_counts, out, receive_counts);
-  }
-
-  /// Every rank's `inout` becomes that of `root`.
-  template <transferable T>
-  void broadcast(std::span<T> inout, int root, where at = where::current()) const {
-    self().template run<operation::broadcast>(uses(inout, inout), at, inout, root);
-  }
-
-  /// The root's `inout` becomes the reduction over all, added in rank order; the others keep what they held.
-  template <reducible T, reduction_tag Op>
-  void reduce(std::span<T> inout, Op op, int root, where at = where::current()) const {
-    self().template run<operation::reduce>(uses(inout, inout), at, std::span<const T>(inout), inout, op, root);
-  }
-  /// The same out of place: `in` is only read, and only the root has an `out`.
-  template <reducible T, reduction_tag Op>
-  void reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op, int root,
-              where at = where::current()) const {
-    self().template run<operation::reduce>(uses(in, out), at, in, out, op, root);
-  }
-
-  /// The root's `out` (size x in elements) becomes all ranks' `in` in rank order; the others' `out` may be empty. In
-  /// place when the root's `in` is its part of `out`.
-  template <transferable T>
-  void gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
-              where at = where::current()) const {
-    self().template run<operation::gather>(uses(in, out), at, in, out, root);
-  }
-
-  /// `out` becomes this rank's part of the root's `in` (size x out elements); the others' `in` may be empty. In
-  /// place when the root's `out` is its part of `in`.
-  template <transferable T>
-  void scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
-               where at = where::current()) const {
-    self().template run<operation::scatter>(uses(in, out), at, in, out, root);
-  }
-
-  /// Grouped sends and receives: all progress at the same time, and the call returns when each has met its
-  /// partner and its bytes have moved. A pair that disagrees on bytes or tag is a mismatch.
-  void exchange(std::span<const p2p> transfers, where at = where::current()) const {
-    self().template run<operation::exchange>({}, at, transfers);
-  }
-  /// An exchange of one transfer: returns when rank `to` has received it.
-  template <class T>
-  requires transferable<std::remove_const_t<T>>
-  void send(int to, std::span<T> data, int tag = 0, where at = where::current()) const {
-    const p2p one = p2p::send(to, data, tag);
-    exchange({&one, 1}, at);
-  }
-  template <transferable T>
-  void receive(int from, std::span<T> data, int tag = 0, where at = where::current()) const {
-    const p2p one = p2p::receive(from, data, tag);
-    exchange({&one, 1}, at);
-  }
-
-  // Started operations, each in its turn, or `after(event)` of a stream that fills its buffers. What they are given
-  // (buffers, counts, transfers) stays as it is until `wait()` returns. Counts that make no sense are a usage_error of
-  // the start.
-
-  /// The started form of each collective: the same arguments, returned at once; the buffers are in use until `wait`.
-  pending start_barrier(const start_order& how = where::current()) const {
-    return self().template start<operation::barrier>({}, how);
-  }
-  template <reducible T, reduction_tag Op>
-  pending start_all_reduce(std::span<T> inout, Op op, const start_order& how = where::current()) const {
-    return self().template start<operation::all_reduce>(uses(inout, inout), how, std::span<const T>(inout), inout, op);
-  }
-  template <reducible T, reduction_tag Op>
-  pending start_reduce_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op op,
-                               const start_order& how = where::current()) const {
-    return self().template start<operation::reduce_scatter>(uses(in, out), how, in, out, op);
-  }
-  template <reducible T, reduction_tag Op>
-  pending start_reduce_scatter_v(std::span<T> inout, std::span<const std::size_t> counts, Op op,
-                                 const start_order& how = where::current()) const {
-    expect_division(inout, counts, "reduce_scatter_v", "reduce_scatter_v: the buffer", how.at);
-    return self().template start<operation::reduce_scatter_v>(uses(inout, inout), how, inout, counts, op);
-  }
-  template <transferable T>
-  pending start_all_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out,
-                           const start_order& how = where::current()) const {
-    return self().template start<operation::all_gather>(uses(in, out), how, in, out);
-  }
-  template <transferable T>
-  pending start_all_gather_v(std::span<T> inout, std::span<const std::size_t> counts,
-                             const start_order& how = where::current()) const {
-    expect_division(inout, counts, "all_gather_v", "all_gather_v: the buffer", how.at);
-    return self().template start<operation::all_gather_v>(uses(inout, inout), how, inout, counts);
-  }
-  template <transferable T>
-  pending start_all_to_all(std::span<const std::type_identity_t<T>> in, std::span<T> out,
-                           const start_order& how = where::current()) const {
-    return self().template start<operation::all_to_all>(uses(in, out), how, in, out);
-  }
-  template <transferable T>
-  pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
-                             std::span<T> out, std::span<const std::size_t> receive_counts,
-                             const start_order& how = where::current()) const {
-    if constexpr (!moves_nothing<Group>)
-      check_all_to_all_v(in, send_counts, out, receive_counts, self().size(), how.at);
-    return self().template start<operation::all_to_all_v>(uses(in, out), how, in, send_counts, out, receive_counts);
-  }
-  template <transferable T>
-  pending start_broadcast(std::span<T> inout, int root, const start_order& how = where::current()) const {
-    return self().template start<operation::broadcast>(uses(inout, inout), how, inout, root);
-  }
-  template <reducible T, reduction_tag Op>
-  pending start_reduce(std::span<T> inout, Op op, int root, const start_order& how = where::current()) const {
-    return self().template start<operation::reduce>(uses(inout, inout), how, std::span<const T>(inout), inout, op,
-                                                    root);
-  }
-  template <transferable T>
-  pending start_gather(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
-                       const start_order& how = where::current()) const {
-    return self().template start<operation::gather>(uses(in, out), how, in, out, root);
-  }
-  template <transferable T>
-  pending start_scatter(std::span<const std::type_identity_t<T>> in, std::span<T> out, int root,
-                        const start_order& how = where::current()) const {
-    return self().template start<operation::scatter>(uses(in, out), how, in, out, root);
-  }
-  pending start_exchange(std::span<const p2p> transfers, const start_order& how = where::current()) const {
-    return self().template start<operation::exchange>({}, how, transfers);
-  }
-
- private:
-  [[nodiscard]] const Group& self() const noexcept { return static_cast<const Group&>(*this); }
-
-  template <class In, class Out>
-  [[nodiscard]] static buffer_use uses(std::span<In> reads, std::span<Out> writes) noexcept {
-    return {std::as_bytes(reads), std::as_bytes(writes)};
-  }
-  template <class T>
-  void expect_division(std::span<T> inout, std::span<const std::size_t> counts, const char* what, const char* whose,
-                       const where& at) const {
-    if constexpr (!moves_nothing<Group>) check_division(inout, counts, self().size(), what, whose, at);
-  }
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {
 
@@ -5746,20 +7255,18 @@ class group : public group_operations<group> {
     return started(what, how);
   }
 
+  /// Nothing, and what is ready.
+  void run_call(const op_call&) const noexcept {}
+  [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const noexcept {
+    return started(call.what(), how);
+  }
+
   /// Distinct addresses for every rank that must not be read or written.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
     return symmetric_region::map(size(), bytes, backing::addresses_only, at);
   }
 
  private:
-  friend class group_operations<group>;
-
-  template <operation What, class... Arguments>
-  void run(const buffer_use&, const where&, const Arguments&...) const noexcept {}
-  template <operation What, class... Arguments>
-  [[nodiscard]] pending start(const buffer_use&, const start_order& how, const Arguments&...) const noexcept {
-    return started(What, how);
-  }
   // It comes after what it would come after in a run.
   [[nodiscard]] pending started(operation what, const start_order& how) const noexcept {
     if (clock_ == nullptr) return pending(nullptr, 0, what, how.at);
@@ -6587,8 +8094,6 @@ namespace belay::inline BELAY_ABI {
 //
 // The topmost folder of a path that does not exist.
 
-#include <sys/stat.h>
-
 #include <cerrno>
 
 namespace belay::inline BELAY_ABI {
@@ -6602,327 +8107,6 @@ namespace belay::inline BELAY_ABI {
   }
   return "";
 }
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/policies.hpp
-//
-// What a protocol needs of the machine, as a type parameter: time, atomics, files. The defaults call the machine
-// directly and cost nothing. A test gives a clock that it moves by hand, atomics that a model checker schedules, or
-// files that fail at the n-th call. Each policy asks for the least that the protocols use.
-//
-//   template <belay::clock_policy Clock = belay::monotonic_clock>
-//   std::int64_t nanoseconds_of(void (*work)()) {
-//     const std::int64_t begin = Clock::now();
-//     work();
-//     return Clock::now() - begin;
-//   }
-
-#include <dirent.h>
-#include <fcntl.h>
-#include <sched.h>
-#include <sys/file.h>
-#include <sys/types.h>
-#include <time.h>
-
-#include <cstdio>
-
-// ---- belay/core/direct_io.hpp
-//
-// Transfers of an open file around the page cache (O_DIRECT), where its file system has them.
-//
-//   const std::size_t unit = belay::direct_alignment_of(descriptor).value_or(4096);
-//   const bool direct = unit != 0 && belay::make_direct(descriptor) == 0;
-
-namespace belay::inline BELAY_ABI {
-
-/// Of what offsets, lengths and addresses are multiples then, a power of two; 0 where the file system has none for this
-/// file, and nothing where it does not tell.
-[[nodiscard]] inline std::optional<std::size_t> direct_alignment_of(int descriptor) noexcept {
-#if defined(STATX_DIOALIGN)  // kernel headers from 6.1 on
-  struct statx facts {};
-  if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &facts) == 0 && (facts.stx_mask & STATX_DIOALIGN) != 0) {
-    const std::size_t of_memory = facts.stx_dio_mem_align;
-    const std::size_t of_offsets = facts.stx_dio_offset_align;
-    return of_offsets < of_memory && of_offsets != 0 ? of_memory : of_offsets;
-  }
-#else
-  static_cast<void>(descriptor);
-#endif
-  return std::nullopt;
-}
-
-/// Makes later transfers go around the page cache, or through it again: 0, or -1 and errno.
-[[nodiscard]] inline int make_direct(int descriptor) noexcept {
-  const int flags = ::fcntl(descriptor, F_GETFL);
-  return flags < 0 ? flags : ::fcntl(descriptor, F_SETFL, flags | O_DIRECT);
-}
-[[nodiscard]] inline int make_buffered(int descriptor) noexcept {
-  const int flags = ::fcntl(descriptor, F_GETFL);
-  return flags < 0 ? flags : ::fcntl(descriptor, F_SETFL, flags & ~O_DIRECT);
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// A clock that never goes back. `now` is in nanoseconds since an arbitrary origin. `sleep` returns after that many
-/// nanoseconds of this clock, or earlier.
-template <class C>
-concept clock_policy = requires(C clock, std::int64_t nanoseconds) {
-  { clock.now() } -> std::same_as<std::int64_t>;
-  clock.sleep(nanoseconds);
-};
-
-/// The machine's monotonic clock.
-struct monotonic_clock {
-  /// Nanoseconds that never go back; sleeps for so many.
-  [[nodiscard]] static std::int64_t now() noexcept {
-    timespec time{};
-    ::clock_gettime(CLOCK_MONOTONIC, &time);
-    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-  }
-  static void sleep(std::int64_t nanoseconds) noexcept {
-    if (nanoseconds <= 0) return;
-    const timespec time{static_cast<time_t>(nanoseconds / 1'000'000'000),
-                        static_cast<long>(nanoseconds % 1'000'000'000)};
-    ::nanosleep(&time, nullptr);
-  }
-};
-
-/// What a lock-free protocol uses: atomics, a hint to the core that it spins (`relax`), and giving the core to another
-/// thread (`yield`). There are no fences, because thread sanitizer does not understand them.
-template <class A>
-concept atomics_policy = requires(typename A::template atomic<std::uint32_t> word, std::uint32_t value) {
-  { word.load(std::memory_order_acquire) } -> std::same_as<std::uint32_t>;
-  word.store(value, std::memory_order_release);
-  { word.fetch_add(value, std::memory_order_acq_rel) } -> std::same_as<std::uint32_t>;
-  { word.exchange(value, std::memory_order_acq_rel) } -> std::same_as<std::uint32_t>;
-  { word.compare_exchange_strong(value, value, std::memory_order_acq_rel) } -> std::same_as<bool>;
-  A::relax();
-  A::yield();
-};
-
-/// The standard library's atomics.
-struct std_atomics {
-  template <class T>
-  using atomic = std::atomic<T>;
-
-  /// Tells the core that this thread spins, so that the sibling hyper-thread runs faster.
-  static void relax() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-  }
-  static void yield() noexcept { ::sched_yield(); }
-};
-
-/// The system calls that write a file so that a crash loses nothing, and those that read one or ask for it. Results and
-/// errno are those of POSIX, so that an injected failure looks like a real one.
-template <class F>
-concept files_policy = requires(F files, const char* path, int flags, int descriptor, void* to, const void* from,
-                                std::size_t bytes, off_t offset, struct stat& facts) {
-  { files.open(path, flags, mode_t{}) } -> std::same_as<int>;
-  { files.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
-  { files.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
-  { files.sync(descriptor) } -> std::same_as<int>;
-  { files.close(descriptor) } -> std::same_as<int>;
-  { files.rename(path, path) } -> std::same_as<int>;
-  { files.remove(path) } -> std::same_as<int>;
-  { files.ask(path, facts) } -> std::same_as<int>;
-  { files.ask_open(descriptor, facts) } -> std::same_as<int>;
-  { files.permit(descriptor, mode_t{}) } -> std::same_as<int>;
-  { files.reserve(descriptor, offset) } -> std::same_as<int>;
-  { files.resize(descriptor, offset) } -> std::same_as<int>;
-  { files.make_direct(descriptor) } -> std::same_as<int>;
-  { files.make_buffered(descriptor) } -> std::same_as<int>;
-};
-
-/// Folders by system calls: they are made, listed, locked and removed.
-template <class F>
-concept folders_policy = files_policy<F> && requires(F files, const char* path, int folder, void* to, std::size_t bytes,
-                                                     struct stat& facts) {
-  { files.make_folder(path, mode_t{}) } -> std::same_as<int>;
-  { files.remove_folder(path) } -> std::same_as<int>;
-  { files.ask_link(path, facts) } -> std::same_as<int>;
-  { files.list(folder, to, bytes) } -> std::same_as<ssize_t>;
-  { files.remove_in(folder, path) } -> std::same_as<int>;
-  { files.lock(folder) } -> std::same_as<int>;
-};
-
-/// The machine's files.
-struct posix_files {
-  /// The system's calls, with their results and errno.
-  [[nodiscard]] static int open(const char* path, int flags, mode_t mode) noexcept { return ::open(path, flags, mode); }
-  [[nodiscard]] static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) noexcept {
-    return ::pread(descriptor, to, bytes, offset);
-  }
-  [[nodiscard]] static ssize_t write_at(int descriptor, const void* from, std::size_t bytes, off_t offset) noexcept {
-    return ::pwrite(descriptor, from, bytes, offset);
-  }
-  [[nodiscard]] static int sync(int descriptor) noexcept { return ::fsync(descriptor); }
-  [[nodiscard]] static int close(int descriptor) noexcept { return ::close(descriptor); }
-  [[nodiscard]] static int rename(const char* from, const char* to) noexcept { return ::rename(from, to); }
-  [[nodiscard]] static int remove(const char* path) noexcept { return ::unlink(path); }
-  [[nodiscard]] static int make_folder(const char* path, mode_t mode) noexcept { return ::mkdir(path, mode); }
-  [[nodiscard]] static int remove_folder(const char* path) noexcept { return ::rmdir(path); }
-  /// Asks about the file at `path`, behind links or, `ask_link`, the link itself; what is open.
-  [[nodiscard]] static int ask(const char* path, struct stat& facts) noexcept { return ::stat(path, &facts); }
-  [[nodiscard]] static int ask_link(const char* path, struct stat& facts) noexcept { return ::lstat(path, &facts); }
-  [[nodiscard]] static int ask_open(int descriptor, struct stat& facts) noexcept { return ::fstat(descriptor, &facts); }
-  [[nodiscard]] static int permit(int descriptor, mode_t mode) noexcept { return ::fchmod(descriptor, mode); }
-  /// `reserve` takes the room on the medium, `resize` gives the size alone.
-  [[nodiscard]] static int reserve(int descriptor, off_t bytes) noexcept {
-    return ::fallocate(descriptor, 0, 0, bytes);
-  }
-  [[nodiscard]] static int resize(int descriptor, off_t bytes) noexcept { return ::ftruncate(descriptor, bytes); }
-  /// Writes go around the page cache, or through it.
-  [[nodiscard]] static int make_direct(int descriptor) noexcept { return belay::make_direct(descriptor); }
-  [[nodiscard]] static int make_buffered(int descriptor) noexcept { return belay::make_buffered(descriptor); }
-  /// Fills `to` with the next `dirent64` of an open folder, as getdents64 does.
-  [[nodiscard]] static ssize_t list(int folder, void* to, std::size_t bytes) noexcept {
-    return ::getdents64(folder, to, bytes);
-  }
-  /// Removes a name of an open folder: of a link, the link.
-  [[nodiscard]] static int remove_in(int folder, const char* name) noexcept { return ::unlinkat(folder, name, 0); }
-  /// A lock that ends with the descriptor, and is not waited for.
-  [[nodiscard]] static int lock(int folder) noexcept { return ::flock(folder, LOCK_EX | LOCK_NB); }
-};
-
-static_assert(clock_policy<monotonic_clock> && atomics_policy<std_atomics> && folders_policy<posix_files>);
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/span_log.hpp
-//
-// What one rank did and when: spans of time, in memory that its caller gives. Engine, streams and groups have a pointer
-// to it while a step is traced, and a null pointer else: that is one branch, and no clock is read. The rank's thread
-// adds a span when it starts or queues something; whichever thread then runs it writes the times. So no thread waits
-// for another, and spans are read when all that was queued is over, or, of a run that has failed, as far as they are. A
-// full log forgets what comes later, and counts it.
-//
-//   belay::span_log log(room);                                                  // of the run's memory
-//   const belay::span_timer timed(log.add({.name = "fill_batch", .kind = belay::span_kind::layer}));
-
-namespace belay::inline BELAY_ABI {
-
-/// Whose time it is: that of the rank's own thread, or of one of its streams.
-enum class span_lane : std::uint8_t { host, compute, communication, copy };
-inline constexpr std::size_t span_lanes = 4;
-
-/// As a trace names the lane.
-[[nodiscard]] constexpr const char* name(span_lane which) noexcept {
-  switch (which) {
-    case span_lane::host: return "host";
-    case span_lane::compute: return "compute";
-    case span_lane::communication: return "communication";
-    case span_lane::copy: return "copy";
-  }
-  return "unknown";
-}
-
-/// What a span is of. `action`: of a pipeline's row; `update`: of an optimizer. `send` and `receive` have no times:
-/// they belong to the span of the communication before them. `memory` is a number of bytes from then on.
-enum class span_kind : std::uint8_t { step, action, layer, update, communication, copy, wait, send, receive, memory };
-
-/// As a trace names the category.
-[[nodiscard]] constexpr const char* name(span_kind which) noexcept {
-  switch (which) {
-    case span_kind::step: return "step";
-    case span_kind::action: return "action";
-    case span_kind::layer: return "layer";
-    case span_kind::update: return "update";
-    case span_kind::communication: return "communication";
-    case span_kind::copy: return "copy";
-    case span_kind::wait: return "wait";
-    case span_kind::send: return "send";
-    case span_kind::receive: return "receive";
-    case span_kind::memory: return "memory";
-  }
-  return "unknown";
-}
-
-/// Texts are string literals, or outlive the log. What does not apply is left as it is.
-struct traced_span {
-  static constexpr std::uint32_t none = ~std::uint32_t{0};  // a number that does not apply
-
-  const char* name = "";              // of a layer, an operation, a tier
-  const char* call = "";              // of a layer: what it was called for
-  const char* file = "";              // where it was started, with `line`
-  std::int64_t begin = 0;             // nanoseconds of `monotonic_clock`; 0: it has not begun
-  std::int64_t end = 0;               // 0: it is not over
-  std::uint64_t bytes = 0;            // moved, or leased
-  std::uint64_t group = 0;            // which ranks communicate: the same number on each of them
-  std::uint32_t line = 0;             // of `file`
-  std::uint32_t layer = none;         // its place in its model
-  std::uint32_t micro_batch = none;   // of a layer or action
-  std::uint32_t number = none;        // of a step; the tag of a send or receive
-  std::uint32_t peer = none;          // of a send or receive, a rank of the world
-  span_kind kind = span_kind::layer;  // what it is of
-  span_lane lane = span_lane::host;   // whose time it is
-
-  /// Writes a time, by whichever thread runs it, for another that may look meanwhile.
-  void begin_at(std::int64_t now) noexcept { __atomic_store_n(&begin, now, __ATOMIC_RELEASE); }
-  void end_at(std::int64_t now) noexcept { __atomic_store_n(&end, now, __ATOMIC_RELEASE); }
-  /// Whether it has begun; whether it is over, too.
-  [[nodiscard]] bool begun() const noexcept { return __atomic_load_n(&begin, __ATOMIC_ACQUIRE) != 0; }
-  [[nodiscard]] bool over() const noexcept { return __atomic_load_n(&end, __ATOMIC_ACQUIRE) != 0 && begun(); }
-};
-
-/// The spans of a rank.
-class span_log {
- public:
-  /// `room` outlives the log and all that was started while it was given.
-  explicit span_log(std::span<traced_span> room) noexcept : room_(room) {}
-  span_log(const span_log&) = delete;  // spans that are not over point into its room
-  span_log& operator=(const span_log&) = delete;
-
-  /// Adds a span, whose times are still to be written; null where there is no room, which is counted. By the rank's
-  /// thread.
-  [[nodiscard]] traced_span* add(const traced_span& what) noexcept {
-    if (count_ == room_.size()) {
-      ++forgotten_;
-      return nullptr;
-    }
-    traced_span& out = room_[count_++];
-    out = what;
-    return &out;
-  }
-  /// Forgets all, when all that was started is over.
-  void clear() noexcept { count_ = 0, forgotten_ = 0; }
-
-  /// In the order in which they were added.
-  [[nodiscard]] std::span<const traced_span> spans() const noexcept { return room_.first(count_); }
-  [[nodiscard]] std::uint64_t forgotten() const noexcept { return forgotten_; }
-  /// The clock of all times.
-  [[nodiscard]] static std::int64_t now() noexcept { return monotonic_clock::now(); }
-
- private:
-  std::span<traced_span> room_;
-  std::size_t count_ = 0;
-  std::uint64_t forgotten_ = 0;
-};
-
-/// Its own lifetime is the time of a span. Without one it does nothing.
-class span_timer {
- public:
-  /// Begins `of`, or nothing where it is null.
-  explicit span_timer(traced_span* of) noexcept : of_(of) {
-    if (of_ != nullptr) [[unlikely]]
-      of_->begin_at(span_log::now());
-  }
-  span_timer(const span_timer&) = delete;
-  span_timer& operator=(const span_timer&) = delete;
-  ~span_timer() {
-    if (of_ != nullptr) [[unlikely]]
-      of_->end_at(span_log::now());
-  }
-
- private:
-  traced_span* of_;
-};
 
 }  // namespace belay::inline BELAY_ABI
 

@@ -12,8 +12,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "belay/core/copy.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/core/copy.hpp"
 
 namespace bench {
 

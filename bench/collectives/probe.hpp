@@ -79,7 +79,7 @@ class state_probe {
     const double start = now_us();
     if (takes_part) {
       belay::copy_bytes(memory_.data() + room + next_, memory_.data() + next_, bytes_,
-                              belay::memory_access::non_temporal);
+                        belay::memory_access::non_temporal);
     }
     return scoreboard_->largest(takes_part ? now_us() - start : 0);
   }

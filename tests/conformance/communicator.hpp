@@ -98,14 +98,21 @@ TEST_CASE_TEMPLATE_DEFINE("nobody passes a barrier before everybody has come", B
     CHECK(all(Backend::run(ranks, [&](auto& rank) {
       const auto& world = rank.world();
       bool ok = true;
-      if constexpr (belay::directly_addressable<std::remove_cvref_t<decltype(world)>>) {
-        auto memory = world.make_symmetric(sizeof(int));
-        const auto cell = [&](int q) { return reinterpret_cast<int*>(memory.at(q)); };
-        for (int round = 1; round <= 200; ++round) {
-          *cell(world.rank()) = round;
-          world.barrier();
-          for (int q = 0; q < ranks; ++q) ok = ok && *cell(q) == round;
-          world.barrier();
+      bool stores_to_peers = false;
+      if constexpr (requires { world.traits(); })
+        stores_to_peers = world.traits().addresses_peers;
+      else
+        stores_to_peers = belay::directly_addressable<std::remove_cvref_t<decltype(world)>>;
+      if (stores_to_peers) {
+        if constexpr (belay::directly_addressable<std::remove_cvref_t<decltype(world)>>) {
+          auto memory = world.make_symmetric(sizeof(int));
+          const auto cell = [&](int q) { return reinterpret_cast<int*>(memory.at(q)); };
+          for (int round = 1; round <= 200; ++round) {
+            *cell(world.rank()) = round;
+            world.barrier();
+            for (int q = 0; q < ranks; ++q) ok = ok && *cell(q) == round;
+            world.barrier();
+          }
         }
       } else {  // the clock is one for all processes of a machine
         const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };

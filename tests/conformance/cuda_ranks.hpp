@@ -25,8 +25,9 @@ struct fake_devices {
   }
 };
 
-using cuda_ranks =
-    ranks_of_device<fake_devices<fakes::work_order::eager, fakes::work_order::late, fakes::work_order::random>>;
+template <class Handle>
+using cuda_ranks_of =
+    ranks_of_device<fake_devices<fakes::work_order::eager, fakes::work_order::late, fakes::work_order::random>, Handle>;
 // For what happens on the host.
 using late_cuda_ranks = ranks_of_device<fake_devices<fakes::work_order::late>>;
 using bare_cuda_ranks = bare_ranks_of_device<fake_devices<fakes::work_order::late>>;

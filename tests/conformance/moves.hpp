@@ -52,7 +52,7 @@ bool gathers_for_all(const Group& group, std::size_t part) {
   std::copy(in.begin(), in.end(), std::span(placed).subspan(part * place).begin());
   group.all_gather(std::span(placed).subspan(part * place, part), std::span(placed));
   ok = same_bits(placed, expected) && ok;
-  if constexpr (belay::has_varying_counts<Group>) ok = gathers_unevenly_for_all<T>(group, part) && ok;
+  if constexpr (has_uneven_parts<Group>) ok = gathers_unevenly_for_all<T>(group, part) && ok;
   return ok;
 }
 
@@ -132,7 +132,7 @@ bool exchanges_parts(const Group& group, std::size_t part, placed where) {
   const auto part_of = [&](int, int) { return part; };
   const auto call_even = [&](auto in, auto&, auto out, auto&) { group.all_to_all(in, out); };
   // What offers no uneven parts has one way for all ranks, in place or not.
-  if constexpr (!belay::has_varying_counts<Group>) {
+  if constexpr (!has_uneven_parts<Group>) {
     return where == placed::on_odd_ranks || run(part_of, call_even);
   } else {
     return run(part_of, call_even) && exchanges_uneven_parts(group, part, where, in_place, run);
@@ -157,7 +157,7 @@ bool exchanges_uneven_parts(const Group& group, std::size_t part, placed where, 
 // start.
 template <class T, class Group>
 bool gives_all([[maybe_unused]] const Group& group, [[maybe_unused]] std::size_t n) {
-  if constexpr (!belay::has_varying_counts<Group>)
+  if constexpr (!has_uneven_parts<Group>)
     return true;
   else {
     const int me = group.rank();

@@ -45,7 +45,7 @@ bool reduces_and_scatters(const Group& group, std::size_t part, Op op) {
   auto placed = in;
   group.reduce_scatter(placed, std::span(placed).subspan(part * place, part), op);
   ok = same_bits_with(placed, in, part * place, mine) && ok;
-  if constexpr (belay::has_varying_counts<Group>) ok = reduces_and_scatters_unevenly<T>(group, part, op) && ok;
+  if constexpr (has_uneven_parts<Group>) ok = reduces_and_scatters_unevenly<T>(group, part, op) && ok;
   return ok;
 }
 

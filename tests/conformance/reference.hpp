@@ -14,10 +14,17 @@
 #include <type_traits>
 #include <vector>
 
+#include "belay/comm/communicator.hpp"
+#include "belay/comm/group.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/dtype.hpp"
 
 namespace conformance {
+
+// Whether the operations whose names end in _v are asked for; a `belay::group` offers them where its backend does,
+// which all backends do that are given to the suites as they are.
+template <class Group>
+inline constexpr bool has_uneven_parts = belay::has_varying_counts<Group> || std::same_as<Group, belay::group>;
 
 inline constexpr int rank_counts[] = {1, 2, 3, 4, 8};
 

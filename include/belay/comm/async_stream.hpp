@@ -69,7 +69,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
   /// So many operations may be in flight; one more waits for the oldest.
   static constexpr std::size_t capacity = 128;
   /// Bytes of a command's arguments.
-  static constexpr std::size_t command_room = 320;
+  static constexpr std::size_t command_room = 448;
 
   async_stream(std::shared_ptr<World> world, int rank) noexcept
       : world_(std::move(world)), rank_(rank), guard_(world_->home(), rank) {}

@@ -39,13 +39,13 @@ namespace belay::inline BELAY_ABI {
 /// waiting for them.
 template <class B>
 concept group_backend = world_state<typename B::world_type> &&
-    requires(typename B::group_state& state, std::chrono::steady_clock::duration limit, const op_call& call,
-             const where& at) {
-  { state.size() } -> std::same_as<int>;
-  { state.collectives() } -> std::same_as<collective_order&>;
-  B::run(state, lane::caller, limit, call);
-  B::tell_first_start(state, operation::barrier, at);
-};
+                        requires(typename B::group_state& state, std::chrono::steady_clock::duration limit,
+                                 const op_call& call, const where& at) {
+                          { state.size() } -> std::same_as<int>;
+                          { state.collectives() } -> std::same_as<collective_order&>;
+                          B::run(state, lane::caller, limit, call);
+                          B::tell_first_start(state, operation::barrier, at);
+                        };
 
 /// One rank's handle onto an ordered set of ranks. Copies are the same handle. Belongs to the rank's thread, which
 /// makes one call at a time, and to the body that the world runs: in checked builds a call from a second thread, from a

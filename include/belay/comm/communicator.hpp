@@ -53,6 +53,17 @@ concept moves_nothing = communicator<C> && requires {
   requires C::moves_nothing;
 };
 
+/// Whether a group moves nothing, which some know when they are compiled, and `group` when it runs.
+template <class C>
+[[nodiscard]] constexpr bool is_rehearsed(const C& of) {
+  if constexpr (moves_nothing<C>)
+    return true;
+  else if constexpr (requires { of.traits().rehearsed; })
+    return of.traits().rehearsed;
+  else
+    return false;
+}
+
 // What a communicator promises beyond what its operations are called. It says so with a constant of that name, because
 // no compiler can find out; what does not say so does not promise it.
 

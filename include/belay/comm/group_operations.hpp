@@ -33,8 +33,8 @@ namespace belay::inline BELAY_ABI {
 /// result. Sizes are in elements. Errors: `usage_error` for arguments that make no sense here, `comm_error` (mismatch,
 /// peer_failed, timeout) for the group; after the latter every call fails the same way.
 ///
-/// `Group` derives from this and executes what was checked: `run_call(op_call)` at once, `start_call(op_call, order)` by
-/// its stream.
+/// `Group` derives from this and executes what was checked: `run_call(op_call)` at once, `start_call(op_call, order)`
+/// by its stream.
 template <class Group>
 class group_operations {
  public:
@@ -188,7 +188,8 @@ class group_operations {
   pending start_all_to_all_v(std::span<const std::type_identity_t<T>> in, std::span<const std::size_t> send_counts,
                              std::span<T> out, std::span<const std::size_t> receive_counts,
                              const start_order& how = where::current()) const {
-    return start(op_call::move<operation::all_to_all_v, T>(in, out, how.at).divided(send_counts).received(receive_counts), how);
+    return start(
+        op_call::move<operation::all_to_all_v, T>(in, out, how.at).divided(send_counts).received(receive_counts), how);
   }
   template <transferable T>
   pending start_broadcast(std::span<T> inout, int root, const start_order& how = where::current()) const {
@@ -216,15 +217,15 @@ class group_operations {
   [[nodiscard]] const Group& self() const noexcept { return static_cast<const Group&>(*this); }
 
   // What a rehearsal is given has no pages, and fits where the run's fits.
-  void check(const op_call& call) const {
-    if constexpr (!moves_nothing<Group>) check_call(call, self().rank(), self().size());
+  void expect_sense(const op_call& call) const {
+    if (!is_rehearsed(self())) check_call(call, layout_rank(self()), self().size());
   }
   void run(const op_call& call) const {
-    check(call);
+    expect_sense(call);
     self().run_call(call);
   }
   [[nodiscard]] pending start(const op_call& call, const start_order& how) const {
-    check(call);
+    expect_sense(call);
     return self().start_call(call, how);
   }
 };

@@ -65,9 +65,7 @@ BELAY_DECL void check_call(const op_call& call, int rank, int ranks) {
         refuse_parts(call.in_count, ranks, call.at);
       return;
     case operation::all_to_all_v: return check_all_to_all_v(call, ranks);
-    case operation::broadcast:
-      check_root(call.root, ranks, "broadcast", call.at);
-      return check_buffer_sizes(call);
+    case operation::broadcast: check_root(call.root, ranks, "broadcast", call.at); return check_buffer_sizes(call);
     case operation::reduce:
       check_root(call.root, ranks, "reduce", call.at);
       if (rank != call.root) return check_buffer_sizes(call);  // only the root has an output

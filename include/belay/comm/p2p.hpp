@@ -32,7 +32,7 @@ struct p2p {
 
   /// The elements are only read; they stay unchanged until the exchange is over.
   template <class T>
-  requires transferable<std::remove_const_t<T>>
+    requires transferable<std::remove_const_t<T>>
   [[nodiscard]] static p2p send(int to, std::span<T> data, int tag = 0) noexcept {
     using plain = std::remove_const_t<T>;
     return {direction::send, to, const_cast<plain*>(data.data()), bytes_of(data), tag};

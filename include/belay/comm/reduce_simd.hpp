@@ -11,13 +11,13 @@
 #include <span>
 #include <type_traits>
 
-#include "belay/core/copy.hpp"
-#include "belay/core/memory_access.hpp"
-#include "belay/comm/reduction.hpp"
 #include "belay/comm/reduce_blocks.hpp"
+#include "belay/comm/reduction.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/copy.hpp"
 #include "belay/core/finite.hpp"
+#include "belay/core/memory_access.hpp"
 #include "belay/core/prefetch.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -82,7 +82,8 @@ template <class Op, class T, class Lanes>
 // `count` is a multiple of the lanes; a non-temporal destination is aligned to a register. The two functions differ in
 // the register alone, which a template cannot be told.
 template <class T>
-__attribute__((target("avx512f"), always_inline)) inline void store_64(T* place, const typename vector_lanes<T, 64>::vector& r,
+__attribute__((target("avx512f"), always_inline)) inline void store_64(T* place,
+                                                                       const typename vector_lanes<T, 64>::vector& r,
                                                                        memory_access how) noexcept {
   auto* const there = reinterpret_cast<typename vector_lanes<T, 64>::vector*>(place);
   if (how == memory_access::non_temporal)
@@ -123,7 +124,8 @@ __attribute__((target("avx512f"))) void reduce_two_64(T* to, T* also_to, const T
   }
 }
 template <class T>
-__attribute__((target("avx2"), always_inline)) inline void store_32(T* place, const typename vector_lanes<T, 32>::vector& r,
+__attribute__((target("avx2"), always_inline)) inline void store_32(T* place,
+                                                                    const typename vector_lanes<T, 32>::vector& r,
                                                                     memory_access how) noexcept {
   auto* const there = reinterpret_cast<typename vector_lanes<T, 32>::vector*>(place);
   if (how == memory_access::non_temporal)

@@ -9,8 +9,8 @@
 #include <cstddef>
 #include <cstring>
 
-#include "belay/core/memory_access.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/memory_access.hpp"
 
 namespace belay::inline BELAY_ABI {
 

@@ -11,9 +11,9 @@
 #include "belay/backend/host/processes.hpp"
 #include "belay/backend/host/world.hpp"
 
+using belay::memory_access;
 using belay::host::copy_table;
 using belay::host::copy_times;
-using belay::memory_access;
 
 namespace {
 

@@ -61,12 +61,10 @@ TEST_CASE("groups are checked: members of the world, this rank among them, in on
 TEST_CASE("no operation takes from the heap after the first of its kind") {
   for (int ranks : {1, 2, 3}) {
     CAPTURE(ranks);
-    const auto grown = belay::host::world{ranks}.run([&](auto& rank) {
-      const auto& world = rank.world();
+    const auto allocations_of = [ranks](const auto& world, auto& heap) {
       const auto size = static_cast<std::size_t>(ranks);
       std::vector<float> in(64 * size, 1.0F), out(64 * size), part(64);
       const std::vector<std::size_t> counts(size, 64);
-      belay::symmetric_heap heap{world, {.bytes = 1 << 16}};
       const belay::p2p transfers[] = {
           belay::p2p::send((world.rank() + 1) % ranks, std::span<const float>(part)),
           belay::p2p::receive((world.rank() + ranks - 1) % ranks, std::span(out).first(64))};
@@ -103,6 +101,8 @@ TEST_CASE("no operation takes from the heap after the first of its kind") {
         settle(world.start_scatter(out, std::span(part), 0));
         settle(world.start_exchange(transfers));
         settle(world.start_barrier());
+        settle(world.start_composite(belay::operation::barrier, [](const auto& calls) { calls.barrier(); }));
+        settle(world.start_local(belay::operation::none, [] {}));
         heap.release(slot);
         world.barrier();
       };
@@ -115,6 +115,11 @@ TEST_CASE("no operation takes from the heap after the first of its kind") {
       const std::uint64_t after = tools::heap_allocations();
       world.barrier();
       return after - before;
+    };
+    const auto grown = belay::host::world{ranks}.run([&](auto& rank) {
+      belay::symmetric_heap heap{rank.world(), {.bytes = 1 << 16}};
+      const belay::group erased = rank.world();
+      return allocations_of(rank.world(), heap) + allocations_of(erased, heap);
     });
     for (std::uint64_t count : grown) CHECK(count == 0);
   }

@@ -15,9 +15,9 @@
 #include "belay/backend/host/world.hpp"
 #include "belay/comm/symmetric.hpp"
 
+using belay::memory_access;
 using belay::host::algorithm;
 using belay::host::call_kind;
-using belay::memory_access;
 using belay::host::online_tuner;
 using belay::host::variant;
 using belay::host::variants_of;

@@ -38,7 +38,8 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 TEST_CASE("all_to_all: equal parts, all in place or apart") {
   std::vector<int> x(12), y(12), other(11);
   const auto refused = [&](std::span<const int> in, std::span<int> out, int ranks) {
-    return refusal([&] { belay::check_call(belay::op_call::move<operation::all_to_all, int>(in, out, here), 0, ranks); });
+    return refusal(
+        [&] { belay::check_call(belay::op_call::move<operation::all_to_all, int>(in, out, here), 0, ranks); });
   };
   CHECK(refused(x, y, 4).empty());
   CHECK(refused(x, x, 4).empty());
@@ -83,8 +84,7 @@ TEST_CASE("counts that wrap round, and the rank whose count is too much") {
   const counts wrapping{SIZE_MAX, 1, 6}, late{2, std::size_t{1} << 61, std::size_t{1} << 61}, fine{1, 2, 3};
   std::vector<int> six(6);
   const auto refused = [&](const counts& by, std::span<int> buffer) {
-    return refusal(
-        [&] { belay::check_counts(buffer.size(), sizeof(int), by, 3, "op", "op: the buffer", here); });
+    return refusal([&] { belay::check_counts(buffer.size(), sizeof(int), by, 3, "op", "op: the buffer", here); });
   };
   CHECK(refused(fine, six).empty());
   CHECK(contains(refused(fine, std::span(six).first(5)), "op: the buffer holds 5 elements; this call needs 6"));
@@ -146,8 +146,7 @@ TEST_CASE("what each operation asks of its buffers, on every rank") {
     CHECK(gathered.empty() == (rank != 1));
     const std::string scattered = refused(op_call::move<operation::scatter, int>({}, out.first(4), here, 1), rank);
     CHECK(scattered.empty() == (rank != 1));
-    const std::string reduced =
-        refused(op_call::reduce<operation::reduce, belay::sum_t, int>(in, {}, here, 1), rank);
+    const std::string reduced = refused(op_call::reduce<operation::reduce, belay::sum_t, int>(in, {}, here, 1), rank);
     CHECK(reduced.empty() == (rank != 1));
     CHECK(contains(refused(op_call::move<operation::broadcast, int>(in, y, here, 3), rank), "root 3 is no rank"));
     const std::span<int> too_long(y.data(), SIZE_MAX / 4);

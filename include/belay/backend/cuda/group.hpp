@@ -191,9 +191,9 @@ class group : public group_operations<group<Api, ControlRank>> {
     order_->report_abandoned(call.at);
     if (member_->world().aborted()) member_->raise(what, call.at);
     span_log* const log = order_->spans();
-    const span_timer timed(log == nullptr ? nullptr
-                                          : add_operation(*log, span_lane::host, what, members(), call.uses(),
-                                                          call.exchanged(), call.at));
+    const span_timer timed(
+        log == nullptr ? nullptr
+                       : add_operation(*log, span_lane::host, what, members(), call.uses(), call.exchanged(), call.at));
     // Collectives of a group have one order; transfers that of who calls them.
     if (what != operation::exchange && member_->has_started()) order_->wait_until_queued(call.at);
     cuda::stream<Api>& stream = order_->of_calls().stream();

@@ -24,7 +24,8 @@ namespace belay::inline BELAY_ABI::cuda::collectives {
 // One piece for each rank, of so many elements.
 inline void divide(std::span<piece> out, const std::byte* first, std::span<const std::size_t> parts,
                    std::size_t element) noexcept {
-  for (std::size_t q = 0; q < out.size(); first += parts[q] * element, ++q) out[q] = piece_of(first, parts[q] * element);
+  for (std::size_t q = 0; q < out.size(); first += parts[q] * element, ++q)
+    out[q] = piece_of(first, parts[q] * element);
 }
 inline void divide_evenly(std::span<piece> out, const std::byte* first, std::size_t each) noexcept {
   for (std::size_t q = 0; q < out.size(); ++q) out[q] = piece_of(first + q * each, each);

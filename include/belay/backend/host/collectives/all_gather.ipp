@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "belay/backend/host/collectives/call.hpp"
 #include "belay/backend/host/collectives/bounce_buffers.hpp"
+#include "belay/backend/host/collectives/call.hpp"
 #include "belay/core/bounds.hpp"
 
 namespace belay::inline BELAY_ABI {

@@ -3,9 +3,8 @@
 // Larger all_reduces, on bytes.
 #pragma once
 
-
-#include "belay/backend/host/collectives/call.hpp"
 #include "belay/backend/host/collectives/bounce_buffers.hpp"
+#include "belay/backend/host/collectives/call.hpp"
 #include "belay/core/bounds.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -14,8 +13,8 @@ namespace host {
 // Of buffers that peers cannot load. Small ones are staged whole, and every rank reduces all. Of larger ones each rank
 // stages the others' slices of a round, reduces its own slice of all ranks' and stages the result, which the others
 // take while the next round is on its way.
-BELAY_DECL void all_reduce_staged(collective_endpoint& me, const reduction_arithmetic& how, const std::byte* in, std::byte* out,
-                                  std::size_t bytes) {
+BELAY_DECL void all_reduce_staged(collective_endpoint& me, const reduction_arithmetic& how, const std::byte* in,
+                                  std::byte* out, std::size_t bytes) {
   if (bytes <= most_staged_one_shot) {
     for (bounce_rounds now(me, bytes, 1, how.element_bytes); now.left(); now.advance()) {
       now.stage(0, in, bytes);
@@ -70,8 +69,8 @@ BELAY_DECL void all_reduce_staged(collective_endpoint& me, const reduction_arith
 }
 
 BELAY_DECL void all_reduce_by_rendezvous(collective_context call, const fingerprint& print,
-    const reduction_arithmetic& how,
-                                         const std::byte* in, std::byte* out, const where& at) {
+                                         const reduction_arithmetic& how, const std::byte* in, std::byte* out,
+                                         const where& at) {
   collective_endpoint& me = *call.endpoint;
   const std::size_t bytes = print.bytes();
   me.enter_rendezvous(call_buffers{print, in, bytes, out, bytes}, call.limit, at);

@@ -38,14 +38,14 @@ template <class Endpoint>
 
 /// Of what fits into no eager round; both buffers have `print.bytes()`.
 BELAY_DECL void all_reduce_by_rendezvous(collective_context call, const fingerprint& print,
-    const reduction_arithmetic& how,
-                                         const std::byte* in, std::byte* out, const where& at);
+                                         const reduction_arithmetic& how, const std::byte* in, std::byte* out,
+                                         const where& at);
 /// Of what fits into no eager round; `out` has `print.bytes()`, `in` as much for each rank.
 BELAY_DECL void reduce_scatter_by_rendezvous(collective_context call, const fingerprint& print,
-    const reduction_arithmetic& how,
-                                             const std::byte* in, std::byte* out, const where& at);
+                                             const reduction_arithmetic& how, const std::byte* in, std::byte* out,
+                                             const where& at);
 BELAY_DECL void reduce_scatter_v_by_rendezvous(collective_context call, const fingerprint& print,
-    const reduction_arithmetic& how, std::byte* inout,
+                                               const reduction_arithmetic& how, std::byte* inout,
                                                std::span<const std::size_t> counts, const where& at);
 /// Of what fits into no eager round; `in` has `print.bytes()`.
 BELAY_DECL void all_gather_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
@@ -63,8 +63,7 @@ BELAY_DECL void all_to_all_v_by_rendezvous(collective_context call, const finger
 BELAY_DECL void broadcast_by_rendezvous(collective_context call, const fingerprint& print, std::byte* inout,
                                         const where& at);
 /// Of what fits into no eager round; `in` has `print.bytes()`, and only the root has an `out`.
-BELAY_DECL void reduce_by_rendezvous(collective_context call, const fingerprint& print,
-    const reduction_arithmetic& how,
+BELAY_DECL void reduce_by_rendezvous(collective_context call, const fingerprint& print, const reduction_arithmetic& how,
                                      const std::byte* in, std::byte* out, const where& at);
 /// Of what fits into no eager round; `in` has `print.bytes()`, and only the root has an `out`.
 BELAY_DECL void gather_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,

@@ -9,8 +9,7 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-BELAY_DECL void reduce_by_rendezvous(collective_context call, const fingerprint& print,
-    const reduction_arithmetic& how,
+BELAY_DECL void reduce_by_rendezvous(collective_context call, const fingerprint& print, const reduction_arithmetic& how,
                                      const std::byte* in, std::byte* out, const where& at) {
   collective_endpoint& me = *call.endpoint;
   const std::size_t bytes = print.bytes();

@@ -10,8 +10,8 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 // This rank's part of the reduction of all inputs, which divide into `parts`, goes to `out`.
-BELAY_DECL void reduce_parts(collective_endpoint& me, const reduction_arithmetic& how, const std::byte* in, std::byte* out,
-                             division parts) {
+BELAY_DECL void reduce_parts(collective_endpoint& me, const reduction_arithmetic& how, const std::byte* in,
+                             std::byte* out, division parts) {
   const byte_range mine = parts[me.rank()], end = parts[me.size() - 1];
   const std::size_t total = end.first + end.bytes;
   const variant chosen = variant_of(me, total);
@@ -32,8 +32,8 @@ BELAY_DECL void reduce_parts(collective_endpoint& me, const reduction_arithmetic
 }
 
 BELAY_DECL void reduce_scatter_by_rendezvous(collective_context call, const fingerprint& print,
-    const reduction_arithmetic& how,
-                                             const std::byte* in, std::byte* out, const where& at) {
+                                             const reduction_arithmetic& how, const std::byte* in, std::byte* out,
+                                             const where& at) {
   collective_endpoint& me = *call.endpoint;
   const std::size_t each = print.bytes();
   me.enter_rendezvous(call_buffers{print, in, each * index_of(me.size()), out, each}, call.limit, at);
@@ -42,7 +42,7 @@ BELAY_DECL void reduce_scatter_by_rendezvous(collective_context call, const fing
 }
 
 BELAY_DECL void reduce_scatter_v_by_rendezvous(collective_context call, const fingerprint& print,
-    const reduction_arithmetic& how, std::byte* inout,
+                                               const reduction_arithmetic& how, std::byte* inout,
                                                std::span<const std::size_t> counts, const where& at) {
   collective_endpoint& me = *call.endpoint;
   const std::size_t all = print.bytes();

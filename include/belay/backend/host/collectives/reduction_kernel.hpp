@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What surrounds the arithmetic of a reduction: which arrays it reads and writes, and how, in the calls of this backend.
+// What surrounds the arithmetic of a reduction: which arrays it reads and writes, and how, in the calls of this
+// backend.
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
@@ -26,11 +27,13 @@ namespace host {
 
 /// Reduces `bytes` of each of `me.sources()` into the first of `me.destinations()`, so many of them. Usually around the
 /// caches where the machine wants that for a copy that touches as much as the operation does: of `like_copy_of` bytes.
-BELAY_DECL void reduce_sources(lane_endpoint& me, const reduction_arithmetic& how, std::size_t destinations, std::size_t bytes,
-                               std::size_t like_copy_of, memory_access by = memory_access::automatic, int own = 0);
+BELAY_DECL void reduce_sources(lane_endpoint& me, const reduction_arithmetic& how, std::size_t destinations,
+                               std::size_t bytes, std::size_t like_copy_of, memory_access by = memory_access::automatic,
+                               int own = 0);
 /// The same into one destination.
-BELAY_DECL void reduce_sources_into(lane_endpoint& me, const reduction_arithmetic& how, std::byte* out, std::size_t bytes,
-                                    std::size_t like_copy_of = 0, memory_access by = memory_access::automatic);
+BELAY_DECL void reduce_sources_into(lane_endpoint& me, const reduction_arithmetic& how, std::byte* out,
+                                    std::size_t bytes, std::size_t like_copy_of = 0,
+                                    memory_access by = memory_access::automatic);
 /// Reduces what lies `first` bytes behind the beginning of all ranks' payloads.
 BELAY_DECL void reduce_payloads_into(lane_endpoint& me, const reduction_arithmetic& how, const peer_payloads& payloads,
                                      std::size_t first, std::byte* out, std::size_t bytes);
@@ -38,15 +41,14 @@ BELAY_DECL void reduce_payloads_into(lane_endpoint& me, const reduction_arithmet
 BELAY_DECL void use_inputs(collective_endpoint& me, std::size_t first);
 /// What lies `first` bytes behind the beginning of all ranks' inputs, where not all of them are mapped: peers' parts
 /// are copied by the kernel of the system into this rank's bounce buffer.
-BELAY_DECL void reduce_fetched(collective_endpoint& me, const reduction_arithmetic& how, std::size_t first, std::byte* out,
-                               std::size_t bytes);
+BELAY_DECL void reduce_fetched(collective_endpoint& me, const reduction_arithmetic& how, std::size_t first,
+                               std::byte* out, std::size_t bytes);
 
 /// Elements [first, first + count) of all ranks' payloads in an eager round, reduced into `out`.
 inline void reduce_payloads(lane_endpoint& me, const reduction_arithmetic& how, const peer_payloads& payloads,
                             std::size_t first, std::byte* out, std::size_t count) {
   const std::size_t bytes = count * how.element_bytes;
-  if (bytes > flag_payload_bytes)
-    return reduce_payloads_into(me, how, payloads, first * how.element_bytes, out, bytes);
+  if (bytes > flag_payload_bytes) return reduce_payloads_into(me, how, payloads, first * how.element_bytes, out, bytes);
   how.few(payloads, me.size(), first, out, count);
 }
 

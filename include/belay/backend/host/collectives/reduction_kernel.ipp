@@ -12,8 +12,8 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-BELAY_DECL void reduce_sources(lane_endpoint& me, const reduction_arithmetic& how, std::size_t destinations, std::size_t bytes,
-                               std::size_t like_copy_of, memory_access by, int own) {
+BELAY_DECL void reduce_sources(lane_endpoint& me, const reduction_arithmetic& how, std::size_t destinations,
+                               std::size_t bytes, std::size_t like_copy_of, memory_access by, int own) {
   if (bytes == 0) return;
   const std::span<const std::byte* const> from = me.sources();
   const std::span<std::byte* const> to = me.destinations().first(destinations);
@@ -27,8 +27,8 @@ BELAY_DECL void reduce_sources(lane_endpoint& me, const reduction_arithmetic& ho
   how.arrays(from, to, bytes >> std::countr_zero(how.element_bytes), by, own);
 }
 
-BELAY_DECL void reduce_sources_into(lane_endpoint& me, const reduction_arithmetic& how, std::byte* out, std::size_t bytes,
-                                    std::size_t like_copy_of, memory_access by) {
+BELAY_DECL void reduce_sources_into(lane_endpoint& me, const reduction_arithmetic& how, std::byte* out,
+                                    std::size_t bytes, std::size_t like_copy_of, memory_access by) {
   me.destinations()[0] = out;
   reduce_sources(me, how, 1, bytes, like_copy_of, by);
 }
@@ -43,8 +43,8 @@ BELAY_DECL void use_inputs(collective_endpoint& me, std::size_t first) {
   for (int q = 0; q < me.size(); ++q) me.sources()[index_of(q)] = me.input_of(q) + first;
 }
 
-BELAY_DECL void reduce_fetched(collective_endpoint& me, const reduction_arithmetic& how, std::size_t first, std::byte* out,
-                               std::size_t bytes) {
+BELAY_DECL void reduce_fetched(collective_endpoint& me, const reduction_arithmetic& how, std::size_t first,
+                               std::byte* out, std::size_t bytes) {
   const std::size_t others = index_of(greater_of(me.size() - 1, 1));
   const std::size_t room = 2 * me.bounce_buffer_bytes() / (others * how.element_bytes) / 64 * 64 * how.element_bytes;
   const auto place_of = [&](int q) {

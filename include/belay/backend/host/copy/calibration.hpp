@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <span>
 
-#include "belay/core/copy.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/copy.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {

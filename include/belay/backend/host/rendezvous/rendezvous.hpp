@@ -11,10 +11,10 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/core/copy.hpp"
 #include "belay/backend/host/memory/address_space.hpp"
 #include "belay/backend/host/rendezvous/peer_flags.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/copy.hpp"
 #include "belay/core/prefetch.hpp"
 
 namespace belay::inline BELAY_ABI {

@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <span>
 
-#include "belay/core/memory_access.hpp"
 #include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/memory_access.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {

@@ -118,7 +118,9 @@ inline void run_reduce(collective_context& me, const op_call& call) {
 }
 inline void run_reduce_scatter(collective_context& me, const op_call& call) {
   const std::size_t own = call.out_count * static_cast<std::size_t>(me.rank());
-  const auto ranges = [&](int q) { return element_range{call.out_count * static_cast<std::size_t>(q), call.out_count}; };
+  const auto ranges = [&](int q) {
+    return element_range{call.out_count * static_cast<std::size_t>(q), call.out_count};
+  };
   in_rounds(me.size(), round_length(call.element_bytes(), me.size()), ranges, [&](auto range) {
     reduce_ranges(me, call, range, call.out + (range(me.rank()).first - own) * call.element_bytes());
   });

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A group of ranks, of whatever backend: a handle over what the backend implements, and a rehearsal is one of them.
+// What it can do is asked when a program runs, so that one compiled body serves threads, processes, MPI and devices.
+//
+//   belay::host::world{4}.run([](belay::host::rank& rank) {
+//     const belay::group world = rank.world();
+//     std::vector<float> loss(1, static_cast<float>(world.rank()));
+//     world.all_reduce(std::span(loss), belay::sum);  // 6 on every rank
+//   });
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "belay/comm/borrowed_work.hpp"
+#include "belay/comm/communicator.hpp"
+#include "belay/comm/group_interface.hpp"
+#include "belay/comm/group_operations.hpp"
+#include "belay/comm/op_call.hpp"
+#include "belay/comm/pending.hpp"
+#include "belay/comm/start_order.hpp"
+#include "belay/comm/symmetric_region.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/span_log.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+/// A backend's own group: runs and starts what was checked.
+template <class G>
+concept backend_group = communicator<G> && requires(const G& g, const op_call& call, const start_order& how) {
+  g.run_call(call);
+  { g.start_call(call, how) } -> std::same_as<pending>;
+  { g.members() } -> std::convertible_to<std::span<const int>>;
+};
+
+/// The implementation over a backend's group (comm/typed_group.hpp).
+template <class G>
+class typed_group;
+
+/// One rank's handle onto an ordered set of ranks. Copies are the same handle. Belongs to the rank's thread, and to the
+/// body that the world runs. What a backend does not offer is a usage_error of the call, on every rank that calls it.
+class group : public group_operations<group> {
+ public:
+  explicit group(std::shared_ptr<group_interface> of) noexcept : of_(std::move(of)) {}
+  /// Of a backend's group: `const belay::group world = rank.world();`
+  template <class G>
+    requires(!std::same_as<G, group> && backend_group<G>)
+  group(G of) : of_(std::make_shared<typed_group<G>>(std::move(of))) {}
+
+  /// This rank's number in the group; in a rehearsal a question of the body, which `unasked_rank` is not.
+  [[nodiscard]] int rank() const { return of_->rank(); }
+  [[nodiscard]] int unasked_rank() const noexcept { return of_->unasked_rank(); }
+  [[nodiscard]] int size() const noexcept { return of_->size(); }
+  /// The ranks of the world that the group is made of, in group order.
+  [[nodiscard]] std::span<const int> members() const { return of_->members(); }
+  [[nodiscard]] const group_traits& traits() const noexcept { return of_->traits(); }
+
+  /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
+  [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
+    return group(of_->within(timeout, at));
+  }
+  /// The same ranks for memory of the host: votes, norms, counts, hashes.
+  [[nodiscard]] const group& control() const {
+    const group* const beside = of_->control();
+    return beside == nullptr ? *this : *beside;
+  }
+  /// Copies between the host and the device whose memory this group's buffers are; null where they are the host's.
+  [[nodiscard]] group_memory* device() const { return of_->device(); }
+
+  /// Starts `work(calls)`, `calls` a `group_calls`: host work and blocking operations of this group, which its stream
+  /// runs as one, in its turn. All ranks of the group start the same. `what` names it in messages.
+  template <std::invocable<const group_calls&> Work>
+  [[nodiscard]] pending start_composite(operation what, const Work& work,
+                                        const start_order& how = where::current()) const {
+    return of_->start_composite(what, borrowed_work<const group_calls&>::of(work), how);
+  }
+  /// Starts `work()`: host work of this rank alone, which its stream runs in its turn. Throws usage_error where
+  /// `traits().starts_local_work` is false.
+  template <std::invocable Work>
+  [[nodiscard]] pending start_local(operation what, const Work& work, const start_order& how = where::current()) const {
+    return of_->start_local(what, borrowed_work<>::of(work), how);
+  }
+  /// Memory of `bytes` on every rank; collective, the same size everywhere. See `group_traits` for who addresses it.
+  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
+    return of_->make_symmetric(bytes, at);
+  }
+
+  /// Operations of this rank in all of its groups are spans of `log` from now on; null: of none. It outlives what is
+  /// started meanwhile.
+  void trace_into(span_log* log, where at = where::current()) const { of_->trace_into(log, at); }
+
+  /// Runs, and starts, an operation that was checked (see `check_call`).
+  void run_call(const op_call& call) const { of_->run(call); }
+  [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const { return of_->start(call, how); }
+
+ private:
+  std::shared_ptr<group_interface> of_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+#include "belay/comm/typed_group.hpp"  // IWYU pragma: export

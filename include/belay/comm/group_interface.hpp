@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What a backend implements so that its ranks can be those of a `belay::group`: operations on bytes, which were checked
+// before, and what it promises of them. A new capability is a new trait and a function with a default.
+//
+//   class my_group final : public belay::group_interface { /* run, start, ... */ };
+//   const belay::group world(std::make_shared<my_group>(...));
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "belay/comm/borrowed_work.hpp"
+#include "belay/comm/fingerprint.hpp"
+#include "belay/comm/group_operations.hpp"
+#include "belay/comm/op_call.hpp"
+#include "belay/comm/pending.hpp"
+#include "belay/comm/start_order.hpp"
+#include "belay/comm/symmetric_region.hpp"
+#include "belay/core/config.hpp"
+#include "belay/core/span_log.hpp"
+#include "belay/core/where.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+class group;
+
+/// What a group can do, and what it promises.
+struct group_traits {
+  /// No byte moves, and memory that it is given may be addresses without pages.
+  bool rehearsed = false;
+  /// Sums, products and averages are added in rank order: equal bits on every such backend and from every operation.
+  bool sums_in_rank_order = false;
+  /// All ranks get the same bits of one all_reduce, in whatever order it adds.
+  bool sums_alike = false;
+  /// Ranks may hold different numbers of elements: the operations whose names end in _v are offered.
+  bool has_varying_counts = false;
+  /// Work of this rank alone can be started.
+  bool starts_local_work = false;
+  /// Peers' symmetric memory can be loaded and stored; or it is mirrored, by messages.
+  bool addresses_peers = false, mirrors_peers = false;
+  /// Buffers are memory of a device, which the host does not address; and no other memory will do.
+  bool on_device = false, device_memory_alone = false;
+  /// Host threads meet in each operation, so that no graph has it; or what is started under a capture is in the graph.
+  bool meets_on_host = false, is_captured = false;
+};
+
+/// Runs the operations of a group where it is called.
+class operation_runner {
+ public:
+  /// An operation that was checked. Throws comm_error.
+  virtual void run(const op_call& call) = 0;
+
+ protected:
+  ~operation_runner() = default;
+};
+
+/// The blocking operations of a group as a composite calls them, in its turn in the rank's communication stream.
+class group_calls : public group_operations<group_calls> {
+ public:
+  group_calls(operation_runner& by, int rank, int size, const group_calls* control) noexcept
+      : by_(&by), control_(control), rank_(rank), size_(size) {}
+
+  /// This rank's number in the group, and how many it has.
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  /// The operations of the same ranks for memory of the host.
+  [[nodiscard]] const group_calls& control() const noexcept { return control_ == nullptr ? *this : *control_; }
+  /// Runs an operation that was checked.
+  void run_call(const op_call& call) const { by_->run(call); }
+
+ private:
+  operation_runner* by_;
+  const group_calls* control_;  // null: these
+  int rank_, size_;
+};
+
+/// Copies between memory of the host and that of a group whose buffers are a device's. Each returns when it is done.
+class group_memory {
+ public:
+  /// To the host what is there when `how` lets a communication begin; and to the device.
+  virtual void fetch(void* to, const void* from, std::size_t bytes, const start_order& how) = 0;
+  virtual void place(void* to, const void* from, std::size_t bytes, where at) = 0;
+  /// Memory of the device for what a kernel tells the host.
+  [[nodiscard]] virtual std::span<std::byte> scratch() = 0;
+
+ protected:
+  ~group_memory() = default;
+};
+
+/// One rank's part in a group. Belongs to the rank's thread. Arguments of calls were checked, by `group`, once.
+class group_interface : public operation_runner {
+ public:
+  /// Rank `rank` of `size`; `traits` outlives it.
+  group_interface(int rank, int size, const group_traits& traits) noexcept
+      : traits_(&traits), rank_(rank), size_(size) {}
+  virtual ~group_interface() = default;
+
+  // What every call asks is no function of the backend's.
+
+  /// This rank's number, where that is no question (see `layout_rank`), and how many there are.
+  [[nodiscard]] int unasked_rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] const group_traits& traits() const noexcept { return *traits_; }
+
+  /// This rank's number in the group, which is a question in a rehearsal.
+  [[nodiscard]] virtual int rank() const = 0;
+  /// The ranks of the world that the group is made of, in group order.
+  [[nodiscard]] virtual std::span<const int> members() const = 0;
+
+  [[nodiscard]] virtual pending start(const op_call& call, const start_order& how) = 0;
+  /// `work` is copied before they return.
+  [[nodiscard]] virtual pending start_composite(operation what, const borrowed_work<const group_calls&>& work,
+                                                const start_order& how) = 0;
+  [[nodiscard]] virtual pending start_local(operation what, const borrowed_work<>& work, const start_order& how) = 0;
+  /// Where peers are not addressed it is this rank's own memory, with room for a mirror of each peer's where there are
+  /// mirrors. Collective.
+  [[nodiscard]] virtual symmetric_region make_symmetric(std::size_t bytes, where at) = 0;
+  /// The same ranks, whose calls wait so long for peers.
+  [[nodiscard]] virtual std::shared_ptr<group_interface> within(std::chrono::duration<double> timeout, where at) = 0;
+  virtual void trace_into(span_log* log, where at) = 0;
+
+  /// Null where buffers are memory of the host.
+  [[nodiscard]] virtual group_memory* device() { return nullptr; }
+  /// The same ranks for memory of the host; null where the group is that.
+  [[nodiscard]] virtual const group* control() const { return nullptr; }
+
+ private:
+  const group_traits* traits_;
+  int rank_, size_;
+};
+
+}  // namespace belay::inline BELAY_ABI
