@@ -3172,9 +3172,10 @@ struct borrowed_work {
 
   template <class Work>
   [[nodiscard]] static borrowed_work of(const Work& work) noexcept {
-    static_assert(std::is_trivially_copyable_v<Work> && sizeof(Work) <= composite_room && alignof(Work) <= 16,
-                  "belay: what a composite runs is kept until its turn: let it capture at most 288 bytes that can be copied "
-                  "byte by byte, such as pointers, spans and numbers");
+    static_assert(
+        std::is_trivially_copyable_v<Work> && sizeof(Work) <= composite_room && alignof(Work) <= 16,
+        "belay: what a composite runs is kept until its turn: let it capture at most 288 bytes that can be copied "
+        "byte by byte, such as pointers, spans and numbers");
     return {std::addressof(work), sizeof(Work),
             [](const void* copy, Arguments... arguments) { (*static_cast<const Work*>(copy))(arguments...); }};
   }
