@@ -856,10 +856,6 @@ enum class operation : std::uint8_t {
 };
 inline constexpr operation last_operation = operation::make_symmetric;
 
-/// Chooses the function of a backend that runs an operation.
-template <operation What>
-using operation_tag = std::integral_constant<operation, What>;
-
 [[nodiscard]] constexpr const char* name(operation which) noexcept {
   switch (which) {
     case operation::none: return "no operation";
@@ -1687,6 +1683,13 @@ struct p2p {
     return (checked_size(data.size()) * sizeof(T)).saturated();
   }
 };
+
+/// The bytes of all of them, which were checked.
+[[nodiscard]] constexpr std::size_t total_bytes(std::span<const p2p> transfers) noexcept {
+  std::size_t all = 0;
+  for (const p2p& one : transfers) all += one.bytes;
+  return all;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -4075,20 +4078,6 @@ inline void check_root(int root, int ranks, const char* what, const where& at) {
 BELAY_DECL void check_counts(std::size_t length, std::size_t element_bytes, std::span<const std::size_t> counts,
                              int ranks, const char* what, const char* whose, const where& at);
 
-/// Transfers with ranks of the group, whose bytes together fit into a number, which is returned.
-template <class Transfer>
-[[nodiscard]] std::size_t check_transfers(std::span<const Transfer> transfers, int ranks, const where& at) {
-  checked_size bytes;
-  const Transfer* most = nullptr;  // the first that is too much
-  for (const Transfer& transfer : transfers) {
-    bytes += transfer.bytes;
-    if (!bytes.fits() && most == nullptr) most = &transfer;
-    if (transfer.peer < 0 || transfer.peer >= ranks) refuse_peer(transfer.peer, ranks, at);
-  }
-  if (most != nullptr) refuse_transfers(most->bytes, most->peer, at);
-  return bytes.saturated();
-}
-
 /// The members of a new group, ascending: ranks of a world of `ranks`, each once, `own` among them.
 BELAY_DECL void check_members(std::span<const int> sorted, int ranks, int own, const where& at);
 
@@ -4203,6 +4192,18 @@ BELAY_DECL void check_all_to_all_v(const op_call& call, int ranks) {
   if (ranks == 1 && !exchanges) refuse_own_part(sent[0], received[0], call.at);
 }
 
+// Peers of the group, and bytes that together fit into a number.
+BELAY_DECL void check_transfers(const op_call& call, int ranks) {
+  checked_size bytes;
+  const p2p* most = nullptr;  // the first that is too much
+  for (const p2p& one : call.exchanged()) {
+    bytes += one.bytes;
+    if (!bytes.fits() && most == nullptr) most = &one;
+    if (one.peer < 0 || one.peer >= ranks) refuse_peer(one.peer, ranks, call.at);
+  }
+  if (most != nullptr) refuse_transfers(most->bytes, most->peer, call.at);
+}
+
 BELAY_DECL void check_call(const op_call& call, int rank, int ranks) {
   const auto own = [&](std::size_t each) { return each * call.element_bytes() * static_cast<std::size_t>(rank); };
   switch (call.what()) {
@@ -4240,7 +4241,7 @@ BELAY_DECL void check_call(const op_call& call, int rank, int ranks) {
       if (rank != call.root) return check_buffer_sizes(call);  // only the root has an input
       check_length(call.in_count, all_parts(call.out_count, ranks), "scatter: the root's input", call.at);
       return check_overlap_of(call, call.out, call.in + own(call.out_count));
-    case operation::exchange: static_cast<void>(check_transfers(call.exchanged(), ranks, call.at)); return;
+    case operation::exchange: return check_transfers(call, ranks);
     case operation::none:
     case operation::barrier:
     case operation::make_symmetric: return;

@@ -858,10 +858,6 @@ enum class operation : std::uint8_t {
 };
 inline constexpr operation last_operation = operation::make_symmetric;
 
-/// Chooses the function of a backend that runs an operation.
-template <operation What>
-using operation_tag = std::integral_constant<operation, What>;
-
 [[nodiscard]] constexpr const char* name(operation which) noexcept {
   switch (which) {
     case operation::none: return "no operation";
@@ -1689,6 +1685,13 @@ struct p2p {
     return (checked_size(data.size()) * sizeof(T)).saturated();
   }
 };
+
+/// The bytes of all of them, which were checked.
+[[nodiscard]] constexpr std::size_t total_bytes(std::span<const p2p> transfers) noexcept {
+  std::size_t all = 0;
+  for (const p2p& one : transfers) all += one.bytes;
+  return all;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -4077,20 +4080,6 @@ inline void check_root(int root, int ranks, const char* what, const where& at) {
 BELAY_DECL void check_counts(std::size_t length, std::size_t element_bytes, std::span<const std::size_t> counts,
                              int ranks, const char* what, const char* whose, const where& at);
 
-/// Transfers with ranks of the group, whose bytes together fit into a number, which is returned.
-template <class Transfer>
-[[nodiscard]] std::size_t check_transfers(std::span<const Transfer> transfers, int ranks, const where& at) {
-  checked_size bytes;
-  const Transfer* most = nullptr;  // the first that is too much
-  for (const Transfer& transfer : transfers) {
-    bytes += transfer.bytes;
-    if (!bytes.fits() && most == nullptr) most = &transfer;
-    if (transfer.peer < 0 || transfer.peer >= ranks) refuse_peer(transfer.peer, ranks, at);
-  }
-  if (most != nullptr) refuse_transfers(most->bytes, most->peer, at);
-  return bytes.saturated();
-}
-
 /// The members of a new group, ascending: ranks of a world of `ranks`, each once, `own` among them.
 BELAY_DECL void check_members(std::span<const int> sorted, int ranks, int own, const where& at);
 
@@ -4205,6 +4194,18 @@ BELAY_DECL void check_all_to_all_v(const op_call& call, int ranks) {
   if (ranks == 1 && !exchanges) refuse_own_part(sent[0], received[0], call.at);
 }
 
+// Peers of the group, and bytes that together fit into a number.
+BELAY_DECL void check_transfers(const op_call& call, int ranks) {
+  checked_size bytes;
+  const p2p* most = nullptr;  // the first that is too much
+  for (const p2p& one : call.exchanged()) {
+    bytes += one.bytes;
+    if (!bytes.fits() && most == nullptr) most = &one;
+    if (one.peer < 0 || one.peer >= ranks) refuse_peer(one.peer, ranks, call.at);
+  }
+  if (most != nullptr) refuse_transfers(most->bytes, most->peer, call.at);
+}
+
 BELAY_DECL void check_call(const op_call& call, int rank, int ranks) {
   const auto own = [&](std::size_t each) { return each * call.element_bytes() * static_cast<std::size_t>(rank); };
   switch (call.what()) {
@@ -4242,7 +4243,7 @@ BELAY_DECL void check_call(const op_call& call, int rank, int ranks) {
       if (rank != call.root) return check_buffer_sizes(call);  // only the root has an input
       check_length(call.in_count, all_parts(call.out_count, ranks), "scatter: the root's input", call.at);
       return check_overlap_of(call, call.out, call.in + own(call.out_count));
-    case operation::exchange: static_cast<void>(check_transfers(call.exchanged(), ranks, call.at)); return;
+    case operation::exchange: return check_transfers(call, ranks);
     case operation::none:
     case operation::barrier:
     case operation::make_symmetric: return;
@@ -43628,8 +43629,7 @@ parameter_store(Run&, const Mesh&, Model&, zero<Stage>, precision<Types...>, sto
 // ---- belay/backend/host/collectives/collective_context.hpp
 //
 // What the collectives share: the endpoint and the limit of one call, how a buffer divides among ranks, and which
-// variant moves the bytes. Arguments are checked and small operations done in templates, where the type is a constant;
-// larger ones are done on bytes, in functions that are compiled once.
+// variant moves the bytes.
 
 // ---- belay/backend/host/rendezvous/collective_endpoint.hpp
 //
@@ -47250,15 +47250,6 @@ struct collective_context {
 
 [[nodiscard]] constexpr std::size_t index_of(int rank) noexcept { return static_cast<std::size_t>(rank); }
 
-template <class T>
-[[nodiscard]] const std::byte* bytes_of(std::span<const T> of) noexcept {
-  return reinterpret_cast<const std::byte*>(of.data());
-}
-template <class T>
-[[nodiscard]] std::byte* bytes_of(std::span<T> of) noexcept {
-  return reinterpret_cast<std::byte*>(of.data());
-}
-
 /// Where a part of a buffer lies.
 struct byte_range {
   std::size_t first = 0;
@@ -48377,7 +48368,7 @@ BELAY_DECL p2p_transport::~p2p_transport() {
 }
 
 BELAY_DECL void p2p_transport::run(std::span<const p2p> transfers, world_status::clock::duration timeout, where at) {
-  const std::size_t bytes = check_transfers(transfers, size(), at);
+  const std::size_t bytes = total_bytes(transfers);
   const call_site call{operation::exchange, group_, number_, bytes, at};
   if (world_->aborted()) world_->raise(call);
   ++number_;
@@ -48966,15 +48957,6 @@ struct operation_spans {
                  .line = static_cast<std::uint32_t>(at.line),
                  .kind = span_kind::wait,
                  .lane = span_lane::host});
-}
-
-/// The transfers of an operation's arguments; of most there are none.
-template <class... Arguments>
-[[nodiscard]] std::span<const p2p> transfers_of(const Arguments&... arguments) noexcept {
-  if constexpr (sizeof...(Arguments) == 1 && (std::convertible_to<const Arguments&, std::span<const p2p>> && ...))
-    return {arguments...};
-  else
-    return {};
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -61,20 +61,6 @@ inline void check_root(int root, int ranks, const char* what, const where& at) {
 BELAY_DECL void check_counts(std::size_t length, std::size_t element_bytes, std::span<const std::size_t> counts,
                              int ranks, const char* what, const char* whose, const where& at);
 
-/// Transfers with ranks of the group, whose bytes together fit into a number, which is returned.
-template <class Transfer>
-[[nodiscard]] std::size_t check_transfers(std::span<const Transfer> transfers, int ranks, const where& at) {
-  checked_size bytes;
-  const Transfer* most = nullptr;  // the first that is too much
-  for (const Transfer& transfer : transfers) {
-    bytes += transfer.bytes;
-    if (!bytes.fits() && most == nullptr) most = &transfer;
-    if (transfer.peer < 0 || transfer.peer >= ranks) refuse_peer(transfer.peer, ranks, at);
-  }
-  if (most != nullptr) refuse_transfers(most->bytes, most->peer, at);
-  return bytes.saturated();
-}
-
 /// The members of a new group, ascending: ranks of a world of `ranks`, each once, `own` among them.
 BELAY_DECL void check_members(std::span<const int> sorted, int ranks, int own, const where& at);
 

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <type_traits>
 
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
@@ -37,10 +36,6 @@ enum class operation : std::uint8_t {
   make_symmetric,
 };
 inline constexpr operation last_operation = operation::make_symmetric;
-
-/// Chooses the function of a backend that runs an operation.
-template <operation What>
-using operation_tag = std::integral_constant<operation, What>;
 
 [[nodiscard]] constexpr const char* name(operation which) noexcept {
   switch (which) {

@@ -44,6 +44,18 @@ BELAY_DECL void check_all_to_all_v(const op_call& call, int ranks) {
   if (ranks == 1 && !exchanges) refuse_own_part(sent[0], received[0], call.at);
 }
 
+// Peers of the group, and bytes that together fit into a number.
+BELAY_DECL void check_transfers(const op_call& call, int ranks) {
+  checked_size bytes;
+  const p2p* most = nullptr;  // the first that is too much
+  for (const p2p& one : call.exchanged()) {
+    bytes += one.bytes;
+    if (!bytes.fits() && most == nullptr) most = &one;
+    if (one.peer < 0 || one.peer >= ranks) refuse_peer(one.peer, ranks, call.at);
+  }
+  if (most != nullptr) refuse_transfers(most->bytes, most->peer, call.at);
+}
+
 BELAY_DECL void check_call(const op_call& call, int rank, int ranks) {
   const auto own = [&](std::size_t each) { return each * call.element_bytes() * static_cast<std::size_t>(rank); };
   switch (call.what()) {
@@ -81,7 +93,7 @@ BELAY_DECL void check_call(const op_call& call, int rank, int ranks) {
       if (rank != call.root) return check_buffer_sizes(call);  // only the root has an input
       check_length(call.in_count, all_parts(call.out_count, ranks), "scatter: the root's input", call.at);
       return check_overlap_of(call, call.out, call.in + own(call.out_count));
-    case operation::exchange: static_cast<void>(check_transfers(call.exchanged(), ranks, call.at)); return;
+    case operation::exchange: return check_transfers(call, ranks);
     case operation::none:
     case operation::barrier:
     case operation::make_symmetric: return;

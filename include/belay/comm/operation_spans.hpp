@@ -82,13 +82,4 @@ struct operation_spans {
                  .lane = span_lane::host});
 }
 
-/// The transfers of an operation's arguments; of most there are none.
-template <class... Arguments>
-[[nodiscard]] std::span<const p2p> transfers_of(const Arguments&... arguments) noexcept {
-  if constexpr (sizeof...(Arguments) == 1 && (std::convertible_to<const Arguments&, std::span<const p2p>> && ...))
-    return {arguments...};
-  else
-    return {};
-}
-
 }  // namespace belay::inline BELAY_ABI

@@ -50,4 +50,11 @@ struct p2p {
   }
 };
 
+/// The bytes of all of them, which were checked.
+[[nodiscard]] constexpr std::size_t total_bytes(std::span<const p2p> transfers) noexcept {
+  std::size_t all = 0;
+  for (const p2p& one : transfers) all += one.bytes;
+  return all;
+}
+
 }  // namespace belay::inline BELAY_ABI

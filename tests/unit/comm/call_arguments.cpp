@@ -103,11 +103,9 @@ TEST_CASE("transfers: peers of the group, bytes that are a number") {
   int word[4] = {};
   const std::span<int> words(word);
   std::vector<p2p> list{p2p::send(0, words), p2p::receive(2, words)};
-  const auto refused = [&] {
-    return refusal([&] { static_cast<void>(belay::check_transfers(std::span<const p2p>(list), 3, here)); });
-  };
+  const auto refused = [&] { return refusal([&] { belay::check_call(belay::op_call::exchange(list, here), 0, 3); }); };
   CHECK(refused().empty());
-  CHECK(belay::check_transfers(std::span<const p2p>(list), 3, here) == 32);
+  CHECK(belay::total_bytes(list) == 32);
   list.push_back(p2p::send(1, std::span(word, (std::size_t{1} << 62) + 1)));  // whose bytes are 4 in 64 bits
   CHECK(
       contains(refused(),

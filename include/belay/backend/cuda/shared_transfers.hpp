@@ -20,7 +20,6 @@
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/comm/abort_cause.hpp"
 #include "belay/comm/async_stream.hpp"
-#include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/lane.hpp"
@@ -42,7 +41,6 @@ class shared_transfers {
 
   /// Returns when each transfer has met its partner, and is queued.
   void run(std::span<const p2p> transfers) const {
-    static_cast<void>(check_transfers(transfers, member_->size(), at_));
     std::vector<parcel<Api>>& sends = member_->parcels(lane_);
     std::vector<const p2p*>& receives = member_->receives(lane_);
     sends.clear();

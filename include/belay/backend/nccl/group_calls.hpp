@@ -40,8 +40,7 @@ struct adds {};
   std::size_t bytes = greater_of(call.in_bytes(), call.out_bytes());
   if (call.what() == operation::gather) bytes = call.in_bytes();
   if (call.what() == operation::scatter) bytes = call.out_bytes();
-  for (const p2p& one : call.exchanged()) bytes += one.bytes;
-  return bytes;
+  return bytes + total_bytes(call.exchanged());
 }
 
 /// Queues what was checked: `operations`, or `lone_operations` of one rank.

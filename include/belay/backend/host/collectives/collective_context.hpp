@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // What the collectives share: the endpoint and the limit of one call, how a buffer divides among ranks, and which
-// variant moves the bytes. Arguments are checked and small operations done in templates, where the type is a constant;
-// larger ones are done on bytes, in functions that are compiled once.
+// variant moves the bytes.
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
@@ -31,15 +30,6 @@ struct collective_context {
 };
 
 [[nodiscard]] constexpr std::size_t index_of(int rank) noexcept { return static_cast<std::size_t>(rank); }
-
-template <class T>
-[[nodiscard]] const std::byte* bytes_of(std::span<const T> of) noexcept {
-  return reinterpret_cast<const std::byte*>(of.data());
-}
-template <class T>
-[[nodiscard]] std::byte* bytes_of(std::span<T> of) noexcept {
-  return reinterpret_cast<std::byte*>(of.data());
-}
 
 /// Where a part of a buffer lies.
 struct byte_range {

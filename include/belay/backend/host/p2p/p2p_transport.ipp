@@ -15,7 +15,6 @@
 #include "belay/backend/host/tuning/explain.hpp"
 #include "belay/backend/host/tuning/variant.hpp"
 #include "belay/backend/host/tuning/variant_choice.hpp"
-#include "belay/comm/call_arguments.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -39,7 +38,7 @@ BELAY_DECL p2p_transport::~p2p_transport() {
 }
 
 BELAY_DECL void p2p_transport::run(std::span<const p2p> transfers, world_status::clock::duration timeout, where at) {
-  const std::size_t bytes = check_transfers(transfers, size(), at);
+  const std::size_t bytes = total_bytes(transfers);
   const call_site call{operation::exchange, group_, number_, bytes, at};
   if (world_->aborted()) world_->raise(call);
   ++number_;

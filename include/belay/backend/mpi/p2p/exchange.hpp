@@ -18,7 +18,6 @@
 #include "belay/backend/mpi/progress/chunked_transfer.hpp"
 #include "belay/backend/mpi/progress/control_message.hpp"
 #include "belay/backend/mpi/rendezvous/group_state.hpp"
-#include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -36,7 +35,7 @@ class exchange_run {
         lane_(which),
         limit_(limit),
         directions_(static_cast<std::size_t>(group.size()) * 2) {
-    const std::size_t bytes = check_transfers(transfers, group.size(), at);
+    const std::size_t bytes = total_bytes(transfers);
     for (const p2p& transfer : transfers) direction_of(transfer.kind, transfer.peer).push_back(transfer);
     call_ = {operation::exchange, group.id, group.exchanges[index(which)]++, bytes, at};
   }
