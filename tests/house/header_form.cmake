@@ -2,13 +2,15 @@
 #
 # The form of a header. No line is over 120 columns. A header in a folder of a room is internal: it names the header that
 # users include instead (// IWYU pragma: private, include "..."), which exists. Any other header of a room opens with an
-# example: a line of the first comment that is indented by three spaces.
+# example: a line of the first comment that is indented by three spaces. A doc comment stands alone: its subject is a thing
+# or a rank, so that it does not begin with the words below.
 cmake_minimum_required(VERSION 3.25)
 string(REPEAT "." 121 too_long)
 set(rooms core kernel device comm step parallel train report
   backend/host/bootstrap backend/host/collectives backend/host/copy backend/host/failure backend/host/membership
   backend/host/memory backend/host/p2p backend/host/rendezvous backend/host/tuning)
 list(JOIN rooms "|" rooms)
+set(no_subject "(The same|As of|Of what|What|Who)[ ,:.]")
 
 # Adds to <out> what is wrong with the headers below <root>/belay.
 function(find_violations root out)
@@ -18,6 +20,13 @@ function(find_violations root out)
     file(STRINGS "${root}/${header}" lines REGEX "${too_long}" LIMIT_COUNT 1)
     if(lines)
       list(APPEND found "${header}: a line of more than 120 columns")
+    endif()
+    file(READ "${root}/${header}" text)
+    string(REGEX MATCH "\n *([^/ \n][^\n]*)?\n */// *${no_subject}[^\n]*" above "${text}")
+    string(REGEX MATCH "///< *${no_subject}[^\n]*" beside "${text}")
+    if(above OR beside)
+      string(STRIP "${above}${beside}" words)
+      list(APPEND found "${header}: a doc comment that does not stand alone: '${words}'")
     endif()
     if(NOT header MATCHES "^belay/(${rooms})/(.*/)?[a-z0-9_]+\\.hpp$")
       continue()
@@ -60,9 +69,12 @@ file(WRITE "${planted}/belay/backend/host/copy/no_pragma.hpp" "${example}")
 file(WRITE "${planted}/belay/core/parts/no_door.hpp" "// IWYU pragma: private\n")
 file(WRITE "${planted}/belay/core/parts/gone.hpp" "// IWYU pragma: private, include \"belay/core/gone.hpp\"\n")
 file(WRITE "${planted}/belay/core/no_example.hpp" "// What it is for.\n")
+file(WRITE "${planted}/belay/backend/host/words.hpp" "\n\n/// What is done.\nint x;\n")
+file(WRITE "${planted}/belay/backend/host/right_words.hpp" "\n\n/// It begins.\n/// What follows is a line of it.\nint x;\n")
+file(WRITE "${planted}/belay/backend/host/words.ipp" "int y;  ///< The same.\n")
 find_violations("${planted}" violations)
 list(LENGTH violations count)
-if(NOT count EQUAL 7)
+if(NOT count EQUAL 9)
   list(JOIN violations "\n  " text)
-  message(FATAL_ERROR "7 headers of another form were planted, ${count} were found:\n  ${text}")
+  message(FATAL_ERROR "9 headers of another form were planted, ${count} were found:\n  ${text}")
 endif()

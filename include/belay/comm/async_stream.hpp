@@ -45,7 +45,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stream asks of a backend's world.
+/// A backend's world as a stream uses it: it says whether it has failed, throws the first cause, can be aborted, and
+/// says how long waits spin.
 template <class W>
 concept world_state = requires(W& world, const W& seen, const call_site& call, const abort_cause& why) {
   { seen.aborted() } -> std::same_as<bool>;
@@ -156,7 +157,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     guard_.expect_usable(name(by), at);
     await(queue_.next() - 1);
   }
-  /// Who says when operations run; or null.
+  /// The arbiter that says when operations run; or null.
   [[nodiscard]] stream_arbiter* arbiter() const noexcept { return arbiter_.get(); }
 
   void wait(std::uint64_t number, operation what, where at) override {
@@ -215,7 +216,8 @@ class async_stream final : public completion_source, public std::enable_shared_f
     queue_.end();
     thread_.join();
   }
-  /// The same, for good: groups and handles that are left cannot call any more.
+  /// Runs what is queued and ends the thread, which a forked child does not have, for good: groups and handles that are
+  /// left cannot call any more.
   void end() noexcept {
     finish();
     guard_.end();

@@ -34,7 +34,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a backend gives: the state of its world and of one rank's part in a group; `run(state, lane, limit, call)` for
+/// A backend of groups: the state of its world and of one rank's part in a group; `run(state, lane, limit, call)` for
 /// every operation; and `tell_first_start(state, what, at)`, which tells ranks that call in the caller's lane, without
 /// waiting for them.
 template <class B>
@@ -61,7 +61,7 @@ class basic_group : public group_operations<Group> {
   basic_group(std::shared_ptr<state_type> state, int rank, duration limit, std::shared_ptr<stream_type> stream) noexcept
       : state_(std::move(state)), rank_(rank), limit_(limit), stream_(std::move(stream)) {}
 
-  /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
+  /// A handle onto the group whose calls wait `timeout` for peers instead of the world's timeout. Throws usage_error.
   [[nodiscard]] Group within(std::chrono::duration<double> timeout, where at = where::current()) const {
     Group out = static_cast<const Group&>(*this);
     out.limit_ = checked_timeout(timeout, at);

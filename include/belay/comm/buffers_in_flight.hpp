@@ -19,7 +19,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What one operation reads and writes.
+/// The bytes that one operation reads, and those that it writes.
 struct buffer_use {
   std::span<const std::byte> reads;
   std::span<const std::byte> writes;

@@ -16,8 +16,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What each of `ranks` gets of `total`, rounded down. A power of two divides by a shift, because a division takes long
-/// beside a small operation.
+/// The part of `total` that each of `ranks` gets, rounded down. A power of two divides by a shift, because a division
+/// takes long beside a small operation.
 [[nodiscard]] constexpr std::size_t share_of(std::size_t total, int ranks) noexcept {
   const auto n = static_cast<unsigned>(ranks);
   return std::has_single_bit(n) ? total >> std::countr_zero(n) : total / n;

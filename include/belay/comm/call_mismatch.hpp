@@ -18,7 +18,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What one rank called, and where: "all_reduce of 12 x F32 (sum)", "train.cpp:88".
+/// The call of one rank, and where it is: "all_reduce of 12 x F32 (sum)", "train.cpp:88".
 struct rank_call {
   int rank = 0;  // of the world
   std::string text;
@@ -93,8 +93,8 @@ void expect_same_counts(Calls& calls) {
   });
 }
 
-/// What rank i sends to rank j must be what j expects of i. The ranks with the most pairs that do not fit are the
-/// culprits.
+/// Refuses calls unless rank i sends to each rank j as many elements as j expects of i. The ranks with the most pairs
+/// that do not fit are the culprits.
 template <exchanged_calls Calls>
 void expect_equal_pairs(Calls& calls) {
   const auto sent = [&](int from, int to) { return calls.send_counts_of(from)[static_cast<std::size_t>(to)]; };

@@ -47,13 +47,14 @@ concept contiguous_buffer = requires(Buffer& of) {
 template <contiguous_buffer Buffer>
 using element_of = typename decltype(elements_of(std::declval<Buffer&>()))::element_type;
 
-/// What a communicator lacks is said in words.
+/// Whether a communicator offers an operation; where it does not, a sentence ends the compilation.
 template <bool Offered>
 constexpr bool is_offered() {
   static_assert(Offered, "this communicator does not offer this operation for such elements");
   return Offered;
 }
-/// The same of a reduction; first what is none on any communicator.
+/// Whether a communicator offers a reduction; where it does not, a sentence ends the compilation: first about tags that
+/// are no reduction, and elements that no communicator reduces.
 template <class T, class Op, bool Offered>
 constexpr bool is_offered_reduction() {
   static_assert(reduction_tag<Op>,
@@ -125,7 +126,8 @@ pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op,
   }
 }
 
-/// The same in place with `counts[r]` elements for rank r, which are left where they stand in `inout`.
+/// Element by element over all ranks, in place: rank r gets `counts[r]` elements, which are left where they stand in
+/// `inout`.
 template <class C, class T, class Op = sum_t>
 concept can_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, Op op,
                                         where at) {
@@ -196,7 +198,8 @@ pending start_all_gather(const Group& group, const In& in, Out&& out, const star
   }
 }
 
-/// The same in place: rank r has `counts[r]` elements, and gives those that stand at their place in `inout`.
+/// The elements of all ranks one after another, in place: rank r has `counts[r]` of them, and gives those that stand at
+/// their place in `inout`.
 template <class C, class T>
 concept can_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, where at) {
   c.all_gather_v(inout, counts, at);
@@ -243,7 +246,8 @@ pending start_all_to_all(const Group& group, const In& in, Out&& out, const star
   }
 }
 
-/// The same with `send_counts[q]` elements to rank q, and `receive_counts[r]` from rank r.
+/// Parts of any length to and from every rank: `send_counts[q]` elements of `in` to rank q, and `receive_counts[r]`
+/// from rank r into `out`.
 template <class C, class T>
 concept can_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
                                     std::span<const std::size_t> counts, where at) {
@@ -355,7 +359,7 @@ void send(const Group& group, int to, const Buffer& data, int tag = 0, where at 
     exchange(group, {&one, 1}, at);
   }
 }
-/// The other side of it.
+/// An exchange of one transfer: returns when `data` holds what rank `from` has sent.
 template <class Group, contiguous_buffer Buffer>
 void receive(const Group& group, int from, Buffer&& data, int tag = 0, where at = where::current()) {
   constexpr bool movable = transferable<element_of<Buffer>>;
@@ -366,7 +370,7 @@ void receive(const Group& group, int from, Buffer&& data, int tag = 0, where at 
   }
 }
 
-/// The same, started: the buffers are in use until `wait`.
+/// Starts all transfers of an exchange: the buffers are in use until `wait`.
 template <class Group>
 pending start_exchange(const Group& group, std::span<const p2p> transfers, const start_order& at = where::current()) {
   static_assert(can_start_exchange<Group>, "this communicator does not offer started exchanges between pairs of ranks");

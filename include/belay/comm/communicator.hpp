@@ -91,13 +91,13 @@ concept can_exchange = requires(const C& c, std::span<const p2p> transfers, wher
   c.exchange(transfers, at);
 };
 
-/// What is called can be started too: a barrier.
+/// A barrier can be started, as well as called.
 template <class C>
 concept can_start_barrier = requires(const C& c, const start_order& at) {
   { c.start_barrier(at) } -> std::same_as<pending>;
 };
 
-/// The same of an exchange.
+/// An exchange can be started, as well as called.
 template <class C>
 concept can_start_exchange = requires(const C& c, std::span<const p2p> transfers, const start_order& at) {
   { c.start_exchange(transfers, at) } -> std::same_as<pending>;

@@ -63,14 +63,15 @@ class event_count {
     if (sleepers_.load(std::memory_order_seq_cst) != 0) Kernel::wake_all(notifications_);
   }
 
-  /// The same for a caller that has just changed the state by a sequentially consistent store: one load where no thread
-  /// sleeps.
+  /// Wakes all sleepers, for a caller that has just changed the state by a sequentially consistent store: one load
+  /// where no thread sleeps.
   void notify_sleepers() noexcept {
     if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
     wake();
   }
-  /// The same for a caller that has just changed the state by a release store. This read-modify-write and the sleeper's
-  /// announcement change one word, so the later one sees the earlier: the store need not be sequentially consistent.
+  /// Wakes all sleepers, for a caller that has just changed the state by a release store. This read-modify-write and
+  /// the sleeper's announcement change one word, so the later one sees the earlier: the store need not be sequentially
+  /// consistent.
   void notify_after_release() noexcept {
     if (sleepers_.fetch_add(0, std::memory_order_release) != 0) wake();
   }

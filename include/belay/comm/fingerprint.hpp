@@ -17,7 +17,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a rank calls. The codes stand in shared memory, in messages and in flight files: a new one goes to the end.
+/// The operation that a rank calls. The codes stand in shared memory, in messages and in flight files: a new one goes
+/// to the end.
 enum class operation : std::uint8_t {
   none,
   barrier,

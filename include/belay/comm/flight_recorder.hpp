@@ -20,7 +20,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What one operation was: `number` counts the operations of its group from 0; `group` is the group's number.
+/// The record of one operation: `number` counts the operations of its group from 0; `group` is the group's number.
 struct flight_record {
   operation what = operation::none;
   bool finished = false;
@@ -37,8 +37,8 @@ struct flight_record {
   [[nodiscard]] std::string text() const;
 };
 
-/// What a rank does by its last records of two orders of operations: "after barrier #2 at a.cpp:8, and in started
-/// barrier #0 at a.cpp:9" where it does nothing in the order that is asked for, and something in the other.
+/// The state of a rank in words, by its last records of two orders of operations: "after barrier #2 at a.cpp:8, and in
+/// started barrier #0 at a.cpp:9" where it does nothing in the order that is asked for, and something in the other.
 [[nodiscard]] BELAY_DECL std::string text_of(const flight_record& here, const flight_record& aside,
                                              const char* kind_aside);
 

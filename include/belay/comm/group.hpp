@@ -62,11 +62,11 @@ class group : public group_operations<group> {
   [[nodiscard]] std::span<const int> members() const { return of_->members(); }
   [[nodiscard]] const group_traits& traits() const noexcept { return of_->traits(); }
 
-  /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
+  /// A handle onto the group whose calls wait `timeout` for peers instead of the world's timeout. Throws usage_error.
   [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
     return group(of_->within(timeout, at));
   }
-  /// The same ranks for memory of the host: votes, norms, counts, hashes.
+  /// The group of the same ranks for memory of the host: votes, norms, counts, hashes.
   [[nodiscard]] const group& control() const {
     const group* const beside = of_->control();
     return beside == nullptr ? *this : *beside;

@@ -27,7 +27,7 @@ namespace belay::inline BELAY_ABI {
 
 class group;
 
-/// What a group can do, and what it promises.
+/// The abilities and the promises of a group.
 struct group_traits {
   /// No byte moves, and memory that it is given may be addresses without pages.
   bool rehearsed = false;
@@ -118,13 +118,13 @@ class group_interface : public operation_runner {
   /// Where peers are not addressed it is this rank's own memory, with room for a mirror of each peer's where there are
   /// mirrors. Collective.
   [[nodiscard]] virtual symmetric_region make_symmetric(std::size_t bytes, where at) = 0;
-  /// The same ranks, whose calls wait so long for peers.
+  /// A handle onto the group whose calls wait `timeout` for peers.
   [[nodiscard]] virtual std::shared_ptr<group_interface> within(std::chrono::duration<double> timeout, where at) = 0;
   virtual void trace_into(span_log* log, where at) = 0;
 
   /// Null where buffers are memory of the host.
   [[nodiscard]] virtual group_memory* device() { return nullptr; }
-  /// The same ranks for memory of the host; null where the group is that.
+  /// The group of the same ranks for memory of the host; null where this group itself is one.
   [[nodiscard]] virtual const group* control() const { return nullptr; }
 
  private:

@@ -46,7 +46,7 @@ class group_operations {
   void all_reduce(std::span<T> inout, Op, where at = where::current()) const {
     run(op_call::reduce<operation::all_reduce, Op, T>(inout, inout, at));
   }
-  /// The same out of place: `in` is only read.
+  /// Every rank's `out` becomes the reduction of all ranks' `in`, added in rank order; `in` is only read.
   template <reducible T, reduction_tag Op>
   void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op,
                   where at = where::current()) const {
@@ -106,7 +106,8 @@ class group_operations {
   void reduce(std::span<T> inout, Op, int root, where at = where::current()) const {
     run(op_call::reduce<operation::reduce, Op, T>(inout, inout, at, root));
   }
-  /// The same out of place: `in` is only read, and only the root has an `out`.
+  /// The root's `out` becomes the reduction of all ranks' `in`, added in rank order; `in` is only read, and only the
+  /// root has an `out`.
   template <reducible T, reduction_tag Op>
   void reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op, int root,
               where at = where::current()) const {

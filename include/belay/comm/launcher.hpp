@@ -14,7 +14,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a launcher says about this process.
+/// The place of this process among the ranks, as a launcher says it.
 struct launcher_environment {
   const char* launcher = "none";  // belay-run, torchrun, openmpi, pmi, slurm; none: started by hand
   /// This process's rank and the number of ranks.
@@ -61,7 +61,8 @@ using environment = function_ref<const char*(const char* name)>;
 /// launcher inside an allocation inherits its variables.
 [[nodiscard]] BELAY_DECL launcher_environment find_launcher(environment variable);
 
-/// The same of this process's environment.
+/// Which rank this process is, by the variables of its own environment; one rank where no launcher has left any. Throws
+/// input_error where they are incomplete or impossible, disagree, or name an unknown launcher.
 [[nodiscard]] BELAY_DECL launcher_environment find_launcher();
 
 }  // namespace belay::inline BELAY_ABI

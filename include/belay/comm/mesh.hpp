@@ -116,7 +116,7 @@ struct axis_place {
 /// of data.
 BELAY_DECL const axes& checked_shape(const axes& shape, int size, where at);
 
-/// What a mesh needs of a rank: its place in the world and groups of any members.
+/// A rank that a mesh can be made of: it has a place in the world and groups of any members.
 template <class Rank>
 concept has_groups = requires(Rank& rank, std::span<const int> members, where at) {
   { rank.number() } -> std::convertible_to<int>;
@@ -164,7 +164,7 @@ struct control_group<Rank> {
   [[nodiscard]] static type of(Rank& rank) { return rank.control(); }
 };
 
-/// What a rank's coordinate is read from: a rehearsed rank notes what is read.
+/// The source of a rank's coordinate: a rehearsed rank notes what is read.
 template <class Rank>
 struct place_of {
   using type = coordinate;
@@ -258,7 +258,7 @@ class mesh {
   [[nodiscard]] Rank& rank() const noexcept { return *rank_; }
   [[nodiscard]] const axes& shape() const noexcept { return shape_; }
   [[nodiscard]] const place_type& coordinate() const noexcept { return place_; }
-  /// The same for a library whose sizes are computed for all ranks; see `layout_rank`.
+  /// This rank's place in the mesh, for a library whose sizes are computed for all ranks; see `layout_rank`.
   [[nodiscard]] const belay::coordinate& layout_coordinate() const noexcept { return here_; }
 
   /// All ranks, in rank order, with a communicator of host memory whatever the backend: votes, norms, counts, hashes.

@@ -56,7 +56,7 @@ struct op_call {
   }
   [[nodiscard]] std::span<const p2p> exchanged() const noexcept { return {transfers, transfer_number}; }
   [[nodiscard]] buffer_use uses() const noexcept { return {{in, in_bytes()}, {out, out_bytes()}}; }
-  /// What ranks compare; `count` is in elements.
+  /// The fingerprint that ranks compare; `count` is in elements.
   [[nodiscard]] fingerprint print(std::size_t count, std::uint64_t shape = 0) const noexcept {
     return {what(), how(), type(), root, count, shape};
   }

@@ -30,7 +30,7 @@ struct operation_spans {
   traced_span* runs = nullptr;
 };
 
-/// The same number on all ranks of a group.
+/// A number for the group of `members`, equal on all its ranks.
 [[nodiscard]] inline std::uint64_t group_key(std::span<const int> members) noexcept {
   fnv1a key;
   for (int member : members) key.add(static_cast<std::uint64_t>(member));
@@ -62,7 +62,8 @@ struct operation_spans {
   return out;
 }
 
-/// The same of one that is started.
+/// The spans of an operation that is started by the ranks `members` of the world: how long its stream waits for what it
+/// comes after, and it itself, with what `transfers` send and receive.
 [[nodiscard, gnu::cold]] inline operation_spans add_started(span_log& to, operation what, std::span<const int> members,
                                                             const buffer_use& buffers, std::span<const p2p> transfers,
                                                             const start_order& how) {

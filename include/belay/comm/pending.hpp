@@ -63,7 +63,7 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
         what_(other.what_),
         at_(other.at_),
         open_(std::exchange(other.open_, false)) {}
-  /// What this handle held before is abandoned.
+  /// Takes over the communication of the other handle; the one that this handle held before is abandoned.
   pending& operator=(pending&& other) noexcept {
     if (this != &other) {
       abandon();
@@ -117,7 +117,8 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
     else
       stream.wait(over);
   }
-  /// What this rank starts later comes after it, as it does anyway: nothing else waits. Its failure is theirs too.
+  /// Leaves the end to the order of starts: communications that this rank starts later come after this one, as they do
+  /// anyway, and fail where it has failed. Nothing else waits.
   BELAY_DISCHARGES void in_start_order(where at = where::current())&& {
     if (!open_) throw usage_error("this communication was already waited for or moved away", at);
     open_ = false;

@@ -84,7 +84,7 @@ void reduce_elements(std::span<const std::byte* const> sources, std::span<std::b
   if (first < count) one_block(first, count - first);
 }
 
-/// What is at `from_a` goes to `to_b` and what is at `from_b` to `to_a`. Of each block both are read before either is
+/// Bytes at `from_a` go to `to_b`, and bytes at `from_b` to `to_a`. Of each block both are read before either is
 /// written, so `to_a` may be `from_a` and `to_b` may be `from_b`.
 inline void cross_bytes(const std::byte* from_a, std::byte* to_b, const std::byte* from_b, std::byte* to_a,
                         std::size_t bytes) noexcept {

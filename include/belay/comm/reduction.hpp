@@ -141,7 +141,8 @@ struct average_t {
   }
 };
 
-/// What collectives are given: `group.all_reduce(x, belay::sum)`. An average is the sum divided by the ranks.
+/// The reductions that collectives are given: `group.all_reduce(x, belay::sum)`. An average is the sum divided by the
+/// ranks.
 inline constexpr sum_t sum{};
 inline constexpr minimum_t minimum{};
 inline constexpr maximum_t maximum{};

@@ -36,8 +36,8 @@
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {
 
-/// What a body has asked of its rank: by which answers could ranks differ. Ranks that answer alike run the body alike,
-/// so that one of them is rehearsed for all.
+/// The questions that a body has asked of its rank, which ranks could answer differently. Ranks that answer alike run
+/// the body alike, so that one of them is rehearsed for all.
 class rank_questions {
  public:
   /// The body has asked for the rank's number, or its place along an axis.
@@ -123,7 +123,8 @@ class group : public group_operations<group> {
     }
     return rank_;
   }
-  /// The same for a library whose sizes are computed for all ranks; see `layout_rank`.
+  /// This rank's number in the group, which is no question: for a library whose sizes are computed for all ranks; see
+  /// `layout_rank`.
   [[nodiscard]] int unasked_rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   /// Their numbers in the world: a question too, but in a group of all.
@@ -138,13 +139,13 @@ class group : public group_operations<group> {
     return started(what, how);
   }
 
-  /// The same.
+  /// Nothing of `work` is done.
   template <class Work>
   [[nodiscard]] pending start_local(operation what, const Work&, const start_order& how = where::current()) const {
     return started(what, how);
   }
 
-  /// Nothing, and what is ready.
+  /// Does nothing; `start_call` gives a communication that is ready.
   void run_call(const op_call&) const noexcept {}
   [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const noexcept {
     return started(call.what(), how);
@@ -224,7 +225,7 @@ class rank {
   /// The groups that the body has asked of its meshes. A rank of a real world to which it is given makes them at once.
   [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
   [[nodiscard]] const mesh_record& meshes() const noexcept { return meshes_; }
-  /// What the body has asked so far.
+  /// The questions that the body has asked so far.
   [[nodiscard]] const rank_questions& questions() const noexcept { return *asked_; }
 
  private:

@@ -30,20 +30,21 @@ struct start_order {
   start_order(where started_at) noexcept : at(started_at) {}
   start_order(belay::after order) noexcept : event(std::move(order.event)), at(order.at) {}
 
-  /// The same, and `what` lives until the communication is over, also where nobody waits for it any more.
+  /// This order, and `what` lives until the communication is over, also where nobody waits for it any more.
   [[nodiscard]] start_order keeping(std::shared_ptr<const void> what) const {
     start_order out = *this;
     out.kept = std::move(what);
     return out;
   }
-  /// The same, of one whose span is written by who starts it.
+  /// This order, for an operation whose span is written elsewhere, by the caller that starts it.
   [[nodiscard]] start_order traced_elsewhere() const {
     start_order out = *this;
     out.is_traced_elsewhere = true;
     return out;
   }
 
-  /// What the operation begins after, where it was started, and what it keeps alive until it has run.
+  /// The event that the operation begins after, where it was started, and the object that it keeps alive until it has
+  /// run.
   stream_event event;
   where at;
   std::shared_ptr<const void> kept;

@@ -39,7 +39,7 @@ class submission_queue {
         over_, before_sleep, [&](std::memory_order order) { return is_completed(number, order); },
         [] { return false; });
   }
-  /// The same, for so long: false where `deadline` has passed before.
+  /// Returns when operation `number` is completed, and at `deadline` at the latest: false where that has passed before.
   [[nodiscard]] bool wait_until(std::uint64_t number, spin_policy before_sleep,
                                 std::chrono::steady_clock::time_point deadline) noexcept {
     return belay::wait_until(

@@ -75,8 +75,8 @@ class symmetric_heap {
     [[nodiscard]] std::byte* local(where at = where::current()) const {
       return this->at(layout_rank(heap_->group_), at);
     }
-    /// The same slot on `peer`, a rank of the group, or this rank's mirror of it. When a rank accesses it is up to
-    /// the program.
+    /// The slot's bytes on `peer`, a rank of the group, or this rank's mirror of them. When a rank accesses them is up
+    /// to the program.
     [[nodiscard]] std::byte* at(int peer, where at = where::current()) const {
       if constexpr (checked(check_level::local)) heap_->expect_live(*this, peer, at);
       return heap_->region_.at(peer) + offset_;
@@ -120,8 +120,9 @@ class symmetric_heap {
   [[nodiscard]] slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
     return lease_after(*clock_, bytes, tag, at);
   }
-  /// The same for work of the stream `user` that begins after `ready`, an event of the heap's stream: that work is said
-  /// by `used_until`.
+  /// The next lease, for work of the stream `user` that begins after `ready`, an event of the heap's stream; that work
+  /// is said by `used_until`. `tag` (a string that outlives the lease) is named in errors. Throws `budget_error` when
+  /// there is no room and `usage_error` when all slots are in use.
   [[nodiscard]] slot lease_for(stream_kind user, const stream_event& ready, std::size_t bytes, const char* tag,
                                where at = where::current()) {
     const slot out = lease_after(ready.clock().within(user), bytes, tag, at);
@@ -186,8 +187,9 @@ class symmetric_heap {
   /// Signals between all ranks: what anybody has put and given before is there. Collective.
   void synchronize(where at = where::current()) { synchronize_in(group_, at); }
 
-  /// What a stream's work does instead, beside `base`: `place` is from the region's begin, and the messages are `calls`
-  /// of the same group in the stream. One thing at a time, of the host and of streams, puts, gives or signals.
+  /// Puts, gives and signals for work of a stream, which addresses the region by `base` instead of a slot: `place` is
+  /// in bytes from the region's begin, and `calls` are those of the same group in the stream, which carry the messages.
+  /// One thing at a time, of the host and of streams, puts, gives or signals.
   void put_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
     if constexpr (!direct) {
       if (peer != layout_rank(group_)) post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);

@@ -42,7 +42,7 @@ class symmetric_region {
   [[nodiscard]] static symmetric_region adopt(int ranks, std::size_t stride, std::byte* first, void* context,
                                               void (*release)(void*) noexcept);
 
-  /// What a part of `bytes` takes: whole pages. Throws `budget_error` for what no address space holds.
+  /// The bytes that a part of `bytes` takes: whole pages. Throws `budget_error` for what no address space holds.
   [[nodiscard]] static std::size_t stride_for(int ranks, std::size_t bytes, where at);
 
   /// The first byte of `rank`'s part, as seen from here.

@@ -22,7 +22,7 @@ struct attention_sizes {
   std::size_t head_size = 0;
   std::size_t length = 0;
 
-  /// What scores are multiplied by: 1 / sqrt(head_size).
+  /// The factor that scores are multiplied by: 1 / sqrt(head_size).
   [[nodiscard]] double scale() const noexcept { return 1 / std::sqrt(static_cast<double>(head_size)); }
 };
 

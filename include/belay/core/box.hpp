@@ -58,7 +58,7 @@ struct tensor_box {
   return out;
 }
 
-/// What two boxes of one tensor have in common. Where that is nothing, a side is empty.
+/// The part that two boxes of one tensor have in common. Where there is none, a side is empty.
 [[nodiscard]] inline tensor_box intersection(const tensor_box& a, const tensor_box& b) {
   tensor_box out;
   for (std::size_t d = 0; d < a.sides.size(); ++d) {

@@ -63,7 +63,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What is checked: nothing that costs; this rank's own calls; also that ranks agree, which costs small collectives.
+/// The checks of a build. `release`: none that costs; `local`: of this rank's own calls; `across_ranks`: also that
+/// ranks agree, which costs small collectives.
 enum class check_level : int { release = 0, local = 1, across_ranks = 2 };
 
 // Clang before 20 tells by __has_feature alone.

@@ -17,8 +17,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Of what offsets, lengths and addresses are multiples then, a power of two; 0 where the file system has none for this
-/// file, and nothing where it does not tell.
+/// The number of bytes that offsets, lengths and addresses of direct transfers are multiples of, a power of two; 0
+/// where the file system has no such transfers for this file, and nothing where it does not tell.
 [[nodiscard]] inline std::optional<std::size_t> direct_alignment_of(int descriptor) noexcept {
 #if defined(STATX_DIOALIGN)  // kernel headers from 6.1 on
   struct statx facts {};

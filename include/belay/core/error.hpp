@@ -46,7 +46,7 @@ enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, 
 /// The kind of any exception: `other` where it is none of ours.
 [[nodiscard]] BELAY_DECL error_kind kind_of(const std::exception& problem) noexcept;
 
-/// What an exception says; "(no text)" where it says nothing.
+/// The text of an exception; "(no text)" where it says nothing.
 [[nodiscard]] BELAY_DECL const char* message_of(const std::exception& problem) noexcept;
 
 /// Base of every exception Belay throws. `what()` begins with the site and holds nothing that a terminal would obey but
@@ -107,7 +107,7 @@ class budget_error : public error {
                const std::string& also = {});
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::budget; }
-  /// What was asked for, and what there was.
+  /// Bytes that were asked for, and bytes that there were.
   [[nodiscard]] std::size_t requested_bytes() const noexcept { return requested_bytes_; }
   [[nodiscard]] std::size_t available_bytes() const noexcept { return available_bytes_; }
 
@@ -160,7 +160,7 @@ enum class comm_fault { peer_failed, mismatch, timeout, revoked };
 /// line of printable text, whatever the other ranks said; the details are as they came.
 class comm_error : public error {
  public:
-  /// What is known about the failure.
+  /// The known facts about the failure.
   struct details {
     /// The kind; the bytes of this rank's call; how long it slept.
     comm_fault fault = comm_fault::revoked;
@@ -196,7 +196,7 @@ class comm_error : public error {
 /// about how many bytes. `what()` is one line of printable text.
 class backend_error : public error {
  public:
-  /// What is known about the failure.
+  /// The known facts about the failure.
   struct details {
     std::string call;       // as the backend's interface names it: "allocate", "record", ...
     int rank = 0;           // of the world, whose call it was

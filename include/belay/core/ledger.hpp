@@ -61,8 +61,9 @@ class ledger {
     return open_in_place(what.opened_at, [&](obligation& record) { record = what; });
   }
 
-  /// The same, with a record that `write(obligation&)` writes in place; before, it holds the values of an earlier one.
-  /// `write` must not open or close obligations.
+  /// Records an obligation that `write(obligation&)` writes in place; before, the record holds the values of an earlier
+  /// one. `write` must not open or close obligations. Throws usage_error when more obligations are open than the ledger
+  /// was made for.
   template <std::invocable<obligation&> Write>
   [[nodiscard]] obligation_id open_in_place(where opened_at, Write&& write) {
     if (free_ == none) [[unlikely]]
@@ -126,7 +127,7 @@ class ledger {
     misused_ = 0;
   }
 
-  /// What was opened; how many are open; how many were discharged twice or after their step.
+  /// The obligation that was opened as `id`; how many are open; how many were discharged twice or after their step.
   [[nodiscard]] const obligation& at(obligation_id id) const noexcept { return entries_[id.index].what; }
   [[nodiscard]] std::size_t open_count() const noexcept { return open_; }
   [[nodiscard]] std::size_t misuse_count() const noexcept { return misused_; }

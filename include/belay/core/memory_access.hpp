@@ -36,7 +36,8 @@ enum class memory_access : std::uint8_t {
 inline constexpr memory_access copy_accesses[] = {memory_access::libc, memory_access::rep_movsb,
                                                   memory_access::temporal, memory_access::non_temporal};
 
-/// What `how`, not automatic, is for a plain copy: prefetching is the copy's own business.
+/// The access of a plain copy that `how`, which is not automatic, stands for: one of `copy_accesses`, as prefetching is
+/// the copy's own business.
 [[nodiscard]] constexpr memory_access as_copy(memory_access how) noexcept {
   switch (how) {
     case memory_access::libc:

@@ -19,7 +19,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a handle owes.
+/// The kind of an obligation: what a handle owes.
 enum class obligation_kind : std::uint8_t {
   saved_activation,
   recompute_frame,
@@ -52,7 +52,7 @@ enum class obligation_kind : std::uint8_t {
   return "obligation";
 }
 
-/// What was not done, for messages about an open obligation of this kind.
+/// The action that is missing, in words, for messages about an open obligation of this kind.
 [[nodiscard]] constexpr const char* remedy(obligation_kind kind) noexcept {
   switch (kind) {
     case obligation_kind::saved_activation: return "its backward was never called";
@@ -73,8 +73,8 @@ enum class obligation_kind : std::uint8_t {
 /// One obligation. `layer` points to a name that outlives the step. `shape` is that of the output, or of what was sent,
 /// in elements; its first `rank` entries are meaningful. `bytes` are all that the handle holds.
 struct obligation {
-  /// What is owed, by whom and from where: kind, layer with index and name, micro-batch, bytes, shape of the output,
-  /// site.
+  /// The kind of what is owed; the members after it say by whom and from where: layer with index and name, micro-batch,
+  /// bytes, shape of the output, site.
   obligation_kind kind = obligation_kind::saved_activation;
   std::uint8_t rank = 0;
   std::uint32_t parent = 0;  // ledger index of the invocation that a recompute repeats; 0: none

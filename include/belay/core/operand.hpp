@@ -79,7 +79,7 @@ struct operand_stack {
   template <class U>
   requires std::convertible_to<U*, T*> BELAY_HD constexpr operand_stack(view<U, 3> whole) noexcept
       : operand_stack(whole.data(), whole.extent(0), whole.extent(1), whole.extent(2)) {}
-  /// The same to read from.
+  /// The stack `other`, to read from.
   template <class U>
   requires(std::same_as<const U, T> && !std::same_as<U, T>)
       BELAY_HD constexpr operand_stack(const operand_stack<U>& other) noexcept
@@ -93,21 +93,21 @@ struct operand_stack {
   [[nodiscard]] BELAY_HD constexpr std::size_t width() const noexcept { return as == reading::as_is ? columns : rows; }
 };
 
-/// What has a shape that is known at run time, such as a parameter's values: `as<2>()` is its view as a matrix.
+/// A thing whose shape is known at run time, such as a parameter's values: `as<2>()` is its view as a matrix.
 template <class X>
 concept shaped_at_run_time = requires(const X& x) {
   x.template as<2>().data();
   x.template as<3>().data();
 };
 
-/// Such a thing read transposed, as a matrix or as a stack: what it is used for decides.
+/// A thing whose shape is known at run time, read transposed, as a matrix or as a stack: what it is used for decides.
 template <shaped_at_run_time X>
 struct transposed_values {
-  /// What is transposed, as it lies.
+  /// The thing that is read transposed, as it lies.
   X values;
 };
 
-/// The same memory, read with rows and columns exchanged.
+/// The memory of the argument, read with rows and columns exchanged.
 template <class T>
 [[nodiscard]] BELAY_HD constexpr operand<T> transposed(operand<T> matrix) noexcept {
   matrix.as = other_way(matrix.as);
@@ -167,7 +167,8 @@ template <class X>
   return transposed(read.values.template as<3>());
 }
 
-/// What a product reads as one matrix, and what it reads as a stack of them: views, operands, or these transposed.
+/// An operand that a product reads as one matrix, and one that it reads as a stack of them: a view, an operand, or one
+/// of these transposed.
 template <class X>
 concept matrix_operand = requires(const X& x) {
   operand_of(x).stride;
@@ -177,7 +178,7 @@ concept matrix_stack = requires(const X& x) {
   stack_of(x).count;
 };
 
-/// What nothing may have written yet: `values()` is the memory as it is, and `take_unwritten()` says, once, that
+/// Memory that nothing may have written yet: `values()` is the memory as it is, and `take_unwritten()` says, once, that
 /// whoever asked writes all of it.
 template <class X>
 concept written_once_asked = requires(const X& x) {
@@ -185,10 +186,10 @@ concept written_once_asked = requires(const X& x) {
   { x.take_unwritten() } -> std::same_as<bool>;
 };
 
-/// What a product adds to, where it would overwrite.
+/// A target that a product adds to, where it would otherwise overwrite.
 template <class X>
 struct added_to {
-  /// What a product adds to.
+  /// The target, which a product adds to.
   X target;
   /// For a kernel, which says by itself that it adds. A sum that is not written yet is zeroed first, which can fail.
   [[nodiscard]] constexpr auto* data() const requires requires { target.data(); }

@@ -56,8 +56,8 @@ struct monotonic_clock {
   }
 };
 
-/// What a lock-free protocol uses: atomics, a hint to the core that it spins (`relax`), and giving the core to another
-/// thread (`yield`). There are no fences, because thread sanitizer does not understand them.
+/// The operations of a lock-free protocol: atomics, a hint to the core that it spins (`relax`), and giving the core to
+/// another thread (`yield`). There are no fences, because thread sanitizer does not understand them.
 template <class A>
 concept atomics_policy = requires(typename A::template atomic<std::uint32_t> word, std::uint32_t value) {
   { word.load(std::memory_order_acquire) } -> std::same_as<std::uint32_t>;

@@ -25,7 +25,7 @@ inline void prefetch_for_write(const void* line) noexcept {
   __builtin_prefetch(line, 1);
 #endif
 }
-/// The same for every line of the `bytes` bytes at `from`.
+/// Brings every cache line of the `bytes` bytes at `from` to this core for writing.
 inline void prefetch_for_write(const void* from, std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; i += 64) prefetch_for_write(static_cast<const std::byte*>(from) + i);
 }

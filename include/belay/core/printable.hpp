@@ -30,7 +30,8 @@ BELAY_DECL void append_escaped(std::string& out, char32_t code);
 /// U+FFFD. The result is its own printable form.
 [[nodiscard]] BELAY_DECL std::string printable(std::string_view text);
 
-/// The same for text of several lines, which stay lines.
+/// `text` of several lines, which stay lines, as a terminal only shows it. Other control characters are escaped, and a
+/// byte that is no UTF-8 becomes U+FFFD.
 [[nodiscard]] BELAY_DECL std::string printable_lines(std::string_view text);
 
 /// The printable form of the whole characters in the first `most` bytes of `text`. "..." is added where there was more.

@@ -34,7 +34,7 @@ inline constexpr std::size_t span_lanes = 4;
   return "unknown";
 }
 
-/// What a span is of. `action`: of a pipeline's row; `update`: of an optimizer. `send` and `receive` have no times:
+/// The subject of a span. `action`: of a pipeline's row; `update`: of an optimizer. `send` and `receive` have no times:
 /// they belong to the span of the communication before them. `memory` is a number of bytes from then on.
 enum class span_kind : std::uint8_t { step, action, layer, update, communication, copy, wait, send, receive, memory };
 

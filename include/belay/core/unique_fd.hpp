@@ -45,7 +45,7 @@ class unique_fd {
 /// "RLIMIT_NOFILE of this process is 1024"
 [[nodiscard]] BELAY_DECL std::string descriptor_limit_text();
 
-/// What the system calls an error; where descriptors have run out, also the limit that was met.
+/// The system's text for an error; where descriptors have run out, also the limit that was met.
 [[nodiscard]] BELAY_DECL std::string error_text(int error);
 
 /// Whether `error` tells of this process's or the machine's want, and nothing of what was asked for.

@@ -29,7 +29,7 @@ struct extents {
   /// Elements along each axis.
   std::size_t along[Rank == 0 ? 1 : Rank] = {};
 
-  /// As of an array of `Rank` numbers.
+  /// Elements along `axis`. A shape is used like an array of `Rank` numbers.
   [[nodiscard]] BELAY_HD constexpr std::size_t& operator[](std::size_t axis) noexcept { return along[axis]; }
   [[nodiscard]] BELAY_HD constexpr const std::size_t& operator[](std::size_t axis) const noexcept {
     return along[axis];

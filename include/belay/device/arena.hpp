@@ -94,8 +94,9 @@ class arena {
     return {kind, owners_ == nullptr ? std::uint16_t{0} : owners_->number(owner)};
   }
 
-  /// The same for work of the stream `user` that begins after `ready`, an event of this arena's stream: that work is
-  /// said by `used_until`.
+  /// Memory for `shape` elements of T until `chain` is released, for work of the stream `user` that begins after
+  /// `ready`, an event of this arena's stream; `used_until` says where that work ends. It is not zeroed. Throws
+  /// budget_error where there is no hole of that size.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> lease_for(stream_kind user, const stream_event& ready, extents<Rank> shape,
                                         lease_chain& chain, where at = where::current()) {

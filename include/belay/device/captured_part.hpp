@@ -34,15 +34,15 @@ class captured_part {
   /// How the next run is done.
   enum class turn : std::uint8_t { queued, captured, launched };
 
-  /// Of what belongs to `version`: a graph of another is dropped, and the first run is queued again. A first run makes
-  /// what a capture may not: handles, connections.
+  /// The way that the next run is done, of a part that belongs to `version`: a graph of another version is dropped, and
+  /// the first run is queued again. A first run makes what a capture may not: handles, connections.
   [[nodiscard]] turn next(std::uint64_t version) {
     if (std::exchange(version_, version) != version) drop();
     return graph_ ? turn::launched : queued_ ? turn::captured : turn::queued;
   }
-  /// One was queued and has not thrown: the next is captured.
+  /// A run was queued and has not thrown: the next is captured.
   void note_queued() noexcept { queued_ = true; }
-  /// What `queue()` gives the stream, to be launched; nothing has run. Throws what that does.
+  /// Records what `queue()` gives the stream, to be launched; nothing has run. Throws what `queue()` throws.
   void capture(Stream& stream, function_ref<void()> queue, where at) { graph_.emplace(stream.capture(queue, at)); }
   void launch(Stream& stream, where at) { stream.launch(*graph_, at); }
   void drop() noexcept {

@@ -47,7 +47,7 @@ template <stream Stream>
 class copy_stream {
  public:
   using stream_type = Stream;
-  /// As of the stream below it.
+  /// Whether the stream below it runs nothing, as in a rehearsal.
   static constexpr bool runs_nothing = Stream::runs_nothing;
   /// Whether the host may run the work, and so can take its time.
   static constexpr bool has_policy = std::constructible_from<Stream, const stream_settings&, int, stream_kind>;
@@ -121,7 +121,7 @@ class copy_stream {
     belay::synchronize(stream_, at);
     times_.waited.fetch_add(now() - begun, std::memory_order_relaxed);
   }
-  /// The same, and leaves the failure of a copy to the next `synchronize`.
+  /// Returns when all copies are over, and leaves the failure of a copy to the next `synchronize`.
   void wait_until_idle(where at = where::current()) const {
     if constexpr (requires { stream_.wait_until_idle(at); }) stream_.wait_until_idle(at);
   }

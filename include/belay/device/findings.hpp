@@ -91,7 +91,7 @@ class findings_copy {
  private:
   kernel::findings_record record_;
 };
-/// The same where only some of the host's memory is copied to.
+/// A record for the host, which a stream copies to, where only some of the host's memory is copied to.
 template <device_region Memory>
 class findings_copy<Memory> {
  public:
@@ -100,7 +100,8 @@ class findings_copy<Memory> {
       : memory_(beside.host_beside(2 * sizeof(kernel::findings_record), at)),
         record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record[2]) {}
   [[nodiscard]] kernel::findings_record& record() const noexcept { return *record_; }
-  /// The same by a copy: of a step whose kernels are a graph nothing else is queued. The step before is over.
+  /// Queues that `of` is empty, and of step or pass `number`, by a copy: of a step whose kernels are a graph nothing
+  /// else is queued. The step before is over.
   template <stream Stream>
   void empty(Stream& stream, kernel::findings_record* of, std::uint64_t number) const {
     record_[1].began = number;
@@ -130,7 +131,7 @@ class findings {
   [[nodiscard]] kernel::findings_record* record() const noexcept {
     return std::launder(reinterpret_cast<kernel::findings_record*>(memory_.data()));
   }
-  /// What `stream` gets from here on belongs to the step or pass `number`, which is not that before.
+  /// Work that `stream` gets from here on belongs to the step or pass `number`, which is not that before.
   template <stream Stream>
   void begin(Stream& stream, std::uint64_t number) {
     copied_.empty(stream, record(), number);
@@ -141,7 +142,7 @@ class findings {
     queue_copy(stream, &copied_.record(), record(), sizeof(kernel::findings_record));
     return stream.record();
   }
-  /// What step or pass `number` has found, once `copied` is reached. Throws the first cause where work before it has
+  /// The findings of step or pass `number`, once `copied` is reached. Throws the first cause where work before it has
   /// failed, and `usage_error` where the copy is of another step: then `copied` is no event behind it.
   [[nodiscard]] const kernel::findings_record& read(const stream_event& copied, std::uint64_t number,
                                                     where at = where::current()) const {
@@ -152,7 +153,7 @@ class findings {
                         at);
     return copy;
   }
-  /// The same for a stream that runs nothing.
+  /// The findings of a stream that runs nothing: none.
   [[nodiscard]] const kernel::findings_record& none() const noexcept { return copied_.record(); }
 
  private:

@@ -59,7 +59,8 @@ class host_stream : public counted_stream {
     const span_timer waits(spans_ == nullptr ? nullptr : add_wait(spans_, span_lane::host, queue_->record(), at));
     queue_->synchronize(at);
   }
-  /// The same, and leaves the work's exception to the next `synchronize`.
+  /// Returns when all work is over, and leaves its exception to the next `synchronize`. Throws a `comm_error` where it
+  /// is stuck.
   void wait_until_idle(where at = where::current()) const {
     if (queue_ == nullptr) return;
     const span_timer waits(spans_ == nullptr ? nullptr : add_wait(spans_, span_lane::host, queue_->record(), at));

@@ -49,8 +49,8 @@ struct kernel_of_rows {
   BELAY_HD void operator()(const Team&, std::size_t) const noexcept {}
 };
 
-/// What computes. All of it joins the order of `stream()`; pointers are taken when it is queued, and what they point to
-/// is read when it runs.
+/// A kit computes: kernels over indices, kernels of teams, and products. All of it joins the order of `stream()`;
+/// pointers are taken when it is queued, and what they point to is read when it runs.
 ///
 /// `each(n, f)` runs f(0) ... f(n - 1); `teams(n, g)` runs g(team, 0) ... g(team, n - 1). `product(c, a, b, alpha,
 /// beta)` is c = alpha a b + beta c, whose old c is not read where beta is 0. `grouped(c, a, b, ends, alpha, beta)`
@@ -245,7 +245,8 @@ class rehearsal_kit {
   /// A stream that runs nothing.
   [[nodiscard]] stream_type& stream() noexcept { return stream_; }
 
-  /// As of `host_kit`; nothing is computed. A product of narrow types is noted for `workspace_bytes`.
+  /// Takes the kernels and products that `host_kit` takes; nothing is computed. A product of narrow types is noted for
+  /// `workspace_bytes`.
   template <kernel::indexed F>
   void each(std::size_t, const F&) const noexcept {}
   template <kernel::cooperative G>
@@ -276,7 +277,7 @@ class rehearsal_kit {
                compute_type_t<C>) noexcept {
     note_mixed();
   }
-  /// What the kit of a run will need: nothing, unless the body has multiplied narrow types.
+  /// Bytes beside operands that the kit of a run will need: 0, unless the body has multiplied narrow types.
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
 
  private:

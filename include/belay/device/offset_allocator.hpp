@@ -94,7 +94,7 @@ class offset_allocator {
     std::size_t offset = 0;
     lease_chain chain;
   };
-  /// The same, with a chain of its own; nothing where there is no room.
+  /// A lease of at least `bytes` with a chain of its own; nothing where there is no room.
   [[nodiscard]] std::optional<range> allocate(std::size_t bytes) {
     range out;
     const auto offset = allocate(bytes, out.chain);
@@ -112,7 +112,8 @@ class offset_allocator {
     };
     release_with(chain, used_by_compute, now);
   }
-  /// The same with `used_by(offset, bytes)` for each lease: a clock of all that has used it.
+  /// Ends every lease of the chain. `used_by(offset, bytes)` is a clock of all that has used a lease; `now` is the
+  /// clock of the chain's compute stream.
   template <std::invocable<std::size_t, std::size_t> UsedBy>
   void release(lease_chain& chain, const UsedBy& used_by, const stream_clock& now) noexcept {
     const auto used_by_others = [&](node& freed) {

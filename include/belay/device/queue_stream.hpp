@@ -83,7 +83,7 @@ class queue_stream {
 
   /// Returns when all queued work is over; rethrows the first exception of it.
   void synchronize(where at = where::current());
-  /// The same, and leaves the work's exception to the next `synchronize`.
+  /// Returns when all queued work is over, and leaves its exception to the next `synchronize`.
   void wait_until_idle(where at = where::current()) const;
   /// Skips what is queued and has not begun, and waits for no event any more. Returns when the running piece of work is
   /// over; ends the program, as the destructor does, where it does not end.

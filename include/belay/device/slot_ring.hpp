@@ -27,7 +27,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a slot holds when it is taken: what was in it, or a word that looks like no number.
+/// The contents of a slot when it is taken: what was in it, or a word that looks like no number.
 enum class slot_contents : std::uint8_t { kept, poisoned };
 
 /// Slots are taken in turn and given back in the same order, by one thread. The memory outlives the ring.

@@ -30,7 +30,7 @@ class stored_bytes {
   stored_bytes() = default;
   stored_bytes(std::span<const std::byte> memory) noexcept  // NOLINT(google-explicit-constructor): it is where they are
       : memory_(memory.data()), bytes_(memory.size()) {}
-  /// The same in memory that the host does not address, but for a null `access`.
+  /// Bytes in memory that the host reads through `access`, or addresses itself where that is null.
   stored_bytes(std::span<const std::byte> memory, const host_access* access) noexcept
       : memory_(memory.data()), access_(access), bytes_(memory.size()) {}
   /// A part of a file, or of memory.

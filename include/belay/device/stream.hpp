@@ -22,10 +22,10 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stream must offer. `run(f)` queues `f()`, which runs once, where the kernels of the stream run: on the host,
-/// or on a device, for which it is marked. An asynchronous stream needs it to be small and trivially copyable.
-/// `record()` marks the current end of the queue. `wait(event)` makes later work wait for an event of any stream.
-/// `synchronize()` returns when all queued work is done, and throws the first failure of it.
+/// A stream keeps the order of its work. `run(f)` queues `f()`, which runs once, where the kernels of the stream run:
+/// on the host, or on a device, for which it is marked. An asynchronous stream needs it to be small and trivially
+/// copyable. `record()` marks the current end of the queue. `wait(event)` makes later work wait for an event of any
+/// stream. `synchronize()` returns when all queued work is done, and throws the first failure of it.
 template <class S>
 concept stream = requires(S& s, void (*work)(), const stream_event& mark) {
   s.run(work);

@@ -31,10 +31,10 @@ struct stream_transfer {
   direction way = direction::send;
 };
 
-/// What a communication needs. A collective begins when it is next on the streams of all `ranks`, its own among them,
-/// with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
+/// The peers that a communication needs. A collective begins when it is next on the streams of all `ranks`, its own
+/// among them, with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
 struct stream_meeting {
-  /// What meets: its number, and the ranks of a collective or the transfers of an exchange.
+  /// The number of the communication; beside it the ranks of a collective or the transfers of an exchange.
   std::uint64_t key = 0;
   std::span<const int> ranks;
   std::span<const stream_transfer> transfers;
@@ -46,7 +46,7 @@ struct stream_meeting {
 /// A stream whose work an arbiter lets run. Its functions are called under the arbiter's lock, but `run_next`.
 class arbitrated {
  public:
-  /// Who runs the work: the thread that calls `stream_arbiter::wait`, by `run_next`, or a thread of its own, which
+  /// The runner of the work: the thread that calls `stream_arbiter::wait`, by `run_next`, or a thread of its own, which
   /// waits for its turn: that of a stream, or a host in a blocking call.
   enum class runner : std::uint8_t { waiting_host, own_thread, host };
 
@@ -125,12 +125,12 @@ class stream_arbiter {
   void end_call(arbitrated& call) noexcept;
   /// A thread of a stream waits until `stream` has its turn.
   void await_turn(arbitrated& stream);
-  /// What had its turn there is over.
+  /// The piece of work of `stream` that had its turn is over.
   void finished(arbitrated& stream) noexcept;
   /// Everything may run from now on: after a failure, nothing is gained by an order.
   void open() noexcept;
 
-  /// What its choices are drawn from: the same seed gives the same order.
+  /// The number that its choices are drawn from: the same seed gives the same order.
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
 
  private:

@@ -42,7 +42,7 @@ class stream_clock {
   constexpr stream_clock(stream_kind of, std::uint64_t place) noexcept {
     places_[static_cast<std::size_t>(of)] = place;
   }
-  /// Of what nobody can come after yet: a use whose end has no event.
+  /// The clock of a use whose end has no event: nobody can come after it yet.
   [[nodiscard]] static constexpr stream_clock unknown() noexcept {
     stream_clock out;
     out.places_.fill(latest);
@@ -65,7 +65,7 @@ class stream_clock {
     for (std::size_t i = 0; i < stream_kinds; ++i) out = out && used.places_[i] <= places_[i];
     return out;
   }
-  /// The same clock for work of the stream `of`, which comes after all that this stream has got before.
+  /// This clock for work of the stream `of`, which comes after all that `of` has got before.
   [[nodiscard]] constexpr stream_clock within(stream_kind of) const noexcept {
     stream_clock out = *this;
     out.places_[static_cast<std::size_t>(of)] = latest;

@@ -21,7 +21,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stream is doing, for those who wait for it: so they see whether it gets on.
+/// The pace of a stream, for those who wait for it: so they see whether it gets on.
 struct stream_pace {
   /// `waits`: for another stream, or for peers, which has a limit of its own.
   enum class activity : std::uint8_t { works, waits };
@@ -29,7 +29,7 @@ struct stream_pace {
   std::uint64_t done = 0;  // pieces of work that are over
 };
 
-/// What a stream shares with its events: how far it is. Places are counted from 1.
+/// The progress of a stream, which it shares with its events. Places are counted from 1.
 class event_source {
  public:
   /// Whether all work up to `place` is over, done or failed.
@@ -70,7 +70,8 @@ class stream_event {
     static_cast<void>(source_->wait_until(place_, largest_value<std::chrono::steady_clock::time_point>, at));
     source_->expect_done(place_, at);
   }
-  /// The same, for so long: false where `deadline` has passed before.
+  /// Blocks the calling thread until the place is reached; false where `deadline` has passed before. Throws the first
+  /// cause where the work before the place has failed.
   [[nodiscard]] bool synchronize_until(std::chrono::steady_clock::time_point deadline,
                                        where at = where::current()) const {
     if (source_ == nullptr) return true;
@@ -84,7 +85,7 @@ class stream_event {
   /// The place in the order of that source.
   [[nodiscard]] std::uint64_t place() const noexcept { return place_; }
   [[nodiscard]] const stream_clock& clock() const noexcept { return clock_; }
-  /// The same place, with the clock of the stream that has recorded it.
+  /// This place, with the clock of the stream that has recorded it.
   [[nodiscard]] stream_event at(const stream_clock& clock) && noexcept { return {std::move(source_), place_, clock}; }
 
  private:

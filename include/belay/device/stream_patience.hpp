@@ -24,7 +24,7 @@ namespace belay::inline BELAY_ABI {
 /// that leaves it the time.
 class stream_patience {
  public:
-  /// Who waits looks so often.
+  /// The time from one look at the stream to the next.
   static constexpr std::chrono::milliseconds slice{20};
 
   /// Whether one waits on, the work does not end, or it has failed.
@@ -33,7 +33,7 @@ class stream_patience {
   /// The watch outlives it.
   explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch) {}
 
-  /// What the pace of a stream means, seen now.
+  /// The verdict on a stream of this pace, seen now.
   [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
     const auto now = std::chrono::steady_clock::now();
     const auto limit = watch_->limit();

@@ -30,7 +30,7 @@ enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
   return "unknown";
 }
 
-/// What a program chooses. `seed` is that of `adversarial`.
+/// A program's choice of when queued work runs. `seed` is that of `adversarial`.
 struct stream_choice {
   /// The policy, and the seed of the adversarial one.
   stream_policy policy = stream_policy::immediate;

@@ -21,7 +21,7 @@ namespace belay::inline BELAY_ABI {
                                                : span_lane::copy;
 }
 
-/// What a span of a wait for such a stream is called.
+/// The name of a span of a wait for a stream of kind `of`.
 [[nodiscard]] constexpr const char* wait_name(stream_kind of) noexcept {
   switch (of) {
     case stream_kind::compute: return "wait for compute";

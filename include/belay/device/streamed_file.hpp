@@ -25,9 +25,10 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stream has queued points to it. Everything but `read` and `write`, which queue, is of one thread at a time:
-/// the one that runs the stream of copies or, when nothing is queued there, the host's. It throws tier_file_error for
-/// what could not be read, and for what could not be written at the next use of its slot, or in `settle`.
+/// A file behind a ring of slots; what a stream has queued points to it. Everything but `read` and `write`, which
+/// queue, is of one thread at a time: the one that runs the stream of copies or, when nothing is queued there, the
+/// host's. It throws tier_file_error for what could not be read, and for what could not be written at the next use of
+/// its slot, or in `settle`.
 template <tier_file_calls Files = system_tier_file_calls>
 class streamed_file {
  public:
@@ -45,7 +46,8 @@ class streamed_file {
     ring_ = slot_ring({static_cast<std::byte*>(first), all}, slot_count, alignment_);
   }
 
-  /// What is read and written, pieces aside, lies on a device, which addresses the ring too.
+  /// Memory that is read into and written from lies on the device of `access`, which addresses the ring too; null: on
+  /// the host. Pieces lie in the ring.
   void see_through(const host_access* access) noexcept { access_ = access; }
 
   /// Queues on the stream of copies: `bytes` bytes from byte `first` of the file on come to `to`.
@@ -83,7 +85,8 @@ class streamed_file {
       copy(static_cast<std::byte*>(to) + done, piece, count);
     });
   }
-  /// The same where it is: calls `visit(bytes before it, piece, bytes)` for pieces, in order.
+  /// Calls `visit(bytes before it, piece, bytes)` for the pieces of a part, in order, where they are in the ring:
+  /// nothing is copied.
   template <class Visit>
   void get_pieces(std::uint64_t first, std::size_t bytes, Visit&& visit) {
     for (std::size_t done = 0; done < bytes;) {
@@ -139,7 +142,7 @@ class streamed_file {
     }
   }
 
-  /// The same, and what has failed is forgotten.
+  /// Returns when nothing is under way; failures are forgotten.
   void abandon() noexcept {
     for (transfer& each : under_way_) each = {};
   }

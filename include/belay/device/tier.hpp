@@ -22,8 +22,8 @@ namespace belay::inline BELAY_ABI {
 /// `host` for staging.
 enum class tier : std::uint8_t { device, pinned, host, file };
 
-/// What has tier device: the host itself, which addresses all tiers, or a device to which lower tiers are copied. On an
-/// `own_device` a rank is alone, and peers' rows are sent, not addressed.
+/// The processor that has tier device: the host itself, which addresses all tiers, or a device to which lower tiers are
+/// copied. On an `own_device` a rank is alone, and peers' rows are sent, not addressed.
 enum class computes_on : std::uint8_t { host, device, own_device };
 [[nodiscard]] constexpr bool on_device(computes_on what) noexcept { return what != computes_on::host; }
 

@@ -43,7 +43,7 @@ struct tier_file_access : file_medium {
   std::string why_thread;
 };
 
-/// What files in `directory` are like; makes an empty one for a moment. Throws tier_file_error where it cannot.
+/// The medium of files in `directory`; makes an empty one for a moment. Throws tier_file_error where it cannot be made.
 template <tier_file_calls Calls = system_tier_file_calls>
 [[nodiscard]] file_medium medium_of(const std::string& directory, where at = where::current()) {
   return unnamed_file<Calls>(directory, 0, at).medium();
@@ -81,7 +81,7 @@ class tier_file {
       std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) {
     return reference().start_write(offset, from, at);
   }
-  /// The same file without its type.
+  /// A reference to this file that does not have its type.
   [[nodiscard]] tier_file_reference reference() const noexcept { return {*transfers_, bytes_, access_.alignment}; }
 
   /// Bytes, transfers at a time, the folder, and how transfers go.

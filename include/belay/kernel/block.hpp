@@ -32,7 +32,7 @@
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// What a lane does in one phase: f(lane, its registers).
+/// Some work of a lane in one phase: f(lane, its registers).
 struct some_phase {
   /// Any phase.
   template <class Lane>

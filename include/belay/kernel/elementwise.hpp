@@ -25,7 +25,7 @@ struct fill {
   T value;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = value; }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(out); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -43,7 +43,7 @@ struct copy {
   Out* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = static_cast<Out>(in[i]); }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<In, Out>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(in, out); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -65,7 +65,7 @@ struct add {
     out[i] = static_cast<T>(widened(a[i]) + widened(b[i]));
   }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T, A>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(a, b, out); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -96,7 +96,7 @@ struct axpy {
   T* y;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { y[i] += alpha * widened(x[i]); }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T, X>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x, y); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -115,7 +115,7 @@ struct scale {
   T* x;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] *= factor; }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -133,7 +133,7 @@ struct scale_from {
   T* x;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] *= *factor; }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -196,10 +196,11 @@ struct silu_gate_backward {
   }
 };
 
-/// The same, for a backward that has not kept the output: it is written again to `out`, which may be `dout` itself.
+/// The derivatives of `silu_gate` by both inputs, for a backward that has not kept the output: it is written again to
+/// `out`, which may be `dout` itself. `dgate` and `dup` may be `gate` and `up`.
 template <stored_real T>
 struct silu_gate_again_backward {
-  /// What the derivatives take, and where the output goes.
+  /// The operands of the derivatives, and where the output goes.
   silu_gate_backward<T> derivatives;
   T* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {

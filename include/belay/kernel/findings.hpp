@@ -23,12 +23,12 @@
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// What a kernel has found: an index that is none, rows that were not written, a number that is not finite.
+/// The kind of a finding: an index that is none, rows that were not written, a number that is not finite.
 enum class finding_kind : std::uint8_t { nothing, index_outside, rows_outside, not_finite };
 
 /// The call that a kernel belongs to, as far as it is known. Its strings outlive the step.
 struct finding_site {
-  /// Of what is in no layer.
+  /// The `layer_index` of a call that is in no layer.
   static constexpr std::uint32_t no_layer = ~std::uint32_t{0};
 
   /// The layer's name and number, the micro-batch, and the line of the call.
@@ -52,7 +52,7 @@ struct finding {
   finding_site site;
 };
 
-/// What has been found since the step began. The first finding of each sort is kept whole, the others are counted.
+/// The findings since the step began. The first finding of each sort is kept whole, the others are counted.
 struct findings_record {
   std::uint64_t began = 0;  // which step or pass: the engine's epoch
   /// The sum of losses, how often something was not finite, and the first site of each kind.

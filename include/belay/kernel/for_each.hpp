@@ -67,7 +67,8 @@ BELAY_HD constexpr void for_each_index(std::size_t count, F f) noexcept(noexcept
   for (std::size_t i = 0; i < count; ++i) f(i);
 }
 
-/// The same, with the lines of later indices asked for.
+/// Runs `f(0) ... f(count - 1)` on the calling thread, vectorised where the arithmetic allows, with the lines of later
+/// indices asked for.
 template <prefetching F>
 BELAY_HD inline void for_each_index(std::size_t count, F f) noexcept(noexcept(f(count))) {
   constexpr std::size_t line = F::indices_of_line;

@@ -78,7 +78,8 @@ struct kept_loss {
   L loss;
   double* sum;
 
-  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  /// The number of rows; `row_loss` does one of them by a team, and `note` takes the sum of all. A call without
+  /// arguments does all of the loss on one thread.
   [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return loss.rows(); }
   template <team Team>
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
@@ -128,7 +129,8 @@ struct noted_squared_error {
   std::size_t samples;
   findings_note found;
 
-  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  /// The number of rows; `row_loss` does one of them by a team, and `note` takes the sum of all. A call without
+  /// arguments does all of the loss on one thread.
   [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return chunk_count(count); }
   template <team Team>
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
@@ -150,7 +152,8 @@ struct noted_cross_entropy {
   cross_entropy_rows<T> each;
   std::size_t row_count;
 
-  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  /// The number of rows; `row_loss` does one of them by a team, and `note` takes the sum of all. A call without
+  /// arguments does all of the loss on one thread.
   [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return row_count; }
   template <team Team>
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {

@@ -21,7 +21,7 @@ namespace belay::inline BELAY_ABI::kernel {
 template <class T>
 concept real = std::same_as<T, float> || std::same_as<T, double>;
 
-/// What a kernel of reals reads and writes: a real, or a narrower format, which is computed with as float.
+/// An element that a kernel of reals reads and writes: a real, or a narrower format, which is computed with as float.
 template <class T>
 concept stored_real = real<compute_type_t<T>>;
 
@@ -163,7 +163,7 @@ template <std::unsigned_integral Bits>
   return __builtin_bit_cast(float, blend(outside, bits | (mask_of_sign(bits & (bits - 1)) & 0x7fc00000u), found));
 }
 
-/// The same of a double.
+/// The square root of a double within 1 unit in the last place; 0 and infinity exact, NaN for negative x and NaN.
 [[nodiscard]] BELAY_HD constexpr double square_root(double x) noexcept {
   const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, x);
   const std::uint64_t size = bits & 0x7fffffffffffffffu;

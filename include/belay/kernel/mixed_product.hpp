@@ -36,7 +36,7 @@ struct mixed_tile {
   static constexpr std::size_t bytes = (rows * columns + rows * depth + depth * columns) * sizeof(float);
 };
 
-/// What one product writes to beside c. Not initialised.
+/// Memory that one product writes to beside c. Not initialised.
 struct mixed_panels {
   /// A tile of sums, and panels of both operands.
   alignas(64) float sums[mixed_tile::rows * mixed_tile::columns];
@@ -62,7 +62,7 @@ template <class T>
   return transposed(rows_as_read(transposed(x), first, count));
 }
 
-/// The same matrix with elements of `Number`, in `memory`.
+/// The matrix `x` with elements of `Number`, in `memory`.
 template <class Number, class T>
 [[nodiscard]] operand<const Number> converted(operand<const T> x, Number* memory) noexcept {
   for (std::size_t row = 0; row < x.rows; ++row)
@@ -122,7 +122,7 @@ void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute
     }
   }
 }
-/// The same with panels on the stack.
+/// c = alpha a b + beta c, with panels on the stack. With beta 0 the old c is not read. No operand is empty.
 template <class Products, class C, class A, class B>
 requires mixed_operands<C, A, B>
 void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,

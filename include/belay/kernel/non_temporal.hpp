@@ -51,7 +51,7 @@ BELAY_HD inline void copy_non_temporal(void* to, const void* from, std::size_t b
   std::memcpy(to, from, bytes);
 }
 
-/// What was copied so is ordered before all later stores of the calling thread.
+/// Orders the bytes that `copy_non_temporal` has stored before all later stores of the calling thread.
 BELAY_HD inline void finish_non_temporal() noexcept {
 #if defined(__SSE2__) && !defined(__CUDA_ARCH__)
   __builtin_ia32_sfence();

@@ -18,7 +18,7 @@
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// What a user chooses for AdamW.
+/// The settings that a user chooses for AdamW.
 struct adamw_settings {
   /// The constants of AdamW.
   double learning_rate = 1e-3;
@@ -66,7 +66,7 @@ template <real T>
           static_cast<T>(1 - settings.learning_rate * settings.decay)};
 }
 
-/// The same in memory, where a kernel reads them when it runs: what a graph captures is their address.
+/// One step's scalars in memory, where a kernel reads them when it runs: what a graph captures is their address.
 template <real T>
 struct adamw_scalars_in {
   /// Where they are.
@@ -111,7 +111,7 @@ struct adamw {
     kernel::prefetch(second_moment, i);
   }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T, Gradient>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept {
     return are_packs<indices_of_pack>(value, gradient, first_moment, second_moment);
@@ -129,7 +129,7 @@ struct adamw {
   }
 };
 
-/// The same of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
+/// AdamW of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
 /// that is not the master rounded was written from outside (first values, an import), and is taken as the master.
 template <real T, stored_real Value, class Scalars = adamw_scalars<T>>
 struct adamw_of_master {
@@ -153,7 +153,7 @@ struct adamw_of_master {
     master.prefetch(i);
   }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T, Value>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept {
     return are_packs<indices_of_pack>(value, master.value, master.gradient, master.first_moment, master.second_moment);

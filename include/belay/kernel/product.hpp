@@ -209,7 +209,7 @@ struct blocked_products {
   static void product(operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta) noexcept {
     blocked_product<T>::run(c, a, b, alpha, beta);
   }
-  /// The same of operands that are narrower.
+  /// c = alpha a b + beta c, where a or b is narrower than c. With beta 0 the old c is not read.
   template <class T, class A, class B>
   requires(!std::is_same_v<A, T> || !std::is_same_v<B, T>) static void product(operand<T> c, operand<const A> a,
                                                                                operand<const B> b, T alpha,

@@ -73,8 +73,8 @@ template <class Sum, class Term>
   return lane[0];
 }
 
-/// The same by a team: lane l sums what the host's lane l sums, and lanes are added in the same halves. Every lane gets
-/// the sum.
+/// Sums `term(0) ... term(count - 1)` by a team: lane l sums what the host's lane l sums, and lanes are added in the
+/// same halves. Every lane gets the sum.
 template <class Sum, team Team, class Term>
 [[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(const Team& team, Term term, std::size_t count) noexcept {
   if constexpr (Team::lanes == 1) {

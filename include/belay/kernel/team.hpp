@@ -28,7 +28,7 @@ struct solo {
   /// The only lane of a team of one.
   static constexpr unsigned lane = 0;
   static constexpr unsigned lanes = 1;
-  /// What a lane has written is seen by the others.
+  /// After it, each lane sees what the others have written; nothing to do for one lane.
   BELAY_HD static constexpr void synchronize() noexcept {}
   /// The value that another lane gave.
   template <class T>

@@ -95,7 +95,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
                           gradients.subspan(own)},
          at);
   }
-  /// The same with memory of its own for reductions, and for the wire, which has `wire_elements()`.
+  /// Gives every parameter its memory out of `memory`, which has memory of its own for reductions, and
+  /// `wire_elements()` elements for the wire. Throws usage_error where its sizes are not those that the layout needs.
   void bind(const bucket_memory<T>& memory, where at = where::current()) {
     this->bind_to(memory, contributors_, at);
     replicas_compared_ = false;
@@ -123,7 +124,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
     }
     expect(micro_batches, at);
   }
-  /// The same without zeroing: layers add by `frame.add_to`, which writes what nothing has written in the step.
+  /// Begins a step of `micro_batches` (0 or more) here without zeroing gradients, unless there are 0: layers add by
+  /// `frame.add_to`, which writes what nothing has written in the step. The first one compares replicas.
   void begin_unwritten(std::size_t micro_batches, where at = where::current()) {
     prepare(at);
     for (auto& each : contributors_) each.begin_unwritten();
@@ -227,7 +229,10 @@ class gradient_buckets : public bound_buckets<T, Group> {
     return divide(divisor, changed, at);
   }
 
-  /// The same with this rank's targets only, summed over `batch_ranks`, the ranks that divide the batch. Collective.
+  /// Waits for every bucket and divides once, by the sum of `own`, this rank's targets, over `batch_ranks`, the ranks
+  /// that divide the batch. Collective over these. An incomplete step is a usage_error that names what is missing; so
+  /// is a sum of 0. Checked builds also refuse gradients that changed after their last contribution, and checks across
+  /// ranks refuse sums that differ within a family.
   template <class BatchRanks>
   [[nodiscard]] reduced_gradients<T> finish(local_targets own, const BatchRanks& batch_ranks,
                                             where at = where::current()) {
@@ -259,7 +264,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
     reduce_what_there_is(at);
     compare_targets(rank_comparison::abstains, at);
   }
-  /// The same where peers call `finish(local_targets, batch_ranks)`, whose sum needs every rank: this one adds 0 to it.
+  /// Ends a step that will not be committed, where peers call `finish(local_targets, batch_ranks)`: launches the
+  /// buckets that peers wait for, waits for all of them, and adds 0 to the sum of targets, which needs every rank. The
+  /// gradients hold garbage afterwards.
   template <class BatchRanks>
     requires can_all_reduce<BatchRanks, std::uint64_t>
   void abandon(const BatchRanks& batch_ranks, where at = where::current()) {

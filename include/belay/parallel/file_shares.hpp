@@ -26,19 +26,23 @@ class file_shares {
   /// Queues on the stream of copies, after `ready`: `bytes` bytes of a share come to `to`. Returns when they are there.
   [[nodiscard]] virtual stream_event load(const stream_event& ready, const void* share, void* to, std::size_t bytes,
                                           where at) = 0;
-  /// The same in the order of what is queued there, and the other way round: `from` is free when the stream is there,
-  /// and what is queued later reads what was written.
+  /// Queues on the stream of copies, in its order: `bytes` bytes of a share come to `to`, where they are when the
+  /// stream has done so.
   virtual void queue_read(const void* share, void* to, std::size_t bytes, where at) = 0;
+  /// Queues on the stream of copies, in its order: `bytes` bytes come from `from` to a share. `from` is free when the
+  /// stream has done so, and reads that are queued later get what was written.
   virtual void queue_write(void* share, const void* from, std::size_t bytes, where at) = 0;
-  /// What a share has is added to `total` by `add(to, from, bytes)`, piece by piece.
+  /// Adds a piece of a share, `bytes` bytes at `from`, to the total at `to`.
   using add_bytes = void (*)(std::byte* to, const std::byte* from, std::size_t bytes);
+  /// Queues on the stream of copies, in its order: `add` adds `bytes` bytes of a share to `total`, piece by piece.
   virtual void queue_add(void* total, const void* share, std::size_t bytes, add_bytes add, where at) = 0;
   /// Queues to wait for what is being written.
   virtual void queue_settle(where at) = 0;
 
   /// On the host, once all that the stream of copies has is over.
   virtual void read(const void* share, void* to, std::size_t bytes, where at) = 0;
-  /// The same of a range whose parts are then got in order, and read ahead.
+  /// Begins to read `bytes` bytes of a share on the host, once all that the stream of copies has is over. `get` then
+  /// gets their parts in order, and they are read ahead.
   virtual void begin_read(const void* share, std::size_t bytes, where at) = 0;
   virtual void get(const void* part, void* to, std::size_t bytes) = 0;
   /// Where a share lies, for who reads it while nothing changes it.

@@ -23,7 +23,8 @@ void each_in_memory_of(const Group& group, std::size_t count, const F& f, where 
     kernel::for_each_index(count, f);
 }
 
-/// The same as a part of a started composite, of which `calls` are the operations.
+/// f(0) ... f(count - 1), where the group's buffers are, as a part of a started composite, of which `calls` are the
+/// operations.
 template <class Calls, kernel::indexed F>
 void each_among(const Calls& calls, std::size_t count, const F& f) {
   if constexpr (requires { calls.each(count, f); })
@@ -32,7 +33,7 @@ void each_among(const Calls& calls, std::size_t count, const F& f) {
     kernel::for_each_index(count, f);
 }
 
-/// Those operations for memory of the host.
+/// The operations of a started composite, `calls`, for memory of the host.
 template <class Calls>
 [[nodiscard]] const auto& host_calls_of(const Calls& calls) noexcept {
   if constexpr (requires { calls.control(); })

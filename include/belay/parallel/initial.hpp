@@ -17,7 +17,7 @@ namespace belay::inline BELAY_ABI {
 /// The first values of a parameter.
 class initial {
  public:
-  /// What first values are: one number, normal numbers by counter, or what a filler gives.
+  /// The kinds of first values: one number, normal numbers by counter, or what a filler gives.
   enum class kind { constant, normal, filled };
 
   /// All elements `value`.

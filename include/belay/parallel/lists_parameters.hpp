@@ -23,7 +23,7 @@ template <class M>
 concept lists_parameters = requires(M& model, any_visitor visit) {
   model.for_each_parameter(visit);
 };
-/// The same as a value, for a message without the list of what is missing.
+/// Whether a model lists its parameters, as a value, for a message without the list of what is missing.
 template <class M>
 inline constexpr bool is_listing_parameters = lists_parameters<M>;
 

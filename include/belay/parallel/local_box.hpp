@@ -39,21 +39,22 @@ template <placement Placement>
   return local_box(entries_of<Placement>, shape, mesh, here);
 }
 
-/// What has a shape and a place in it: a mesh.
+/// A mesh that has a shape, and a place in it for this rank.
 template <class Mesh>
 concept has_place = requires(const Mesh& mesh) {
   { mesh.shape() } -> std::convertible_to<axes>;
   { mesh.layout_coordinate() } -> std::convertible_to<coordinate>;
 };
 
-/// One whose groups move tensors.
+/// A mesh with a place for this rank, whose groups move tensors.
 template <class Mesh>
 concept tensor_mesh = has_place<Mesh> && requires(const Mesh& mesh, axis which, where at) {
   typename Mesh::group_type;
   { mesh.group(which, at) } -> std::convertible_to<const typename Mesh::group_type&>;
 };
 
-/// The same of this rank of a mesh. In a rehearsal it asks for the numbers along the axes that cut, and no others.
+/// The box of a tensor of `shape` that this rank of a mesh holds, where every cut is even. In a rehearsal it asks for
+/// the numbers along the axes that cut, and no others.
 template <placement Placement, has_place Mesh>
 [[nodiscard]] tensor_box local_box(std::span<const std::size_t> shape, const Mesh& mesh) {
   if constexpr (requires { mesh.coordinate(); }) {
@@ -84,15 +85,16 @@ struct copy_place {
 
   friend constexpr bool operator==(const copy_place&, const copy_place&) = default;
 
-  /// What this rank writes of `elements` that all of them keep: even parts of what has `divided_from` bytes for each of
-  /// them, else all of it or nothing, by `turn`, which is the same on them all. Over all of them every element once.
+  /// The part that this rank writes of `elements` that all of the ranks keep: an even part where there are
+  /// `divided_from` bytes or more for each of them, else all or nothing, by `turn`, which is the same on them all.
+  /// Together they write every element once.
   [[nodiscard]] constexpr local_part written(std::size_t elements, std::size_t element_bytes,
                                              std::size_t turn) const noexcept {
     if (elements * element_bytes >= divided_from * count) return even_part(elements, count, number);
     return {0, turn % count == number ? elements : 0};
   }
 
-  /// Bytes for each of them from which they write parts.
+  /// Bytes for each of the ranks that keep a box, from which on they write parts of it.
   static constexpr std::size_t divided_from = std::size_t{1} << 20U;
 };
 

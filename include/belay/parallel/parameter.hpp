@@ -139,8 +139,8 @@ class parameter_base {
     divided_ = true;
     value_ = nullptr;
   }
-  /// What this rank keeps lies in memory that the host does not address: it is seen through `access`, which outlives
-  /// the parameter's use.
+  /// Values that this rank keeps are seen through `access`, which outlives the parameter's use: they lie in memory that
+  /// the host does not address.
   void see_through(const host_access* access) noexcept {
     access_ = access;
     for (held_range<T>& range : held_) range.access = access;
@@ -228,7 +228,7 @@ class parameter_base {
   parameter_base(parameter_base&&) noexcept = default;
   parameter_base& operator=(parameter_base&&) noexcept = default;
 
-  /// What the parameter was made of, the part that this rank has, and where its values are.
+  /// The specification that the parameter was made of, the part that this rank has, and where its values are.
   parameter_spec spec_;
   tensor_box box_;
   axis_set cut_;
@@ -251,7 +251,8 @@ class trainable_parameter : public parameter_base<T> {
   /// The gradient of the local part, to which backwards add; null until bound.
   [[nodiscard]] gradient_type* gradient() const noexcept { return gradient_; }
 
-  /// The same with the shape of the local part. Layers ask their frame for it: `frame.add_to(parameter)`.
+  /// The gradient with the shape of the local part; its data are null until bound. Layers ask their frame for it:
+  /// `frame.add_to(parameter)`.
   [[nodiscard]] parameter_values<gradient_type> gradient_values() const noexcept {
     return {gradient_, this->local_shape()};
   }
@@ -267,7 +268,8 @@ class trainable_parameter : public parameter_base<T> {
   /// The gradient has memory for the time, or none.
   void place_gradient(gradient_type* gradient) noexcept { gradient_ = gradient; }
 
-  /// What is told that a backward has added to the gradient; null where the caller of `bind` counts by itself.
+  /// The target that is told of every backward that has added to the gradient; null where the caller of `bind` counts
+  /// by itself.
   [[nodiscard]] contribution_target* contribution() const noexcept { return contribution_; }
 
  protected:
@@ -324,8 +326,8 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
     requires(!cut)
       : parameter(std::move(spec), [](const parameter_shape& all) { return whole_box(all.extents()); }, at) {}
 
-  /// The same by name and shape: a matrix begins with normal values of standard deviation 1 / sqrt(its last extent),
-  /// which keeps the size of a layer's output, a vector with zeros.
+  /// A parameter held whole, by name and shape: a matrix begins with normal values of standard deviation 1 / sqrt(its
+  /// last extent), which keeps the size of a layer's output, a vector with zeros.
   parameter(std::string name, const parameter_shape& shape, where at = where::current())
     requires(!cut)
       : parameter(parameter_spec{std::move(name), shape, first_values_of(shape)}, at) {}

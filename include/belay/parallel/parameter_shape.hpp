@@ -64,7 +64,7 @@ class parameter_shape {
     for (std::size_t axis = first; axis < last; ++axis) count *= extents_[axis];
     return count.saturated();
   }
-  /// The same shape with another extent on one axis.
+  /// A copy of the shape with `extent` on `axis`.
   [[nodiscard]] constexpr parameter_shape with(std::size_t axis, std::size_t extent) const noexcept {
     parameter_shape other = *this;
     other.extents_[axis] = extent;

@@ -122,7 +122,8 @@ class pipeline {
     }
   }
 
-  /// The same with a stage of one's own.
+  /// Runs all micro-batches of the step forward and backward through a stage of one's own. Collective along the
+  /// pipeline. `times()` has the times afterwards.
   template <clock_policy Clock = monotonic_clock, class Engine, class... Participants,
             runs_as_stage<T, Engine, Rank> Stage>
   void run(const step<Engine, Participants...>& step, Stage& stage, where at = where::current()) {

@@ -21,7 +21,7 @@ namespace belay::inline BELAY_ABI {
 /// have their own type again in the next one: half the bytes for `boundary<float, bf16>({...})`.
 template <class T, std::size_t Rank, class Wire = T>
 struct stage_boundary {
-  /// What one micro-batch hands from stage to stage.
+  /// The shape of the tensor that one micro-batch hands from stage to stage.
   extents<Rank> shape;
 };
 template <class T, class Wire = T, std::size_t Rank>
@@ -55,7 +55,8 @@ class tensor_between_stages {
       return values_ = arena.template lease_for<T>(stream_kind::communication, ready, shape, memory_, at);
     }
   }
-  /// The same for one that the compute stream has leased.
+  /// Memory for what a communication receives, leased by the compute stream. The communication begins after that
+  /// stream's earlier work.
   template <class Engine>
   [[nodiscard]] view<Wire, Rank> lease(Engine& engine, extents<Rank> shape, where at) {
     if constexpr (rounded)
@@ -63,7 +64,8 @@ class tensor_between_stages {
     else
       return values_ = engine.activations().template lease<T>(shape, memory_, at);
   }
-  /// What has been received, before the compute stream uses it.
+  /// Converts a received tensor to T, before the compute stream uses it; does nothing where it came as T, or was
+  /// converted.
   template <class Engine>
   void widen(Engine& engine, where at) {
     if constexpr (rounded) {
@@ -74,7 +76,7 @@ class tensor_between_stages {
       on_wire_ = {};
     }
   }
-  /// What is sent of `exact`: that, or a rounded copy, until `release`.
+  /// The tensor that is sent of `exact`: that, or a rounded copy, until `release`.
   template <class Engine>
   [[nodiscard]] view<const Wire, Rank> round(Engine& engine, view<const T, Rank> exact, where at) {
     if constexpr (rounded) {

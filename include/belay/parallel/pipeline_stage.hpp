@@ -58,8 +58,9 @@ class pipeline_stage {
   requires std::is_void_v<Activations> pipeline_stage(Network& network, Rule&& recomputes) : network_(&network) {
     add_layers(recomputes);
   }
-  /// What the layers keep, and the outputs between them, is in the tier of `activations`, which outlive the stage, from
-  /// forward to backward; what last() keeps stays. See step/offloads.hpp.
+  /// Activations of the layers, and the outputs between them, are in the tier of `activations`, which outlive the
+  /// stage, from forward to backward; those of last() stay on the device. `recomputes(number)` says of every layer,
+  /// once, whether it is recomputed. See step/offloads.hpp.
   template <std::predicate<std::size_t> Rule, class Offloaded = Activations>
   requires(!std::is_void_v<Activations>) pipeline_stage(Network& network, Rule&& recomputes, Offloaded& activations)
       : network_(&network) {

@@ -72,7 +72,7 @@ inline constexpr bool is_partial<placed<Each...>> = (is_partial<Each> || ...);
 template <class Placement>
 inline constexpr bool is_replicate = std::same_as<Placement, replicate>;
 
-/// What stands for one axis, or for all of them.
+/// A placement of one axis, or `replicate`, which holds on all of them.
 template <class Placement>
 concept axis_placement = is_replicate<Placement> || is_shard<Placement> ||
     (is_partial<Placement>&& requires { Placement::over; });
@@ -97,12 +97,12 @@ requires requires {
 }
 inline constexpr bool on_one_axis<A, B> = A::over == B::over;
 
-/// What a placement says of one axis, as a value.
+/// One axis of a placement, as a value.
 struct placement_entry {
-  /// What ranks of the axis have: the whole, a part, or a term.
+  /// Each rank of the axis has the whole, a part, or a term.
   enum class kind : std::uint8_t { replicate, shard, partial };
 
-  /// What it is, and along which axis.
+  /// The kind of the entry, and the axis of the ranks.
   kind how = kind::replicate;
   axis over = axis::data;
   std::size_t dimension = 0;   // of a shard
@@ -147,7 +147,7 @@ template <placement Placement>
   return out;
 }
 
-/// What can be wrong with a list of axes.
+/// The rules for a placement's list of axes, each false where it is broken.
 template <placement Placement>
 struct placement_faults {
   /// Dimensions of a tensor.

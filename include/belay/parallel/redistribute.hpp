@@ -82,8 +82,8 @@ constexpr void check_redistribution() {
                 "belay::host and belay::mpi have");
 }
 
-/// The same tensor with placement `To`, in the memory of `from`: the result's `local()` lies inside of `from.local()`.
-/// Collective over the group, whose errors it throws.
+/// The tensor of `from` with placement `To`, in the memory of `from`: the result's `local()` lies inside of
+/// `from.local()`. Collective over the group, whose errors it throws.
 template <class To, class T, class From, class Group>
 requires(placement<To> && !tensor_mesh<Group>)
     [[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, where at = where::current()) {
@@ -110,8 +110,9 @@ requires(placement<To> && !tensor_mesh<Group>)
   }
 }
 
-/// The same tensor with placement `To`, in `storage`: from shard to replicate, where the whole needs memory of its own.
-/// The local part is copied to its position in `storage` unless it lies there already.
+/// The tensor of `from` with placement `To`, in `storage`: from shard to replicate, where the whole needs memory of its
+/// own. The local part is copied to its position in `storage` unless it lies there already. Throws usage_error where
+/// `storage` has not as many elements as the whole. Collective over the group, whose errors it throws.
 template <class To, class T, class From, class Group>
 requires(placement<To> && !tensor_mesh<Group>)
     [[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, std::span<T> storage,

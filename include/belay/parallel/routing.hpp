@@ -103,8 +103,8 @@ struct selection_counts {
 /// through the mean probability of every expert.
 template <class T>
 struct route_gradient_row {
-  /// What `route_row` has written, the gradient of the weights, the tokens of all ranks an expert, and the gradient of
-  /// the logits to write.
+  /// The choices, weights and probabilities that `route_row` has written, the selections of each expert by all ranks,
+  /// the gradient of the weights, and the gradient of the logits to write.
   const std::int32_t* choices;
   const T* weights;
   const T* probabilities;

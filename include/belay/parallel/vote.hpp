@@ -42,10 +42,11 @@ void expect_agreement(const Mesh& mesh, std::uint64_t participants, where at) {
   }
 }
 
-/// What a vote sums of a ballot, and the ballot of such sums.
+/// The words of a ballot that a vote sums.
 [[nodiscard]] constexpr std::array<std::uint64_t, 6> summed_words(const ballot& of) noexcept {
   return {of.open_obligations, of.misused_handles, of.non_finite, of.unwritten, of.unwritable, of.asked_to_stop};
 }
+/// The ballot of words that a vote has summed, with `rows` rows to make room for, and a loss.
 [[nodiscard]] constexpr ballot ballot_of(const std::array<std::uint64_t, 6>& sums, std::uint64_t rows,
                                          double loss) noexcept {
   return {sums[0], sums[1], sums[2], rows, loss, sums[3], sums[4], sums[5]};

@@ -112,7 +112,7 @@ class report_page {
     history_.add(report_curve::eval_loss, step, loss);
     write_line([&] { return evaluation_line(text_, step, loss); });
   }
-  /// What happened at step `step` beside its training. Replays and plan misses of a sample are marks already.
+  /// Marks what happened at step `step` beside its training. Replays and plan misses of a sample are marks already.
   void mark(report_mark which, std::uint64_t step) {
     history_.add(which, step, 1);
     write_line([&] { return mark_line(text_, step, which); });

@@ -141,7 +141,8 @@ template <any_table Table>
   return svg + "</svg>\n";
 }
 
-/// The same with a backward twice as long as a forward on every stage.
+/// The chart as an SVG, with a backward twice as long as a forward on every stage. Throws usage_error for a table
+/// without a proof.
 template <any_table Table>
 [[nodiscard]] std::string draw_svg(const Table& table, where at = where::current()) {
   const std::vector<double> forward(table.stages(), 1);

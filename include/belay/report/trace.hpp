@@ -238,7 +238,7 @@ class trace_file {
       to_.write(end);
     });
   }
-  /// What ends the array of events, and the file.
+  /// The text that ends the array of events, and the file.
   static constexpr std::string_view end = "\n]}\n";
 
   /// Why it is not complete, once.

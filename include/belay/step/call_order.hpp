@@ -28,7 +28,7 @@ class call_order {
   explicit call_order(std::vector<std::uint32_t> numbers) : numbers_(std::move(numbers)) {}
 
   void begin() noexcept { at_ = 0; }
-  /// What comes next, or after `more` others, or nothing.
+  /// The number that comes next, or after `more` others; `nothing` beyond the end of the order.
   [[nodiscard]] std::uint32_t next(std::size_t more = 0) const noexcept {
     return more < numbers_.size() - at_ ? numbers_[at_ + more] : nothing;
   }

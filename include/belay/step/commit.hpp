@@ -82,7 +82,7 @@ struct refused_step {
   std::string list;
 };
 
-/// What a step had to show: the same on all ranks.
+/// The results of a step, the same on all ranks.
 struct step_summary {
   std::uint64_t number = 0;   // of the engine's steps, from 1
   double loss = 0;            // summed over all ranks
@@ -93,7 +93,7 @@ struct step_summary {
   [[nodiscard]] double mean_loss() const noexcept { return divisor == 0 ? 0.0 : loss / static_cast<double>(divisor); }
 };
 
-/// What `Participant` gives to a committed step: its reduced gradients.
+/// The part that `Participant` gives to a committed step: its reduced gradients.
 template <class Participant>
 using committed_part = typename Participant::committed_part;
 
@@ -111,7 +111,8 @@ class committed_gradients {
   /// The norm of all gradients of the step, every parameter counted once.
   [[nodiscard]] double norm() const noexcept { return summary_.norm; }
 
-  /// What one participant gave, to be moved to its optimizer: `optimizer.apply(ok->part(store), {...})`.
+  /// The part of one participant, to be moved to its optimizer: `optimizer.apply(ok->part(store), {...})`. Throws
+  /// usage_error for one that was not in the step.
   template <class Participant>
   [[nodiscard]] committed_part<Participant>&& part(const Participant& of, where at = where::current()) && {
     return std::move(find(of, at));
@@ -203,7 +204,7 @@ class basic_step_outcome {
   basic_step_outcome(Token done) noexcept : end_(end::committed), committed_(std::move(done)) {}
   basic_step_outcome(replay_step again) noexcept : end_(end::replay), replay_(again) {}
   basic_step_outcome(refused_step why) noexcept : end_(end::refused), refused_(std::move(why)) {}
-  /// The same, and `unread` becomes false when `refused` returns why.
+  /// The step was refused; `unread`, which outlives the outcome, is true until `refused` returns why.
   basic_step_outcome(refused_step why, bool& unread) noexcept : basic_step_outcome(std::move(why)) {
     unread_ = &unread;
     unread = true;
@@ -234,7 +235,7 @@ template <class Token>
   using end = typename basic_step_outcome<Token>::end;
   return outcome.end_ == end::committed ? &*outcome.committed_ : nullptr;
 }
-/// What to make room for, or null.
+/// The rows to make room for in a replay, or null where the step ended otherwise.
 template <class Token>
 [[nodiscard]] const replay_step* replay(const basic_step_outcome<Token>& outcome) noexcept {
   using end = typename basic_step_outcome<Token>::end;

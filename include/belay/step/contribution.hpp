@@ -33,9 +33,9 @@ class contribution_target {
   enum class memory : std::uint8_t { given, needed };
   [[nodiscard]] bool needs_memory() const noexcept { return memory_ == memory::needed; }
   void note_memory(memory now) noexcept { memory_ = now; }
-  /// What the compute stream waits for before `give_memory`, which gives the gradient memory; it may write there when
-  /// what that returns is reached.
+  /// The event that the compute stream waits for before `give_memory`.
   [[nodiscard]] virtual stream_event before_memory() const { return {}; }
+  /// Gives the gradient memory. The compute stream may write there when the returned event is reached.
   virtual stream_event give_memory(where) { return {}; }
 
   /// A trainer's own function will add to the memory: zeroes it where nothing has written it.

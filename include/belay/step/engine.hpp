@@ -42,7 +42,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What an engine tells which layer's call is running.
+/// The type of an engine's watch, which is told which layer's call is running.
 template <class Stream>
 struct watch_of {
   using type = no_watch;
@@ -58,7 +58,7 @@ struct watch_of<Stream> {
   using type = call_spans<Stream>;
 };
 
-/// What lets the host see an engine's memory, where it does not address that itself.
+/// The type that lets the host see an engine's memory, where it does not address that itself; else empty.
 template <class Memory, class Stream>
 struct access_of {
   struct type {};
@@ -69,7 +69,7 @@ struct access_of<Memory, Stream> {
   using type = device_access<Stream, pinned>;
 };
 
-/// What the forward-only passes of one rank have found since it was last asked.
+/// Findings of one rank's forward-only passes since they were last asked for.
 struct pass_findings {
   /// Obligations that the pass left, its loss, and the first wrong index.
   std::uint64_t open_obligations = 0;
@@ -98,7 +98,9 @@ class engine {
         findings_(arena_.memory()) {
     adopt(arena_);
   }
-  /// The same with a kit whose stream runs as `streams` says: that of rank `rank`.
+  /// All leases of steps come from the region `activations`. The kit's stream runs as `streams` says: that of rank
+  /// `rank`. `meter` is that of its tier, and outlives the engine. At most `max_leases` leases and `max_obligations`
+  /// obligations are live in one step.
   engine(Memory activations, tier_meter& meter, const stream_settings& streams, int rank,
          std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
     requires std::constructible_from<Kit, const stream_settings&, int>
@@ -115,7 +117,9 @@ class engine {
     adopt(arena_);
   }
 
-  /// The same with a kit that the caller has made, over memory of its device. What is free holds `left`.
+  /// All leases of steps come from the region `activations`, memory of the device of `kit`, which the caller has made.
+  /// Memory that is free holds `left`. `meter` is that of its tier, and outlives the engine. At most `max_leases`
+  /// leases and `max_obligations` obligations are live in one step.
   engine(Memory activations, tier_meter& meter, Kit kit, freed_memory left = freed_by_default,
          std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
     requires std::move_constructible<Kit>
@@ -301,7 +305,7 @@ class engine {
     if (passes_.wrong == 0) passes_.first_wrong = found.first_wrong;
     passes_.wrong += found.wrong;
   }
-  /// What passes have found since the last call.
+  /// The findings of forward-only passes since the last call.
   [[nodiscard]] pass_findings take_pass_findings() noexcept { return std::exchange(passes_, {}); }
 
   /// For `step` only. What is queued and has not begun is skipped; returns when what has begun is over.
@@ -346,7 +350,8 @@ class engine {
       throw;
     }
   }
-  /// The same, or null where something has failed: the next step or pass throws it.
+  /// For `step` and `forward_only` only: the findings, copied for the host; null where something has failed, which the
+  /// next step or pass throws.
   [[nodiscard]] const kernel::findings_record* try_findings(where at) noexcept {
     try {
       const stream_event copied = findings_.copy(compute());

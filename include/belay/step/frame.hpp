@@ -32,7 +32,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a call is for. `owing`: a backward will follow. `observing`: a forward that owes nothing (evaluation, or the
+/// The purpose of a call. `owing`: a backward will follow. `observing`: a forward that owes nothing (evaluation, or the
 /// first pass of a recomputed layer). `replaying`: the recompute, which reads what was remembered.
 enum class frame_mode : std::uint8_t { owing, observing, replaying };
 
@@ -179,7 +179,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   /// Ends, when destroyed, all scratch memory leased since it was made.
   class scratch_scope_guard {
    public:
-    /// What is scratch from here on ends with it.
+    /// Scratch memory that is leased from here on ends with the guard.
     explicit scratch_scope_guard(frame& owner) noexcept : owner_(&owner), outer_(std::exchange(owner.scratch_, {})) {}
     scratch_scope_guard(const scratch_scope_guard&) = delete;
     scratch_scope_guard& operator=(const scratch_scope_guard&) = delete;
@@ -192,10 +192,10 @@ class frame : public frame_arithmetic<frame<Engine>> {
     frame* owner_;
     lease_chain outer_;
   };
-  /// What is scratch from here on ends with the result.
+  /// Begins a scratch scope: memory that is scratch from here on ends with the result.
   [[nodiscard]] scratch_scope_guard scratch_scope() noexcept { return scratch_scope_guard{*this}; }
 
-  /// What computes, for a customisation point such as an attention of one's own.
+  /// The kit that computes, for a customisation point such as an attention of one's own.
   [[nodiscard]] auto& kit() const noexcept { return engine_->kit(); }
 
   /// Where kernels of this call note what they find, such as an index that is none: a part of the kernel. The commit
@@ -270,7 +270,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
 
   /// The call is a backward from here on: what it adds to goes to `list`.
   void begin_backward(contribution_list& list) noexcept { contributions_ = &list; }
-  /// The same for a call within the backward of `outer`, whose contributions they are.
+  /// The call runs within the backward of `outer` from here on: what it adds to goes to the list of that backward.
   void begin_backward_within(const frame& outer) noexcept { contributions_ = outer.contributions_; }
 
   /// Opens and closes an obligation of this call.
@@ -280,7 +280,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
   }
   void close(obligation_id id, where at = where::current()) { engine_->obligations().close(id, at); }
 
-  /// What the layer may ask of its call: whether nothing runs, no backward comes, or a forward is repeated; its names.
+  /// The call as its layer may ask for it: whether nothing runs, no backward comes, or a forward is repeated; its
+  /// names.
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
   [[nodiscard]] bool forward_only() const noexcept { return mode_ == frame_mode::observing; }
   [[nodiscard]] bool replaying() const noexcept { return mode_ == frame_mode::replaying; }
@@ -366,7 +367,7 @@ template <class T, std::size_t Rank, class Frame>
 [[nodiscard]] view<T, Rank> remember(Frame& frame, const std::size_t (&shape)[Rank]) {
   return frame.template remember<T>(extents_of(shape));
 }
-/// The same with the shape of a view.
+/// Memory of a layer's call with the shape of a view, as `keep<float>(frame, x.shape())`; see `frame`.
 template <class T, std::size_t Rank, class Frame>
 [[nodiscard]] view<T, Rank> keep(Frame& frame, const extents<Rank>& shape) {
   return frame.template keep<T>(shape);

@@ -28,7 +28,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a forward returns: the output and whatever the backward needs.
+/// The type that a forward returns: the output and whatever the backward needs.
 template <class Layer, class Engine, class Input>
 using residue_of =
     decltype(std::declval<Layer&>().forward(std::declval<frame<Engine>&>(), std::declval<const Input&>()));
@@ -36,7 +36,7 @@ using residue_of =
 template <class Layer, class Engine, class Input>
 using output_of = std::remove_cvref_t<decltype(std::declval<residue_of<Layer, Engine, Input>&>().out)>;
 
-/// The same view, of constant elements: what a backward receives.
+/// The type of a view with constant elements, which a backward receives.
 template <class View>
 struct constant_view;
 template <class T, std::size_t Rank>
@@ -166,10 +166,10 @@ template <class Layer>
 requires std::same_as<typename Layer::output_in_backward, unread>
 inline constexpr output_use output_use_of<Layer> = output_use::unread;
 
-/// What a wrapper says of its output, as the layer in it does.
+/// The base of a wrapper: it says of the wrapper's output what the layer inside says, if anything.
 template <class Layer>
 struct output_of_wrapped {};
-/// Of a layer around another one.
+/// A wrapper of a layer that says whether its backward reads its output.
 template <class Layer>
 requires requires { typename Layer::output_in_backward; }
 struct output_of_wrapped<Layer> {

@@ -122,7 +122,8 @@ class offloaded_activations {
     const one_call& one = calls_[number];
     if (one.is != state::stayed || one.use == output_use::unread) let_go(output);
   }
-  /// The same of memory that is no call's, and that calls have had as their input. In tier device it stays.
+  /// Memory that is no call's, and that calls have had as their input, is free when what has left since has been
+  /// copied. In tier device it stays.
   void let_go(lease_chain& output) {
     if (lower_ == nullptr) return;
     auto& device = engine_->activations();

@@ -48,7 +48,7 @@ class offloads : public learning_of_wrapped<Layer> {
   /// Both outlive it.
   offloads(Layer& layer, Activations& activations) noexcept : layer_(&layer), activations_(&activations) {}
 
-  /// As of the layer within.
+  /// Name, number and parameters are those of the layer within, which is `layer()`.
   [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
   [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
   [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
@@ -56,7 +56,7 @@ class offloads : public learning_of_wrapped<Layer> {
   requires requires(Layer& layer, Visitor& visit) { layer.for_each_parameter(visit); }
   void for_each_parameter(Visitor&& visit) { layer_->for_each_parameter(visit); }
 
-  /// What is kept on the device until it has left.
+  /// The residue of an offloaded layer, which is on the device until it has left.
   template <class Output, class Residue>
   struct kept {
     /// The output, and all that the layer within kept.

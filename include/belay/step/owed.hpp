@@ -124,7 +124,7 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
   /// Returns a named handle from a function: `return std::move(owed).hand_over();`.
   BELAY_DISCHARGES BELAY_OPENS owed hand_over() && { return owed{std::move(*this)}; }
 
-  /// What it is owed for.
+  /// The call that owes this backward: its layer, micro-batch and site.
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 
  private:
@@ -230,7 +230,9 @@ template <step_scope Scope>
                                                                             where at = where::current()) {
   return owe(scope, layer, 0, parameters, at);
 }
-/// The same of a function without parameters.
+/// A call of a function without parameters owes its backward. `scope` is a step or one of its micro-batches. `bytes` of
+/// the trainer's own memory, which the call keeps for its backward, are told by messages and meters, and are in the
+/// plan, row "owed activations".
 template <step_scope Scope>
 [[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
                                                                             std::size_t bytes = 0,

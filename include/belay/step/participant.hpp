@@ -27,7 +27,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a step begins with.
+/// The start of a step, as its participants are told of it.
 struct step_start {
   /// Micro-batches of the step on this rank.
   std::size_t micro_batches = 1;
@@ -54,7 +54,7 @@ concept step_participant = requires(P& participant, const P& same, const step_st
   { same.fingerprint() } -> std::convertible_to<std::uint64_t>;
 };
 
-/// The same as a value, for a message without the list of what is missing.
+/// Whether a class is a participant of a step, as a value, for a message without the list of what is missing.
 template <class P>
 inline constexpr bool is_step_participant = step_participant<P>;
 

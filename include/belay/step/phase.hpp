@@ -14,10 +14,10 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a rank is doing: it trains, it evaluates, or it lets the model write.
+/// The phase of a rank: it trains, it evaluates, or it lets the model write.
 enum class phase : std::uint8_t { train, eval, rollout };
 
-/// All of them, and how many.
+/// All phases, and how many.
 inline constexpr std::array all_phases{phase::train, phase::eval, phase::rollout};
 inline constexpr std::size_t phase_count = all_phases.size();
 

@@ -31,12 +31,12 @@ class recompute {
   /// `layer` outlives this object.
   explicit recompute(Layer& layer) noexcept : layer_(&layer) {}
 
-  /// As of the layer within.
+  /// Name and number are those of the layer within, which is `layer()`.
   [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
   [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
   [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
 
-  /// What is kept until the backward.
+  /// The residue of a recomputed layer, kept until the backward.
   template <class Input, class Output>
   struct kept {
     /// Output and input: no more.

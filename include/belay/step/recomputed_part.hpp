@@ -30,7 +30,8 @@ namespace belay::inline BELAY_ABI {
 /// Whether a part runs its forward again in its backward.
 enum class recomputes { no, yes };
 
-/// What a part keeps for its backward: its residue, or its output and input, and where it remembers what it decided.
+/// The residue that a part keeps for its backward: its own, or its output and input, and where it remembers what it
+/// decided.
 template <class Input, class Residue>
 struct part_residue {
   /// The output, the input, and what the part remembered.

@@ -22,7 +22,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a layer is called for.
+/// The purpose of a layer's call.
 enum class layer_call : std::uint8_t { forward, backward, recompute, discard };
 
 [[nodiscard]] constexpr const char* name(layer_call what) noexcept {

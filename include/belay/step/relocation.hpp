@@ -160,7 +160,7 @@ template <class T>
   }
 }
 
-/// What a call keeps for its backward, and can be moved to another place.
+/// A type that a call may keep for its backward, and that can be moved to another place: all addresses in it are known.
 template <class T>
 concept relocatable = is_relocatable<T>();
 

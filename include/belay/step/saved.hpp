@@ -150,7 +150,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// `return handle;` for a lost one.
   BELAY_DISCHARGES BELAY_OPENS saved hand_over()&& { return saved{std::move(*this)}; }
 
-  /// What was called.
+  /// The call that owes this backward: its layer, micro-batch and site.
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 
  private:

@@ -56,9 +56,9 @@ concept step_scope = requires(const S& scope) {
   { scope.micro_batch() } -> std::convertible_to<std::size_t>;
 };
 
-/// What a commit over a mesh asks of the room that knows ranks. `expect_agreement(mesh, participants, at)` throws
-/// usage_error on all ranks where they differ; `vote_over(mesh, ballot, divisor, at)` returns the sum of the ballots,
-/// and does the same for the divisors.
+/// A mesh over which a step can be committed: the room that knows ranks votes over it. Where participants differ,
+/// `expect_agreement(mesh, participants, at)` throws usage_error on all ranks. `vote_over(mesh, ballot, divisor, at)`
+/// returns the sum of the ballots, and throws usage_error on all ranks where their divisors differ.
 template <class Mesh>
 concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word, where at) {
   expect_agreement(mesh, word, at);

@@ -64,11 +64,11 @@ struct checkpoint_options {
   const stop_request* stop = nullptr;              // outlives the checkpoints
 };
 
-/// What a run begins with: nothing, for which the folder must have no checkpoint; or the newest checkpoint that is
-/// there, or its weights alone, with a fresh optimizer.
+/// The state that a run begins with: none, for which the folder must have no checkpoint; or that of the newest
+/// checkpoint that is there, or its weights alone, with a fresh optimizer.
 enum class resume_from : std::uint8_t { nothing, newest, newest_weights };
 
-/// What it was. Step 0: there was none.
+/// The checkpoint that a run was resumed from. Step 0: there was none.
 struct resumed_run {
   /// Steps that were done, and the folder they came from.
   std::uint64_t step = 0;
@@ -113,7 +113,8 @@ class checkpoints {
     state_.add_values(store);
     attach(store);
   }
-  /// The same with the state of their optimizer.
+  /// The values of a store's parameters and the state of their optimizer, in whatever tiers. Bytes in tier file are
+  /// read through memory of tier host, "checkpoint staging".
   template <saved_store Store, saved_optimizer Optimizer>
   void add(Store& store, Optimizer& optimizer, where at = where::current()) {
     expect_not_open(at);

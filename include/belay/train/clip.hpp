@@ -107,20 +107,21 @@ class gradient_norm {
     return gradient_norm_value{kernel::square_root(squares(gradients, world, at))};
   }
 
-  /// The sum of squares behind it.
+  /// The sum of squares over all ranks of `world`, whose root is the norm. Collective.
   template <class Group>
   [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Group&& world, where at = where::current()) {
     fill(gradients, world, at);
     return fold_after(0);
   }
-  /// The same of a model of which each rank of `stages`, a pipeline, has a part with a table of its own, summed over
-  /// `plane`, the ranks of one stage. Parameters are folded in the order of the stages, with the bits of one table.
+  /// The sum of squares of a model of which each rank of `stages`, a pipeline, has a part with a table of its own,
+  /// summed over `plane`, the ranks of one stage. Parameters are folded in the order of the stages, with the bits of
+  /// one table.
   template <class Plane, class Stages>
   [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Plane&& plane, Stages&& stages, where at) {
     fill(gradients, plane, at);
     return fold_along(stages, at);
   }
-  /// The same over all ranks of a mesh.
+  /// The sum of squares over all ranks of a mesh.
   template <class Mesh>
   [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const Mesh& mesh, where at) {
     fill(gradients, mesh.replicas(at), at);

@@ -31,11 +31,11 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a launch may use: a budget a tier, what the machine has left, and when kernels run.
+/// The limits of a launch: a budget a tier, what the machine has left, and when kernels run.
 struct launch_options {
   belay::budget budget = {};                   // of each rank; unlimited by default
   std::size_t available = available_memory();  // of this machine, for the ranks on it
-  /// What would need less memory of a tier: shown with a refusal.
+  /// Advice that is shown with a refusal: what would need less memory of a tier.
   std::function<std::vector<std::string>(tier)> advice = {};
   stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
   /// Called by rank 0 of ranks that have devices, when their runs are made.
@@ -44,14 +44,14 @@ struct launch_options {
 
 /// The plan of a body on all ranks, and the regions that its run needs.
 struct rehearsal_result {
-  /// What each rank will need.
+  /// The memory that each rank will need.
   belay::plan plan;
   std::vector<run_memory> memory;  // by rank
   mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes
   std::size_t rehearsed = 0;       // ranks of which the body was run, one of each kind
 
-  /// What each rank leases at its peak, as a table, held against the options' budgets; a last line has the bytes of
-  /// address range that gaps between leases add.
+  /// A table of the bytes that each rank leases at its peak, held against the options' budgets; a last line has the
+  /// bytes of address range that gaps between leases add.
   [[nodiscard]] std::string text(const launch_options& options = {}) const;
 };
 
@@ -59,9 +59,10 @@ struct rehearsal_result {
 /// of the machine beside it.
 enum class memory_owner : std::uint8_t { machine, device, machine_beside_device };
 
-/// What devices have left for the ranks of a launch. Without one, the machine has all tiers.
+/// The bytes that devices have left for the ranks of a launch. Without a device, the machine has all tiers.
 struct device_room {
-  /// Whose they are, and what there is: on one that all ranks share, or by rank, once that has been measured.
+  /// The ranks that this room is for, and its bytes: of one device that all ranks share, or by rank, once that has been
+  /// measured.
   enum class of : std::uint8_t { no_rank, all_ranks, each_rank };
   of whose = of::no_rank;
   std::size_t shared = 0;
@@ -70,12 +71,13 @@ struct device_room {
 
 inline constexpr const char* communication_row = "communication, estimated";
 inline constexpr const char* unordered_communication_row = "communication, estimated; it adds in any order";
-/// What each rank communicates with on its device, and the row of a plan that says so.
+/// The bytes of a device that the communication of each rank takes, estimated, and the row of a plan that says so.
 struct estimated_communication {
   std::size_t bytes = 0;
   const char* row = communication_row;
 };
-/// The plan with that: budgets know it, and not what is measured.
+/// The plan with a row for that communication in tier device: budgets count it, comparisons with measured memory do
+/// not.
 [[nodiscard]] inline rehearsal_result priced(const rehearsal_result& planned,
                                              const estimated_communication& communication) {
   if (communication.bytes == 0) return planned;
@@ -90,7 +92,8 @@ struct estimated_communication {
   return out;
 }
 
-/// What a rank leases of it at its peak, and of files those in memory; of a device what the regions take.
+/// The bytes that a rank leases of the owner's memory at its peak; of files only those in memory; of a device what the
+/// regions take, without the row of communication.
 [[nodiscard]] inline checked_size memory_of(const rank_plan& plan,
                                             memory_owner whose = memory_owner::machine) noexcept {
   checked_size all;

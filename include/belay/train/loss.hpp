@@ -108,7 +108,9 @@ requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<con
   return out;
 }
 
-/// The same sum in a forward-only pass, over the samples of the first axis, without a gradient. Added to its loss.
+/// Adds the sum of (output - target)^2 over all elements to the loss of a forward-only pass, over the samples of the
+/// first axis, without a gradient. Output and target have one shape; targets are numbers of the type that is computed
+/// with.
 template <class Engine, class... Participants, kernel::stored_real T, std::size_t Rank>
 void squared_error(const forward_only<Engine, Participants...>& pass, view<const T, Rank> output,
                    std::type_identity_t<view<const compute_type_t<T>, Rank>> target, where at = where::current()) {
@@ -118,7 +120,8 @@ void squared_error(const forward_only<Engine, Participants...>& pass, view<const
                                                            output.extent(0), found});
 }
 
-/// The same sum in a forward-only pass, over the targets that count, without a gradient. Added to its loss.
+/// Adds the sum of the cross-entropies of rows of logits (the last axis) to the loss of a forward-only pass, over the
+/// targets that count, without a gradient. `targets` has an entry a row; `kernel::ignored_target` does not count.
 template <class Engine, class... Participants, kernel::stored_real T, std::size_t Rank>
 requires(Rank > 1) void cross_entropy(const forward_only<Engine, Participants...>& pass, view<const T, Rank> logits,
                                       view<const std::int32_t, Rank - 1> targets, where at = where::current()) {

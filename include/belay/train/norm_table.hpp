@@ -56,7 +56,8 @@ class norm_table {
     return parameters_.size() - 1;
   }
 
-  /// What has one entry, and one owner where optimizer state is sharded: the buckets are made with it.
+  /// The unit of elements that has one entry, and one owner where optimizer state is sharded: the buckets are made with
+  /// it.
   [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
   /// Takes a larger unit than the parameters need: that of a model of which they are a part.
   void widen(ownership_unit unit) noexcept {

@@ -104,7 +104,8 @@ class adamw {
   void apply(committed_gradients<Participants...>&& token, const update& with, where at = where::current()) {
     apply(std::move(token).only_part(), with, at);
   }
-  /// The same for one of several stores of a step: `apply(ok->part(store), {...})`.
+  /// Updates the owned values of one of several stores of a step, and gathers them: `apply(ok->part(store), {...})`.
+  /// The host does not wait. Consumes the part. Collective over the families of that store's parameters.
   template <class Part>
     requires committed_store_part<std::remove_cvref_t<Part>>
   void apply(Part&& part, const update& with, where at = where::current()) {
@@ -204,7 +205,7 @@ class adamw {
     visit("epsilon", settings_.epsilon);
     visit("decay", settings_.decay);
   }
-  /// What an update queues goes through `by` from now on, such as graphs; an empty one ends that.
+  /// Work that an update queues goes through `by` from now on, such as graphs; an empty one ends that.
   void queued_by(queued_part by) { queued_by_ = std::move(by); }
   [[nodiscard]] const adamw_settings& settings() const noexcept { return settings_; }
   void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }

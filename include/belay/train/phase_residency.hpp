@@ -56,8 +56,12 @@ class phase_residency final : public state_mover {
   template <class... Stores>
   phase_residency(Run& run, tier lower, Stores&... stores)
       : phase_residency(run, residency_memory{.lower = lower}, stores...) {}
-  /// The same. In tier file they get a file, which is made now, and a ring in tier host that they pass through. Throws
-  /// tier_file_error where it cannot be made.
+  /// All gradients and states of optimizers that `run` has leased on the device so far. In `memory.lower` they get as
+  /// much memory, which is planned, and is theirs for as long as the run; in tier file a file, which is made now, and a
+  /// ring in tier host that they pass through; in tier device nothing ever leaves. `stores` have the state: what still
+  /// reads it, such as a checkpoint that is being written, ends that before it leaves. Throws tier_file_error where the
+  /// file cannot be made, and usage_error for a tier file that has no folder, and for a store whose state another one
+  /// moves.
   template <class... Stores>
   phase_residency(Run& run, const residency_memory& memory, Stores&... stores) : run_(&run), lower_(memory.lower) {
     const where at = where::current();
@@ -72,7 +76,7 @@ class phase_residency final : public state_mover {
   }
   phase_residency(const phase_residency&) = delete;  // phases and stores point to it
   phase_residency& operator=(const phase_residency&) = delete;
-  /// What is away comes back.
+  /// Brings back what is away.
   ~phase_residency() {
     try {
       come_back();

@@ -38,16 +38,16 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What one hook has given back in a transition.
+/// The bytes that one store or hook has given back, or taken, in a transition.
 struct drained {
-  /// What was given back, in which tier, and how many bytes.
+  /// The name of the memory, its tier, and how many bytes.
   std::string what;
   tier of = tier::device;
   std::size_t bytes = 0;
 };
 
-/// What a transition found on this rank: bytes leased from each tier and those of the process that are in memory,
-/// before and after, and what was given back.
+/// A transition as this rank found it: bytes leased from each tier and those of the process that are in memory, before
+/// and after, and what was given back.
 struct transition {
   /// The phases, bytes a tier and bytes of the process before and after.
   phase from = phase::train, to = phase::train;
@@ -131,8 +131,9 @@ class phase_switch {
       enter_hooks_[index(to)].push_back([hook = std::move(hook)](where) mutable { return hook(); });
     }
   }
-  /// What `residency` moves is on the device in training alone (train/phase_residency.hpp). It outlives this. With tier
-  /// file a transition is collective over the mesh: what one rank's file refuses is a file_error of all.
+  /// Ties `residency` to the phases: what it moves is on the device in training alone (train/phase_residency.hpp). It
+  /// outlives this. With tier file a transition is collective over the mesh: what one rank's file refuses is a
+  /// file_error of all.
   template <class Residency>
   void moves(Residency& residency) {
     if (residency.lower() == tier::device) return;

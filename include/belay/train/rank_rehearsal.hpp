@@ -46,7 +46,7 @@ class rank_rehearsal {
 
   /// Whether `other` runs the body alike: it gives the same answers to all that the body has asked of its rank.
   [[nodiscard]] bool stands_for(int other) const noexcept { return rank_->questions().same(number_, other); }
-  /// What such a rank leases.
+  /// The leases of rank `other`, for which this one stands, and the regions for them.
   [[nodiscard]] planned_run leased_by(int other) const { return run_->leased_by(other); }
   [[nodiscard]] const mesh_record& meshes() const noexcept { return rank_->meshes(); }
 
@@ -81,7 +81,7 @@ concept has_own_devices = has_devices<World> && requires {
   requires World::ranks_have_devices;
 };
 
-/// What the ranks of a world compute on.
+/// The processor that the ranks of a world compute on.
 template <class World>
 inline constexpr computes_on computes_on_of = has_own_devices<World> ? computes_on::own_device
                                               : has_devices<World>   ? computes_on::device

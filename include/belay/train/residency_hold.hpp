@@ -30,8 +30,8 @@ class state_mover {
   ~state_mover() = default;
 };
 
-/// What is moved is on the device while it lives, and then where it was. Where the mover has ended before, its end does
-/// nothing.
+/// A scope that keeps moved memory on the device while it lives; then it is where it was. Where the mover has ended
+/// before, the end of the hold does nothing.
 class [[nodiscard]] residency_hold {
  public:
   /// Holds nothing.

@@ -82,12 +82,12 @@ class run {
   [[nodiscard]] const Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
   [[nodiscard]] const tier_meters& meters() const noexcept { return meters_; }
-  /// What the body was rehearsed for.
+  /// The processor that the body was rehearsed for.
   [[nodiscard]] computes_on computes() const noexcept { return planned_.computes; }
 
   /// The plan of this rank: what the rehearsal leased. Empty in a rehearsal.
   [[nodiscard]] const rank_plan& planned() const noexcept { return plan_; }
-  /// What has been leased for as long as the run.
+  /// The leases that last as long as the run, as rows of a plan.
   [[nodiscard]] const rank_plan& lasting() const noexcept { return leased_.rows(); }
   /// Calls `see(tier, purpose, bytes)` with what is leased now, row after row of the plan, always in the same order.
   /// The bytes of a tier add up to its meter's.
@@ -119,9 +119,10 @@ class run {
     return {memory.data(), elements};
   }
 
-  /// The same where ranks have shares of different sizes: `elements_of(rank)` elements for each rank of the world. A
-  /// rehearsal computes the plans of other ranks with it. What is leased so after a step, the next steps have beside
-  /// all that the first had.
+  /// Memory for as long as the run, where ranks have shares of different sizes: `elements_of(rank)` elements for each
+  /// rank of the world. `purpose` is its row in the plan. Zeroed; in a rehearsal, addresses. A rehearsal computes the
+  /// plans of other ranks with `elements_of`. Memory that is leased so after a step, the next steps have beside all
+  /// that the first had.
   template <class T, std::invocable<int> ElementsOf>
   [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
                                          where at = where::current()) {
@@ -134,9 +135,10 @@ class run {
     return lease<T>(where_it_is, elements, purpose, at);
   }
 
-  /// The same in memory that the ranks of `group` reach by address, where they are `directly_addressable`: `ranks` then
-  /// begin with each one's lease, in group order. In a rehearsal, elsewhere, where nobody has any, and in lower tiers
-  /// beside a device, there are none. Collective over the group.
+  /// A share of `lease_reached`, in memory that the ranks of `group` reach by address, where they are
+  /// `directly_addressable`: `ranks` then has the first element of each one's lease, in group order. In a rehearsal,
+  /// elsewhere, where nobody has any elements, and in lower tiers beside a device, `ranks` is empty. Collective over
+  /// the group.
   template <class T>
   struct reached_lease {
     std::span<T> own;             // this rank's elements
@@ -174,22 +176,22 @@ class run {
     }
   }
 
-  /// What has been leased so of a tier for a purpose.
+  /// The lasting leases of a tier for a purpose.
   [[nodiscard]] std::vector<lasting_lease> leases_of(tier where_it_is, std::string_view purpose) const {
     return leased_.of(where_it_is, purpose);
   }
-  /// What such a lease has on rank `rank` of the world, in bytes; in a run, for its own rank alone.
+  /// Bytes that a lasting lease has on rank `rank` of the world; in a run, for its own rank alone.
   [[nodiscard]] std::size_t bytes_on(const lasting_lease& leased, int rank) const {
     const rank_shares* const shares = leased_.shares_of(leased.item);
     return shares == nullptr ? leased.memory.size() : shares->bytes[static_cast<std::size_t>(rank)];
   }
-  /// A part of such a lease, whole cache lines, is taken off the tier's meter, and its pages are given back.
+  /// Takes `part` of a lasting lease, whole cache lines, off the tier's meter, and gives its pages back.
   void vacate(tier where_it_is, std::span<std::byte> part) noexcept {
     meters_[where_it_is].remove(leased_size(part.size()));
     leased_.vacate(part);
     if constexpr (!rehearsing() && !device_region<memory_type>) discard_pages(part.data(), part.size());
   }
-  /// It is written from here on, and counts again.
+  /// Counts `part`, which was vacated, again: it is written from here on.
   void occupy(tier where_it_is, std::span<std::byte> part) noexcept {
     meters_[where_it_is].add(leased_size(part.size()));
     leased_.occupy(part);
@@ -305,7 +307,7 @@ class run {
     engine_->make_room(rows);
   }
 
-  /// What this run has leased, and the regions that a run of the same body needs, on this rank or on one that runs the
+  /// The leases of this run, and the regions that a run of the same body needs, on this rank or on one that runs the
   /// body alike. For `rehearse`.
   [[nodiscard]] planned_run leased() const { return leased_by(number_); }
   [[nodiscard]] planned_run leased_by(int rank) const {

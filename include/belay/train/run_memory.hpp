@@ -39,14 +39,14 @@ struct run_memory {
   computes_on computes = computes_on::host;          // what the body was rehearsed for
 };
 
-/// What a rank was planned to lease, and the regions for it.
+/// The leases that were planned for a rank, and the regions for them.
 struct planned_run {
   rank_plan plan;
   run_memory memory;
 };
 
 inline constexpr const char* workspace_row = "workspace of products";
-/// What a kit's products work in is leased first by the run that is rehearsed.
+/// Plans `wanted` bytes that a kit's products work in, which the run that is rehearsed leases first.
 inline void add_workspace(planned_run& to, std::size_t wanted) {
   to.memory.workspace = wanted;
   const std::size_t bytes = leased_size(wanted);
@@ -55,7 +55,8 @@ inline void add_workspace(planned_run& to, std::size_t wanted) {
   to.memory.persistent[static_cast<std::size_t>(tier::device)] += bytes;
 }
 
-/// The same for a plan of which a rehearsal knows less than the kit that will run: at least `wanted`.
+/// Widens the workspace of products in a plan to at least `wanted` bytes: a rehearsal knows less of it than the kit
+/// that will run.
 inline void widen_workspace(planned_run& to, std::size_t wanted) {
   if (to.memory.workspace >= wanted) return;
   rank_plan others;
@@ -103,7 +104,7 @@ struct run_parts {
     else
       engine.emplace(memory_type{activations}, meter);
   }
-  /// The same, of zeros, as pages of the host are. Leased sizes are whole words.
+  /// A region of `bytes` in a tier, of zeros, as pages of the host are. Leased sizes are whole words.
   [[nodiscard]] memory_type zeroed_region([[maybe_unused]] Engine& engine, tier where_it_is, std::size_t bytes) const {
     memory_type out = region(where_it_is, bytes);
     if constexpr (!std::constructible_from<memory_type, std::size_t>) {

@@ -31,7 +31,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What the streams of `Engine` have queued points to it: a run keeps it. A rehearsal makes no file.
+/// Shares in a file of tier file. Queued work of the streams of `Engine` points to it: a run keeps it. A rehearsal
+/// makes no file.
 template <class Engine, tier_file_calls Files = system_tier_file_calls>
 class shares_in_file final : public file_shares {
  public:

@@ -54,12 +54,12 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Host threads of the ranks of such a group meet in each operation.
+/// Whether host threads of the ranks of a group meet in each operation.
 template <class Group>
 inline constexpr bool meets_on_host = requires {
   requires std::remove_cvref_t<Group>::meets_on_host;
 };
-/// What such a group starts while a stream is captured is in the graph.
+/// Whether an operation that a group starts while a stream is captured is in the graph.
 template <class Group>
 inline constexpr bool is_captured = requires {
   requires std::remove_cvref_t<Group>::is_captured;

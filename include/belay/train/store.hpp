@@ -80,7 +80,10 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
                   where at = where::current())
       : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
                         {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
-  /// The same for a stage that is known when the program runs.
+  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`, with a
+  /// stage that is known when the program runs. A model that `lends_memory` keeps its own. `run`, `mesh` and `model`
+  /// outlive the store. Throws usage_error where two parameters have one name, on one stage of a pipeline or, if it is
+  /// trained, on two, or one is listed twice.
   template <lists_parameters Model>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero_stage divided, store_options options = {},
                   where at = where::current())

@@ -40,7 +40,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a `parameter_store` has beside its part in steps.
+/// The base of a `parameter_store`: all that it has beside its part in steps.
 template <class Run, class Mesh, class Precision>
   requires is_precision<Precision>
 class store_memory {

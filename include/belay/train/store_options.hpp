@@ -27,8 +27,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What the ranks that replicate a parameter divide among themselves: nothing (0), the optimizer's state (1), gradients
-/// too (2), parameters too (3): their layers are wrapped in `belay::gathers`.
+/// A stage of ZeRO: the ranks that replicate a parameter divide among themselves nothing (0), the optimizer's state
+/// (1), gradients too (2), parameters too (3): their layers are wrapped in `belay::gathers`.
 template <int Stage>
 struct zero {
   static_assert(Stage >= 0 && Stage <= 3,
@@ -93,12 +93,12 @@ requires(!lends_memory<Part>)
   return {&part, divided.stage, where_it_is, at};
 }
 
-/// What is divided of a part, and where the shares lie.
+/// The stage of a part, which says what is divided, and the tiers where the shares lie.
 struct held_stage {
   zero_stage stage = zero_stage::none;
   share_tiers tiers = {};
 };
-/// Of a part of a store with `options`. Throws usage_error as `expect_shares_in`.
+/// The stage and tiers of a part of a store with `options`. Throws usage_error as `expect_shares_in`.
 [[nodiscard]] inline held_stage stage_in(zero_stage stage, tier values, const store_options& options, where at) {
   held_stage out{stage, {values == tier::device ? options.parameters : values, options.gradients}};
   expect_shares_in(out.tiers.values, stage, zero_stage::parameters, "parameters", at);
@@ -144,7 +144,7 @@ template <class Mesh>
   }
   return out;
 }
-/// The same of parts of several stages, one after the other: the families of part `p` begin with the 4 p-th.
+/// The families of parts of several stages, one after the other: those of part `p` begin with the 4 p-th.
 template <class Mesh, class StageOf>
 [[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of_parts(const Mesh& mesh,
                                                                                       std::span<const held_stage> parts,

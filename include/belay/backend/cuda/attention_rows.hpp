@@ -45,7 +45,7 @@ struct head_rows {
   }
 };
 
-/// What a block has: up to 32 positions of a head of a sequence.
+/// A block's part of an attention: up to 32 positions of one head of one sequence.
 struct attention_part {
   std::size_t head;
   std::size_t number;  // of the head, counted through all sequences

@@ -120,7 +120,7 @@ struct attention_tiles {
   }
 };
 
-/// What the kernels of the backward read.
+/// The sizes and rows that the kernels of the backward read; they write `dqueries` too.
 template <class T>
 struct attention_gradient_rows {
   using number = compute_type_t<T>;
@@ -168,8 +168,9 @@ struct attention_means {
   }
 };
 
-/// The same from the probabilities, where the context has been rounded: its rounding would be most of the error of what
-/// cancels here. A block has 32 queries of one head.
+/// The mean of the gradients of a row's probabilities, each weighted by itself, from the probabilities: for a context
+/// that has been rounded, whose rounding would be most of the error of what cancels here. A block has 32 queries of one
+/// head.
 template <class T>
 struct attention_mean_tiles {
   using number = compute_type_t<T>;

@@ -71,14 +71,14 @@ class graph_handle final : public captured_work {
   bool ended_ = false;
 };
 
-/// What a branch has in one graph. Called by the thread that launches the graph, on the stream that was captured.
+/// A branch's part of one graph. Called by the thread that launches the graph, on the stream that was captured.
 template <device_api Api>
 class captured_member {
  public:
   virtual ~captured_member() = default;
   /// The launch comes after what the branch has queued. Throws where the branch has failed.
   virtual void before_launch(const std::shared_ptr<stream_state<Api>>& on, where at) = 0;
-  /// What the branch queues next comes after the launch.
+  /// Work that the branch queues next comes after the launch.
   virtual void after_launch(const std::shared_ptr<stream_state<Api>>& on, where at) = 0;
 };
 

@@ -62,7 +62,7 @@ class captured_fork {
   bool under_way_ = false;
 };
 
-/// What such a stream has in one graph.
+/// A forked stream's part of one graph.
 template <device_api Api>
 class forked_member final : public captured_member<Api> {
  public:

@@ -64,7 +64,8 @@ class communication_order final : public completion_source,
   }
   ~communication_order() { device_->remove_branch(*this); }
 
-  /// What returns when a device has done it is done at once, and is in no launch of a graph that is being captured.
+  /// Throws usage_error, with `what` in its text, while a graph is being captured: a call that returns when the device
+  /// has done its work does it at once, and in no launch of that graph.
   void expect_no_capture(const char* what, where at) const { called_.expect_no_capture(what, at); }
   /// For what the rank's own thread calls.
   [[nodiscard]] device_calls<Api>& of_calls() noexcept { return called_; }
@@ -109,8 +110,8 @@ class communication_order final : public completion_source,
     });
   }
 
-  /// What is started from now on is spans of `log`, as the device runs it; null: of none. Waits for all that is queued,
-  /// and what was spans gets its times. By the rank's own thread, between steps. Throws backend_error.
+  /// Operations that are started from now on are spans of `log`, as the device runs them; null: of none. Waits for all
+  /// that is queued, and earlier spans get their times. By the rank's own thread, between steps. Throws backend_error.
   void trace_into(span_log* log, where at) requires timing_api<Api> {
     wait_until_queued(at);
     if (std::exchange(spans_, nullptr) != nullptr) timed_->resolve(at);

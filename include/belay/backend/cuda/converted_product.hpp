@@ -50,7 +50,7 @@ struct rounded_sums {
   return side;
 }
 
-/// What queues kernels and products of floats, and says of each whether it could.
+/// A queue of kernels and of products of floats, which says of each whether it could queue it.
 template <class By>
 concept product_queue = requires(By& by, std::size_t count, kernel::fill<float> f, operand<float> c,
                                  operand<const float> a, float scalar) {

@@ -45,7 +45,7 @@ class device {
   device(const device&) = delete;
   device& operator=(const device&) = delete;
 
-  /// What the device was made of: the Api, and the rank's number in the world.
+  /// The Api and the rank's number in the world, of which the device was made.
   [[nodiscard]] Api& api() const noexcept { return *api_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
@@ -53,7 +53,7 @@ class device {
   [[nodiscard]] bool capturing() const noexcept { return capturing_.load(std::memory_order_relaxed); }
   void begin_capture() const noexcept { capturing_.store(true, std::memory_order_relaxed); }
   void end_capture() const noexcept { capturing_.store(false, std::memory_order_relaxed); }
-  /// What is in every capture beside the stream that is captured. By the rank's thread.
+  /// The branches that are in every capture beside the stream that is captured. By the rank's thread.
   [[nodiscard]] std::span<captured_branch<Api>* const> branches() const noexcept { return branches_; }
   void add_branch(captured_branch<Api>& which) const { branches_.push_back(&which); }
   void remove_branch(const captured_branch<Api>& which) const noexcept {
@@ -61,7 +61,7 @@ class device {
   }
   /// Makes the calling thread one of the device too. Throws backend_error.
   void open(where at = where::current()) const { expect(opened(), "open", 0, at); }
-  /// The same for threads that may not throw.
+  /// Makes the calling thread, which may not throw, one of the device too; `note` takes a failure.
   void open_and_note() const noexcept { note(opened(), "open"); }
 
   /// Throws the backend_error of `call`, which was about `bytes`, unless it has succeeded.
@@ -71,7 +71,8 @@ class device {
     failed_.store(true, std::memory_order_relaxed);
     throw error_of(got, call, bytes, at);
   }
-  /// The same for those who may not throw: one line says the first failure that no exception has told.
+  /// Takes the result of `call` where nothing may throw: one line on standard error says the first failure that no
+  /// exception has told.
   void note(const status_type& got, const char* call) const noexcept {
     if (api_->succeeded(got) || failed_.exchange(true, std::memory_order_relaxed)) return;
     std::fprintf(stderr, "%s\n", error_of(got, call, 0, {}).what());

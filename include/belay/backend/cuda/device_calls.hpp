@@ -45,7 +45,8 @@ class device_calls {
   /// For copies from the host in the order of the rank's communications, which end before this.
   [[nodiscard]] placed_copies<Api>& placed() noexcept { return placed_; }
 
-  /// What returns when a device has done it is done at once, and is in no launch of a graph that is being captured.
+  /// Throws usage_error, with `what` in its text, while a graph is being captured: a call that returns when the device
+  /// has done its work does it at once, and in no launch of that graph.
   void expect_no_capture(const char* what, where at) const {
     if (device_->capturing())
       throw usage_error(std::string(what) +

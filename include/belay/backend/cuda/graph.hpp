@@ -46,7 +46,7 @@ class graph {
   [[nodiscard]] handle_type& handle() const noexcept { return *made_; }
   [[nodiscard]] std::uint64_t first_place() const noexcept { return first_; }
   [[nodiscard]] std::uint64_t last_place() const noexcept { return last_; }
-  /// What branches have in it.
+  /// The branches' parts of the graph.
   [[nodiscard]] std::span<const std::shared_ptr<member_type>> members() const noexcept { return members_; }
   /// True once: of the first launch.
   [[nodiscard]] bool take_first_launch() noexcept { return !std::exchange(launched_, true); }

@@ -50,7 +50,7 @@ namespace belay::inline BELAY_ABI::cuda {
 template <device_api Api, control_rank ControlRank>
 class group : public group_operations<group<Api, ControlRank>> {
  public:
-  /// What it promises (comm/communicator.hpp).
+  /// The group's promises (comm/communicator.hpp): sums are added in rank order, and parts may differ in size.
   static constexpr bool sums_in_rank_order = true;
   static constexpr bool has_varying_counts = true;
   /// Host threads meet in each operation: no graph has that.
@@ -72,7 +72,7 @@ class group : public group_operations<group<Api, ControlRank>> {
   [[nodiscard]] int size() const noexcept { return member_->size(); }
   /// The ranks of the world that the group is made of, in group order.
   [[nodiscard]] std::span<const int> members() const noexcept { return member_->members(); }
-  /// The same ranks with host memory.
+  /// The group of the same ranks for host memory, in the control world.
   [[nodiscard]] const control_type& control() const noexcept { return control_; }
 
   /// Runs f(0) ... f(count - 1) on the device; returns when they are over. What streams have queued is not waited for.
@@ -80,7 +80,8 @@ class group : public group_operations<group<Api, ControlRank>> {
   void each(std::size_t count, const F& f, where at = where::current()) const {
     order_->of_calls().each(count, f, at);
   }
-  /// Copies from memory of the device to that of the host, and to it. The same.
+  /// Copies from memory of the device to that of the host, and `place` the other way; each returns when that is over.
+  /// Work that streams have queued is not waited for.
   void fetch(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
     order_->of_calls().fetch(to, from, bytes, at);
   }
@@ -107,7 +108,7 @@ class group : public group_operations<group<Api, ControlRank>> {
     return shared_parts<Api>::region_of(shared.take_given(member_->rank()));
   }
 
-  /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
+  /// A handle onto the group whose calls wait `timeout` for peers instead of the world's timeout. Throws usage_error.
   [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
     group out = *this;
     out.control_ = control_.within(timeout, at);
@@ -115,7 +116,8 @@ class group : public group_operations<group<Api, ControlRank>> {
     return out;
   }
 
-  /// What a composite queues in the order of the rank's started communications: kernels, copies and operations.
+  /// The calls of a composite, which queues them in the order of the rank's started communications: kernels, copies and
+  /// operations.
   template <class Calls>
   class stream_calls : public group_operations<stream_calls<Calls>> {
    public:
@@ -123,7 +125,7 @@ class group : public group_operations<group<Api, ControlRank>> {
     stream_calls(member_type& member, order_type& order, cuda::stream<Api>& stream, const Calls& calls,
                  duration limit) noexcept
         : member_(&member), order_(&order), stream_(&stream), calls_(&calls), limit_(limit) {}
-    /// As those of the group.
+    /// This rank's number in the group, and the group's size.
     [[nodiscard]] int rank() const noexcept { return static_cast<int>(member_->rank()); }
     [[nodiscard]] int size() const noexcept { return member_->size(); }
     /// The operations of the same ranks for memory of the host.

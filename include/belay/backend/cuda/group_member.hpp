@@ -29,7 +29,7 @@
 
 namespace belay::inline BELAY_ABI::cuda {
 
-/// What a rank of the control world says of that world: why it failed, and how long ranks wait for each other.
+/// A rank of the control world, whose state says why that world has failed and how long ranks wait for each other.
 template <class R>
 concept control_rank = requires(R& rank, const abort_cause& why, const call_site& call, int other, lane of) {
   typename R::group_type;

@@ -37,13 +37,13 @@ struct scalar_tiles {
   static constexpr std::size_t rows = 64, columns = 64, depth = 16, own_rows = 4, own_columns = 4;
   using element = Number;
 
-  /// What the lanes of a block share: tiles of both operands.
+  /// Memory that the lanes of a block share: tiles of both operands.
   struct shared_type {
     /// One row or column more than the tile, so that lanes read other banks.
     Number a[depth][rows + 1];
     Number b[depth][columns];
   };
-  /// What one lane keeps.
+  /// The sums that one lane keeps.
   struct lane_type {
     /// Its sums of the tile.
     Number sum[own_rows][own_columns];
@@ -98,7 +98,7 @@ struct fragment_tiles {
     alignas(32) bf16 b[depth][columns + 8];
     alignas(32) float sums[rows][columns + 8];
   };
-  /// What one lane keeps.
+  /// The sums that one lane keeps.
   struct lane_type {
     /// Its part of the fragments of its warp.
     Fragment sum[each_way][each_way];
@@ -108,7 +108,8 @@ struct fragment_tiles {
   BELAY_HD static void put_a(shared_type& to, std::size_t i, std::size_t k, bf16 x) noexcept { to.a[i][k] = x; }
   BELAY_HD static void put_b(shared_type& to, std::size_t k, std::size_t j, bf16 x) noexcept { to.b[k][j] = x; }
 
-  /// As of `scalar_tiles`; `each_sum` visits the sums through the shared memory.
+  /// Sets the lane's sums to zero; `multiply` adds the products of the tiles in `from` to them, and `each_sum` visits
+  /// them through the shared memory.
   BELAY_HD static void clear(unsigned lane, lane_type& own) noexcept {
     for (auto& row : own.sum)
       for (Fragment& sum : row) sum.clear(lane);
@@ -237,7 +238,8 @@ struct grouped_rows {
   using shared_type = typename Tiles::shared_type;
   using lane_type = typename Tiles::lane_type;
 
-  /// As of `grouped_element`; a wrong end is noted in `found`.
+  /// c's rows of expert e = alpha (a's rows of e) b[e] + beta (c's rows of e); `ends` are where each expert's rows end,
+  /// and a wrong end is noted in `found`.
   operand<C> c;
   operand<const A> a;
   operand_stack<const B> b;
@@ -275,7 +277,8 @@ struct grouped_stack {
   using shared_type = typename Tiles::shared_type;
   using lane_type = typename Tiles::lane_type;
 
-  /// As of `stacked_element`; a wrong end is noted in `found`.
+  /// c[e] = alpha (a's rows of e, transposed) (b's rows of e) + beta c[e]; `ends` are where each expert's rows end, and
+  /// a wrong end is noted in `found`.
   operand_stack<C> c;
   operand<const A> a;
   operand<const B> b;

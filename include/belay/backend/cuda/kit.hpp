@@ -156,9 +156,10 @@ class kit {
     }
   }
 
-  /// What products use beside their operands, and other kernels of the kit, in memory that the run gives.
+  /// Bytes of memory that the run gives to the kit: for products beside their operands, and for its other kernels.
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_of(api()); }
-  /// The same of any kit over this Api.
+  /// Bytes of memory that the run gives to any kit over `api`: for products beside their operands, and for other
+  /// kernels.
   [[nodiscard]] static std::size_t workspace_of(const Api& api) noexcept {
     return api.workspace_bytes() + api.scratch_bytes();
   }

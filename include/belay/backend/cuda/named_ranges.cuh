@@ -34,7 +34,7 @@ class named_ranges : public Api {
   using typename Api::status_type;
   using typename Api::stream_type;
 
-  /// As of `Api`, each in a range of its name.
+  /// Calls `Api::each` in a range of its name; each other call of `Api` that queues work has a range of its own name.
   template <class F>
   [[nodiscard]] status_type each(stream_type on, std::size_t count, const F& f) {
     const named_range here("belay each");

@@ -34,7 +34,7 @@ using grouped_tiles =
 template <class T>
 concept half_precision = std::same_as<T, bf16> || std::same_as<T, fp16>;
 
-/// What cuBLAS multiplies, as it is, with sums in float.
+/// Operands that cuBLAS multiplies as they are, with sums in float.
 template <class C, class A, class B>
 concept half_operands = half_precision<A> && std::same_as<A, B> &&(std::same_as<C, A> || std::same_as<C, float>);
 

@@ -72,7 +72,7 @@ class rank {
   [[nodiscard]] kit_type make_kit(where at = where::current()) const { return kit_type(gpu(), watch(), at); }
   /// For the streams of this rank: their waits end at the world's timeout, and when it fails.
   [[nodiscard]] std::shared_ptr<const stream_watch> watch() const { return control_->watch(); }
-  /// What the rank takes of the device beside what it leases, as its world measured it for a launch.
+  /// Bytes that the rank takes of the device beside its leases, as its world measured them for a launch.
   [[nodiscard]] device_usage usage() const noexcept { return shared_->usage(); }
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return order_->abandoned(); }

@@ -36,7 +36,7 @@
 
 namespace belay::inline BELAY_ABI::cuda {
 
-/// What a call has returned: one of the two is not success where it has failed.
+/// The result of a call: where it has failed, one of the two codes is not success.
 struct runtime_status {
   /// The call and what both libraries said about it.
   const char* call = "";
@@ -59,9 +59,10 @@ class runtime_api {
   using event_type = cudaEvent_t;
   using graph_type = cudaGraphExec_t;
 
-  /// What each rank's kernels other than products share of its device: sorts of some million keys.
+  /// Bytes of the device that each rank's kernels other than products share: enough for sorts of some million keys.
   static constexpr std::size_t usual_scratch_bytes = std::size_t{16} << 20;
-  /// Enough of it for a sort of so many keys, known before there is a device, which has the exact `sort_bytes`.
+  /// Scratch bytes that are enough for a sort of so many keys, known before there is a device, which has the exact
+  /// `sort_bytes`.
   [[nodiscard]] static constexpr std::size_t scratch_for(std::size_t keys) noexcept {
     const std::size_t bytes = 24 * keys + (std::size_t{1} << 20);
     return bytes > usual_scratch_bytes ? bytes : usual_scratch_bytes;
@@ -290,7 +291,8 @@ class runtime_api {
                                  view<std::int64_t, 1> sums) const {
     return told("cub::DeviceScan", queue_scan(on.order, room, counts, sums));
   }
-  /// What a sort of so many keys below `limit` needs; 0 where that cannot be asked, which the sort then tells.
+  /// The bytes of room that a sort of so many keys below `limit` needs; 0 where that cannot be asked, which the sort
+  /// then tells.
   [[nodiscard]] static std::size_t sort_bytes(std::size_t keys, std::size_t limit) noexcept {
     std::size_t bytes = 0;
     return succeeded(told("cub::DeviceRadixSort", find_sort_bytes(keys, limit, bytes))) ? bytes : 0;

@@ -28,9 +28,10 @@
 
 namespace belay::inline BELAY_ABI::cuda {
 
-/// What a world is told of the memory that its ranks communicate over.
+/// The sizes of the memory that a world's ranks communicate over.
 struct communication_memory {
-  /// What one rank gives its peers of a group at a time; larger operations take several rounds. A multiple of 256.
+  /// Bytes that one rank gives its peers of a group at a time; larger operations take several rounds. A multiple of
+  /// 256.
   std::size_t slot_bytes = std::size_t{1} << 20;
   /// Room for so many groups of all ranks. Groups that divide the ranks among them take the room of one.
   std::size_t groups = 8;
@@ -60,8 +61,8 @@ class shared_device {
     return arena_ == nullptr ? 0 : arena_->size_bytes();
   }
 
-  /// What the device has left for what ranks lease, when each has a kit and what it calls with. A kit is made and ended
-  /// for that, of which libraries take memory. Throws backend_error.
+  /// The bytes that the device has left for ranks' leases, when each rank has a kit and the memory of its calls. A kit,
+  /// for which libraries take memory, is made and ended to measure that. Throws backend_error.
   [[nodiscard]] std::size_t measure(where at) {
     const device_memory_info before = memory_info(at);
     std::size_t with_kit = before.free;
@@ -78,7 +79,7 @@ class shared_device {
     const std::size_t taken = ranks * (device_calls<Api>::room + usage_.kit);
     return before.free - lesser_of(before.free, taken);
   }
-  /// What each rank takes, as it was measured last.
+  /// Bytes that each rank takes, as last measured.
   [[nodiscard]] const device_usage& usage() const noexcept { return usage_; }
 
   /// Before the ranks of a run are there: what groups of an earlier run had is free.
@@ -86,7 +87,7 @@ class shared_device {
     groups_.clear();
     used_ = 0;
   }
-  /// What the members of a group have in common: of the `number`-th group that each of them makes of `members`. Called
+  /// The part of a group that its members share: of the `number`-th group that each of them makes of `members`. Called
   /// by their threads. Throws budget_error where the arena has no room left.
   [[nodiscard]] std::shared_ptr<shared_group<Api>> join(std::span<const int> members, std::size_t number, where at) {
     const std::lock_guard lock(joining_);

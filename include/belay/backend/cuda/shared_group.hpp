@@ -36,15 +36,15 @@ struct parcel {
   bool is_taken = false;
 };
 
-/// What the host threads of ranks that share a device wait for each other on. An Api may bring a `meeting_type` of its
-/// own, made of the Api: it decides then who goes on, as a device of tests does.
+/// The lock and the signal by which host threads of ranks that share a device wait for each other. An Api may bring a
+/// `meeting_type` of its own, made of the Api: it decides then who goes on, as a device of tests does.
 struct host_meeting {
   explicit host_meeting(const auto& /*api*/) {}
-  /// Of what is posted; and that something was.
+  /// The lock of what is posted, and the signal that something was.
   std::mutex mutex;
   std::condition_variable news;
 };
-/// Which of the two an Api has.
+/// The meeting of an Api: its own `meeting_type`, or else `host_meeting`.
 template <class Api>
 struct meeting_of {
   using type = host_meeting;
@@ -64,7 +64,8 @@ class shared_group {
  public:
   using event_type = typename Api::event_type;
 
-  /// What a rank calls, in slots as above. `counts` are what it sends to each rank and what it expects of each.
+  /// The call of a rank; each rank has two, used in turns as its slots are. `sent` are the counts of elements that it
+  /// sends to each rank, `expected` those that it expects of each.
   struct call {
     fingerprint print;
     where at;
@@ -118,7 +119,7 @@ class shared_group {
     return events_[(6 + index(of)) * size_ + rank];
   }
 
-  /// What one rank gives to all, and each takes after they have met.
+  /// Gives what one rank has made to all; each takes it by `take_given` after they have met.
   void give_all(const std::shared_ptr<const shared_parts<Api>>& what) {
     for (auto& each : given_) each = what;
   }
@@ -128,7 +129,7 @@ class shared_group {
 
   [[nodiscard]] call& called(std::size_t turn, std::size_t rank) noexcept { return calls_[turn * size_ + rank]; }
 
-  /// Of what is posted; whoever has posted or taken something notifies.
+  /// The lock of what is posted, and the signal: a rank that has posted or taken something notifies.
   [[nodiscard]] auto& posting() noexcept { return meeting_.mutex; }
   [[nodiscard]] auto& news() noexcept { return meeting_.news; }
   /// The sends of one rank to another, in order.

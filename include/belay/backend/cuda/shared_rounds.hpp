@@ -35,10 +35,10 @@ class shared_rounds {
   [[nodiscard]] const where& at() const noexcept { return at_; }
   [[nodiscard]] cuda::stream<Api>& stream() const noexcept { return *stream_; }
 
-  /// What this rank sends, in pieces, and what it takes of each rank: both are for the operation to fill.
+  /// The pieces that this rank sends, and those that it takes, one of each rank: the operation fills in both.
   [[nodiscard]] std::span<piece> sent() const noexcept { return member_->sent(); }
   [[nodiscard]] std::span<piece> taken() const noexcept { return member_->taken(); }
-  /// What this rank gives as the division of its buffers, in elements.
+  /// Notes, in elements, how this rank divides its buffers: the counts that it sends to each rank and expects of each.
   void note_counts(std::span<const std::size_t> sent, std::span<const std::size_t> expected) const {
     auto& mine = member_->call_of(static_cast<int>(rank()));
     std::copy(sent.begin(), sent.end(), mine.sent.begin());
@@ -55,10 +55,11 @@ class shared_rounds {
           copy(taken()[q].first + first, slot_memory + q * stride(), bytes);
     });
   }
-  /// What is done with bytes [first, first + bytes) of a piece: rank q has them at `slots + q x stride`.
+  /// The work on bytes [first, first + bytes) of a piece: rank q has them at `slot_memory + q x stride`.
   using reduction =
       function_ref<void(std::size_t first, std::size_t bytes, const std::byte* slot_memory, std::size_t stride)>;
-  /// The same, and `reduce` makes `out` of the piece number `place` of all ranks.
+  /// Puts the first `pieces` of `sent` where peers see them; `reduce` makes `out` of the piece number `place` of all
+  /// ranks. No piece of any rank is longer than `longest` bytes.
   void reduce(const fingerprint& print, std::size_t pieces, std::size_t place, std::size_t longest, piece out,
               reduction reduce) const {
     if (size() == 1) return copy(out.first, sent()[place].first, out.bytes);

@@ -16,19 +16,22 @@
 
 namespace belay::inline BELAY_ABI::cuda {
 
-/// What `kernel::counted_values` does, in the order of a stream. Like all of these it uses `room` until it has run, and
-/// is cudaErrorMemoryAllocation where that is too small.
+/// Counts values as `kernel::counted_values` does, in the order of a stream. Uses `room` until it has run;
+/// cudaErrorMemoryAllocation where that is too small.
 [[nodiscard]] cudaError_t queue_histogram(cudaStream_t on, std::span<std::byte> room,
                                           view<const std::int32_t, 1> values, view<std::int64_t, 1> counts);
-/// What `kernel::scanned_counts` does.
+/// Sums counts as `kernel::scanned_counts` does, in the order of a stream. Uses `room` until it has run;
+/// cudaErrorMemoryAllocation where that is too small.
 [[nodiscard]] cudaError_t queue_scan(cudaStream_t on, std::span<std::byte> room, view<const std::int64_t, 1> counts,
                                      view<std::int64_t, 1> sums);
 /// How many bytes of room a sort of so many keys needs, all below `limit`: 16 a key, and some.
 [[nodiscard]] cudaError_t find_sort_bytes(std::size_t keys, std::size_t limit, std::size_t& bytes);
-/// What `kernel::sorted_places` does.
+/// Finds the places of keys as `kernel::sorted_places` does, in the order of a stream. Uses `room` until it has run;
+/// cudaErrorMemoryAllocation where that is too small.
 [[nodiscard]] cudaError_t queue_sort(cudaStream_t on, std::span<std::byte> room, view<const std::int32_t, 1> keys,
                                      std::size_t limit, view<std::int32_t, 1> places);
-/// What `kernel::selected_positions` does.
+/// Selects positions as `kernel::selected_positions` does, in the order of a stream. Uses `room` until it has run;
+/// cudaErrorMemoryAllocation where that is too small.
 [[nodiscard]] cudaError_t queue_select(cudaStream_t on, std::span<std::byte> room, view<const std::int32_t, 1> values,
                                        view<std::int32_t, 1> positions, std::int64_t* count);
 

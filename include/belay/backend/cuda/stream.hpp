@@ -100,10 +100,10 @@ class stream : public counted_stream {
     expect(api().copy(handle(), to, from, bytes), "copy", bytes, at);
   }
 
-  /// What `work()` queues here, as a graph: nothing of it runs before `launch`. It queues with pointers and scalars
-  /// that stay what they are, does not wait, and allocates nothing of the device. Streams that wait for this one's
-  /// events are captured too, and this one waits for theirs before the end; so are the rank's communications over NCCL,
-  /// by themselves. Throws backend_error, and what `work` throws; the capture has ended then.
+  /// A graph of the work that `work()` queues here: nothing of it runs before `launch`. It queues with pointers and
+  /// scalars that stay what they are, does not wait, and allocates nothing of the device. Streams that wait for this
+  /// one's events are captured too, and this one waits for theirs before the end; so are the rank's communications over
+  /// NCCL, by themselves. Throws backend_error, and what `work` throws; the capture has ended then.
   template <std::invocable Work>
   requires capturing_api<Api>
   [[nodiscard]] graph_type capture(Work&& work, where at = where::current()) {
@@ -176,7 +176,7 @@ class stream : public counted_stream {
     state_->synchronize(at);
   }
 
-  /// The same, and leaves what has failed to the next `synchronize`.
+  /// Returns when all work is over, and leaves what has failed to the next `synchronize`.
   void wait_until_idle(where at = where::current()) const {
     try {
       static_cast<void>(
@@ -208,7 +208,7 @@ class stream : public counted_stream {
   /// The Api, and its own handle of this stream.
   [[nodiscard]] Api& api() const noexcept { return state_->api(); }
   [[nodiscard]] typename Api::stream_type handle() const noexcept { return state_->handle(); }
-  /// What it shares with its events.
+  /// The state that the stream shares with its events.
   [[nodiscard]] const std::shared_ptr<stream_state<Api>>& state() const noexcept { return state_; }
   /// Throws the backend_error of `call` unless it has succeeded.
   void expect(const typename Api::status_type& got, const char* call, std::size_t bytes, where at) const {

@@ -48,7 +48,7 @@ class device_places {
   ~device_places() = default;
 };
 
-/// What a stream shares with its events. The rank's host thread queues; any thread waits.
+/// The state that a stream shares with its events. The rank's host thread queues; any thread waits.
 template <device_api Api>
 class stream_state final : public event_source, public device_places<Api> {
  public:

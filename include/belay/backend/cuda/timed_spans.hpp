@@ -48,7 +48,8 @@ class timed_spans {
     await(events_.back(), at);
     anchored_ = span_log::now();
   }
-  /// What is queued between the two is the time of `of`. They nest. In a capture there is no time yet.
+  /// Begins the time of `of`, which lasts for the work that is queued until its `end`. Spans nest. In a capture there
+  /// is no time yet.
   void begin(traced_span* of, where at) {
     if (of == nullptr || pairs_.size() == most || device_->capturing()) return;
     pairs_.push_back({of, state::open});

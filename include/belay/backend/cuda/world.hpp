@@ -56,10 +56,10 @@ class world {
 
   /// The device of rank `number`.
   [[nodiscard]] const device<Api>& gpu(int number) const noexcept { return shared_->of(number); }
-  /// What a rank's kit uses beside the operands of its products, and for its other kernels.
+  /// Bytes that a rank's kit uses beside the operands of its products, and for its other kernels.
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return kit<Api>::workspace_of(gpu(0).api()); }
-  /// What the device has left for what ranks lease, beside what they communicate over and what libraries take for their
-  /// kits, which is measured. Throws backend_error.
+  /// The bytes that the device has left for ranks' leases, beside what they communicate over and what libraries take
+  /// for their kits, which is measured. Throws backend_error.
   [[nodiscard]] std::size_t available_device_memory(where at = where::current()) const { return shared_->measure(at); }
 
  private:

@@ -35,7 +35,7 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// What a group runs: the functions in collectives/ and the exchange of its lane.
+/// The calls that a group runs: the functions in collectives/ and the exchange of its lane.
 struct collectives {
   using world_type = world_status;
   using group_state = host::group_state;
@@ -55,7 +55,7 @@ using async_stream = belay::async_stream<world_status>;
 /// See `basic_group`, and `group_operations` for what it can do.
 class group : public basic_group<group, collectives> {
  public:
-  /// What it promises: sums are added in rank order, and parts may differ in size.
+  /// The group's promises: sums are added in rank order, and parts may differ in size.
   static constexpr bool sums_in_rank_order = true;
   static constexpr bool has_varying_counts = true;
 

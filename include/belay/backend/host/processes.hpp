@@ -31,7 +31,7 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// What a body may return from another process: plain data, or text.
+/// A result that a body may return from another process: none, plain data, or text.
 template <class T>
 concept sendable_result = std::is_void_v<T> || std::is_trivially_copyable_v<T> || std::same_as<T, std::string>;
 
@@ -63,7 +63,8 @@ class processes {
     }
   }
 
-  /// The same, but tells how each rank ended instead of throwing.
+  /// Runs the body on every rank and returns when all processes are gone: how each rank ended, by rank. A rank that
+  /// failed throws nothing here; `usage_error`, `budget_error` and `file_error` are thrown as by `run`.
   template <class Body>
   [[nodiscard]] std::vector<rank_outcome> outcomes(Body&& body, where at = where::current()) const {
     using result = std::invoke_result_t<Body&, rank&>;

@@ -30,7 +30,7 @@ using async_stream = belay::async_stream<mpi_progress>;
 /// See `basic_group`, and `group_operations` for what it can do.
 class group : public basic_group<group, collectives> {
  public:
-  /// What it promises: sums are added in rank order, and parts may differ in size.
+  /// The group's promises: sums are added in rank order, and parts may differ in size.
   static constexpr bool sums_in_rank_order = true;
   static constexpr bool has_varying_counts = true;
 

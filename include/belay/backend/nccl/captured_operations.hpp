@@ -55,7 +55,7 @@ class captured_operations {
     calls_ = {};
     fork_.fork(from, at);
   }
-  /// What is in the graph.
+  /// The operations that the graph has; later work of `with` comes after them.
   [[nodiscard]] captured_calls join(const state_type& with, where at) {
     calls_.places = fork_.join(with, at);
     return std::move(calls_);

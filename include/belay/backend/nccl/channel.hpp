@@ -227,8 +227,8 @@ class channel final : public completion_source,
     launched_.store(number, std::memory_order_release);
   }
 
-  /// What the watchdog does: whether a communicator has met an error, the control world has failed, or the oldest
-  /// operation that has begun takes longer than its limit. Then all communicators are aborted. From any thread.
+  /// One look of the watchdog: all communicators are aborted where one of them has met an error, the control world has
+  /// failed, or the oldest operation that has begun takes longer than its limit. From any thread.
   void look() noexcept {
     const std::unique_lock lock(looking_, std::try_to_lock);  // who does now may abort, and wait for this thread
     if (lock.owns_lock()) look_alone();

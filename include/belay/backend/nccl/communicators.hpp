@@ -94,7 +94,8 @@ class communicators {
   /// While it lives this thread alone calls NCCL, but for what any thread may call.
   [[nodiscard]] std::unique_lock<std::mutex> enter() { return std::unique_lock(calls_); }
 
-  /// The same; throws the rank's first cause where it has failed: communicators are aborted then, or will be.
+  /// While it lives this thread alone calls NCCL, but for what any thread may call. Throws the rank's first cause where
+  /// it has failed: communicators are aborted then, or will be.
   [[nodiscard]] std::unique_lock<std::mutex> enter_alive(where at) {
     std::unique_lock turn = enter();
     if (failure_->failed()) failure_->raise({operation::none, 0, 0, 0, at});

@@ -64,7 +64,7 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
   /// Of memory that is no window: NCCL reduces each element once for all ranks.
   static constexpr bool sums_alike = true;
   static constexpr bool has_varying_counts = true;
-  /// What is started while a stream of the device is captured is in the graph.
+  /// Operations that are started while a stream of the device is captured are in the graph.
   static constexpr bool is_captured = true;
   /// Buffers of its operations are memory of the device: NCCL is given no other.
   static constexpr bool takes_device_memory_alone = true;
@@ -84,9 +84,9 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
   [[nodiscard]] std::span<const int> members() const noexcept {
     return alone() ? std::span<const int>(&channel_->number(), 1) : std::span<const int>(state_->members);
   }
-  /// The same ranks with memory of the host.
+  /// The group of the same ranks for memory of the host.
   [[nodiscard]] const Control& control() const noexcept { return control_; }
-  /// The same group, whose operations end after so long instead of the world's timeout. Throws usage_error.
+  /// A handle onto the group whose operations end after `timeout` instead of the world's timeout. Throws usage_error.
   [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
     group out = *this;
     out.control_ = control_.within(timeout, at);
@@ -99,12 +99,13 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
   void each(std::size_t count, const F& f, where at = where::current()) const {
     channel_->calls().each(count, f, at);
   }
-  /// Copies from memory of the device to that of the host, and to it. The same.
+  /// Copies from memory of the device to that of the host, and `place` the other way; each returns when that is over.
+  /// Work that streams have queued is not waited for.
   void fetch(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
     channel_->calls().fetch(to, from, bytes, at);
   }
-  /// The first, of what is there when `how` lets a communication begin: the host waits for that event alone. Throws the
-  /// rank's first cause, as a wait does.
+  /// Copies to the host what is there when `how` lets a communication begin: the host waits for that event alone.
+  /// Throws the rank's first cause, as a wait does.
   void fetch(void* to, const void* from, std::size_t bytes, const start_order& how) const {
     cuda::device_calls<Api>& calls = channel_->calls();
     calls.expect_no_capture("what the host reads, such as counts of experts on several ranks,", how.at);
@@ -130,20 +131,20 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
     return nccl::local_memory<Api, N>(channel_);
   }
 
-  /// What groups of the rank run is spans of `log` from now on, with the device's times; null: of none. Waits for all
-  /// that is queued. Between steps. Throws backend_error.
+  /// Operations of the rank's groups are spans of `log` from now on, with the device's times; null: of none. Waits for
+  /// all that is queued. Between steps. Throws backend_error.
   void trace_into(span_log* log, where at = where::current()) const requires cuda::timing_api<Api> {
     channel_->stream().trace_into(log, at);
   }
 
-  /// What a composite queues as one: kernels and operations.
+  /// The calls of a composite, which queues them as one: kernels and operations.
   template <class Queue>
   class queued_calls : public group_operations<queued_calls<Queue>> {
    public:
     /// For `start_composite`.
     queued_calls(const group& of, const Queue& queue, call_site& site) noexcept
         : of_(&of), queue_(&queue), site_(&site) {}
-    /// As those of the group.
+    /// This rank's number in the group, and the group's size.
     [[nodiscard]] int rank() const noexcept { return of_->rank(); }
     [[nodiscard]] int size() const noexcept { return of_->size(); }
     /// The operations of the same ranks for memory of the host.

@@ -31,7 +31,7 @@ class library {
   library(const library&) = delete;
   library& operator=(const library&) = delete;
 
-  /// What the library was made of: the Api, and the rank's number in the world.
+  /// The Api and the rank's number in the world, of which the library was made.
   [[nodiscard]] N& api() const noexcept { return *api_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
@@ -54,7 +54,8 @@ class library {
     failed_.store(true, std::memory_order_relaxed);
     throw error_of(got, call, bytes, at);
   }
-  /// The same for those who may not throw: one line says the first failure that no exception has told.
+  /// Takes the result of `call` where nothing may throw: one line on standard error says the first failure that no
+  /// exception has told.
   void note(const status_type& got, const char* call) const noexcept {
     if (api_->succeeded(got) || failed_.exchange(true, std::memory_order_relaxed)) return;
     std::fprintf(stderr, "%s\n", error_of(got, call, 0, {}).what());

@@ -21,7 +21,8 @@
 
 namespace belay::inline BELAY_ABI::nccl {
 
-/// What ranks of one communicator share before it is made: rank 0 makes it, the others get it by another way.
+/// The identifier that ranks of one communicator share before it is made: rank 0 makes it, the others get it by another
+/// way.
 using unique_id = std::array<std::byte, 128>;
 
 /// Whether calls on a communicator return before they are done (`non_blocking`: their end is told by `async_error`).

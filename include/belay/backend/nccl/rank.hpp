@@ -59,7 +59,7 @@ struct rank_options {
   std::chrono::steady_clock::duration watch_period = std::chrono::milliseconds(50);
 };
 
-/// What an NCCL rank needs of the rank beside it.
+/// A rank that an NCCL rank can have beside it: it makes groups of any members, and has a watch for streams' waits.
 template <class C>
 concept control_rank = has_groups<C> && requires(const C& rank) {
   { rank.watch() } -> std::convertible_to<std::shared_ptr<const stream_watch>>;
@@ -198,9 +198,9 @@ class rank {
     products_ += before - lesser_of(before, measured(at).free);
     return made;
   }
-  /// What its device has left. Throws backend_error.
+  /// The bytes that its device has left. Throws backend_error.
   [[nodiscard]] std::size_t available_device_memory(where at = where::current()) const { return measured(at).free; }
-  /// What the rank has taken of its device beside memory that was asked for, as measured.
+  /// Bytes that the rank has taken of its device beside memory that was asked for, as measured.
   [[nodiscard]] device_usage usage() const noexcept {
     return {before_.total, before_.total - before_.free, communication_, products_};
   }

@@ -38,7 +38,7 @@ static_assert(NCCL_VERSION_CODE >= least_version,
               "belay: the NCCL backend needs NCCL 2.28.9 or later: earlier ones hang, and corrupt small symmetric "
               "operations");
 
-/// What a call has returned; `runtime` where CUDA was called beside NCCL.
+/// The result of a call; `runtime` where CUDA was called beside NCCL.
 struct nccl_status {
   /// The call and what both libraries said about it.
   const char* call = "";

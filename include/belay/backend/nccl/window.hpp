@@ -24,7 +24,7 @@
 
 namespace belay::inline BELAY_ABI::nccl {
 
-/// What a window of `bytes` takes of the device: whole pages of NCCL's memory. For plans.
+/// The bytes that a window of `bytes` takes of the device: whole pages of NCCL's memory. For plans.
 template <nccl_api N>
 [[nodiscard]] constexpr std::size_t window_bytes(const N& api, std::size_t bytes) noexcept {
   const std::size_t page = api.window_granularity();

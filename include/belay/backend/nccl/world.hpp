@@ -41,7 +41,8 @@
 
 namespace belay::inline BELAY_ABI::nccl {
 
-/// What a world is told of its ranks, and of what communicators take, for plans: NCCL does not say it beforehand.
+/// The options of a world: how its ranks are made, and, for plans, the bytes that communicators take, which NCCL does
+/// not say beforehand.
 struct world_options {
   /// How ranks are made, and bytes of a device for the communicator of all ranks, and for each group beside it.
   rank_options ranks = {};
@@ -79,8 +80,9 @@ class world {
     state_->devices.resize(ranks);
     for (std::size_t rank = 0; rank < ranks; ++rank) state_->policies.push_back(nccl);
   }
-  /// The same, with NCCL's own sums where `Sums` is `sums::any`: less traffic, and bits that other meshes, stages and
-  /// machines do not have.
+  /// A world with NCCL's own sums where `Sums` is `sums::any`: less traffic, and bits that other meshes, stages and
+  /// machines do not have. Where ranks are threads, throws backend_error without a driver and input_error where devices
+  /// are fewer.
   world(Api& api, const N& nccl, Control control, adds<Sums>, const world_options& options = {},
         where at = where::current())
       : world(api, nccl, std::forward<Control>(control), options, at) {}
@@ -112,10 +114,10 @@ class world {
       return control_.run(of_control);
   }
 
-  /// What a rank's kit uses beside the operands of its products, and for its other kernels.
+  /// Bytes that a rank's kit uses beside the operands of its products, and for its other kernels.
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return kit_type::workspace_of(*api_); }
-  /// What a rank communicates with on its device, for a plan: the groups that a rehearsal has recorded are made at
-  /// launch. An estimate; what it is in truth is measured there.
+  /// Bytes of its device that a rank communicates with, for a plan: the groups that a rehearsal has recorded are made
+  /// at launch. An estimate; the true number is measured there.
   [[nodiscard]] std::size_t communication_bytes(const mesh_record& groups) const noexcept {
     checked_size all = options_.ranks.workspace_bytes + channel<Api, N>::word_bytes + cuda::device_calls<Api>::room;
     if (size() == 1) return all.saturated();

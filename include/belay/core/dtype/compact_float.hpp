@@ -20,8 +20,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What the all-ones exponent means. `ieee`: infinities and NaNs, as in IEEE 754. `nan_only`: ordinary numbers, but for
-/// the all-ones pattern, which is NaN (the OCP "fn" formats; they have no infinity).
+/// The meaning of the all-ones exponent. `ieee`: infinities and NaNs, as in IEEE 754. `nan_only`: ordinary numbers, but
+/// for the all-ones pattern, which is NaN (the OCP "fn" formats; they have no infinity).
 enum class special_values { ieee, nan_only };
 
 /// Tags for values beyond the largest finite one. `saturating`: they become the largest. `overflowing`: they become
@@ -56,7 +56,7 @@ class compact_float {
   }
   [[nodiscard]] BELAY_HD constexpr bits_type bits() const noexcept { return bits_; }
 
-  /// The same value as float: exact, subnormals and infinities included; a NaN stays a NaN.
+  /// The value as float: exact, subnormals and infinities included; a NaN stays a NaN.
   [[nodiscard]] BELAY_HD explicit constexpr operator float() const noexcept {
     if constexpr (has_float_range) return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits_) << shift);
     const std::uint32_t magnitude = bits_ & magnitude_mask;

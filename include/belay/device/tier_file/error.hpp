@@ -20,7 +20,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What was asked of the system. `start` is starting the thread or the ring that transfers.
+/// Operations that the system is asked for. `start` is starting the thread or the ring that transfers.
 enum class tier_file_operation : std::uint8_t { open, allocate, start, read, write };
 
 [[nodiscard]] constexpr const char* name(tier_file_operation which) noexcept {

@@ -25,7 +25,9 @@ class tier_file_reference {
   tier_file_reference(file_transfers& transfers, std::size_t bytes, std::size_t alignment) noexcept
       : transfers_(&transfers), bytes_(bytes), alignment_(alignment) {}
 
-  /// As of `tier_file`.
+  /// Fills `to` from byte `offset` on; `start_write` writes `from` there. Offset, length and address are multiples of
+  /// the alignment and inside the file: else usage_error. The memory is the transfer's until it was waited for.
+  /// Transfers that are under way at the same time are in no order. Any thread may start.
   [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_read(
       std::uint64_t offset, std::span<std::byte> to, where at = where::current()) const {
     expect_fits(tier_file_operation::read, offset, to, at);

@@ -77,10 +77,10 @@ class file_transfer {
   std::atomic<bool> under_way_{false};
 };
 
-/// What the two ways to transfer share: slots, and what follows from the result of a call. Thread-safe.
+/// The part that both ways to transfer share: slots, and what follows from the result of a call. Thread-safe.
 class file_transfers {
  public:
-  /// What a block device takes at least, or 1 where the file is buffered, is `granularity`.
+  /// `granularity` is the least that a block device takes, in bytes, or 1 where the file is buffered.
   file_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
       : directory_(std::make_shared<const std::string>(std::move(directory))),
         descriptor_(descriptor),

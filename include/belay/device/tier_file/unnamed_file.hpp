@@ -22,7 +22,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What the files of a directory are like.
+/// The properties of files in a directory.
 struct file_medium {
   std::size_t alignment = 4096;  // of offsets, lengths and addresses
   bool direct = false;           // transfers go around the page cache

@@ -60,7 +60,8 @@ struct cross_entropy_rows {
     if (team.lane == 0) losses[row] = loss;
   }
 
-  /// The same, with the loss as result.
+  /// The cross-entropy of `row`, 0 where its target is ignored. The row's gradient is written unless `gradient` is
+  /// null; `losses` is not.
   template <team Team>
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
     using number = compute_type_t<T>;

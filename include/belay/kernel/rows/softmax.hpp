@@ -17,7 +17,7 @@
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// What a loss needs of a row beside its softmax: log(sum of e^x) = `largest` + log(`sum`).
+/// The numbers of a row that a loss needs beside its softmax: log(sum of e^x) = `largest` + log(`sum`).
 template <real T>
 struct softmax_parts {
   T largest;  // of the scaled inputs

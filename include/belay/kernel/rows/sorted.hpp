@@ -15,7 +15,7 @@ namespace belay::inline BELAY_ABI::kernel {
 
 /// counts[b] = how many values are b. Every value is at least 0 and below `counts.size()`.
 struct counted_values {
-  /// What is counted, and the counts.
+  /// The values that are counted, and the counts.
   view<const std::int32_t, 1> values;
   view<std::int64_t, 1> counts;
   /// All of it.
@@ -27,7 +27,7 @@ struct counted_values {
 
 /// sums[i] = counts[0] + ... + counts[i - 1]. The two may be the same.
 struct scanned_counts {
-  /// What is added, and the sums before each.
+  /// The counts that are added, and the sums before each.
   view<const std::int64_t, 1> counts;
   view<std::int64_t, 1> sums;
   /// All of it.
@@ -58,7 +58,7 @@ struct sorted_places {
 
 /// The positions of the values that are not negative, in ascending order, and how many there are.
 struct selected_positions {
-  /// What is looked at, the positions (as many as there are values), and their number.
+  /// The values that are looked at, the positions (as many as there are values), and their number.
   view<const std::int32_t, 1> values;
   view<std::int32_t, 1> positions;
   std::int64_t* count;

@@ -48,7 +48,8 @@ class bound_buckets {
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
   /// Peers read its counts while a reduction is under way, also one that nobody waits for.
   [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
-  /// What this rank keeps of values and gradients.
+  /// The places of the values and gradients that this rank keeps, by bucket: tier, offset, and its own share, in
+  /// elements.
   [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
   [[nodiscard]] bool divides_values() const noexcept {
     for (const auto& b : layout_.buckets())
@@ -96,7 +97,7 @@ class bound_buckets {
     wait_all(gathers_);
     publish(where::current());
   }
-  /// The same for `stream`, whose later work reads the values.
+  /// Ends the gathers in the order of `stream`, whose later work reads the updated values. The host does not wait.
   void finish_gathers_in(auto& stream) {
     all_then(gathers_, stream);
     publish(after(stream.record()));

@@ -36,7 +36,8 @@ namespace belay::inline BELAY_ABI {
 template <class T>
 inline constexpr bool rounds_gradients = !std::is_same_v<T, compute_type_t<T>>;
 
-/// What the reductions of a rank use beside the memory of its run. One that is under way keeps it.
+/// The state that the reductions of a rank use beside the memory of its run: layout, checksums, and counts on the wire.
+/// A reduction that is under way keeps it.
 template <class T>
 struct bucket_reductions {
   template <class Members, class Families, class... Arguments>

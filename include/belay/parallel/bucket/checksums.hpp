@@ -30,13 +30,14 @@ class gradient_checksums {
   void note(std::size_t parameter, std::size_t micro_batch, where at) noexcept {
     taken_[parameter] = {0, micro_batch, at, false};
   }
-  /// What was contributed is in the gradient, which must not change from here on.
+  /// Takes the checksum of a gradient that has all contributions, once after `note`. The gradient must not change from
+  /// here on.
   template <class T>
   void seal(std::size_t parameter, std::span<T> gradient) noexcept {
     checksum& one = taken_[parameter];
     if (!std::exchange(one.sealed, true)) one.hash = hash_of(gradient);
   }
-  /// Whether the gradient has changed since then.
+  /// Whether the gradient has changed since it was sealed.
   template <class T>
   [[nodiscard]] bool changed(std::size_t parameter, std::span<T> gradient) const noexcept {
     return taken_[parameter].hash != hash_of(gradient);

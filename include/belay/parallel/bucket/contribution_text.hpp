@@ -55,7 +55,7 @@ template <class T>
   return text;
 }
 
-/// What is said of a gradient that changed after its last contribution, which `last` names.
+/// The message about a gradient that changed after its last contribution, which `last` names.
 [[nodiscard]] inline std::string changed_gradient(const std::string& name, const std::string& last) {
   return "the gradient of parameter " + name + " changed after its last contribution (" + last +
          "): call contributed when the backward that adds to it is over; a parameter that several layers share is "

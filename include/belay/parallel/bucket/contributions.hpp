@@ -82,7 +82,7 @@ class contribution_map {
   [[nodiscard]] std::size_t max_micro_batches() const noexcept { return max_micro_batches_; }
   /// Whether anything was contributed since `begin`.
   [[nodiscard]] bool any() const noexcept { return wrong_ != 0 || missing_ != first_row_.back() * micro_batches_; }
-  /// The same to one parameter.
+  /// Whether anything was contributed to one parameter since `begin`.
   [[nodiscard]] bool any(std::size_t parameter) const noexcept { return counts_[parameter] != 0; }
   [[nodiscard]] std::size_t wrong() const noexcept { return wrong_; }
   /// Of the first of them, where there is one.

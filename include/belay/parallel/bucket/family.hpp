@@ -18,7 +18,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What gradient buckets need of a communicator.
+/// A communicator that serves gradient buckets of T: it can start all_reduce, reduce_scatter_v and all_gather_v, and
+/// can all_gather words.
 template <class Group, class T>
 concept reduces_buckets = communicator<Group> && can_start_all_reduce<Group, compute_type_t<T>> &&
     can_start_reduce_scatter_v<Group, compute_type_t<T>> && can_start_all_gather_v<Group, T> &&

@@ -74,7 +74,7 @@ class frozen_buckets {
   [[nodiscard]] const bucket_layout& layout() const noexcept { return *layout_; }
   [[nodiscard]] const bucket_places& places() const noexcept { return places_; }
   [[nodiscard]] bool divides_values() const noexcept { return places_.divided(); }
-  /// What peers read while a gather is under way.
+  /// The layout, for a gather that is under way to keep: peers read its counts.
   [[nodiscard]] std::shared_ptr<const void> kept() const noexcept { return layout_; }
   [[nodiscard]] std::span<const frozen_member<T>> members() const noexcept { return members_; }
 

@@ -30,8 +30,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What the ranks that replicate a parameter divide among themselves, as in ZeRO: each stage also what those before it
-/// do.
+/// The state that the ranks which replicate a parameter divide among themselves, as in ZeRO: each stage also divides
+/// what those before it do.
 enum class zero_stage : std::uint8_t { none, optimizer_state, gradients, parameters };
 
 /// When gradients are reduced: into the owners' shares in every micro-batch, so that a rank keeps its share alone; or
@@ -52,7 +52,8 @@ struct bucket_entry {
   std::size_t layer = 0;
 };
 
-/// What the layout needs of a family: the number of ranks, and what they divide.
+/// A family as the layout needs it: the number of its ranks, what they divide, when they reduce gradients, and the
+/// tiers of their shares.
 struct family_shape {
   std::size_t ranks = 1;
   zero_stage stage = zero_stage::none;
@@ -167,7 +168,7 @@ class bucket_layout {
   /// find gradients that change afterwards: there every bucket of several ranks needs twice its elements.
   [[nodiscard]] std::size_t gradient_elements() const noexcept { return gradient_elements_; }
   [[nodiscard]] std::size_t parameters() const noexcept { return sizes_.size(); }
-  /// What has one owner.
+  /// The unit of a parameter's elements that has one owner.
   [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
   [[nodiscard]] std::size_t offset(std::size_t parameter) const noexcept { return offsets_[parameter]; }
   [[nodiscard]] std::size_t size(std::size_t parameter) const noexcept { return sizes_[parameter]; }

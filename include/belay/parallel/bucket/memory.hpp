@@ -52,13 +52,13 @@ struct bucket_memory {
     return gradients.size() + reductions.size() == all_gradients(layout);
   }
 
-  /// What is kept of a bucket's values: all of them, or this rank's share.
+  /// The values of a bucket that this rank keeps: all of them, or its share.
   [[nodiscard]] std::span<T> values_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
     const auto& b = layout.buckets()[bucket];
     const auto& place = places[bucket];
     return values[place.values_in].subspan(place.values, layout.family_of(b).divides_values() ? place.own : b.count);
   }
-  /// What is kept of a bucket's gradients: all of them, or this rank's share.
+  /// The gradients of a bucket that this rank keeps: all of them, or its share.
   [[nodiscard]] std::span<gradient_type> gradients_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
     const auto& b = layout.buckets()[bucket];
     const auto& place = places[bucket];

@@ -97,7 +97,7 @@ class [[nodiscard]] reduced_gradients {
         latest_(other.latest_) {}
   reduced_gradients& operator=(reduced_gradients&&) = delete;
 
-  /// What this rank owns, in the order of memory.
+  /// The ranges that this rank owns, in the order of memory; none once consumed.
   [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
   /// The number of this reduction, counted by its buckets from 1; 0 once consumed.
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }

@@ -54,7 +54,8 @@ class replica_check {
     }
   }
 
-  /// What is wrong, or "". All ranks of the group get the same answer, each with its own parameter's name. Collective.
+  /// How the ranks of the group differ, in a sentence, or "". All ranks get the same answer, each with its own
+  /// parameter's name. Collective.
   template <class Group>
   [[nodiscard]] std::string difference(const Group& group, where at) const {
     rank_comparison compared;
@@ -136,7 +137,8 @@ template <class Group>
          "each of them has";
 }
 
-/// The same over all families.
+/// How the divisors of any family's ranks differ, or "": the first difference that is found. A rank without a divisor
+/// gives `rank_comparison::abstains`. Collective over each of the `families` in turn.
 template <class Group>
 [[nodiscard]] std::string difference_of_targets(rank_comparison& compared,
                                                 const std::vector<bucket_family<Group>>& families,

@@ -102,7 +102,7 @@ class gradient_shares {
     staging_.expect(divided * micro_batches);
   }
 
-  /// What the compute stream waits for before a bucket gets memory.
+  /// The event that the compute stream waits for before a bucket gets memory.
   [[nodiscard]] stream_event before_open() const noexcept { return staging_.before_open(); }
   /// Gives a bucket memory, and its parameters their gradients in it, which nothing has written. A rank that is alone
   /// goes on with what it has: so the additions of a step are in the order in which a resident gradient has them. The

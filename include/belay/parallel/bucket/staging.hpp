@@ -38,7 +38,7 @@ class gradient_staging {
     return {open_[bucket].first, open_[bucket].count};
   }
 
-  /// What the compute stream waits for before `open`: the reductions whose memory that frees.
+  /// The event that the compute stream waits for before `open`: the end of the reductions whose memory that frees.
   [[nodiscard]] stream_event before_open() const noexcept {
     return started_.size() > released_ + most_in_reduction ? started_[started_.size() - 1 - most_in_reduction].free
                                                            : stream_event{};

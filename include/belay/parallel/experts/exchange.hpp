@@ -100,7 +100,8 @@ class expert_exchange {
     prepare(first_layer, {layers, micro_batches, shape_.experts, shape_.k, at});
   }
 
-  /// The same of the caller's: over memory of the device where kernels move rows. Nobody clears it between steps.
+  /// Records in the caller's `statistics`, for layers from `first_layer` on, counted as `frame.layer_index()`. They are
+  /// over memory of the device where kernels move rows: nobody clears that between steps.
   void prepare(std::size_t first_layer, expert_statistics statistics) noexcept {
     moves_->statistics = std::move(statistics);
     first_layer_ = first_layer;

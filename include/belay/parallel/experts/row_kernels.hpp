@@ -74,7 +74,7 @@ struct pushed_rows {
 /// token.
 template <class T, class Target>
 struct pulled_rows {
-  /// What is computed with.
+  /// The type in which a row's elements are weighted and summed.
   using number = compute_type_t<T>;
 
   /// Where from, the weights, and the tokens' rows.
@@ -120,7 +120,7 @@ struct pulled_rows {
 /// gradient times the weight. A team does a choice; sums have the order of the host's. Gradients may be wider.
 template <class T, class Dy = T>
 struct returned_rows {
-  /// What is computed with.
+  /// The type in which rows and gradients are multiplied and summed.
   using number = compute_type_t<T>;
 
   /// Rows and weights, the tokens' gradients, and the weights'.

@@ -91,13 +91,16 @@ class row_moves {
     expert_places(shape_, all, rows.routed.choices, {cursor_.data(), {cursor_.size()}}, rows.places);
   }
 
-  /// The same where the counts are in memory of a device: the host waits for them, in the communication; or, where rows
-  /// are sent, before it, so that nobody waits for peers while the rank calls NCCL.
+  /// Every rank learns what every rank has selected, where the counts are in memory of a device: the host waits for
+  /// this rank's in the communication, and gathers all.
   template <class Calls, class Dispatch>
   void count_on_device(const Calls& calls, const Dispatch& sent) {
     calls.fetch(own_selections(), sent.counts.data(), shape_.experts * sizeof(std::int64_t), sent.at);
     gather_counts(calls.control(), sent);
   }
+  /// Every rank learns what every rank has selected, where rows are sent: the host waits for this rank's counts before
+  /// the communication, so that nobody waits for peers while the rank calls NCCL, and gathers all. From them follow the
+  /// ranges of rows that are sent and received.
   template <class Ranks, class Dispatch>
   void count_to_send(const Ranks& group, const Dispatch& sent, const start_order& how) {
     group.fetch(own_selections(), sent.counts.data(), shape_.experts * sizeof(std::int64_t), how);
@@ -106,7 +109,8 @@ class row_moves {
     rows_sent(shape_, selected(), {cursor_.data(), {shape_.experts}}, {now.sent.data(), {shape_.experts}});
     rows_received_of(shape_, selected(), {now.received.data(), {shape_.ranks, shape_.local()}});
   }
-  /// What kernels need of the counts that were gathered last, to memory of the device.
+  /// Copies to memory of the device what kernels need of the counts that were gathered last: offsets, shifts, and
+  /// global counts. Notes the rows that would have been needed beyond the capacity.
   template <class Calls, class Dispatch>
   void place_counts(const Calls& calls, const Dispatch& sent) {
     const auto& [places, offsets, shifts, capacity, found] = sent.counted;
@@ -154,7 +158,8 @@ class row_moves {
     calls.exchange(transfers_, at);
   }
 
-  /// What all ranks have moved before is there.
+  /// Rows that any rank of the group has moved before are there, in the communication's order. On one rank it does
+  /// nothing.
   template <class Ranks>
   void synchronize([[maybe_unused]] const Ranks& group, [[maybe_unused]] const rows_type& rows,
                    [[maybe_unused]] where at) {

@@ -61,7 +61,7 @@ struct push_tokens {
   }
 };
 
-/// What a row adds to a sum: itself times its weight, or itself.
+/// A row as a term of a sum: itself times its weight.
 template <class T>
 struct weighted_row {
   const T* row;
@@ -70,6 +70,7 @@ struct weighted_row {
     return weight * kernel::widened(row[i]);
   }
 };
+/// A row as a term of a sum: itself.
 template <class T>
 struct plain_row {
   const T* row;

@@ -63,7 +63,7 @@ struct addressed_peers {
   }
 };
 
-/// What a device has of a dispatch beside its routing.
+/// The counts and places of a dispatch in memory of a device, beside its routing.
 struct dispatch_counts {
   /// Places among this rank's choices [rows, k], in the order of experts, which become those in slots; offsets [local +
   /// 1] and shifts [experts], to write; rows that there is room for; the step's findings, or null.
@@ -78,7 +78,8 @@ struct dispatch_counts {
 /// host needs for it.
 template <class T, class Moves, class Peers>
 struct dispatched_across {
-  /// What is counted, the kernel of the rows, and how they travel.
+  /// The scratch of the exchange, the counts of choices and how many choices there are, the kernel of the rows, and how
+  /// they travel.
   Moves* moves;
   dispatch_counts counted;
   view<const std::int64_t, 1> counts;
@@ -138,7 +139,7 @@ struct before_peers {
     frame.teams(count, kernel);
   }
 };
-/// What all ranks have done before is there, then `kernel` for so many rows.
+/// Rows that any rank has moved before are there, then `kernel` runs for `count` rows.
 template <class Kernel, class Peers>
 struct after_peers {
   /// The kernel, how often, and how rows travel.

@@ -35,7 +35,7 @@ void sort_choices(Frame& frame, view<const std::int32_t, 2> choices, std::size_t
 
 /// Offsets of experts from the sums of counts, up to the capacity. The last is that of all `selections`.
 struct offsets_within {
-  /// What is cut, their number but one, all selections, and the capacity.
+  /// The offsets [experts + 1], which are cut, the experts, all selections, and the capacity.
   std::size_t* offsets;
   std::size_t experts;
   std::size_t selections;

@@ -21,14 +21,14 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a rank sends and receives of one dispatch, and of its way back: rows of its packed choices by expert [experts],
-/// and of its slot by source and local expert [ranks, local].
+/// Ranges of rows that a rank sends and receives in one dispatch, and the other way on its way back: of its packed
+/// choices by expert [experts], and of its slot by source and local expert [ranks, local].
 struct row_messages {
   std::vector<row_range> sent, received;
 };
 
-/// Those of all dispatches that are not finished. One that has ended is used again: once there are enough, nothing is
-/// allocated.
+/// The messages of all dispatches that are not finished. One that has ended is used again: once there are enough,
+/// nothing is allocated.
 class row_message_store {
  public:
   /// For a dispatch, of so many ranges each way.
@@ -62,7 +62,8 @@ struct peers_by_messages {
   static constexpr bool addressed = false;
   using places_type = fitted_places<places_of::packed_rows>;
 
-  /// Who knows what is sent, which of its dispatches this is, and the memory.
+  /// The scratch of the exchange, which knows the rows of each dispatch; the number of this dispatch in it; and the
+  /// memory of packed rows and slot.
   Moves* moves;
   std::size_t dispatch;
   T* packed;

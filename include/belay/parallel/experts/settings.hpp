@@ -10,7 +10,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What every rank of an expert group agrees on.
+/// Settings that every rank of an expert group agrees on.
 struct expert_settings {
   std::size_t experts = 0;   // of all ranks; a multiple of the group's size
   std::size_t k = 0;         // experts a token visits

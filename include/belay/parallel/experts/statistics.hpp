@@ -55,7 +55,8 @@ class expert_statistics {
         own_sums_(own_selections_.size()),
         selections_(own_selections_),
         probability_sums_(own_sums_) {}
-  /// The same over memory of the caller, `layers` x `micro_batches` x `experts` entries each, that outlives it.
+  /// Statistics over memory of the caller, `layers` x `micro_batches` x `experts` entries each, that outlives them.
+  /// Throws usage_error where it has another size.
   expert_statistics(std::size_t layers, std::size_t micro_batches, std::size_t experts, std::size_t k,
                     std::span<std::int64_t> selections, std::span<double> probability_sums, where at = where::current())
       : layers_(layers),
@@ -97,7 +98,8 @@ class expert_statistics {
     }
   }
 
-  /// The same by a kernel of the frame's device, an expert an index; nothing where the memory is not the caller's.
+  /// Assigns the entry of a dispatched routing by a kernel of the frame's device, an expert an index; nothing where the
+  /// memory is not the caller's. Throws `usage_error` beyond the prepared sizes.
   template <class Frame, class T>
   void record_in(Frame& frame, std::size_t layer, std::size_t micro_batch, const routing<T>& routed,
                  where at = where::current()) const {

@@ -45,7 +45,7 @@ class executed_orders {
     all_[number].executed.add(layer);
     ++all_[number].count;
   }
-  /// What they have gathered since it began.
+  /// The number of gathers by group `number` since `begin`.
   [[nodiscard]] std::uint64_t count(std::size_t number) const noexcept { return all_[number].count; }
 
   /// Throws usage_error on all ranks of a group whose orders differ. A rank that has abandoned its step agrees with

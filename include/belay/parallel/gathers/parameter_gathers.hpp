@@ -211,7 +211,7 @@ class parameter_gathers {
   }
 
   [[nodiscard]] const gather_counts& counts(phase of) const noexcept { return counts_[index(of)]; }
-  /// What was counted since the last call.
+  /// The counts of gathers in phase `of` since the last call.
   [[nodiscard]] gather_counts take_counts(phase of) noexcept { return std::exchange(counts_[index(of)], {}); }
   /// In a rehearsal: the order in which the last step, or pass, gathered layers.
   [[nodiscard]] const gather_order& noted(phase of) const noexcept { return noted_[index(of)]; }

@@ -44,7 +44,7 @@ struct bucket_pull {
     T* next = whole;
     for (std::size_t r = 0; r < shares.size(); next += counts[r++]) std::copy_n(shares[r], counts[r], next);
   }
-  /// The same by kernels of a device, which `calls` queues.
+  /// Copies the shares into `whole` by kernels of a device, which `calls` queues.
   template <class Calls>
   void operator()(Calls& calls) const {
     T* next = whole;
@@ -61,7 +61,7 @@ class reached_values {
   reached_values(std::span<const int> members, std::vector<bucket_places> places)
       : members_(members.begin(), members.end()), places_(std::move(places)) {}
 
-  /// What rank i has in tier `in` begins at `first[i]`; `first` is empty where no rank has anything there.
+  /// Values of rank i in tier `in` begin at `first[i]`; `first` is empty where no rank has anything there.
   void lies(tier in, std::vector<const T*> first) { first_[static_cast<std::size_t>(in)] = std::move(first); }
 
   /// The shares of a bucket that the ranks `group` of the world divide, who are among these.

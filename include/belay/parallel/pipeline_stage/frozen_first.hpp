@@ -22,7 +22,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stage keeps of its frozen first layer and of the lowest layer that is trained, by micro-batch. These two stay
+/// The handles of a stage's frozen first layer and of the lowest layer that is trained, by micro-batch. These two stay
 /// on the device, also where the activations of others are offloaded.
 template <class Network, class Engine, class T, std::size_t Rank, class Input, class Activations>
 class frozen_first_handles {

@@ -46,7 +46,7 @@ struct handles_of_first<Network, Engine, T, Rank, Input, Activations> {
   using type = frozen_first_handles<Network, Engine, T, Rank, Input, Activations>;
 };
 
-/// What a stage keeps of its micro-batches, whose types the first run tells.
+/// The base of the handles that a stage keeps of its micro-batches, whose types the first run tells.
 class stage_memory {
  public:
   stage_memory() = default;

@@ -42,7 +42,7 @@ concept offers_layers = requires(N& network) {
   requires std::is_lvalue_reference_v<decltype(network.layers())> ||
       std::is_trivially_copyable_v<decltype(network.layers())>;
 };
-/// The same as a value, for a message without the list of what is missing.
+/// Whether a network offers its layers, as a value, for a message without the list of what is missing.
 template <class N>
 inline constexpr bool is_offering_layers = offers_layers<N>;
 
@@ -79,7 +79,8 @@ struct layer_in_stage<void, void> {
 template <class Layer, class Activations>
 using layer_in_stage_t = typename layer_in_stage<Layer, Activations>::type;
 
-/// What the layers of a stage are, whatever the engine. `Activations` are an `offloaded_activations`, or void.
+/// The layers of a stage, each as the stage runs it, whatever the engine. `Activations` are an `offloaded_activations`,
+/// or void.
 template <class Network, class Activations = void>
 struct layers_of {
   using layer_type = std::remove_reference_t<decltype(*std::begin(std::declval<Network&>().layers()))>;
@@ -215,7 +216,7 @@ void expect_micro_batches(const Inputs& inputs, std::size_t count, where at) {
                         at);
 }
 
-/// What the last stage puts out: what the loss is of.
+/// The type of the last stage's output, from which the loss is computed.
 template <class Network, class Engine, class T, std::size_t Rank>
 struct output_of_network {
   using type = view<const T, Rank>;

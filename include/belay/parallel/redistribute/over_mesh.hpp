@@ -44,10 +44,10 @@ class step_boxes {
 
   [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(place_.count); }
   [[nodiscard]] std::size_t rank() const noexcept { return static_cast<std::size_t>(place_.number); }
-  /// What all of them have together.
+  /// The box that all ranks of the step's axis have together.
   [[nodiscard]] const tensor_box& whole() const noexcept { return whole_; }
   [[nodiscard]] tensor_box part(std::size_t rank) const { return part(rank, dimension_); }
-  /// The same where another dimension is cut.
+  /// The box of rank `rank` where dimension `dimension` is cut.
   [[nodiscard]] tensor_box part(std::size_t rank, std::size_t dimension) const {
     tensor_box out = whole_;
     box_side& side = out.sides[dimension];
@@ -249,9 +249,9 @@ constexpr bool check_redistribution_over_mesh() {
   return true;
 }
 
-/// The same tensor with placement `To`. Per axis: partial to replicate all_reduce, partial to shard reduce_scatter_v,
-/// shard to replicate all_gather_v, shard of one dimension to shard of another all_to_all_v of what the boxes have in
-/// common, replicate to shard the local slice. `storage` has as many elements as
+/// The tensor of `from` with placement `To`. Per axis: partial to replicate all_reduce, partial to shard
+/// reduce_scatter_v, shard to replicate all_gather_v, shard of one dimension to shard of another all_to_all_v of what
+/// the boxes have in common, replicate to shard the local slice. `storage` has as many elements as
 /// `redistribution_elements<To>(from)` says, and does not overlap the tensor's memory; the result lies in one of the
 /// two. Collective over the groups of the axes that change, whose errors it throws.
 template <class To, class T, class From, tensor_mesh Mesh>
@@ -268,7 +268,8 @@ requires placement<To>
   const std::span<T> local = mesh_redistribution<From, To, T, Mesh>(from, storage, at).run();
   return {from.mesh(), from.shape(), local, at};
 }
-/// The same where no step needs storage.
+/// The tensor of `from` with placement `To`, in its own memory, where no step needs storage; else it throws
+/// usage_error. Collective over the groups of the axes that change, whose errors it throws.
 template <class To, class T, class From, tensor_mesh Mesh>
 requires placement<To>
 [[nodiscard]] sharded<T, To, Mesh> redistribute(sharded<T, From, Mesh>&& from, where at = where::current()) {

@@ -17,7 +17,7 @@
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// What one action is. A `backward` is an `input_gradient` and a `weight_gradient` in one.
+/// The kind of an action. A `backward` is an `input_gradient` and a `weight_gradient` in one.
 enum class action_kind : std::uint8_t { forward, backward, input_gradient, weight_gradient, exchange };
 
 enum class transfer_direction : std::uint8_t { send, receive };

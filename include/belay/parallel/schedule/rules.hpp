@@ -84,7 +84,8 @@ template <rule Rule, std::size_t Stages, std::size_t MicroBatches>
   return written<Rule, storage>(Stages, MicroBatches, {}, {});
 }
 
-/// The same table for sizes known at run time. Throws usage_error where one of them is 0 or above its limit.
+/// The rule's table for sizes known at run time. Throws usage_error where one of them is 0, or one of them or
+/// their product is above its limit.
 template <rule Rule>
 [[nodiscard]] dynamic_table generate(std::size_t stages, std::size_t micro_batches, where at = where::current()) {
   if (stages == 0 || micro_batches == 0) {

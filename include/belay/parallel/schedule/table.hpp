@@ -106,7 +106,7 @@ class basic_table {
   [[nodiscard]] constexpr std::size_t size() const noexcept { return actions_.size(); }
   [[nodiscard]] constexpr std::string_view name() const noexcept { return name_; }
 
-  /// What `stage` does, in order. Lives as long as the table.
+  /// The actions of `stage`, in order. They live as long as the table.
   [[nodiscard]] constexpr std::span<const action> actions(std::size_t stage) const noexcept {
     return {actions_.data() + offsets_[stage], offsets_[stage + 1] - offsets_[stage]};
   }

@@ -115,7 +115,10 @@ class timeline_player {
     return play_watched(forward, backward, nobody, at);
   }
 
-  /// The same; calls `watch(stage, action, begin, end)` for every compute in the order of the walk.
+  /// The timeline of the table with the given times of each stage for one micro-batch. For every compute, in the order
+  /// of the walk, it calls `watch(stage, action, begin, end)`. An input gradient and a weight gradient take half a
+  /// backward each. The result is valid until the next call. Throws usage_error where `forward` or `backward` has not
+  /// one time for each stage.
   template <class Watch>
   constexpr const timeline_result<per_stage>& play_watched(std::span<const Time> forward,
                                                            std::span<const Time> backward, Watch& watch,

@@ -65,7 +65,7 @@ class page_plot {
 
   /// The picture's end, the steps below it, and the figure's.
   void end(const step_buckets& steps) { end(steps.first(), steps.last(), "step "); }
-  /// The same with other numbers below it.
+  /// The picture's end, numbers from `first` to `last` below it, `what` before the first of them, and the figure's end.
   void end(std::uint64_t first, std::uint64_t last, std::string_view what) {
     *out_ << "</svg><div class=\"x\">";
     const std::uint64_t all = last - first, step = step_of(all);

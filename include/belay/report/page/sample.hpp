@@ -21,7 +21,7 @@ namespace belay::inline BELAY_ABI {
 /// A number of a sample that the trainer does not have.
 inline constexpr double unknown_number = no_number<double>;
 
-/// What happened at a step beside its training.
+/// An event at a step beside its training.
 enum class report_mark : std::uint8_t { replay, refusal, plan_miss, phase, checkpoint, resume };
 inline constexpr std::size_t report_mark_count = 6;
 
@@ -53,7 +53,7 @@ struct report_setting {
   std::string value;
 };
 
-/// What is the same in all samples of a run.
+/// The facts of a run that are the same in all its samples.
 struct report_subject {
   std::string title;                       // the program, or the run's name
   std::uint64_t steps = 0;                 // of the whole run; 0: not known
@@ -74,7 +74,7 @@ struct report_tier {
   std::uint64_t most = 0;     // the largest peak of any rank; 0: not known
 };
 
-/// What a stage of a pipeline computes, and when: seconds, from any moment on.
+/// A forward or backward of a micro-batch by a stage of a pipeline, and when: seconds, from any moment on.
 struct report_action {
   std::size_t stage = 0;
   std::size_t micro_batch = 0;

@@ -24,7 +24,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a line says. `sample` points into the reader until its next line.
+/// The content of a line. `sample` points into the reader until its next line.
 struct report_line {
   enum class kind : std::uint8_t { shape, sample, evaluation, mark } what = kind::shape;
   report_sample sample;

@@ -18,7 +18,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What each rank has waited: the mean over the steps, as a share of its pipeline phase.
+/// The waiting of each rank: the mean over the steps, as a share of its pipeline phase.
 class rank_waiting {
  public:
   [[nodiscard]] static constexpr std::size_t room_bytes(std::size_t ranks) noexcept {
@@ -27,7 +27,7 @@ class rank_waiting {
   rank_waiting(std::size_t ranks, report_room& room)
       : sums_(room.take<double>(ranks)), sorted_(room.take<double>(ranks)) {}
 
-  /// Of another number of ranks they are left out.
+  /// Adds each rank's share of waiting in a step; shares of another number of ranks are left out.
   void add(std::uint64_t step, std::span<const double> waiting, report_history& history) noexcept {
     if (waiting.size() != sums_.size() || waiting.empty()) return;
     for (std::size_t rank = 0; rank < waiting.size(); ++rank) {

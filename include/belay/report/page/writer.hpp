@@ -30,7 +30,7 @@ namespace belay::inline BELAY_ABI {
 /// `stopped`: as it was asked to, before its last step.
 enum class report_state : std::uint8_t { running, finished, stopped, failed };
 
-/// What a page is written from.
+/// The content from which a page is written.
 struct report_content {
   const report_subject& subject;
   std::span<const report_tier_rows> tiers;

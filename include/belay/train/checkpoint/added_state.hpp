@@ -33,10 +33,10 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What is loaded of a checkpoint: everything, or the values of parameters alone.
+/// The part of a checkpoint that is loaded: everything, or the values of parameters alone.
 enum class state_kinds : std::uint8_t { all, weights };
 
-/// What a manifest says beside its tensors.
+/// The entries of a manifest beside its tensors.
 struct captured_state {
   std::vector<manifest_optimizer> optimizers;
   std::vector<std::pair<std::string, std::string>> states;

@@ -42,9 +42,9 @@ namespace belay::inline BELAY_ABI {
 class checkpoint_layout {
  public:
   checkpoint_layout() = default;
-  /// Of what the ranks of `group`, a mesh of `shape`, have declared. A tensor that several pipeline stages list, as
-  /// they do with constants, is written by the first. Collective. Throws usage_error on all ranks where stages list
-  /// a tensor in two shapes, or its ranks do not write each element once.
+  /// The layout of all that the ranks of `group`, a mesh of `shape`, have declared. A tensor that several pipeline
+  /// stages list, as they do with constants, is written by the first. Collective. Throws usage_error on all ranks where
+  /// stages list a tensor in two shapes, or its ranks do not write each element once.
   template <class Group>
   checkpoint_layout(const Group& group, const axes& shape, const declared_state& declared, where at) : shape_(shape) {
     const std::string own = manifest_text::of(declared.declarations());
@@ -76,7 +76,7 @@ class checkpoint_layout {
                        at);
   }
 
-  /// What this rank writes into `folder` for a checkpoint. Valid until the next call.
+  /// The files that this rank writes into `folder` for a checkpoint. Valid until the next call.
   [[nodiscard]] std::vector<file_to_write> files_of_this_rank(const std::string& folder, std::string_view id,
                                                               std::uint64_t step) {
     std::vector<file_to_write> out;

@@ -57,7 +57,7 @@ class checkpoint_reader {
   /// The checkpoint in `folder`, whose manifest says `content`. Opens nothing yet.
   checkpoint_reader(std::string folder, manifest content)
       : folder_(std::move(folder)), content_(std::move(content)), files_(content_.files.size()) {}
-  /// The same of the manifest in the folder.
+  /// The checkpoint in `folder`, whose manifest is read now. Opens no other file yet.
   explicit checkpoint_reader(const std::string& folder, where at = where::current())
       : checkpoint_reader(folder, parse_manifest(read_manifest_text<Files>(folder, at),
                                                  folder + "/" + std::string(manifest_name), at)) {}

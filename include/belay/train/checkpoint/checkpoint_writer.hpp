@@ -40,7 +40,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What a checkpoint has cost so far.
+/// The cost of checkpoints so far, on this rank.
 struct checkpoint_costs {
   std::uint64_t written_bytes = 0;
   std::uint64_t copied_bytes = 0;  // before updates that came earlier than the end of a write
@@ -96,7 +96,7 @@ class checkpoint_writer {
     stage_ = stage::writing;
     changed_.notify_all();
   }
-  /// What rank 0 does once all files are on their media; its file_error is kept as `late_problem`.
+  /// Queues a job of rank 0 for when all files are on their media; its file_error is kept for `take_late_problem`.
   void then(std::function<void()> job) {
     const std::lock_guard held(mutex_);
     jobs_.push_back(std::move(job));

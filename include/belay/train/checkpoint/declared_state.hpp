@@ -59,7 +59,8 @@ class declared_state {
                      [&](const stored_bytes& each) { out.segments.push_back(each); });
     pieces_.push_back(std::move(out));
   }
-  /// The same of what lies in memory.
+  /// `state`, which lies in memory, is the part called `part` of as many elements from `first` on of the local part of
+  /// `parameter`, number `number` of its model. It is kept alike by as many ranks as `copies` says.
   template <class T, class State>
   void add(const parameter_base<T>& parameter, std::size_t number, std::string_view part, std::size_t first,
            std::span<State> state, copy_place copies) {
@@ -69,7 +70,7 @@ class declared_state {
   }
 
   [[nodiscard]] std::span<const declared_piece> pieces() const noexcept { return pieces_; }
-  /// What they say, without where they lie: a tensor for each piece.
+  /// The declarations of the pieces, without where they lie: a tensor for each piece.
   [[nodiscard]] std::vector<manifest_tensor> declarations() const {
     std::vector<manifest_tensor> out;
     for (const declared_piece& each : pieces_) out.push_back({each.tensor, each.shape, {each.piece}});

@@ -25,7 +25,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// What is checksummed together, counted from the beginning of a file.
+/// The number of bytes that are checksummed together, counted from the beginning of a file.
 inline constexpr std::uint64_t checkpoint_chunk = std::uint64_t{1} << 20;  // bytes
 [[nodiscard]] constexpr std::uint64_t checkpoint_chunks(std::uint64_t bytes) noexcept {
   return (bytes + checkpoint_chunk - 1) / checkpoint_chunk;

@@ -159,7 +159,8 @@ class offloaded_state {
       file_->start_write(sizes_.file_offset(k), bytes, at).wait(at);
     }
   }
-  /// The same where `visit` writes all: a chunk is written while the next is filled.
+  /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file, and
+  /// `visit` writes all of it: a chunk is written while the next is filled. Nothing may be under way.
   template <class Visit>
   void fill_state(Visit&& visit, where at) {
     if (!file_) return each_state(visit, at);

@@ -50,8 +50,8 @@ void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, 
   }
 }
 
-/// Who says when a part of a step is queued: at once, or captured and launched. It calls `queue` or knows what that
-/// queues.
+/// A function that says when a part of a step is queued: at once, or captured and launched. It calls `queue` or knows
+/// what that queues.
 using queued_part = std::function<void(function_ref<void()> queue, where at)>;
 
 /// The scalars of an update in the memory of a device, where there is one.

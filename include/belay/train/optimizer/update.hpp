@@ -49,7 +49,7 @@ template <class T = float>
   return false;
 }
 
-/// What may change from step to step: equal on all ranks, which the next commit's vote compares.
+/// The settings that may change from step to step: equal on all ranks, which the next commit's vote compares.
 struct update {
   /// The learning rate of this update.
   double learning_rate = 1e-3;

@@ -25,7 +25,7 @@
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
 
-/// What messages call a rank of a group: its number in the world, where the group knows that.
+/// The number that messages call a rank of a group by: its number in the world, where the group knows that.
 template <communicator Group>
 [[nodiscard]] int world_rank(const Group& group, int rank) {
   if constexpr (requires { group.members(); }) return group.members()[static_cast<std::size_t>(rank)];

@@ -106,8 +106,9 @@ class basic_folder {
   /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json. Anything wrong with it
   /// is a file_error: also a tensor that its file lacks, one that the index does not have, and one in two files.
   explicit basic_folder(const std::string& path, where at = where::current()) : path_(path) { open({}, all, at); }
-  /// The same of the files that hold the tensors of these names, and of no others: those are not opened. A name that
-  /// is not there is a file_error.
+  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json, of which only the files
+  /// that hold the tensors `needed` are opened. A name that is not there is a file_error, as is anything wrong with
+  /// those files.
   basic_folder(const std::string& path, std::span<const std::string> needed, where at = where::current())
       : path_(path) {
     open(needed, some, at);
@@ -133,7 +134,9 @@ class basic_folder {
                      at);
   }
 
-  /// As of a `reader`.
+  /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order. `read`
+  /// converts nothing: the stored type must be that of T. `read_converted` takes F64, F32, F16 or BF16, rounded to
+  /// nearest where T is narrower. A range outside of the tensor is a usage_error.
   template <class T>
   void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
             where at = where::current()) const {

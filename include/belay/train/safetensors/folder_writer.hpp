@@ -141,7 +141,9 @@ class basic_folder_writer {
 
   [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
 
-  /// As of a `writer`.
+  /// Writes elements of tensor `name` from `first_element` on, in row-major order, to the file that has it. Calls may
+  /// come in any order and from several threads, as long as every element is written exactly once. Throws usage_error
+  /// for a tensor that was not declared.
   template <class T>
   void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
              where at = where::current()) {

@@ -101,7 +101,9 @@ class basic_reader {
     }
   }
 
-  /// The same of a tensor in F64, F32, F16 or BF16, whose elements become T: rounded to nearest where T is narrower.
+  /// Fills `destination` with the elements of tensor `name`, which is in F64, F32, F16 or BF16, from `first_element`
+  /// on, in row-major order. They become T: rounded to nearest where T is narrower. A range outside of the tensor is a
+  /// usage_error.
   template <class T>
   requires(dtype_of<T> == dtype::f32 || dtype_of<T> == dtype::bf16 || dtype_of<T> == dtype::f16 ||
            dtype_of<T> == dtype::f64) void read_converted(std::string_view name, std::uint64_t first_element,

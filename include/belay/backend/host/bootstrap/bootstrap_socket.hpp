@@ -38,7 +38,8 @@ struct peer {
 
 [[nodiscard]] BELAY_DECL peer peer_of(int socket) noexcept;
 
-/// What connected: a process of this user; of another user, which was closed; none; or no descriptor was free.
+/// The end of an accept: a process of this user has connected; one of another user, which was closed; none; or no
+/// descriptor was free.
 enum class accept_status : std::uint8_t { ours, stranger, nobody, no_descriptor };
 
 struct accepted {

@@ -36,8 +36,8 @@ struct coordinator_options {
   time_point::duration hello_limit = std::chrono::seconds(10);
 };
 
-/// What a coordinator tells of its ranks, and asks for. Ranks are those of the start, also after a shrink. What these
-/// functions throw comes out of `step` and `run`.
+/// The events that a coordinator tells of its ranks, and the memory and descriptors that it asks for. Ranks are those
+/// of the start, also after a shrink. Exceptions of these functions come out of `step` and `run`.
 class world_events {
  public:
   virtual ~world_events() = default;
@@ -55,7 +55,7 @@ class world_events {
   virtual void on_child_exit(int, exit_status) {}
   /// Adds descriptors to be polled with the coordinator's.
   virtual void add_poll_entries(std::vector<pollfd>&) {}
-  /// What the poll reported of these, after each poll.
+  /// The poll's reports on the descriptors of `add_poll_entries`, after each poll.
   virtual void on_poll(std::span<const pollfd>) {}
 };
 

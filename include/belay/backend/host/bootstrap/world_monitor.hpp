@@ -46,7 +46,7 @@ class world_monitor : public world_events {
   /// Called in the forked process that was to be `rank` of the first epoch, which shares this memory.
   void could_not_join(int rank, const std::string& why) noexcept;
 
-  /// What a rank is called by: after a shrink, a survivor has another number than at the start.
+  /// The number that a rank is called by: after a shrink, a survivor has another one than at the start.
   enum class numbering { at_start, of_epoch };
   /// "rank 2 (stopped, after barrier #3 at train.cpp:88) has been stopped for 30 s", of a rank by its number at the
   /// start.

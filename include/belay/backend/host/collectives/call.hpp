@@ -26,7 +26,8 @@ inline void barrier(collective_context call, const where& at) {
   call.endpoint->eager_round(algorithm::flag_line, {operation::barrier, reduction::none, {}, -1, 0, 0}, nullptr, 0,
                              call.limit, at);
 }
-/// Of what fits into a round. A template, so that a benchmark can run it without what makes it safe.
+/// Runs an all_reduce that fits into an eager round. A template, so that a benchmark can run it without what makes it
+/// safe.
 template <class Endpoint>
 [[gnu::always_inline]] inline void all_reduce_eagerly(Endpoint& me, world_status::clock::duration limit, algorithm how,
                                                       const op_call& what) {
@@ -36,39 +37,39 @@ template <class Endpoint>
 
 // What fits into no eager round, each in its own file.
 
-/// Of what fits into no eager round; both buffers have `print.bytes()`.
+/// Runs an all_reduce that fits into no eager round; both buffers have `print.bytes()`.
 BELAY_DECL void all_reduce_by_rendezvous(collective_context call, const fingerprint& print,
                                          const reduction_arithmetic& how, const std::byte* in, std::byte* out,
                                          const where& at);
-/// Of what fits into no eager round; `out` has `print.bytes()`, `in` as much for each rank.
+/// Runs a reduce_scatter that fits into no eager round; `out` has `print.bytes()`, `in` as much for each rank.
 BELAY_DECL void reduce_scatter_by_rendezvous(collective_context call, const fingerprint& print,
                                              const reduction_arithmetic& how, const std::byte* in, std::byte* out,
                                              const where& at);
 BELAY_DECL void reduce_scatter_v_by_rendezvous(collective_context call, const fingerprint& print,
                                                const reduction_arithmetic& how, std::byte* inout,
                                                std::span<const std::size_t> counts, const where& at);
-/// Of what fits into no eager round; `in` has `print.bytes()`.
+/// Runs an all_gather that fits into no eager round; `in` has `print.bytes()`, `out` as much for each rank.
 BELAY_DECL void all_gather_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
                                          std::byte* out, const where& at);
 BELAY_DECL void all_gather_v_by_rendezvous(collective_context call, const fingerprint& print, std::byte* inout,
                                            std::span<const std::size_t> counts, const where& at);
-/// Of what fits into no eager round; both buffers have `print.bytes()`.
+/// Runs an all_to_all that fits into no eager round; both buffers have `print.bytes()`.
 BELAY_DECL void all_to_all_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
                                          std::byte* out, const where& at);
-/// Buffers have as many elements as their counts are together.
+/// Runs an all_to_all_v that fits into no eager round; buffers have as many elements as their counts are together.
 BELAY_DECL void all_to_all_v_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
                                            std::span<const std::size_t> send_counts, std::byte* out,
                                            std::span<const std::size_t> receive_counts, const where& at);
-/// Of what fits into no eager round; `inout` has `print.bytes()`.
+/// Runs a broadcast that fits into no eager round; `inout` has `print.bytes()`.
 BELAY_DECL void broadcast_by_rendezvous(collective_context call, const fingerprint& print, std::byte* inout,
                                         const where& at);
-/// Of what fits into no eager round; `in` has `print.bytes()`, and only the root has an `out`.
+/// Runs a reduce that fits into no eager round; `in` has `print.bytes()`, and only the root has an `out`.
 BELAY_DECL void reduce_by_rendezvous(collective_context call, const fingerprint& print, const reduction_arithmetic& how,
                                      const std::byte* in, std::byte* out, const where& at);
-/// Of what fits into no eager round; `in` has `print.bytes()`, and only the root has an `out`.
+/// Runs a gather that fits into no eager round; `in` has `print.bytes()`, and only the root has an `out`.
 BELAY_DECL void gather_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
                                      std::byte* out, const where& at);
-/// Of what fits into no eager round; `out` has `print.bytes()`, and only the root has an `in`.
+/// Runs a scatter that fits into no eager round; `out` has `print.bytes()`, and only the root has an `in`.
 BELAY_DECL void scatter_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
                                       std::byte* out, const where& at);
 

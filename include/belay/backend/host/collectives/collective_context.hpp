@@ -61,7 +61,8 @@ struct division {
 [[nodiscard]] inline bool stores_into_peers(algorithm how) noexcept {
   return how == algorithm::push || how == algorithm::one_shot;
 }
-/// The same for a root with one peer, up to `most` bytes. More peers fetch at the same time.
+/// Whether a root with one peer stores `bytes` into that peer's buffer rather than that the peer fetches them: where
+/// all buffers are mapped, up to `most` bytes. More peers fetch at the same time.
 [[nodiscard]] inline bool root_stores(const collective_endpoint& me, algorithm how, std::size_t bytes,
                                       std::size_t most) noexcept {
   return me.size() == 2 && bytes <= most && stores_into_peers(how);

@@ -30,7 +30,8 @@ namespace host {
 BELAY_DECL void reduce_sources(lane_endpoint& me, const reduction_arithmetic& how, std::size_t destinations,
                                std::size_t bytes, std::size_t like_copy_of, memory_access by = memory_access::automatic,
                                int own = 0);
-/// The same into one destination.
+/// Reduces `bytes` of each of `me.sources()` into `out`. Usually around the caches where the machine wants that for a
+/// copy that touches as much as the operation does: of `like_copy_of` bytes.
 BELAY_DECL void reduce_sources_into(lane_endpoint& me, const reduction_arithmetic& how, std::byte* out,
                                     std::size_t bytes, std::size_t like_copy_of = 0,
                                     memory_access by = memory_access::automatic);
@@ -39,8 +40,8 @@ BELAY_DECL void reduce_payloads_into(lane_endpoint& me, const reduction_arithmet
                                      std::size_t first, std::byte* out, std::size_t bytes);
 /// The sources are what lies `first` bytes behind the beginning of all ranks' inputs.
 BELAY_DECL void use_inputs(collective_endpoint& me, std::size_t first);
-/// What lies `first` bytes behind the beginning of all ranks' inputs, where not all of them are mapped: peers' parts
-/// are copied by the kernel of the system into this rank's bounce buffer.
+/// Reduces into `out` the `bytes` that lie `first` bytes behind the beginning of all ranks' inputs, where not all of
+/// them are mapped: peers' parts are copied by the kernel of the system into this rank's bounce buffer.
 BELAY_DECL void reduce_fetched(collective_endpoint& me, const reduction_arithmetic& how, std::size_t first,
                                std::byte* out, std::size_t bytes);
 

@@ -69,7 +69,8 @@ class copy_table {
     copy_bytes(to, from, bytes, access_of(bytes), whole_bytes);
   }
   void copy(void* to, const void* from, std::size_t bytes) const noexcept { copy(to, from, bytes, bytes); }
-  /// The same by `how`; automatic: by the access of `bytes`.
+  /// Copies by `how`; automatic: by the access of `bytes`. A piece of `whole_bytes` that are copied one after the
+  /// other.
   void copy_by(memory_access how, void* to, const void* from, std::size_t bytes,
                std::size_t whole_bytes) const noexcept {
     copy_bytes(to, from, bytes, how == memory_access::automatic ? access_of(bytes) : as_copy(how), whole_bytes);

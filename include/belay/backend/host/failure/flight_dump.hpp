@@ -36,7 +36,8 @@ std::string write_flight_file(const world_status& world, const std::string& fold
 /// file's name, or why there is none, as one line to standard error. Call it once.
 BELAY_DECL void report_failure(const world_status& world) noexcept;
 
-/// The same for the first of all ranks and their coordinator that calls it.
+/// Reports a world that has stopped, as `report_failure` does: for the first of all ranks and their coordinator that
+/// calls it. For the others it does nothing.
 BELAY_DECL void report_failure_once(const world_status& world) noexcept;
 
 }  // namespace host

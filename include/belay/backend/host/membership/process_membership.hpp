@@ -59,7 +59,7 @@ class process_membership final : public membership {
   /// Over a client that has just entered.
   process_membership(client joined, int spins);
 
-  /// What it starts with. Throws input_error when the coordinator's world has another size.
+  /// The first epoch, as this rank sees it. Throws input_error when the coordinator's world has another size.
   [[nodiscard]] epoch_view enter();
 
   [[nodiscard]] epoch_view shrink(const epoch_view& from, world_status::clock::duration limit, where at) override;

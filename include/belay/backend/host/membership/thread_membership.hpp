@@ -43,7 +43,7 @@ class thread_membership final : public membership {
 
   /// The state of the first epoch.
   [[nodiscard]] control_block first() const;
-  /// What the thread of rank `number` starts with.
+  /// The first epoch, as the thread of rank `number` sees it.
   [[nodiscard]] epoch_view enter(int number);
   /// After the last rank has left: groups of this world that still exist cannot be called any more.
   void end() noexcept;

@@ -66,8 +66,8 @@ class address_map {
   void share(const std::byte* first, const rank_set& who) noexcept;
   void remove(std::uint16_t region) noexcept;
 
-  /// What this rank publishes for `bytes` at `data`, for `peers` to resolve. A region that not all of them have mapped
-  /// is ordinary memory to them.
+  /// The reference that this rank publishes for `bytes` at `data`, for `peers` to resolve. A region that not all of
+  /// them have mapped is ordinary memory to them.
   [[nodiscard]] memory_reference refer(const void* data, std::size_t bytes, const rank_set& peers) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
     if (space_ == address_space::several) {
@@ -94,7 +94,7 @@ class address_map {
     }
     return nullptr;
   }
-  /// The same of what this rank itself has published, ordinary memory included.
+  /// The address here of what this rank itself has published, ordinary memory included.
   [[nodiscard]] std::byte* own(memory_reference what) const noexcept {
     return what.region() == 0 ? reinterpret_cast<std::byte*>(what.offset()) : resolve(what);
   }

@@ -41,7 +41,8 @@ class memory_segment {
 
   /// Takes the descriptor, also when it throws: `file_error` unless it is a sealed memfd with all its pages.
   [[nodiscard]] static memory_segment attach(int number, where at = where::current());
-  /// The same, and it must have exactly so many bytes.
+  /// Takes the descriptor, also when it throws: `file_error` unless it is a sealed memfd with all its pages and exactly
+  /// `bytes`.
   [[nodiscard]] static memory_segment attach(int number, std::size_t bytes, where at = where::current());
 
   /// The bytes of a descriptor that could be attached; throws `file_error` as `attach` does. Takes nothing.

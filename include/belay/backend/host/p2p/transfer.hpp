@@ -17,7 +17,8 @@ namespace host {
 /// Through the mailbox in pieces; from memory that the receiver has mapped; or copied by the kernel (cma).
 enum class transfer_path : std::uint32_t { pieces, mapped, cma };
 
-/// What one message says of its transfer, in bytes: the whole, what earlier messages moved, and what this one moves.
+/// One message's part of its transfer: the path, and in bytes the whole, what earlier messages moved, and what this one
+/// moves.
 struct transfer_step {
   transfer_path path = transfer_path::pieces;
   std::uint64_t total = 0;

@@ -59,7 +59,7 @@ struct call_descriptor {
             count,
             shape};
   }
-  /// What the tuner knows of a call by its head, in a group of `ranks`.
+  /// The kind of a call that the tuner knows from its head, in a group of `ranks`.
   [[nodiscard]] static call_kind kind_of(std::uint64_t head, int ranks) noexcept {
     const fingerprint call = call_descriptor{head, -1, 0, 0, {}, {}}.print();
     const bool floats =
@@ -105,7 +105,7 @@ struct call_buffers {
   }
 };
 
-/// The same with counts for the ranks.
+/// The buffers of a larger call with counts for the ranks. They are valid from `enter_rendezvous` to `exit_rendezvous`.
 struct counted_call_buffers : call_buffers {
   std::span<const std::size_t> send_counts = {};
   std::span<const std::size_t> receive_counts = {};
@@ -160,7 +160,7 @@ static_assert(inline_layout::root_at + inline_layout::root_bits <= 31, "the word
   return inline_layout::field(word, inline_layout::bytes_at, inline_layout::bytes_bits);
 }
 
-/// What `inline_fingerprint` was given, but for elements of no bytes, whose count no word holds.
+/// The fingerprint that `inline_fingerprint` was given, but for elements of no bytes, whose count no word holds.
 [[nodiscard]] constexpr fingerprint fingerprint_of_word(std::uint32_t word) noexcept {
   using at = inline_layout;
   if ((word & first_start_bit) != 0) return fingerprint::first_start(operation_of_word(word));

@@ -58,8 +58,8 @@ class lane_endpoint {
   [[nodiscard]] std::span<const std::byte*> sources() noexcept { return sources_; }
   [[nodiscard]] std::span<std::byte*> destinations() noexcept { return destinations_; }
 
-  /// What rank `who` said of the present larger operation: this rank's from its own memory (see peer_payloads), peers'
-  /// where it lies.
+  /// The descriptor that rank `who` gave of the present larger operation: this rank's from its own memory (see
+  /// peer_payloads), peers' where it lies.
   [[nodiscard]] const call_descriptor& descriptor_of(int who) const noexcept {
     if (who == me_) return own_;
     return *std::launder(reinterpret_cast<const call_descriptor*>(rendezvous_.flag_line_of(who).payload));
@@ -71,7 +71,7 @@ class lane_endpoint {
     return counts_.of(rendezvous_.operation_number(), who, count_vectors::received);
   }
 
-  /// What rank `who` calls.
+  /// The present call of rank `who` in words, with its counts.
   [[nodiscard, gnu::cold]] std::string call_text(int who) const;
   /// Where rank `who` made the present call. Its recorder says that shortly after its line is there.
   [[nodiscard, gnu::cold]] std::string site_of(int who) const;

@@ -17,8 +17,8 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// What the steps of `rendezvous` act on. It only forwards, so that the model checker can put its own view in its
-/// place.
+/// The flags, doorbells and world that the steps of `rendezvous` act on. It only forwards, so that the model checker
+/// can put its own view in its place.
 class lane_view {
  public:
   lane_view(world_status* world, std::span<const int> members, lane which, int me, peer_flags<>* all_flags) noexcept

@@ -51,7 +51,7 @@ struct flag_word {
   *to = *source;
 }
 
-/// What different ranks write lies this far apart: processors fetch lines in pairs.
+/// The distance in bytes between words that different ranks write: processors fetch lines in pairs.
 inline constexpr std::size_t cache_line_pair_bytes = 128;
 
 /// The model checker instantiates it with its own atomics.

@@ -20,7 +20,7 @@
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// What a wait for all flag lines found. `missing`: the wait for one ended before it was there.
+/// The result of a wait for all flag lines. `missing`: the wait for one ended before it was there.
 enum class flag_lines : std::uint8_t { missing, different, alike };
 
 /// One rank's operations in one lane of a group. `LaneView` is what the group shares, as this rank sees it:
@@ -58,8 +58,9 @@ class rendezvous {
     mine_->publish({operation_number_, print});
     lane_.doorbell_of(lane_.me()).notify_sleepers();
   }
-  /// The same where the payload is long. An exchange would wait for the payload's last bytes, and a peer's look could
-  /// take the line away meanwhile; a releasing store follows them at once.
+  /// Publishes this rank's line, whose payload was written before and is long. An atomic exchange would wait for the
+  /// payload's last bytes, and a peer's look could take the line away meanwhile; a releasing store follows them at
+  /// once.
   void publish_full(std::uint32_t print) noexcept {
     mine_->release({operation_number_, print});
     notify();

@@ -60,7 +60,7 @@ inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::flag
   return text == nullptr || *text == '\0' ? algorithm::automatic : algorithm_named(text);
 }
 
-/// What is known of a call when the way is chosen; the same on all ranks.
+/// The properties of a call by which its way is chosen; the same on all ranks.
 struct selection_input {
   algorithm forced = algorithm::automatic;
   bool direct = true;         // every rank sees every buffer
@@ -130,7 +130,8 @@ inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
 
 /// Up to here a root stores into its peer's buffer; lines of a larger one are slower to get from the peer's caches.
 inline constexpr std::size_t most_stored_by_root = 128 * 1024;
-/// The same of a root that has nothing to copy for itself: it and its peer are sooner done when each copies a part.
+/// Up to here a root that has nothing to copy for itself stores into its peer's buffer: of a larger one, it and its
+/// peer are sooner done when each copies a part.
 inline constexpr std::size_t most_stored_by_free_root = 8 * 1024;
 
 }  // namespace host

@@ -28,7 +28,7 @@ struct variant {
 /// Below, caches hold what was moved last: a loop that never changes its input would teach what is wrong elsewhere.
 inline constexpr std::size_t least_tried_mapped = 4 * 1024 * 1024, least_tried_unmapped = 16 * 1024;
 
-/// What is known of a call before its ranks have met.
+/// The properties of a call that are known before its ranks have met.
 struct call_kind {
   operation what = operation::none;
   int ranks = 1;

@@ -184,7 +184,7 @@ inline void run_collective(collective_context me, const op_call& call) {
   me.leave();
 }
 
-/// What a group runs: the functions above, and the exchange.
+/// The calls that a group runs: `run_collective` of this file, and the exchange.
 struct collectives {
   using world_type = mpi_progress;
   using group_state = mpi::group_state;

@@ -62,7 +62,7 @@ class flight_reporter {
     report_if([] { return true; });
   }
 
-  /// What this rank knows of all.
+  /// A snapshot of all ranks, as far as this rank knows them.
   [[nodiscard]] flight_snapshot snapshot() const {
     flight_snapshot out;
     out.job = job_;

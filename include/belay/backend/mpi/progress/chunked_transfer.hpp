@@ -24,7 +24,7 @@
 namespace belay::inline BELAY_ABI {
 namespace mpi {
 
-/// What goes to a rank of the world and what comes from it.
+/// Bytes that go to a rank of the world, and bytes that come from it.
 struct transfer {
   int peer = 0;
   const std::byte* out = nullptr;

@@ -69,7 +69,7 @@ class control_channel {
   [[nodiscard]] bool returned(int rank) const noexcept {
     return peers_[static_cast<std::size_t>(rank)].exit == control_message::exit_status::returned;
   }
-  /// What is known of a rank from its last message: "in all_reduce #3 at train.cpp:88".
+  /// A rank's last operation as its last message tells it: "last seen in all_reduce #3 at train.cpp:88".
   [[nodiscard]] const std::string& last_seen(int rank) const noexcept {
     return peers_[static_cast<std::size_t>(rank)].seen;
   }

@@ -99,7 +99,7 @@ struct control_message {
     const auto size = static_cast<std::size_t>(bytes);
     return {print.what, print.root != 0, static_cast<std::uint32_t>(tag), order, size, 0, 0, text, false};
   }
-  /// What the sender of a collective header or an rts has entered.
+  /// The operation that the sender of a collective header or an rts has entered.
   [[nodiscard]] flight_record entered(const group_key& world) const {
     const std::uint64_t size = kind == control_message_kind::rts ? bytes : print.bytes();
     return {print.what, false, group.number(world), number, static_cast<std::size_t>(size), 0, 0, text, false};
