@@ -98,7 +98,8 @@ BELAY_SEPARATE_COMPILATION"
 
 namespace belay::inline BELAY_ABI {
 
-/// What is checked: nothing that costs; this rank's own calls; also that ranks agree, which costs small collectives.
+/// The checks of a build. `release`: none that costs; `local`: of this rank's own calls; `across_ranks`: also that
+/// ranks agree, which costs small collectives.
 enum class check_level : int { release = 0, local = 1, across_ranks = 2 };
 
 // Clang before 20 tells by __has_feature alone.
@@ -279,8 +280,8 @@ class axis_set {
 
 namespace belay::inline BELAY_ABI {
 
-/// What the all-ones exponent means. `ieee`: infinities and NaNs, as in IEEE 754. `nan_only`: ordinary numbers, but for
-/// the all-ones pattern, which is NaN (the OCP "fn" formats; they have no infinity).
+/// The meaning of the all-ones exponent. `ieee`: infinities and NaNs, as in IEEE 754. `nan_only`: ordinary numbers, but
+/// for the all-ones pattern, which is NaN (the OCP "fn" formats; they have no infinity).
 enum class special_values { ieee, nan_only };
 
 /// Tags for values beyond the largest finite one. `saturating`: they become the largest. `overflowing`: they become
@@ -315,7 +316,7 @@ class compact_float {
   }
   [[nodiscard]] BELAY_HD constexpr bits_type bits() const noexcept { return bits_; }
 
-  /// The same value as float: exact, subnormals and infinities included; a NaN stays a NaN.
+  /// The value as float: exact, subnormals and infinities included; a NaN stays a NaN.
   [[nodiscard]] BELAY_HD explicit constexpr operator float() const noexcept {
     if constexpr (has_float_range) return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits_) << shift);
     const std::uint32_t magnitude = bits_ & magnitude_mask;
@@ -730,7 +731,8 @@ struct average_t {
   }
 };
 
-/// What collectives are given: `group.all_reduce(x, belay::sum)`. An average is the sum divided by the ranks.
+/// The reductions that collectives are given: `group.all_reduce(x, belay::sum)`. An average is the sum divided by the
+/// ranks.
 inline constexpr sum_t sum{};
 inline constexpr minimum_t minimum{};
 inline constexpr maximum_t maximum{};
@@ -836,7 +838,8 @@ class content_hash {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a rank calls. The codes stand in shared memory, in messages and in flight files: a new one goes to the end.
+/// The operation that a rank calls. The codes stand in shared memory, in messages and in flight files: a new one goes
+/// to the end.
 enum class operation : std::uint8_t {
   none,
   barrier,
@@ -1149,7 +1152,7 @@ enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, 
 /// The kind of any exception: `other` where it is none of ours.
 [[nodiscard]] BELAY_DECL error_kind kind_of(const std::exception& problem) noexcept;
 
-/// What an exception says; "(no text)" where it says nothing.
+/// The text of an exception; "(no text)" where it says nothing.
 [[nodiscard]] BELAY_DECL const char* message_of(const std::exception& problem) noexcept;
 
 /// Base of every exception Belay throws. `what()` begins with the site and holds nothing that a terminal would obey but
@@ -1210,7 +1213,7 @@ class budget_error : public error {
                const std::string& also = {});
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::budget; }
-  /// What was asked for, and what there was.
+  /// Bytes that were asked for, and bytes that there were.
   [[nodiscard]] std::size_t requested_bytes() const noexcept { return requested_bytes_; }
   [[nodiscard]] std::size_t available_bytes() const noexcept { return available_bytes_; }
 
@@ -1263,7 +1266,7 @@ enum class comm_fault { peer_failed, mismatch, timeout, revoked };
 /// line of printable text, whatever the other ranks said; the details are as they came.
 class comm_error : public error {
  public:
-  /// What is known about the failure.
+  /// The known facts about the failure.
   struct details {
     /// The kind; the bytes of this rank's call; how long it slept.
     comm_fault fault = comm_fault::revoked;
@@ -1299,7 +1302,7 @@ class comm_error : public error {
 /// about how many bytes. `what()` is one line of printable text.
 class backend_error : public error {
  public:
-  /// What is known about the failure.
+  /// The known facts about the failure.
   struct details {
     std::string call;       // as the backend's interface names it: "allocate", "record", ...
     int rank = 0;           // of the world, whose call it was
@@ -1358,7 +1361,8 @@ BELAY_DECL void append_escaped(std::string& out, char32_t code);
 /// U+FFFD. The result is its own printable form.
 [[nodiscard]] BELAY_DECL std::string printable(std::string_view text);
 
-/// The same for text of several lines, which stay lines.
+/// `text` of several lines, which stay lines, as a terminal only shows it. Other control characters are escaped, and a
+/// byte that is no UTF-8 becomes U+FFFD.
 [[nodiscard]] BELAY_DECL std::string printable_lines(std::string_view text);
 
 /// The printable form of the whole characters in the first `most` bytes of `text`. "..." is added where there was more.
@@ -1752,7 +1756,7 @@ class stream_clock {
   constexpr stream_clock(stream_kind of, std::uint64_t place) noexcept {
     places_[static_cast<std::size_t>(of)] = place;
   }
-  /// Of what nobody can come after yet: a use whose end has no event.
+  /// The clock of a use whose end has no event: nobody can come after it yet.
   [[nodiscard]] static constexpr stream_clock unknown() noexcept {
     stream_clock out;
     out.places_.fill(latest);
@@ -1775,7 +1779,7 @@ class stream_clock {
     for (std::size_t i = 0; i < stream_kinds; ++i) out = out && used.places_[i] <= places_[i];
     return out;
   }
-  /// The same clock for work of the stream `of`, which comes after all that this stream has got before.
+  /// This clock for work of the stream `of`, which comes after all that `of` has got before.
   [[nodiscard]] constexpr stream_clock within(stream_kind of) const noexcept {
     stream_clock out = *this;
     out.places_[static_cast<std::size_t>(of)] = latest;
@@ -1811,7 +1815,7 @@ class stream_clock {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stream is doing, for those who wait for it: so they see whether it gets on.
+/// The pace of a stream, for those who wait for it: so they see whether it gets on.
 struct stream_pace {
   /// `waits`: for another stream, or for peers, which has a limit of its own.
   enum class activity : std::uint8_t { works, waits };
@@ -1819,7 +1823,7 @@ struct stream_pace {
   std::uint64_t done = 0;  // pieces of work that are over
 };
 
-/// What a stream shares with its events: how far it is. Places are counted from 1.
+/// The progress of a stream, which it shares with its events. Places are counted from 1.
 class event_source {
  public:
   /// Whether all work up to `place` is over, done or failed.
@@ -1860,7 +1864,8 @@ class stream_event {
     static_cast<void>(source_->wait_until(place_, largest_value<std::chrono::steady_clock::time_point>, at));
     source_->expect_done(place_, at);
   }
-  /// The same, for so long: false where `deadline` has passed before.
+  /// Blocks the calling thread until the place is reached; false where `deadline` has passed before. Throws the first
+  /// cause where the work before the place has failed.
   [[nodiscard]] bool synchronize_until(std::chrono::steady_clock::time_point deadline,
                                        where at = where::current()) const {
     if (source_ == nullptr) return true;
@@ -1874,7 +1879,7 @@ class stream_event {
   /// The place in the order of that source.
   [[nodiscard]] std::uint64_t place() const noexcept { return place_; }
   [[nodiscard]] const stream_clock& clock() const noexcept { return clock_; }
-  /// The same place, with the clock of the stream that has recorded it.
+  /// This place, with the clock of the stream that has recorded it.
   [[nodiscard]] stream_event at(const stream_clock& clock) && noexcept { return {std::move(source_), place_, clock}; }
 
  private:
@@ -1887,10 +1892,10 @@ class stream_event {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stream must offer. `run(f)` queues `f()`, which runs once, where the kernels of the stream run: on the host,
-/// or on a device, for which it is marked. An asynchronous stream needs it to be small and trivially copyable.
-/// `record()` marks the current end of the queue. `wait(event)` makes later work wait for an event of any stream.
-/// `synchronize()` returns when all queued work is done, and throws the first failure of it.
+/// A stream keeps the order of its work. `run(f)` queues `f()`, which runs once, where the kernels of the stream run:
+/// on the host, or on a device, for which it is marked. An asynchronous stream needs it to be small and trivially
+/// copyable. `record()` marks the current end of the queue. `wait(event)` makes later work wait for an event of any
+/// stream. `synchronize()` returns when all queued work is done, and throws the first failure of it.
 template <class S>
 concept stream = requires(S& s, void (*work)(), const stream_event& mark) {
   s.run(work);
@@ -2052,7 +2057,7 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
         what_(other.what_),
         at_(other.at_),
         open_(std::exchange(other.open_, false)) {}
-  /// What this handle held before is abandoned.
+  /// Takes over the communication of the other handle; the one that this handle held before is abandoned.
   pending& operator=(pending&& other) noexcept {
     if (this != &other) {
       abandon();
@@ -2106,7 +2111,8 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
     else
       stream.wait(over);
   }
-  /// What this rank starts later comes after it, as it does anyway: nothing else waits. Its failure is theirs too.
+  /// Leaves the end to the order of starts: communications that this rank starts later come after this one, as they do
+  /// anyway, and fail where it has failed. Nothing else waits.
   BELAY_DISCHARGES void in_start_order(where at = where::current())&& {
     if (!open_) throw usage_error("this communication was already waited for or moved away", at);
     open_ = false;
@@ -2184,20 +2190,21 @@ struct start_order {
   start_order(where started_at) noexcept : at(started_at) {}
   start_order(belay::after order) noexcept : event(std::move(order.event)), at(order.at) {}
 
-  /// The same, and `what` lives until the communication is over, also where nobody waits for it any more.
+  /// This order, and `what` lives until the communication is over, also where nobody waits for it any more.
   [[nodiscard]] start_order keeping(std::shared_ptr<const void> what) const {
     start_order out = *this;
     out.kept = std::move(what);
     return out;
   }
-  /// The same, of one whose span is written by who starts it.
+  /// This order, for an operation whose span is written elsewhere, by the caller that starts it.
   [[nodiscard]] start_order traced_elsewhere() const {
     start_order out = *this;
     out.is_traced_elsewhere = true;
     return out;
   }
 
-  /// What the operation begins after, where it was started, and what it keeps alive until it has run.
+  /// The event that the operation begins after, where it was started, and the object that it keeps alive until it has
+  /// run.
   stream_event event;
   where at;
   std::shared_ptr<const void> kept;
@@ -2271,13 +2278,13 @@ concept can_exchange = requires(const C& c, std::span<const p2p> transfers, wher
   c.exchange(transfers, at);
 };
 
-/// What is called can be started too: a barrier.
+/// A barrier can be started, as well as called.
 template <class C>
 concept can_start_barrier = requires(const C& c, const start_order& at) {
   { c.start_barrier(at) } -> std::same_as<pending>;
 };
 
-/// The same of an exchange.
+/// An exchange can be started, as well as called.
 template <class C>
 concept can_start_exchange = requires(const C& c, std::span<const p2p> transfers, const start_order& at) {
   { c.start_exchange(transfers, at) } -> std::same_as<pending>;
@@ -2380,7 +2387,7 @@ struct extents {
   /// Elements along each axis.
   std::size_t along[Rank == 0 ? 1 : Rank] = {};
 
-  /// As of an array of `Rank` numbers.
+  /// Elements along `axis`. A shape is used like an array of `Rank` numbers.
   [[nodiscard]] BELAY_HD constexpr std::size_t& operator[](std::size_t axis) noexcept { return along[axis]; }
   [[nodiscard]] BELAY_HD constexpr const std::size_t& operator[](std::size_t axis) const noexcept {
     return along[axis];
@@ -2530,13 +2537,14 @@ concept contiguous_buffer = requires(Buffer& of) {
 template <contiguous_buffer Buffer>
 using element_of = typename decltype(elements_of(std::declval<Buffer&>()))::element_type;
 
-/// What a communicator lacks is said in words.
+/// Whether a communicator offers an operation; where it does not, a sentence ends the compilation.
 template <bool Offered>
 constexpr bool is_offered() {
   static_assert(Offered, "this communicator does not offer this operation for such elements");
   return Offered;
 }
-/// The same of a reduction; first what is none on any communicator.
+/// Whether a communicator offers a reduction; where it does not, a sentence ends the compilation: first about tags that
+/// are no reduction, and elements that no communicator reduces.
 template <class T, class Op, bool Offered>
 constexpr bool is_offered_reduction() {
   static_assert(reduction_tag<Op>,
@@ -2608,7 +2616,8 @@ pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op,
   }
 }
 
-/// The same in place with `counts[r]` elements for rank r, which are left where they stand in `inout`.
+/// Element by element over all ranks, in place: rank r gets `counts[r]` elements, which are left where they stand in
+/// `inout`.
 template <class C, class T, class Op = sum_t>
 concept can_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, Op op,
                                         where at) {
@@ -2679,7 +2688,8 @@ pending start_all_gather(const Group& group, const In& in, Out&& out, const star
   }
 }
 
-/// The same in place: rank r has `counts[r]` elements, and gives those that stand at their place in `inout`.
+/// The elements of all ranks one after another, in place: rank r has `counts[r]` of them, and gives those that stand at
+/// their place in `inout`.
 template <class C, class T>
 concept can_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, where at) {
   c.all_gather_v(inout, counts, at);
@@ -2726,7 +2736,8 @@ pending start_all_to_all(const Group& group, const In& in, Out&& out, const star
   }
 }
 
-/// The same with `send_counts[q]` elements to rank q, and `receive_counts[r]` from rank r.
+/// Parts of any length to and from every rank: `send_counts[q]` elements of `in` to rank q, and `receive_counts[r]`
+/// from rank r into `out`.
 template <class C, class T>
 concept can_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
                                     std::span<const std::size_t> counts, where at) {
@@ -2838,7 +2849,7 @@ void send(const Group& group, int to, const Buffer& data, int tag = 0, where at 
     exchange(group, {&one, 1}, at);
   }
 }
-/// The other side of it.
+/// An exchange of one transfer: returns when `data` holds what rank `from` has sent.
 template <class Group, contiguous_buffer Buffer>
 void receive(const Group& group, int from, Buffer&& data, int tag = 0, where at = where::current()) {
   constexpr bool movable = transferable<element_of<Buffer>>;
@@ -2849,7 +2860,7 @@ void receive(const Group& group, int from, Buffer&& data, int tag = 0, where at 
   }
 }
 
-/// The same, started: the buffers are in use until `wait`.
+/// Starts all transfers of an exchange: the buffers are in use until `wait`.
 template <class Group>
 pending start_exchange(const Group& group, std::span<const p2p> transfers, const start_order& at = where::current()) {
   static_assert(can_start_exchange<Group>, "this communicator does not offer started exchanges between pairs of ranks");
@@ -2887,7 +2898,7 @@ concept has_all_operations =
 
 namespace belay::inline BELAY_ABI {
 
-/// What one operation was: `number` counts the operations of its group from 0; `group` is the group's number.
+/// The record of one operation: `number` counts the operations of its group from 0; `group` is the group's number.
 struct flight_record {
   operation what = operation::none;
   bool finished = false;
@@ -2904,8 +2915,8 @@ struct flight_record {
   [[nodiscard]] std::string text() const;
 };
 
-/// What a rank does by its last records of two orders of operations: "after barrier #2 at a.cpp:8, and in started
-/// barrier #0 at a.cpp:9" where it does nothing in the order that is asked for, and something in the other.
+/// The state of a rank in words, by its last records of two orders of operations: "after barrier #2 at a.cpp:8, and in
+/// started barrier #0 at a.cpp:9" where it does nothing in the order that is asked for, and something in the other.
 [[nodiscard]] BELAY_DECL std::string text_of(const flight_record& here, const flight_record& aside,
                                              const char* kind_aside);
 
@@ -3235,7 +3246,7 @@ class kept_work {
 
 namespace belay::inline BELAY_ABI {
 
-/// What one operation reads and writes.
+/// The bytes that one operation reads, and those that it writes.
 struct buffer_use {
   std::span<const std::byte> reads;
   std::span<const std::byte> writes;
@@ -3328,7 +3339,7 @@ inline void prefetch_for_write(const void* line) noexcept {
   __builtin_prefetch(line, 1);
 #endif
 }
-/// The same for every line of the `bytes` bytes at `from`.
+/// Brings every cache line of the `bytes` bytes at `from` to this core for writing.
 inline void prefetch_for_write(const void* from, std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; i += 64) prefetch_for_write(static_cast<const std::byte*>(from) + i);
 }
@@ -3402,7 +3413,7 @@ void reduce_elements(std::span<const std::byte* const> sources, std::span<std::b
   if (first < count) one_block(first, count - first);
 }
 
-/// What is at `from_a` goes to `to_b` and what is at `from_b` to `to_a`. Of each block both are read before either is
+/// Bytes at `from_a` go to `to_b`, and bytes at `from_b` to `to_a`. Of each block both are read before either is
 /// written, so `to_a` may be `from_a` and `to_b` may be `from_b`.
 inline void cross_bytes(const std::byte* from_a, std::byte* to_b, const std::byte* from_b, std::byte* to_a,
                         std::size_t bytes) noexcept {
@@ -3468,7 +3479,8 @@ enum class memory_access : std::uint8_t {
 inline constexpr memory_access copy_accesses[] = {memory_access::libc, memory_access::rep_movsb,
                                                   memory_access::temporal, memory_access::non_temporal};
 
-/// What `how`, not automatic, is for a plain copy: prefetching is the copy's own business.
+/// The access of a plain copy that `how`, which is not automatic, stands for: one of `copy_accesses`, as prefetching is
+/// the copy's own business.
 [[nodiscard]] constexpr memory_access as_copy(memory_access how) noexcept {
   switch (how) {
     case memory_access::libc:
@@ -3946,7 +3958,7 @@ struct op_call {
   }
   [[nodiscard]] std::span<const p2p> exchanged() const noexcept { return {transfers, transfer_number}; }
   [[nodiscard]] buffer_use uses() const noexcept { return {{in, in_bytes()}, {out, out_bytes()}}; }
-  /// What ranks compare; `count` is in elements.
+  /// The fingerprint that ranks compare; `count` is in elements.
   [[nodiscard]] fingerprint print(std::size_t count, std::uint64_t shape = 0) const noexcept {
     return {what(), how(), type(), root, count, shape};
   }
@@ -4033,8 +4045,8 @@ BELAY_DECL void check_call(const op_call& call, int rank, int ranks);
 
 namespace belay::inline BELAY_ABI {
 
-/// What each of `ranks` gets of `total`, rounded down. A power of two divides by a shift, because a division takes long
-/// beside a small operation.
+/// The part of `total` that each of `ranks` gets, rounded down. A power of two divides by a shift, because a division
+/// takes long beside a small operation.
 [[nodiscard]] constexpr std::size_t share_of(std::size_t total, int ranks) noexcept {
   const auto n = static_cast<unsigned>(ranks);
   return std::has_single_bit(n) ? total >> std::countr_zero(n) : total / n;
@@ -4270,7 +4282,7 @@ class group_operations {
   void all_reduce(std::span<T> inout, Op, where at = where::current()) const {
     run(op_call::reduce<operation::all_reduce, Op, T>(inout, inout, at));
   }
-  /// The same out of place: `in` is only read.
+  /// Every rank's `out` becomes the reduction of all ranks' `in`, added in rank order; `in` is only read.
   template <reducible T, reduction_tag Op>
   void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op,
                   where at = where::current()) const {
@@ -4330,7 +4342,8 @@ class group_operations {
   void reduce(std::span<T> inout, Op, int root, where at = where::current()) const {
     run(op_call::reduce<operation::reduce, Op, T>(inout, inout, at, root));
   }
-  /// The same out of place: `in` is only read, and only the root has an `out`.
+  /// The root's `out` becomes the reduction of all ranks' `in`, added in rank order; `in` is only read, and only the
+  /// root has an `out`.
   template <reducible T, reduction_tag Op>
   void reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op, int root,
               where at = where::current()) const {
@@ -4491,7 +4504,7 @@ class symmetric_region {
   [[nodiscard]] static symmetric_region adopt(int ranks, std::size_t stride, std::byte* first, void* context,
                                               void (*release)(void*) noexcept);
 
-  /// What a part of `bytes` takes: whole pages. Throws `budget_error` for what no address space holds.
+  /// The bytes that a part of `bytes` takes: whole pages. Throws `budget_error` for what no address space holds.
   [[nodiscard]] static std::size_t stride_for(int ranks, std::size_t bytes, where at);
 
   /// The first byte of `rank`'s part, as seen from here.
@@ -4609,8 +4622,8 @@ namespace belay::inline BELAY_ABI {
 
 namespace belay::inline BELAY_ABI {
 
-/// Of what offsets, lengths and addresses are multiples then, a power of two; 0 where the file system has none for this
-/// file, and nothing where it does not tell.
+/// The number of bytes that offsets, lengths and addresses of direct transfers are multiples of, a power of two; 0
+/// where the file system has no such transfers for this file, and nothing where it does not tell.
 [[nodiscard]] inline std::optional<std::size_t> direct_alignment_of(int descriptor) noexcept {
 #if defined(STATX_DIOALIGN)  // kernel headers from 6.1 on
   struct statx facts {};
@@ -4663,8 +4676,8 @@ struct monotonic_clock {
   }
 };
 
-/// What a lock-free protocol uses: atomics, a hint to the core that it spins (`relax`), and giving the core to another
-/// thread (`yield`). There are no fences, because thread sanitizer does not understand them.
+/// The operations of a lock-free protocol: atomics, a hint to the core that it spins (`relax`), and giving the core to
+/// another thread (`yield`). There are no fences, because thread sanitizer does not understand them.
 template <class A>
 concept atomics_policy = requires(typename A::template atomic<std::uint32_t> word, std::uint32_t value) {
   { word.load(std::memory_order_acquire) } -> std::same_as<std::uint32_t>;
@@ -4785,7 +4798,7 @@ inline constexpr std::size_t span_lanes = 4;
   return "unknown";
 }
 
-/// What a span is of. `action`: of a pipeline's row; `update`: of an optimizer. `send` and `receive` have no times:
+/// The subject of a span. `action`: of a pipeline's row; `update`: of an optimizer. `send` and `receive` have no times:
 /// they belong to the span of the communication before them. `memory` is a number of bytes from then on.
 enum class span_kind : std::uint8_t { step, action, layer, update, communication, copy, wait, send, receive, memory };
 
@@ -4892,7 +4905,7 @@ namespace belay::inline BELAY_ABI {
 
 class group;
 
-/// What a group can do, and what it promises.
+/// The abilities and the promises of a group.
 struct group_traits {
   /// No byte moves, and memory that it is given may be addresses without pages.
   bool rehearsed = false;
@@ -4983,13 +4996,13 @@ class group_interface : public operation_runner {
   /// Where peers are not addressed it is this rank's own memory, with room for a mirror of each peer's where there are
   /// mirrors. Collective.
   [[nodiscard]] virtual symmetric_region make_symmetric(std::size_t bytes, where at) = 0;
-  /// The same ranks, whose calls wait so long for peers.
+  /// A handle onto the group whose calls wait `timeout` for peers.
   [[nodiscard]] virtual std::shared_ptr<group_interface> within(std::chrono::duration<double> timeout, where at) = 0;
   virtual void trace_into(span_log* log, where at) = 0;
 
   /// Null where buffers are memory of the host.
   [[nodiscard]] virtual group_memory* device() { return nullptr; }
-  /// The same ranks for memory of the host; null where the group is that.
+  /// The group of the same ranks for memory of the host; null where this group itself is one.
   [[nodiscard]] virtual const group* control() const { return nullptr; }
 
  private:
@@ -5031,11 +5044,11 @@ class group : public group_operations<group> {
   [[nodiscard]] std::span<const int> members() const { return of_->members(); }
   [[nodiscard]] const group_traits& traits() const noexcept { return of_->traits(); }
 
-  /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
+  /// A handle onto the group whose calls wait `timeout` for peers instead of the world's timeout. Throws usage_error.
   [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
     return group(of_->within(timeout, at));
   }
-  /// The same ranks for memory of the host: votes, norms, counts, hashes.
+  /// The group of the same ranks for memory of the host: votes, norms, counts, hashes.
   [[nodiscard]] const group& control() const {
     const group* const beside = of_->control();
     return beside == nullptr ? *this : *beside;
@@ -5636,8 +5649,8 @@ namespace belay::inline BELAY_ABI {
 /// `host` for staging.
 enum class tier : std::uint8_t { device, pinned, host, file };
 
-/// What has tier device: the host itself, which addresses all tiers, or a device to which lower tiers are copied. On an
-/// `own_device` a rank is alone, and peers' rows are sent, not addressed.
+/// The processor that has tier device: the host itself, which addresses all tiers, or a device to which lower tiers are
+/// copied. On an `own_device` a rank is alone, and peers' rows are sent, not addressed.
 enum class computes_on : std::uint8_t { host, device, own_device };
 [[nodiscard]] constexpr bool on_device(computes_on what) noexcept { return what != computes_on::host; }
 
@@ -5784,7 +5797,7 @@ class offset_allocator {
     std::size_t offset = 0;
     lease_chain chain;
   };
-  /// The same, with a chain of its own; nothing where there is no room.
+  /// A lease of at least `bytes` with a chain of its own; nothing where there is no room.
   [[nodiscard]] std::optional<range> allocate(std::size_t bytes) {
     range out;
     const auto offset = allocate(bytes, out.chain);
@@ -5802,7 +5815,8 @@ class offset_allocator {
     };
     release_with(chain, used_by_compute, now);
   }
-  /// The same with `used_by(offset, bytes)` for each lease: a clock of all that has used it.
+  /// Ends every lease of the chain. `used_by(offset, bytes)` is a clock of all that has used a lease; `now` is the
+  /// clock of the chain's compute stream.
   template <std::invocable<std::size_t, std::size_t> UsedBy>
   void release(lease_chain& chain, const UsedBy& used_by, const stream_clock& now) noexcept {
     const auto used_by_others = [&](node& freed) {
@@ -6161,8 +6175,8 @@ class symmetric_heap {
     [[nodiscard]] std::byte* local(where at = where::current()) const {
       return this->at(layout_rank(heap_->group_), at);
     }
-    /// The same slot on `peer`, a rank of the group, or this rank's mirror of it. When a rank accesses it is up to
-    /// the program.
+    /// The slot's bytes on `peer`, a rank of the group, or this rank's mirror of them. When a rank accesses them is up
+    /// to the program.
     [[nodiscard]] std::byte* at(int peer, where at = where::current()) const {
       if constexpr (checked(check_level::local)) heap_->expect_live(*this, peer, at);
       return heap_->region_.at(peer) + offset_;
@@ -6206,8 +6220,9 @@ class symmetric_heap {
   [[nodiscard]] slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
     return lease_after(*clock_, bytes, tag, at);
   }
-  /// The same for work of the stream `user` that begins after `ready`, an event of the heap's stream: that work is said
-  /// by `used_until`.
+  /// The next lease, for work of the stream `user` that begins after `ready`, an event of the heap's stream; that work
+  /// is said by `used_until`. `tag` (a string that outlives the lease) is named in errors. Throws `budget_error` when
+  /// there is no room and `usage_error` when all slots are in use.
   [[nodiscard]] slot lease_for(stream_kind user, const stream_event& ready, std::size_t bytes, const char* tag,
                                where at = where::current()) {
     const slot out = lease_after(ready.clock().within(user), bytes, tag, at);
@@ -6272,8 +6287,9 @@ class symmetric_heap {
   /// Signals between all ranks: what anybody has put and given before is there. Collective.
   void synchronize(where at = where::current()) { synchronize_in(group_, at); }
 
-  /// What a stream's work does instead, beside `base`: `place` is from the region's begin, and the messages are `calls`
-  /// of the same group in the stream. One thing at a time, of the host and of streams, puts, gives or signals.
+  /// Puts, gives and signals for work of a stream, which addresses the region by `base` instead of a slot: `place` is
+  /// in bytes from the region's begin, and `calls` are those of the same group in the stream, which carry the messages.
+  /// One thing at a time, of the host and of streams, puts, gives or signals.
   void put_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
     if constexpr (!direct) {
       if (peer != layout_rank(group_)) post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);
@@ -6570,7 +6586,7 @@ class function_ref<Result(Arguments...)> {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a launcher says about this process.
+/// The place of this process among the ranks, as a launcher says it.
 struct launcher_environment {
   const char* launcher = "none";  // belay-run, torchrun, openmpi, pmi, slurm; none: started by hand
   /// This process's rank and the number of ranks.
@@ -6617,7 +6633,8 @@ using environment = function_ref<const char*(const char* name)>;
 /// launcher inside an allocation inherits its variables.
 [[nodiscard]] BELAY_DECL launcher_environment find_launcher(environment variable);
 
-/// The same of this process's environment.
+/// Which rank this process is, by the variables of its own environment; one rank where no launcher has left any. Throws
+/// input_error where they are incomplete or impossible, disagree, or name an unknown launcher.
 [[nodiscard]] BELAY_DECL launcher_environment find_launcher();
 
 }  // namespace belay::inline BELAY_ABI
@@ -6828,7 +6845,7 @@ struct axis_place {
 /// of data.
 BELAY_DECL const axes& checked_shape(const axes& shape, int size, where at);
 
-/// What a mesh needs of a rank: its place in the world and groups of any members.
+/// A rank that a mesh can be made of: it has a place in the world and groups of any members.
 template <class Rank>
 concept has_groups = requires(Rank& rank, std::span<const int> members, where at) {
   { rank.number() } -> std::convertible_to<int>;
@@ -6876,7 +6893,7 @@ struct control_group<Rank> {
   [[nodiscard]] static type of(Rank& rank) { return rank.control(); }
 };
 
-/// What a rank's coordinate is read from: a rehearsed rank notes what is read.
+/// The source of a rank's coordinate: a rehearsed rank notes what is read.
 template <class Rank>
 struct place_of {
   using type = coordinate;
@@ -6970,7 +6987,7 @@ class mesh {
   [[nodiscard]] Rank& rank() const noexcept { return *rank_; }
   [[nodiscard]] const axes& shape() const noexcept { return shape_; }
   [[nodiscard]] const place_type& coordinate() const noexcept { return place_; }
-  /// The same for a library whose sizes are computed for all ranks; see `layout_rank`.
+  /// This rank's place in the mesh, for a library whose sizes are computed for all ranks; see `layout_rank`.
   [[nodiscard]] const belay::coordinate& layout_coordinate() const noexcept { return here_; }
 
   /// All ranks, in rank order, with a communicator of host memory whatever the backend: votes, norms, counts, hashes.
@@ -7149,8 +7166,8 @@ namespace belay::inline BELAY_ABI {
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {
 
-/// What a body has asked of its rank: by which answers could ranks differ. Ranks that answer alike run the body alike,
-/// so that one of them is rehearsed for all.
+/// The questions that a body has asked of its rank, which ranks could answer differently. Ranks that answer alike run
+/// the body alike, so that one of them is rehearsed for all.
 class rank_questions {
  public:
   /// The body has asked for the rank's number, or its place along an axis.
@@ -7236,7 +7253,8 @@ class group : public group_operations<group> {
     }
     return rank_;
   }
-  /// The same for a library whose sizes are computed for all ranks; see `layout_rank`.
+  /// This rank's number in the group, which is no question: for a library whose sizes are computed for all ranks; see
+  /// `layout_rank`.
   [[nodiscard]] int unasked_rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   /// Their numbers in the world: a question too, but in a group of all.
@@ -7251,13 +7269,13 @@ class group : public group_operations<group> {
     return started(what, how);
   }
 
-  /// The same.
+  /// Nothing of `work` is done.
   template <class Work>
   [[nodiscard]] pending start_local(operation what, const Work&, const start_order& how = where::current()) const {
     return started(what, how);
   }
 
-  /// Nothing, and what is ready.
+  /// Does nothing; `start_call` gives a communication that is ready.
   void run_call(const op_call&) const noexcept {}
   [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const noexcept {
     return started(call.what(), how);
@@ -7337,7 +7355,7 @@ class rank {
   /// The groups that the body has asked of its meshes. A rank of a real world to which it is given makes them at once.
   [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
   [[nodiscard]] const mesh_record& meshes() const noexcept { return meshes_; }
-  /// What the body has asked so far.
+  /// The questions that the body has asked so far.
   [[nodiscard]] const rank_questions& questions() const noexcept { return *asked_; }
 
  private:
@@ -7445,7 +7463,7 @@ struct operand_stack {
   template <class U>
   requires std::convertible_to<U*, T*> BELAY_HD constexpr operand_stack(view<U, 3> whole) noexcept
       : operand_stack(whole.data(), whole.extent(0), whole.extent(1), whole.extent(2)) {}
-  /// The same to read from.
+  /// The stack `other`, to read from.
   template <class U>
   requires(std::same_as<const U, T> && !std::same_as<U, T>)
       BELAY_HD constexpr operand_stack(const operand_stack<U>& other) noexcept
@@ -7459,21 +7477,21 @@ struct operand_stack {
   [[nodiscard]] BELAY_HD constexpr std::size_t width() const noexcept { return as == reading::as_is ? columns : rows; }
 };
 
-/// What has a shape that is known at run time, such as a parameter's values: `as<2>()` is its view as a matrix.
+/// A thing whose shape is known at run time, such as a parameter's values: `as<2>()` is its view as a matrix.
 template <class X>
 concept shaped_at_run_time = requires(const X& x) {
   x.template as<2>().data();
   x.template as<3>().data();
 };
 
-/// Such a thing read transposed, as a matrix or as a stack: what it is used for decides.
+/// A thing whose shape is known at run time, read transposed, as a matrix or as a stack: what it is used for decides.
 template <shaped_at_run_time X>
 struct transposed_values {
-  /// What is transposed, as it lies.
+  /// The thing that is read transposed, as it lies.
   X values;
 };
 
-/// The same memory, read with rows and columns exchanged.
+/// The memory of the argument, read with rows and columns exchanged.
 template <class T>
 [[nodiscard]] BELAY_HD constexpr operand<T> transposed(operand<T> matrix) noexcept {
   matrix.as = other_way(matrix.as);
@@ -7533,7 +7551,8 @@ template <class X>
   return transposed(read.values.template as<3>());
 }
 
-/// What a product reads as one matrix, and what it reads as a stack of them: views, operands, or these transposed.
+/// An operand that a product reads as one matrix, and one that it reads as a stack of them: a view, an operand, or one
+/// of these transposed.
 template <class X>
 concept matrix_operand = requires(const X& x) {
   operand_of(x).stride;
@@ -7543,7 +7562,7 @@ concept matrix_stack = requires(const X& x) {
   stack_of(x).count;
 };
 
-/// What nothing may have written yet: `values()` is the memory as it is, and `take_unwritten()` says, once, that
+/// Memory that nothing may have written yet: `values()` is the memory as it is, and `take_unwritten()` says, once, that
 /// whoever asked writes all of it.
 template <class X>
 concept written_once_asked = requires(const X& x) {
@@ -7551,10 +7570,10 @@ concept written_once_asked = requires(const X& x) {
   { x.take_unwritten() } -> std::same_as<bool>;
 };
 
-/// What a product adds to, where it would overwrite.
+/// A target that a product adds to, where it would otherwise overwrite.
 template <class X>
 struct added_to {
-  /// What a product adds to.
+  /// The target, which a product adds to.
   X target;
   /// For a kernel, which says by itself that it adds. A sum that is not written yet is zeroed first, which can fail.
   [[nodiscard]] constexpr auto* data() const requires requires { target.data(); }
@@ -7598,7 +7617,7 @@ struct attention_sizes {
   std::size_t head_size = 0;
   std::size_t length = 0;
 
-  /// What scores are multiplied by: 1 / sqrt(head_size).
+  /// The factor that scores are multiplied by: 1 / sqrt(head_size).
   [[nodiscard]] double scale() const noexcept { return 1 / std::sqrt(static_cast<double>(head_size)); }
 };
 
@@ -7683,7 +7702,7 @@ struct tensor_box {
   return out;
 }
 
-/// What two boxes of one tensor have in common. Where that is nothing, a side is empty.
+/// The part that two boxes of one tensor have in common. Where there is none, a side is empty.
 [[nodiscard]] inline tensor_box intersection(const tensor_box& a, const tensor_box& b) {
   tensor_box out;
   for (std::size_t d = 0; d < a.sides.size(); ++d) {
@@ -7827,7 +7846,7 @@ class box_runs {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a handle owes.
+/// The kind of an obligation: what a handle owes.
 enum class obligation_kind : std::uint8_t {
   saved_activation,
   recompute_frame,
@@ -7860,7 +7879,7 @@ enum class obligation_kind : std::uint8_t {
   return "obligation";
 }
 
-/// What was not done, for messages about an open obligation of this kind.
+/// The action that is missing, in words, for messages about an open obligation of this kind.
 [[nodiscard]] constexpr const char* remedy(obligation_kind kind) noexcept {
   switch (kind) {
     case obligation_kind::saved_activation: return "its backward was never called";
@@ -7881,8 +7900,8 @@ enum class obligation_kind : std::uint8_t {
 /// One obligation. `layer` points to a name that outlives the step. `shape` is that of the output, or of what was sent,
 /// in elements; its first `rank` entries are meaningful. `bytes` are all that the handle holds.
 struct obligation {
-  /// What is owed, by whom and from where: kind, layer with index and name, micro-batch, bytes, shape of the output,
-  /// site.
+  /// The kind of what is owed; the members after it say by whom and from where: layer with index and name, micro-batch,
+  /// bytes, shape of the output, site.
   obligation_kind kind = obligation_kind::saved_activation;
   std::uint8_t rank = 0;
   std::uint32_t parent = 0;  // ledger index of the invocation that a recompute repeats; 0: none
@@ -7949,8 +7968,9 @@ class ledger {
     return open_in_place(what.opened_at, [&](obligation& record) { record = what; });
   }
 
-  /// The same, with a record that `write(obligation&)` writes in place; before, it holds the values of an earlier one.
-  /// `write` must not open or close obligations.
+  /// Records an obligation that `write(obligation&)` writes in place; before, the record holds the values of an earlier
+  /// one. `write` must not open or close obligations. Throws usage_error when more obligations are open than the ledger
+  /// was made for.
   template <std::invocable<obligation&> Write>
   [[nodiscard]] obligation_id open_in_place(where opened_at, Write&& write) {
     if (free_ == none) [[unlikely]]
@@ -8014,7 +8034,7 @@ class ledger {
     misused_ = 0;
   }
 
-  /// What was opened; how many are open; how many were discharged twice or after their step.
+  /// The obligation that was opened as `id`; how many are open; how many were discharged twice or after their step.
   [[nodiscard]] const obligation& at(obligation_id id) const noexcept { return entries_[id.index].what; }
   [[nodiscard]] std::size_t open_count() const noexcept { return open_; }
   [[nodiscard]] std::size_t misuse_count() const noexcept { return misused_; }
@@ -8422,8 +8442,9 @@ class arena {
     return {kind, owners_ == nullptr ? std::uint16_t{0} : owners_->number(owner)};
   }
 
-  /// The same for work of the stream `user` that begins after `ready`, an event of this arena's stream: that work is
-  /// said by `used_until`.
+  /// Memory for `shape` elements of T until `chain` is released, for work of the stream `user` that begins after
+  /// `ready`, an event of this arena's stream; `used_until` says where that work ends. It is not zeroed. Throws
+  /// budget_error where there is no hole of that size.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> lease_for(stream_kind user, const stream_event& ready, extents<Rank> shape,
                                         lease_chain& chain, where at = where::current()) {
@@ -8632,15 +8653,15 @@ class captured_part {
   /// How the next run is done.
   enum class turn : std::uint8_t { queued, captured, launched };
 
-  /// Of what belongs to `version`: a graph of another is dropped, and the first run is queued again. A first run makes
-  /// what a capture may not: handles, connections.
+  /// The way that the next run is done, of a part that belongs to `version`: a graph of another version is dropped, and
+  /// the first run is queued again. A first run makes what a capture may not: handles, connections.
   [[nodiscard]] turn next(std::uint64_t version) {
     if (std::exchange(version_, version) != version) drop();
     return graph_ ? turn::launched : queued_ ? turn::captured : turn::queued;
   }
-  /// One was queued and has not thrown: the next is captured.
+  /// A run was queued and has not thrown: the next is captured.
   void note_queued() noexcept { queued_ = true; }
-  /// What `queue()` gives the stream, to be launched; nothing has run. Throws what that does.
+  /// Records what `queue()` gives the stream, to be launched; nothing has run. Throws what `queue()` throws.
   void capture(Stream& stream, function_ref<void()> queue, where at) { graph_.emplace(stream.capture(queue, at)); }
   void launch(Stream& stream, where at) { stream.launch(*graph_, at); }
   void drop() noexcept {
@@ -8703,7 +8724,7 @@ enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
   return "unknown";
 }
 
-/// What a program chooses. `seed` is that of `adversarial`.
+/// A program's choice of when queued work runs. `seed` is that of `adversarial`.
 struct stream_choice {
   /// The policy, and the seed of the adversarial one.
   stream_policy policy = stream_policy::immediate;
@@ -8733,7 +8754,7 @@ namespace belay::inline BELAY_ABI {
                                                : span_lane::copy;
 }
 
-/// What a span of a wait for such a stream is called.
+/// The name of a span of a wait for a stream of kind `of`.
 [[nodiscard]] constexpr const char* wait_name(stream_kind of) noexcept {
   switch (of) {
     case stream_kind::compute: return "wait for compute";
@@ -8855,7 +8876,8 @@ BELAY_HD constexpr void for_each_index(std::size_t count, F f) noexcept(noexcept
   for (std::size_t i = 0; i < count; ++i) f(i);
 }
 
-/// The same, with the lines of later indices asked for.
+/// Runs `f(0) ... f(count - 1)` on the calling thread, vectorised where the arithmetic allows, with the lines of later
+/// indices asked for.
 template <prefetching F>
 BELAY_HD inline void for_each_index(std::size_t count, F f) noexcept(noexcept(f(count))) {
   constexpr std::size_t line = F::indices_of_line;
@@ -8895,7 +8917,7 @@ template <stream Stream>
 class copy_stream {
  public:
   using stream_type = Stream;
-  /// As of the stream below it.
+  /// Whether the stream below it runs nothing, as in a rehearsal.
   static constexpr bool runs_nothing = Stream::runs_nothing;
   /// Whether the host may run the work, and so can take its time.
   static constexpr bool has_policy = std::constructible_from<Stream, const stream_settings&, int, stream_kind>;
@@ -8969,7 +8991,7 @@ class copy_stream {
     belay::synchronize(stream_, at);
     times_.waited.fetch_add(now() - begun, std::memory_order_relaxed);
   }
-  /// The same, and leaves the failure of a copy to the next `synchronize`.
+  /// Returns when all copies are over, and leaves the failure of a copy to the next `synchronize`.
   void wait_until_idle(where at = where::current()) const {
     if constexpr (requires { stream_.wait_until_idle(at); }) stream_.wait_until_idle(at);
   }
@@ -9167,12 +9189,12 @@ struct device_usage {
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// What a kernel has found: an index that is none, rows that were not written, a number that is not finite.
+/// The kind of a finding: an index that is none, rows that were not written, a number that is not finite.
 enum class finding_kind : std::uint8_t { nothing, index_outside, rows_outside, not_finite };
 
 /// The call that a kernel belongs to, as far as it is known. Its strings outlive the step.
 struct finding_site {
-  /// Of what is in no layer.
+  /// The `layer_index` of a call that is in no layer.
   static constexpr std::uint32_t no_layer = ~std::uint32_t{0};
 
   /// The layer's name and number, the micro-batch, and the line of the call.
@@ -9196,7 +9218,7 @@ struct finding {
   finding_site site;
 };
 
-/// What has been found since the step began. The first finding of each sort is kept whole, the others are counted.
+/// The findings since the step began. The first finding of each sort is kept whole, the others are counted.
 struct findings_record {
   std::uint64_t began = 0;  // which step or pass: the engine's epoch
   /// The sum of losses, how often something was not finite, and the first site of each kind.
@@ -9324,7 +9346,7 @@ class findings_copy {
  private:
   kernel::findings_record record_;
 };
-/// The same where only some of the host's memory is copied to.
+/// A record for the host, which a stream copies to, where only some of the host's memory is copied to.
 template <device_region Memory>
 class findings_copy<Memory> {
  public:
@@ -9333,7 +9355,8 @@ class findings_copy<Memory> {
       : memory_(beside.host_beside(2 * sizeof(kernel::findings_record), at)),
         record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record[2]) {}
   [[nodiscard]] kernel::findings_record& record() const noexcept { return *record_; }
-  /// The same by a copy: of a step whose kernels are a graph nothing else is queued. The step before is over.
+  /// Queues that `of` is empty, and of step or pass `number`, by a copy: of a step whose kernels are a graph nothing
+  /// else is queued. The step before is over.
   template <stream Stream>
   void empty(Stream& stream, kernel::findings_record* of, std::uint64_t number) const {
     record_[1].began = number;
@@ -9363,7 +9386,7 @@ class findings {
   [[nodiscard]] kernel::findings_record* record() const noexcept {
     return std::launder(reinterpret_cast<kernel::findings_record*>(memory_.data()));
   }
-  /// What `stream` gets from here on belongs to the step or pass `number`, which is not that before.
+  /// Work that `stream` gets from here on belongs to the step or pass `number`, which is not that before.
   template <stream Stream>
   void begin(Stream& stream, std::uint64_t number) {
     copied_.empty(stream, record(), number);
@@ -9374,7 +9397,7 @@ class findings {
     queue_copy(stream, &copied_.record(), record(), sizeof(kernel::findings_record));
     return stream.record();
   }
-  /// What step or pass `number` has found, once `copied` is reached. Throws the first cause where work before it has
+  /// The findings of step or pass `number`, once `copied` is reached. Throws the first cause where work before it has
   /// failed, and `usage_error` where the copy is of another step: then `copied` is no event behind it.
   [[nodiscard]] const kernel::findings_record& read(const stream_event& copied, std::uint64_t number,
                                                     where at = where::current()) const {
@@ -9385,7 +9408,7 @@ class findings {
                         at);
     return copy;
   }
-  /// The same for a stream that runs nothing.
+  /// The findings of a stream that runs nothing: none.
   [[nodiscard]] const kernel::findings_record& none() const noexcept { return copied_.record(); }
 
  private:
@@ -9563,7 +9586,7 @@ class queue_stream {
 
   /// Returns when all queued work is over; rethrows the first exception of it.
   void synchronize(where at = where::current());
-  /// The same, and leaves the work's exception to the next `synchronize`.
+  /// Returns when all queued work is over, and leaves its exception to the next `synchronize`.
   void wait_until_idle(where at = where::current()) const;
   /// Skips what is queued and has not begun, and waits for no event any more. Returns when the running piece of work is
   /// over; ends the program, as the destructor does, where it does not end.
@@ -9636,10 +9659,10 @@ struct stream_transfer {
   direction way = direction::send;
 };
 
-/// What a communication needs. A collective begins when it is next on the streams of all `ranks`, its own among them,
-/// with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
+/// The peers that a communication needs. A collective begins when it is next on the streams of all `ranks`, its own
+/// among them, with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
 struct stream_meeting {
-  /// What meets: its number, and the ranks of a collective or the transfers of an exchange.
+  /// The number of the communication; beside it the ranks of a collective or the transfers of an exchange.
   std::uint64_t key = 0;
   std::span<const int> ranks;
   std::span<const stream_transfer> transfers;
@@ -9651,7 +9674,7 @@ struct stream_meeting {
 /// A stream whose work an arbiter lets run. Its functions are called under the arbiter's lock, but `run_next`.
 class arbitrated {
  public:
-  /// Who runs the work: the thread that calls `stream_arbiter::wait`, by `run_next`, or a thread of its own, which
+  /// The runner of the work: the thread that calls `stream_arbiter::wait`, by `run_next`, or a thread of its own, which
   /// waits for its turn: that of a stream, or a host in a blocking call.
   enum class runner : std::uint8_t { waiting_host, own_thread, host };
 
@@ -9730,12 +9753,12 @@ class stream_arbiter {
   void end_call(arbitrated& call) noexcept;
   /// A thread of a stream waits until `stream` has its turn.
   void await_turn(arbitrated& stream);
-  /// What had its turn there is over.
+  /// The piece of work of `stream` that had its turn is over.
   void finished(arbitrated& stream) noexcept;
   /// Everything may run from now on: after a failure, nothing is gained by an order.
   void open() noexcept;
 
-  /// What its choices are drawn from: the same seed gives the same order.
+  /// The number that its choices are drawn from: the same seed gives the same order.
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
 
  private:
@@ -10069,7 +10092,7 @@ namespace belay::inline BELAY_ABI {
 /// that leaves it the time.
 class stream_patience {
  public:
-  /// Who waits looks so often.
+  /// The time from one look at the stream to the next.
   static constexpr std::chrono::milliseconds slice{20};
 
   /// Whether one waits on, the work does not end, or it has failed.
@@ -10078,7 +10101,7 @@ class stream_patience {
   /// The watch outlives it.
   explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch) {}
 
-  /// What the pace of a stream means, seen now.
+  /// The verdict on a stream of this pace, seen now.
   [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
     const auto now = std::chrono::steady_clock::now();
     const auto limit = watch_->limit();
@@ -10405,7 +10428,8 @@ class host_stream : public counted_stream {
     const span_timer waits(spans_ == nullptr ? nullptr : add_wait(spans_, span_lane::host, queue_->record(), at));
     queue_->synchronize(at);
   }
-  /// The same, and leaves the work's exception to the next `synchronize`.
+  /// Returns when all work is over, and leaves its exception to the next `synchronize`. Throws a `comm_error` where it
+  /// is stuck.
   void wait_until_idle(where at = where::current()) const {
     if (queue_ == nullptr) return;
     const span_timer waits(spans_ == nullptr ? nullptr : add_wait(spans_, span_lane::host, queue_->record(), at));
@@ -10478,7 +10502,7 @@ namespace belay::inline BELAY_ABI::kernel {
 template <class T>
 concept real = std::same_as<T, float> || std::same_as<T, double>;
 
-/// What a kernel of reals reads and writes: a real, or a narrower format, which is computed with as float.
+/// An element that a kernel of reals reads and writes: a real, or a narrower format, which is computed with as float.
 template <class T>
 concept stored_real = real<compute_type_t<T>>;
 
@@ -10620,7 +10644,7 @@ template <std::unsigned_integral Bits>
   return __builtin_bit_cast(float, blend(outside, bits | (mask_of_sign(bits & (bits - 1)) & 0x7fc00000u), found));
 }
 
-/// The same of a double.
+/// The square root of a double within 1 unit in the last place; 0 and infinity exact, NaN for negative x and NaN.
 [[nodiscard]] BELAY_HD constexpr double square_root(double x) noexcept {
   const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, x);
   const std::uint64_t size = bits & 0x7fffffffffffffffu;
@@ -10834,7 +10858,7 @@ struct fill {
   T value;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = value; }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(out); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -10852,7 +10876,7 @@ struct copy {
   Out* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = static_cast<Out>(in[i]); }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<In, Out>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(in, out); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -10874,7 +10898,7 @@ struct add {
     out[i] = static_cast<T>(widened(a[i]) + widened(b[i]));
   }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T, A>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(a, b, out); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -10905,7 +10929,7 @@ struct axpy {
   T* y;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { y[i] += alpha * widened(x[i]); }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T, X>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x, y); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -10924,7 +10948,7 @@ struct scale {
   T* x;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] *= factor; }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -10942,7 +10966,7 @@ struct scale_from {
   T* x;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] *= *factor; }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -11005,10 +11029,11 @@ struct silu_gate_backward {
   }
 };
 
-/// The same, for a backward that has not kept the output: it is written again to `out`, which may be `dout` itself.
+/// The derivatives of `silu_gate` by both inputs, for a backward that has not kept the output: it is written again to
+/// `out`, which may be `dout` itself. `dgate` and `dup` may be `gate` and `up`.
 template <stored_real T>
 struct silu_gate_again_backward {
-  /// What the derivatives take, and where the output goes.
+  /// The operands of the derivatives, and where the output goes.
   silu_gate_backward<T> derivatives;
   T* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
@@ -11047,7 +11072,7 @@ struct mixed_tile {
   static constexpr std::size_t bytes = (rows * columns + rows * depth + depth * columns) * sizeof(float);
 };
 
-/// What one product writes to beside c. Not initialised.
+/// Memory that one product writes to beside c. Not initialised.
 struct mixed_panels {
   /// A tile of sums, and panels of both operands.
   alignas(64) float sums[mixed_tile::rows * mixed_tile::columns];
@@ -11073,7 +11098,7 @@ template <class T>
   return transposed(rows_as_read(transposed(x), first, count));
 }
 
-/// The same matrix with elements of `Number`, in `memory`.
+/// The matrix `x` with elements of `Number`, in `memory`.
 template <class Number, class T>
 [[nodiscard]] operand<const Number> converted(operand<const T> x, Number* memory) noexcept {
   for (std::size_t row = 0; row < x.rows; ++row)
@@ -11133,7 +11158,7 @@ void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute
     }
   }
 }
-/// The same with panels on the stack.
+/// c = alpha a b + beta c, with panels on the stack. With beta 0 the old c is not read. No operand is empty.
 template <class Products, class C, class A, class B>
 requires mixed_operands<C, A, B>
 void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
@@ -11345,7 +11370,7 @@ struct blocked_products {
   static void product(operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta) noexcept {
     blocked_product<T>::run(c, a, b, alpha, beta);
   }
-  /// The same of operands that are narrower.
+  /// c = alpha a b + beta c, where a or b is narrower than c. With beta 0 the old c is not read.
   template <class T, class A, class B>
   requires(!std::is_same_v<A, T> || !std::is_same_v<B, T>) static void product(operand<T> c, operand<const A> a,
                                                                                operand<const B> b, T alpha,
@@ -11379,7 +11404,7 @@ struct solo {
   /// The only lane of a team of one.
   static constexpr unsigned lane = 0;
   static constexpr unsigned lanes = 1;
-  /// What a lane has written is seen by the others.
+  /// After it, each lane sees what the others have written; nothing to do for one lane.
   BELAY_HD static constexpr void synchronize() noexcept {}
   /// The value that another lane gave.
   template <class T>
@@ -11441,8 +11466,8 @@ struct kernel_of_rows {
   BELAY_HD void operator()(const Team&, std::size_t) const noexcept {}
 };
 
-/// What computes. All of it joins the order of `stream()`; pointers are taken when it is queued, and what they point to
-/// is read when it runs.
+/// A kit computes: kernels over indices, kernels of teams, and products. All of it joins the order of `stream()`;
+/// pointers are taken when it is queued, and what they point to is read when it runs.
 ///
 /// `each(n, f)` runs f(0) ... f(n - 1); `teams(n, g)` runs g(team, 0) ... g(team, n - 1). `product(c, a, b, alpha,
 /// beta)` is c = alpha a b + beta c, whose old c is not read where beta is 0. `grouped(c, a, b, ends, alpha, beta)`
@@ -11637,7 +11662,8 @@ class rehearsal_kit {
   /// A stream that runs nothing.
   [[nodiscard]] stream_type& stream() noexcept { return stream_; }
 
-  /// As of `host_kit`; nothing is computed. A product of narrow types is noted for `workspace_bytes`.
+  /// Takes the kernels and products that `host_kit` takes; nothing is computed. A product of narrow types is noted for
+  /// `workspace_bytes`.
   template <kernel::indexed F>
   void each(std::size_t, const F&) const noexcept {}
   template <kernel::cooperative G>
@@ -11668,7 +11694,7 @@ class rehearsal_kit {
                compute_type_t<C>) noexcept {
     note_mixed();
   }
-  /// What the kit of a run will need: nothing, unless the body has multiplied narrow types.
+  /// Bytes beside operands that the kit of a run will need: 0, unless the body has multiplied narrow types.
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
 
  private:
@@ -11716,7 +11742,7 @@ static_assert(mixed_kit<host_kit<>, bf16, bf16, bf16> && mixed_kit<rehearsal_kit
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// What a lane does in one phase: f(lane, its registers).
+/// Some work of a lane in one phase: f(lane, its registers).
 struct some_phase {
   /// Any phase.
   template <class Lane>
@@ -11815,8 +11841,8 @@ template <class Sum, class Term>
   return lane[0];
 }
 
-/// The same by a team: lane l sums what the host's lane l sums, and lanes are added in the same halves. Every lane gets
-/// the sum.
+/// Sums `term(0) ... term(count - 1)` by a team: lane l sums what the host's lane l sums, and lanes are added in the
+/// same halves. Every lane gets the sum.
 template <class Sum, team Team, class Term>
 [[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(const Team& team, Term term, std::size_t count) noexcept {
   if constexpr (Team::lanes == 1) {
@@ -12007,7 +12033,7 @@ template <real T>
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// What a loss needs of a row beside its softmax: log(sum of e^x) = `largest` + log(`sum`).
+/// The numbers of a row that a loss needs beside its softmax: log(sum of e^x) = `largest` + log(`sum`).
 template <real T>
 struct softmax_parts {
   T largest;  // of the scaled inputs
@@ -12233,7 +12259,8 @@ struct cross_entropy_rows {
     if (team.lane == 0) losses[row] = loss;
   }
 
-  /// The same, with the loss as result.
+  /// The cross-entropy of `row`, 0 where its target is ignored. The row's gradient is written unless `gradient` is
+  /// null; `losses` is not.
   template <team Team>
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
     using number = compute_type_t<T>;
@@ -12672,7 +12699,7 @@ namespace belay::inline BELAY_ABI::kernel {
 
 /// counts[b] = how many values are b. Every value is at least 0 and below `counts.size()`.
 struct counted_values {
-  /// What is counted, and the counts.
+  /// The values that are counted, and the counts.
   view<const std::int32_t, 1> values;
   view<std::int64_t, 1> counts;
   /// All of it.
@@ -12684,7 +12711,7 @@ struct counted_values {
 
 /// sums[i] = counts[0] + ... + counts[i - 1]. The two may be the same.
 struct scanned_counts {
-  /// What is added, and the sums before each.
+  /// The counts that are added, and the sums before each.
   view<const std::int64_t, 1> counts;
   view<std::int64_t, 1> sums;
   /// All of it.
@@ -12715,7 +12742,7 @@ struct sorted_places {
 
 /// The positions of the values that are not negative, in ascending order, and how many there are.
 struct selected_positions {
-  /// What is looked at, the positions (as many as there are values), and their number.
+  /// The values that are looked at, the positions (as many as there are values), and their number.
   view<const std::int32_t, 1> values;
   view<std::int32_t, 1> positions;
   std::int64_t* count;
@@ -12833,7 +12860,8 @@ struct kept_loss {
   L loss;
   double* sum;
 
-  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  /// The number of rows; `row_loss` does one of them by a team, and `note` takes the sum of all. A call without
+  /// arguments does all of the loss on one thread.
   [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return loss.rows(); }
   template <team Team>
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
@@ -12883,7 +12911,8 @@ struct noted_squared_error {
   std::size_t samples;
   findings_note found;
 
-  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  /// The number of rows; `row_loss` does one of them by a team, and `note` takes the sum of all. A call without
+  /// arguments does all of the loss on one thread.
   [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return chunk_count(count); }
   template <team Team>
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
@@ -12905,7 +12934,8 @@ struct noted_cross_entropy {
   cross_entropy_rows<T> each;
   std::size_t row_count;
 
-  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  /// The number of rows; `row_loss` does one of them by a team, and `note` takes the sum of all. A call without
+  /// arguments does all of the loss on one thread.
   [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return row_count; }
   template <team Team>
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
@@ -12970,7 +13000,7 @@ BELAY_HD inline void copy_non_temporal(void* to, const void* from, std::size_t b
   std::memcpy(to, from, bytes);
 }
 
-/// What was copied so is ordered before all later stores of the calling thread.
+/// Orders the bytes that `copy_non_temporal` has stored before all later stores of the calling thread.
 BELAY_HD inline void finish_non_temporal() noexcept {
 #if defined(__SSE2__) && !defined(__CUDA_ARCH__)
   __builtin_ia32_sfence();
@@ -12990,7 +13020,7 @@ BELAY_HD inline void finish_non_temporal() noexcept {
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// What a user chooses for AdamW.
+/// The settings that a user chooses for AdamW.
 struct adamw_settings {
   /// The constants of AdamW.
   double learning_rate = 1e-3;
@@ -13038,7 +13068,7 @@ template <real T>
           static_cast<T>(1 - settings.learning_rate * settings.decay)};
 }
 
-/// The same in memory, where a kernel reads them when it runs: what a graph captures is their address.
+/// One step's scalars in memory, where a kernel reads them when it runs: what a graph captures is their address.
 template <real T>
 struct adamw_scalars_in {
   /// Where they are.
@@ -13083,7 +13113,7 @@ struct adamw {
     kernel::prefetch(second_moment, i);
   }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T, Gradient>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept {
     return are_packs<indices_of_pack>(value, gradient, first_moment, second_moment);
@@ -13101,7 +13131,7 @@ struct adamw {
   }
 };
 
-/// The same of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
+/// AdamW of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
 /// that is not the master rounded was written from outside (first values, an import), and is taken as the master.
 template <real T, stored_real Value, class Scalars = adamw_scalars<T>>
 struct adamw_of_master {
@@ -13125,7 +13155,7 @@ struct adamw_of_master {
     master.prefetch(i);
   }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T, Value>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept {
     return are_packs<indices_of_pack>(value, master.value, master.gradient, master.first_moment, master.second_moment);
@@ -13294,13 +13324,14 @@ class gradient_checksums {
   void note(std::size_t parameter, std::size_t micro_batch, where at) noexcept {
     taken_[parameter] = {0, micro_batch, at, false};
   }
-  /// What was contributed is in the gradient, which must not change from here on.
+  /// Takes the checksum of a gradient that has all contributions, once after `note`. The gradient must not change from
+  /// here on.
   template <class T>
   void seal(std::size_t parameter, std::span<T> gradient) noexcept {
     checksum& one = taken_[parameter];
     if (!std::exchange(one.sealed, true)) one.hash = hash_of(gradient);
   }
-  /// Whether the gradient has changed since then.
+  /// Whether the gradient has changed since it was sealed.
   template <class T>
   [[nodiscard]] bool changed(std::size_t parameter, std::span<T> gradient) const noexcept {
     return taken_[parameter].hash != hash_of(gradient);
@@ -13461,8 +13492,8 @@ class ownership_unit {
 
 namespace belay::inline BELAY_ABI {
 
-/// What the ranks that replicate a parameter divide among themselves, as in ZeRO: each stage also what those before it
-/// do.
+/// The state that the ranks which replicate a parameter divide among themselves, as in ZeRO: each stage also divides
+/// what those before it do.
 enum class zero_stage : std::uint8_t { none, optimizer_state, gradients, parameters };
 
 /// When gradients are reduced: into the owners' shares in every micro-batch, so that a rank keeps its share alone; or
@@ -13483,7 +13514,8 @@ struct bucket_entry {
   std::size_t layer = 0;
 };
 
-/// What the layout needs of a family: the number of ranks, and what they divide.
+/// A family as the layout needs it: the number of its ranks, what they divide, when they reduce gradients, and the
+/// tiers of their shares.
 struct family_shape {
   std::size_t ranks = 1;
   zero_stage stage = zero_stage::none;
@@ -13598,7 +13630,7 @@ class bucket_layout {
   /// find gradients that change afterwards: there every bucket of several ranks needs twice its elements.
   [[nodiscard]] std::size_t gradient_elements() const noexcept { return gradient_elements_; }
   [[nodiscard]] std::size_t parameters() const noexcept { return sizes_.size(); }
-  /// What has one owner.
+  /// The unit of a parameter's elements that has one owner.
   [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
   [[nodiscard]] std::size_t offset(std::size_t parameter) const noexcept { return offsets_[parameter]; }
   [[nodiscard]] std::size_t size(std::size_t parameter) const noexcept { return sizes_[parameter]; }
@@ -13826,19 +13858,23 @@ class file_shares {
   /// Queues on the stream of copies, after `ready`: `bytes` bytes of a share come to `to`. Returns when they are there.
   [[nodiscard]] virtual stream_event load(const stream_event& ready, const void* share, void* to, std::size_t bytes,
                                           where at) = 0;
-  /// The same in the order of what is queued there, and the other way round: `from` is free when the stream is there,
-  /// and what is queued later reads what was written.
+  /// Queues on the stream of copies, in its order: `bytes` bytes of a share come to `to`, where they are when the
+  /// stream has done so.
   virtual void queue_read(const void* share, void* to, std::size_t bytes, where at) = 0;
+  /// Queues on the stream of copies, in its order: `bytes` bytes come from `from` to a share. `from` is free when the
+  /// stream has done so, and reads that are queued later get what was written.
   virtual void queue_write(void* share, const void* from, std::size_t bytes, where at) = 0;
-  /// What a share has is added to `total` by `add(to, from, bytes)`, piece by piece.
+  /// Adds a piece of a share, `bytes` bytes at `from`, to the total at `to`.
   using add_bytes = void (*)(std::byte* to, const std::byte* from, std::size_t bytes);
+  /// Queues on the stream of copies, in its order: `add` adds `bytes` bytes of a share to `total`, piece by piece.
   virtual void queue_add(void* total, const void* share, std::size_t bytes, add_bytes add, where at) = 0;
   /// Queues to wait for what is being written.
   virtual void queue_settle(where at) = 0;
 
   /// On the host, once all that the stream of copies has is over.
   virtual void read(const void* share, void* to, std::size_t bytes, where at) = 0;
-  /// The same of a range whose parts are then got in order, and read ahead.
+  /// Begins to read `bytes` bytes of a share on the host, once all that the stream of copies has is over. `get` then
+  /// gets their parts in order, and they are read ahead.
   virtual void begin_read(const void* share, std::size_t bytes, where at) = 0;
   virtual void get(const void* part, void* to, std::size_t bytes) = 0;
   /// Where a share lies, for who reads it while nothing changes it.
@@ -13924,13 +13960,13 @@ struct bucket_memory {
     return gradients.size() + reductions.size() == all_gradients(layout);
   }
 
-  /// What is kept of a bucket's values: all of them, or this rank's share.
+  /// The values of a bucket that this rank keeps: all of them, or its share.
   [[nodiscard]] std::span<T> values_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
     const auto& b = layout.buckets()[bucket];
     const auto& place = places[bucket];
     return values[place.values_in].subspan(place.values, layout.family_of(b).divides_values() ? place.own : b.count);
   }
-  /// What is kept of a bucket's gradients: all of them, or this rank's share.
+  /// The gradients of a bucket that this rank keeps: all of them, or its share.
   [[nodiscard]] std::span<gradient_type> gradients_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
     const auto& b = layout.buckets()[bucket];
     const auto& place = places[bucket];
@@ -14034,7 +14070,7 @@ inline constexpr bool is_partial<placed<Each...>> = (is_partial<Each> || ...);
 template <class Placement>
 inline constexpr bool is_replicate = std::same_as<Placement, replicate>;
 
-/// What stands for one axis, or for all of them.
+/// A placement of one axis, or `replicate`, which holds on all of them.
 template <class Placement>
 concept axis_placement = is_replicate<Placement> || is_shard<Placement> ||
     (is_partial<Placement>&& requires { Placement::over; });
@@ -14059,12 +14095,12 @@ requires requires {
 }
 inline constexpr bool on_one_axis<A, B> = A::over == B::over;
 
-/// What a placement says of one axis, as a value.
+/// One axis of a placement, as a value.
 struct placement_entry {
-  /// What ranks of the axis have: the whole, a part, or a term.
+  /// Each rank of the axis has the whole, a part, or a term.
   enum class kind : std::uint8_t { replicate, shard, partial };
 
-  /// What it is, and along which axis.
+  /// The kind of the entry, and the axis of the ranks.
   kind how = kind::replicate;
   axis over = axis::data;
   std::size_t dimension = 0;   // of a shard
@@ -14109,7 +14145,7 @@ template <placement Placement>
   return out;
 }
 
-/// What can be wrong with a list of axes.
+/// The rules for a placement's list of axes, each false where it is broken.
 template <placement Placement>
 struct placement_faults {
   /// Dimensions of a tensor.
@@ -14241,7 +14277,8 @@ void each_in_memory_of(const Group& group, std::size_t count, const F& f, where 
     kernel::for_each_index(count, f);
 }
 
-/// The same as a part of a started composite, of which `calls` are the operations.
+/// f(0) ... f(count - 1), where the group's buffers are, as a part of a started composite, of which `calls` are the
+/// operations.
 template <class Calls, kernel::indexed F>
 void each_among(const Calls& calls, std::size_t count, const F& f) {
   if constexpr (requires { calls.each(count, f); })
@@ -14250,7 +14287,7 @@ void each_among(const Calls& calls, std::size_t count, const F& f) {
     kernel::for_each_index(count, f);
 }
 
-/// Those operations for memory of the host.
+/// The operations of a started composite, `calls`, for memory of the host.
 template <class Calls>
 [[nodiscard]] const auto& host_calls_of(const Calls& calls) noexcept {
   if constexpr (requires { calls.control(); })
@@ -14280,7 +14317,8 @@ namespace belay::inline BELAY_ABI {
 template <class T>
 inline constexpr bool rounds_gradients = !std::is_same_v<T, compute_type_t<T>>;
 
-/// What the reductions of a rank use beside the memory of its run. One that is under way keeps it.
+/// The state that the reductions of a rank use beside the memory of its run: layout, checksums, and counts on the wire.
+/// A reduction that is under way keeps it.
 template <class T>
 struct bucket_reductions {
   template <class Members, class Families, class... Arguments>
@@ -14442,7 +14480,8 @@ struct share_reduction {
 
 namespace belay::inline BELAY_ABI {
 
-/// What gradient buckets need of a communicator.
+/// A communicator that serves gradient buckets of T: it can start all_reduce, reduce_scatter_v and all_gather_v, and
+/// can all_gather words.
 template <class Group, class T>
 concept reduces_buckets = communicator<Group> && can_start_all_reduce<Group, compute_type_t<T>> &&
     can_start_reduce_scatter_v<Group, compute_type_t<T>> && can_start_all_gather_v<Group, T> &&
@@ -14534,7 +14573,7 @@ struct bucket_pull {
     T* next = whole;
     for (std::size_t r = 0; r < shares.size(); next += counts[r++]) std::copy_n(shares[r], counts[r], next);
   }
-  /// The same by kernels of a device, which `calls` queues.
+  /// Copies the shares into `whole` by kernels of a device, which `calls` queues.
   template <class Calls>
   void operator()(Calls& calls) const {
     T* next = whole;
@@ -14551,7 +14590,7 @@ class reached_values {
   reached_values(std::span<const int> members, std::vector<bucket_places> places)
       : members_(members.begin(), members.end()), places_(std::move(places)) {}
 
-  /// What rank i has in tier `in` begins at `first[i]`; `first` is empty where no rank has anything there.
+  /// Values of rank i in tier `in` begin at `first[i]`; `first` is empty where no rank has anything there.
   void lies(tier in, std::vector<const T*> first) { first_[static_cast<std::size_t>(in)] = std::move(first); }
 
   /// The shares of a bucket that the ranks `group` of the world divide, who are among these.
@@ -14604,7 +14643,7 @@ namespace belay::inline BELAY_ABI {
 /// The first values of a parameter.
 class initial {
  public:
-  /// What first values are: one number, normal numbers by counter, or what a filler gives.
+  /// The kinds of first values: one number, normal numbers by counter, or what a filler gives.
   enum class kind { constant, normal, filled };
 
   /// All elements `value`.
@@ -14684,21 +14723,22 @@ template <placement Placement>
   return local_box(entries_of<Placement>, shape, mesh, here);
 }
 
-/// What has a shape and a place in it: a mesh.
+/// A mesh that has a shape, and a place in it for this rank.
 template <class Mesh>
 concept has_place = requires(const Mesh& mesh) {
   { mesh.shape() } -> std::convertible_to<axes>;
   { mesh.layout_coordinate() } -> std::convertible_to<coordinate>;
 };
 
-/// One whose groups move tensors.
+/// A mesh with a place for this rank, whose groups move tensors.
 template <class Mesh>
 concept tensor_mesh = has_place<Mesh> && requires(const Mesh& mesh, axis which, where at) {
   typename Mesh::group_type;
   { mesh.group(which, at) } -> std::convertible_to<const typename Mesh::group_type&>;
 };
 
-/// The same of this rank of a mesh. In a rehearsal it asks for the numbers along the axes that cut, and no others.
+/// The box of a tensor of `shape` that this rank of a mesh holds, where every cut is even. In a rehearsal it asks for
+/// the numbers along the axes that cut, and no others.
 template <placement Placement, has_place Mesh>
 [[nodiscard]] tensor_box local_box(std::span<const std::size_t> shape, const Mesh& mesh) {
   if constexpr (requires { mesh.coordinate(); }) {
@@ -14729,15 +14769,16 @@ struct copy_place {
 
   friend constexpr bool operator==(const copy_place&, const copy_place&) = default;
 
-  /// What this rank writes of `elements` that all of them keep: even parts of what has `divided_from` bytes for each of
-  /// them, else all of it or nothing, by `turn`, which is the same on them all. Over all of them every element once.
+  /// The part that this rank writes of `elements` that all of the ranks keep: an even part where there are
+  /// `divided_from` bytes or more for each of them, else all or nothing, by `turn`, which is the same on them all.
+  /// Together they write every element once.
   [[nodiscard]] constexpr local_part written(std::size_t elements, std::size_t element_bytes,
                                              std::size_t turn) const noexcept {
     if (elements * element_bytes >= divided_from * count) return even_part(elements, count, number);
     return {0, turn % count == number ? elements : 0};
   }
 
-  /// Bytes for each of them from which they write parts.
+  /// Bytes for each of the ranks that keep a box, from which on they write parts of it.
   static constexpr std::size_t divided_from = std::size_t{1} << 20U;
 };
 
@@ -14822,7 +14863,7 @@ class parameter_shape {
     for (std::size_t axis = first; axis < last; ++axis) count *= extents_[axis];
     return count.saturated();
   }
-  /// The same shape with another extent on one axis.
+  /// A copy of the shape with `extent` on `axis`.
   [[nodiscard]] constexpr parameter_shape with(std::size_t axis, std::size_t extent) const noexcept {
     parameter_shape other = *this;
     other.extents_[axis] = extent;
@@ -14909,9 +14950,9 @@ class contribution_target {
   enum class memory : std::uint8_t { given, needed };
   [[nodiscard]] bool needs_memory() const noexcept { return memory_ == memory::needed; }
   void note_memory(memory now) noexcept { memory_ = now; }
-  /// What the compute stream waits for before `give_memory`, which gives the gradient memory; it may write there when
-  /// what that returns is reached.
+  /// The event that the compute stream waits for before `give_memory`.
   [[nodiscard]] virtual stream_event before_memory() const { return {}; }
+  /// Gives the gradient memory. The compute stream may write there when the returned event is reached.
   virtual stream_event give_memory(where) { return {}; }
 
   /// A trainer's own function will add to the memory: zeroes it where nothing has written it.
@@ -15071,8 +15112,8 @@ class parameter_base {
     divided_ = true;
     value_ = nullptr;
   }
-  /// What this rank keeps lies in memory that the host does not address: it is seen through `access`, which outlives
-  /// the parameter's use.
+  /// Values that this rank keeps are seen through `access`, which outlives the parameter's use: they lie in memory that
+  /// the host does not address.
   void see_through(const host_access* access) noexcept {
     access_ = access;
     for (held_range<T>& range : held_) range.access = access;
@@ -15160,7 +15201,7 @@ class parameter_base {
   parameter_base(parameter_base&&) noexcept = default;
   parameter_base& operator=(parameter_base&&) noexcept = default;
 
-  /// What the parameter was made of, the part that this rank has, and where its values are.
+  /// The specification that the parameter was made of, the part that this rank has, and where its values are.
   parameter_spec spec_;
   tensor_box box_;
   axis_set cut_;
@@ -15183,7 +15224,8 @@ class trainable_parameter : public parameter_base<T> {
   /// The gradient of the local part, to which backwards add; null until bound.
   [[nodiscard]] gradient_type* gradient() const noexcept { return gradient_; }
 
-  /// The same with the shape of the local part. Layers ask their frame for it: `frame.add_to(parameter)`.
+  /// The gradient with the shape of the local part; its data are null until bound. Layers ask their frame for it:
+  /// `frame.add_to(parameter)`.
   [[nodiscard]] parameter_values<gradient_type> gradient_values() const noexcept {
     return {gradient_, this->local_shape()};
   }
@@ -15199,7 +15241,8 @@ class trainable_parameter : public parameter_base<T> {
   /// The gradient has memory for the time, or none.
   void place_gradient(gradient_type* gradient) noexcept { gradient_ = gradient; }
 
-  /// What is told that a backward has added to the gradient; null where the caller of `bind` counts by itself.
+  /// The target that is told of every backward that has added to the gradient; null where the caller of `bind` counts
+  /// by itself.
   [[nodiscard]] contribution_target* contribution() const noexcept { return contribution_; }
 
  protected:
@@ -15256,8 +15299,8 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
     requires(!cut)
       : parameter(std::move(spec), [](const parameter_shape& all) { return whole_box(all.extents()); }, at) {}
 
-  /// The same by name and shape: a matrix begins with normal values of standard deviation 1 / sqrt(its last extent),
-  /// which keeps the size of a layer's output, a vector with zeros.
+  /// A parameter held whole, by name and shape: a matrix begins with normal values of standard deviation 1 / sqrt(its
+  /// last extent), which keeps the size of a layer's output, a vector with zeros.
   parameter(std::string name, const parameter_shape& shape, where at = where::current())
     requires(!cut)
       : parameter(parameter_spec{std::move(name), shape, first_values_of(shape)}, at) {}
@@ -15379,7 +15422,7 @@ class frozen_buckets {
   [[nodiscard]] const bucket_layout& layout() const noexcept { return *layout_; }
   [[nodiscard]] const bucket_places& places() const noexcept { return places_; }
   [[nodiscard]] bool divides_values() const noexcept { return places_.divided(); }
-  /// What peers read while a gather is under way.
+  /// The layout, for a gather that is under way to keep: peers read its counts.
   [[nodiscard]] std::shared_ptr<const void> kept() const noexcept { return layout_; }
   [[nodiscard]] std::span<const frozen_member<T>> members() const noexcept { return members_; }
 
@@ -15649,7 +15692,7 @@ class [[nodiscard]] reduced_gradients {
         latest_(other.latest_) {}
   reduced_gradients& operator=(reduced_gradients&&) = delete;
 
-  /// What this rank owns, in the order of memory.
+  /// The ranges that this rank owns, in the order of memory; none once consumed.
   [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
   /// The number of this reduction, counted by its buckets from 1; 0 once consumed.
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
@@ -15767,7 +15810,8 @@ class bound_buckets {
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
   /// Peers read its counts while a reduction is under way, also one that nobody waits for.
   [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
-  /// What this rank keeps of values and gradients.
+  /// The places of the values and gradients that this rank keeps, by bucket: tier, offset, and its own share, in
+  /// elements.
   [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
   [[nodiscard]] bool divides_values() const noexcept {
     for (const auto& b : layout_.buckets())
@@ -15815,7 +15859,7 @@ class bound_buckets {
     wait_all(gathers_);
     publish(where::current());
   }
-  /// The same for `stream`, whose later work reads the values.
+  /// Ends the gathers in the order of `stream`, whose later work reads the updated values. The host does not wait.
   void finish_gathers_in(auto& stream) {
     all_then(gathers_, stream);
     publish(after(stream.record()));
@@ -15969,7 +16013,7 @@ class contribution_map {
   [[nodiscard]] std::size_t max_micro_batches() const noexcept { return max_micro_batches_; }
   /// Whether anything was contributed since `begin`.
   [[nodiscard]] bool any() const noexcept { return wrong_ != 0 || missing_ != first_row_.back() * micro_batches_; }
-  /// The same to one parameter.
+  /// Whether anything was contributed to one parameter since `begin`.
   [[nodiscard]] bool any(std::size_t parameter) const noexcept { return counts_[parameter] != 0; }
   [[nodiscard]] std::size_t wrong() const noexcept { return wrong_; }
   /// Of the first of them, where there is one.
@@ -16038,7 +16082,7 @@ template <class T>
   return text;
 }
 
-/// What is said of a gradient that changed after its last contribution, which `last` names.
+/// The message about a gradient that changed after its last contribution, which `last` names.
 [[nodiscard]] inline std::string changed_gradient(const std::string& name, const std::string& last) {
   return "the gradient of parameter " + name + " changed after its last contribution (" + last +
          "): call contributed when the backward that adds to it is over; a parameter that several layers share is "
@@ -16237,7 +16281,8 @@ class replica_check {
     }
   }
 
-  /// What is wrong, or "". All ranks of the group get the same answer, each with its own parameter's name. Collective.
+  /// How the ranks of the group differ, in a sentence, or "". All ranks get the same answer, each with its own
+  /// parameter's name. Collective.
   template <class Group>
   [[nodiscard]] std::string difference(const Group& group, where at) const {
     rank_comparison compared;
@@ -16319,7 +16364,8 @@ template <class Group>
          "each of them has";
 }
 
-/// The same over all families.
+/// How the divisors of any family's ranks differ, or "": the first difference that is found. A rank without a divisor
+/// gives `rank_comparison::abstains`. Collective over each of the `families` in turn.
 template <class Group>
 [[nodiscard]] std::string difference_of_targets(rank_comparison& compared,
                                                 const std::vector<bucket_family<Group>>& families,
@@ -16513,7 +16559,7 @@ class gradient_staging {
     return {open_[bucket].first, open_[bucket].count};
   }
 
-  /// What the compute stream waits for before `open`: the reductions whose memory that frees.
+  /// The event that the compute stream waits for before `open`: the end of the reductions whose memory that frees.
   [[nodiscard]] stream_event before_open() const noexcept {
     return started_.size() > released_ + most_in_reduction ? started_[started_.size() - 1 - most_in_reduction].free
                                                            : stream_event{};
@@ -16675,7 +16721,7 @@ class gradient_shares {
     staging_.expect(divided * micro_batches);
   }
 
-  /// What the compute stream waits for before a bucket gets memory.
+  /// The event that the compute stream waits for before a bucket gets memory.
   [[nodiscard]] stream_event before_open() const noexcept { return staging_.before_open(); }
   /// Gives a bucket memory, and its parameters their gradients in it, which nothing has written. A rank that is alone
   /// goes on with what it has: so the additions of a step are in the order in which a resident gradient has them. The
@@ -16842,7 +16888,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
                           gradients.subspan(own)},
          at);
   }
-  /// The same with memory of its own for reductions, and for the wire, which has `wire_elements()`.
+  /// Gives every parameter its memory out of `memory`, which has memory of its own for reductions, and
+  /// `wire_elements()` elements for the wire. Throws usage_error where its sizes are not those that the layout needs.
   void bind(const bucket_memory<T>& memory, where at = where::current()) {
     this->bind_to(memory, contributors_, at);
     replicas_compared_ = false;
@@ -16870,7 +16917,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
     }
     expect(micro_batches, at);
   }
-  /// The same without zeroing: layers add by `frame.add_to`, which writes what nothing has written in the step.
+  /// Begins a step of `micro_batches` (0 or more) here without zeroing gradients, unless there are 0: layers add by
+  /// `frame.add_to`, which writes what nothing has written in the step. The first one compares replicas.
   void begin_unwritten(std::size_t micro_batches, where at = where::current()) {
     prepare(at);
     for (auto& each : contributors_) each.begin_unwritten();
@@ -16974,7 +17022,10 @@ class gradient_buckets : public bound_buckets<T, Group> {
     return divide(divisor, changed, at);
   }
 
-  /// The same with this rank's targets only, summed over `batch_ranks`, the ranks that divide the batch. Collective.
+  /// Waits for every bucket and divides once, by the sum of `own`, this rank's targets, over `batch_ranks`, the ranks
+  /// that divide the batch. Collective over these. An incomplete step is a usage_error that names what is missing; so
+  /// is a sum of 0. Checked builds also refuse gradients that changed after their last contribution, and checks across
+  /// ranks refuse sums that differ within a family.
   template <class BatchRanks>
   [[nodiscard]] reduced_gradients<T> finish(local_targets own, const BatchRanks& batch_ranks,
                                             where at = where::current()) {
@@ -17006,7 +17057,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
     reduce_what_there_is(at);
     compare_targets(rank_comparison::abstains, at);
   }
-  /// The same where peers call `finish(local_targets, batch_ranks)`, whose sum needs every rank: this one adds 0 to it.
+  /// Ends a step that will not be committed, where peers call `finish(local_targets, batch_ranks)`: launches the
+  /// buckets that peers wait for, waits for all of them, and adds 0 to the sum of targets, which needs every rank. The
+  /// gradients hold garbage afterwards.
   template <class BatchRanks>
     requires can_all_reduce<BatchRanks, std::uint64_t>
   void abandon(const BatchRanks& batch_ranks, where at = where::current()) {
@@ -17222,7 +17275,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
 
 namespace belay::inline BELAY_ABI {
 
-/// What every rank of an expert group agrees on.
+/// Settings that every rank of an expert group agrees on.
 struct expert_settings {
   std::size_t experts = 0;   // of all ranks; a multiple of the group's size
   std::size_t k = 0;         // experts a token visits
@@ -17647,7 +17700,7 @@ class frame_arithmetic {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a layer is called for.
+/// The purpose of a layer's call.
 enum class layer_call : std::uint8_t { forward, backward, recompute, discard };
 
 [[nodiscard]] constexpr const char* name(layer_call what) noexcept {
@@ -18048,7 +18101,7 @@ struct refused_step {
   std::string list;
 };
 
-/// What a step had to show: the same on all ranks.
+/// The results of a step, the same on all ranks.
 struct step_summary {
   std::uint64_t number = 0;   // of the engine's steps, from 1
   double loss = 0;            // summed over all ranks
@@ -18059,7 +18112,7 @@ struct step_summary {
   [[nodiscard]] double mean_loss() const noexcept { return divisor == 0 ? 0.0 : loss / static_cast<double>(divisor); }
 };
 
-/// What `Participant` gives to a committed step: its reduced gradients.
+/// The part that `Participant` gives to a committed step: its reduced gradients.
 template <class Participant>
 using committed_part = typename Participant::committed_part;
 
@@ -18077,7 +18130,8 @@ class committed_gradients {
   /// The norm of all gradients of the step, every parameter counted once.
   [[nodiscard]] double norm() const noexcept { return summary_.norm; }
 
-  /// What one participant gave, to be moved to its optimizer: `optimizer.apply(ok->part(store), {...})`.
+  /// The part of one participant, to be moved to its optimizer: `optimizer.apply(ok->part(store), {...})`. Throws
+  /// usage_error for one that was not in the step.
   template <class Participant>
   [[nodiscard]] committed_part<Participant>&& part(const Participant& of, where at = where::current()) && {
     return std::move(find(of, at));
@@ -18169,7 +18223,7 @@ class basic_step_outcome {
   basic_step_outcome(Token done) noexcept : end_(end::committed), committed_(std::move(done)) {}
   basic_step_outcome(replay_step again) noexcept : end_(end::replay), replay_(again) {}
   basic_step_outcome(refused_step why) noexcept : end_(end::refused), refused_(std::move(why)) {}
-  /// The same, and `unread` becomes false when `refused` returns why.
+  /// The step was refused; `unread`, which outlives the outcome, is true until `refused` returns why.
   basic_step_outcome(refused_step why, bool& unread) noexcept : basic_step_outcome(std::move(why)) {
     unread_ = &unread;
     unread = true;
@@ -18200,7 +18254,7 @@ template <class Token>
   using end = typename basic_step_outcome<Token>::end;
   return outcome.end_ == end::committed ? &*outcome.committed_ : nullptr;
 }
-/// What to make room for, or null.
+/// The rows to make room for in a replay, or null where the step ended otherwise.
 template <class Token>
 [[nodiscard]] const replay_step* replay(const basic_step_outcome<Token>& outcome) noexcept {
   using end = typename basic_step_outcome<Token>::end;
@@ -18278,10 +18332,10 @@ class owed_bytes {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a rank is doing: it trains, it evaluates, or it lets the model write.
+/// The phase of a rank: it trains, it evaluates, or it lets the model write.
 enum class phase : std::uint8_t { train, eval, rollout };
 
-/// All of them, and how many.
+/// All phases, and how many.
 inline constexpr std::array all_phases{phase::train, phase::eval, phase::rollout};
 inline constexpr std::size_t phase_count = all_phases.size();
 
@@ -18295,7 +18349,7 @@ inline constexpr std::size_t phase_count = all_phases.size();
 
 namespace belay::inline BELAY_ABI {
 
-/// What an engine tells which layer's call is running.
+/// The type of an engine's watch, which is told which layer's call is running.
 template <class Stream>
 struct watch_of {
   using type = no_watch;
@@ -18311,7 +18365,7 @@ struct watch_of<Stream> {
   using type = call_spans<Stream>;
 };
 
-/// What lets the host see an engine's memory, where it does not address that itself.
+/// The type that lets the host see an engine's memory, where it does not address that itself; else empty.
 template <class Memory, class Stream>
 struct access_of {
   struct type {};
@@ -18322,7 +18376,7 @@ struct access_of<Memory, Stream> {
   using type = device_access<Stream, pinned>;
 };
 
-/// What the forward-only passes of one rank have found since it was last asked.
+/// Findings of one rank's forward-only passes since they were last asked for.
 struct pass_findings {
   /// Obligations that the pass left, its loss, and the first wrong index.
   std::uint64_t open_obligations = 0;
@@ -18351,7 +18405,9 @@ class engine {
         findings_(arena_.memory()) {
     adopt(arena_);
   }
-  /// The same with a kit whose stream runs as `streams` says: that of rank `rank`.
+  /// All leases of steps come from the region `activations`. The kit's stream runs as `streams` says: that of rank
+  /// `rank`. `meter` is that of its tier, and outlives the engine. At most `max_leases` leases and `max_obligations`
+  /// obligations are live in one step.
   engine(Memory activations, tier_meter& meter, const stream_settings& streams, int rank,
          std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
     requires std::constructible_from<Kit, const stream_settings&, int>
@@ -18368,7 +18424,9 @@ class engine {
     adopt(arena_);
   }
 
-  /// The same with a kit that the caller has made, over memory of its device. What is free holds `left`.
+  /// All leases of steps come from the region `activations`, memory of the device of `kit`, which the caller has made.
+  /// Memory that is free holds `left`. `meter` is that of its tier, and outlives the engine. At most `max_leases`
+  /// leases and `max_obligations` obligations are live in one step.
   engine(Memory activations, tier_meter& meter, Kit kit, freed_memory left = freed_by_default,
          std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
     requires std::move_constructible<Kit>
@@ -18554,7 +18612,7 @@ class engine {
     if (passes_.wrong == 0) passes_.first_wrong = found.first_wrong;
     passes_.wrong += found.wrong;
   }
-  /// What passes have found since the last call.
+  /// The findings of forward-only passes since the last call.
   [[nodiscard]] pass_findings take_pass_findings() noexcept { return std::exchange(passes_, {}); }
 
   /// For `step` only. What is queued and has not begun is skipped; returns when what has begun is over.
@@ -18599,7 +18657,8 @@ class engine {
       throw;
     }
   }
-  /// The same, or null where something has failed: the next step or pass throws it.
+  /// For `step` and `forward_only` only: the findings, copied for the host; null where something has failed, which the
+  /// next step or pass throws.
   [[nodiscard]] const kernel::findings_record* try_findings(where at) noexcept {
     try {
       const stream_event copied = findings_.copy(compute());
@@ -18747,7 +18806,7 @@ class gradient_sum {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a call is for. `owing`: a backward will follow. `observing`: a forward that owes nothing (evaluation, or the
+/// The purpose of a call. `owing`: a backward will follow. `observing`: a forward that owes nothing (evaluation, or the
 /// first pass of a recomputed layer). `replaying`: the recompute, which reads what was remembered.
 enum class frame_mode : std::uint8_t { owing, observing, replaying };
 
@@ -18894,7 +18953,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   /// Ends, when destroyed, all scratch memory leased since it was made.
   class scratch_scope_guard {
    public:
-    /// What is scratch from here on ends with it.
+    /// Scratch memory that is leased from here on ends with the guard.
     explicit scratch_scope_guard(frame& owner) noexcept : owner_(&owner), outer_(std::exchange(owner.scratch_, {})) {}
     scratch_scope_guard(const scratch_scope_guard&) = delete;
     scratch_scope_guard& operator=(const scratch_scope_guard&) = delete;
@@ -18907,10 +18966,10 @@ class frame : public frame_arithmetic<frame<Engine>> {
     frame* owner_;
     lease_chain outer_;
   };
-  /// What is scratch from here on ends with the result.
+  /// Begins a scratch scope: memory that is scratch from here on ends with the result.
   [[nodiscard]] scratch_scope_guard scratch_scope() noexcept { return scratch_scope_guard{*this}; }
 
-  /// What computes, for a customisation point such as an attention of one's own.
+  /// The kit that computes, for a customisation point such as an attention of one's own.
   [[nodiscard]] auto& kit() const noexcept { return engine_->kit(); }
 
   /// Where kernels of this call note what they find, such as an index that is none: a part of the kernel. The commit
@@ -18985,7 +19044,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
 
   /// The call is a backward from here on: what it adds to goes to `list`.
   void begin_backward(contribution_list& list) noexcept { contributions_ = &list; }
-  /// The same for a call within the backward of `outer`, whose contributions they are.
+  /// The call runs within the backward of `outer` from here on: what it adds to goes to the list of that backward.
   void begin_backward_within(const frame& outer) noexcept { contributions_ = outer.contributions_; }
 
   /// Opens and closes an obligation of this call.
@@ -18995,7 +19054,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
   }
   void close(obligation_id id, where at = where::current()) { engine_->obligations().close(id, at); }
 
-  /// What the layer may ask of its call: whether nothing runs, no backward comes, or a forward is repeated; its names.
+  /// The call as its layer may ask for it: whether nothing runs, no backward comes, or a forward is repeated; its
+  /// names.
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
   [[nodiscard]] bool forward_only() const noexcept { return mode_ == frame_mode::observing; }
   [[nodiscard]] bool replaying() const noexcept { return mode_ == frame_mode::replaying; }
@@ -19081,7 +19141,7 @@ template <class T, std::size_t Rank, class Frame>
 [[nodiscard]] view<T, Rank> remember(Frame& frame, const std::size_t (&shape)[Rank]) {
   return frame.template remember<T>(extents_of(shape));
 }
-/// The same with the shape of a view.
+/// Memory of a layer's call with the shape of a view, as `keep<float>(frame, x.shape())`; see `frame`.
 template <class T, std::size_t Rank, class Frame>
 [[nodiscard]] view<T, Rank> keep(Frame& frame, const extents<Rank>& shape) {
   return frame.template keep<T>(shape);
@@ -19176,8 +19236,8 @@ struct selection_counts {
 /// through the mean probability of every expert.
 template <class T>
 struct route_gradient_row {
-  /// What `route_row` has written, the gradient of the weights, the tokens of all ranks an expert, and the gradient of
-  /// the logits to write.
+  /// The choices, weights and probabilities that `route_row` has written, the selections of each expert by all ranks,
+  /// the gradient of the weights, and the gradient of the logits to write.
   const std::int32_t* choices;
   const T* weights;
   const T* probabilities;
@@ -19567,7 +19627,7 @@ struct pushed_rows {
 /// token.
 template <class T, class Target>
 struct pulled_rows {
-  /// What is computed with.
+  /// The type in which a row's elements are weighted and summed.
   using number = compute_type_t<T>;
 
   /// Where from, the weights, and the tokens' rows.
@@ -19613,7 +19673,7 @@ struct pulled_rows {
 /// gradient times the weight. A team does a choice; sums have the order of the host's. Gradients may be wider.
 template <class T, class Dy = T>
 struct returned_rows {
-  /// What is computed with.
+  /// The type in which rows and gradients are multiplied and summed.
   using number = compute_type_t<T>;
 
   /// Rows and weights, the tokens' gradients, and the weights'.
@@ -19719,7 +19779,7 @@ struct push_tokens {
   }
 };
 
-/// What a row adds to a sum: itself times its weight, or itself.
+/// A row as a term of a sum: itself times its weight.
 template <class T>
 struct weighted_row {
   const T* row;
@@ -19728,6 +19788,7 @@ struct weighted_row {
     return weight * kernel::widened(row[i]);
   }
 };
+/// A row as a term of a sum: itself.
 template <class T>
 struct plain_row {
   const T* row;
@@ -19886,7 +19947,7 @@ void sort_choices(Frame& frame, view<const std::int32_t, 2> choices, std::size_t
 
 /// Offsets of experts from the sums of counts, up to the capacity. The last is that of all `selections`.
 struct offsets_within {
-  /// What is cut, their number but one, all selections, and the capacity.
+  /// The offsets [experts + 1], which are cut, the experts, all selections, and the capacity.
   std::size_t* offsets;
   std::size_t experts;
   std::size_t selections;
@@ -19968,7 +20029,7 @@ struct addressed_peers {
   }
 };
 
-/// What a device has of a dispatch beside its routing.
+/// The counts and places of a dispatch in memory of a device, beside its routing.
 struct dispatch_counts {
   /// Places among this rank's choices [rows, k], in the order of experts, which become those in slots; offsets [local +
   /// 1] and shifts [experts], to write; rows that there is room for; the step's findings, or null.
@@ -19983,7 +20044,8 @@ struct dispatch_counts {
 /// host needs for it.
 template <class T, class Moves, class Peers>
 struct dispatched_across {
-  /// What is counted, the kernel of the rows, and how they travel.
+  /// The scratch of the exchange, the counts of choices and how many choices there are, the kernel of the rows, and how
+  /// they travel.
   Moves* moves;
   dispatch_counts counted;
   view<const std::int64_t, 1> counts;
@@ -20043,7 +20105,7 @@ struct before_peers {
     frame.teams(count, kernel);
   }
 };
-/// What all ranks have done before is there, then `kernel` for so many rows.
+/// Rows that any rank has moved before are there, then `kernel` runs for `count` rows.
 template <class Kernel, class Peers>
 struct after_peers {
   /// The kernel, how often, and how rows travel.
@@ -20078,14 +20140,14 @@ struct after_peers {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a rank sends and receives of one dispatch, and of its way back: rows of its packed choices by expert [experts],
-/// and of its slot by source and local expert [ranks, local].
+/// Ranges of rows that a rank sends and receives in one dispatch, and the other way on its way back: of its packed
+/// choices by expert [experts], and of its slot by source and local expert [ranks, local].
 struct row_messages {
   std::vector<row_range> sent, received;
 };
 
-/// Those of all dispatches that are not finished. One that has ended is used again: once there are enough, nothing is
-/// allocated.
+/// The messages of all dispatches that are not finished. One that has ended is used again: once there are enough,
+/// nothing is allocated.
 class row_message_store {
  public:
   /// For a dispatch, of so many ranges each way.
@@ -20119,7 +20181,8 @@ struct peers_by_messages {
   static constexpr bool addressed = false;
   using places_type = fitted_places<places_of::packed_rows>;
 
-  /// Who knows what is sent, which of its dispatches this is, and the memory.
+  /// The scratch of the exchange, which knows the rows of each dispatch; the number of this dispatch in it; and the
+  /// memory of packed rows and slot.
   Moves* moves;
   std::size_t dispatch;
   T* packed;
@@ -20181,7 +20244,8 @@ class expert_statistics {
         own_sums_(own_selections_.size()),
         selections_(own_selections_),
         probability_sums_(own_sums_) {}
-  /// The same over memory of the caller, `layers` x `micro_batches` x `experts` entries each, that outlives it.
+  /// Statistics over memory of the caller, `layers` x `micro_batches` x `experts` entries each, that outlives them.
+  /// Throws usage_error where it has another size.
   expert_statistics(std::size_t layers, std::size_t micro_batches, std::size_t experts, std::size_t k,
                     std::span<std::int64_t> selections, std::span<double> probability_sums, where at = where::current())
       : layers_(layers),
@@ -20223,7 +20287,8 @@ class expert_statistics {
     }
   }
 
-  /// The same by a kernel of the frame's device, an expert an index; nothing where the memory is not the caller's.
+  /// Assigns the entry of a dispatched routing by a kernel of the frame's device, an expert an index; nothing where the
+  /// memory is not the caller's. Throws `usage_error` beyond the prepared sizes.
   template <class Frame, class T>
   void record_in(Frame& frame, std::size_t layer, std::size_t micro_batch, const routing<T>& routed,
                  where at = where::current()) const {
@@ -20361,13 +20426,16 @@ class row_moves {
     expert_places(shape_, all, rows.routed.choices, {cursor_.data(), {cursor_.size()}}, rows.places);
   }
 
-  /// The same where the counts are in memory of a device: the host waits for them, in the communication; or, where rows
-  /// are sent, before it, so that nobody waits for peers while the rank calls NCCL.
+  /// Every rank learns what every rank has selected, where the counts are in memory of a device: the host waits for
+  /// this rank's in the communication, and gathers all.
   template <class Calls, class Dispatch>
   void count_on_device(const Calls& calls, const Dispatch& sent) {
     calls.fetch(own_selections(), sent.counts.data(), shape_.experts * sizeof(std::int64_t), sent.at);
     gather_counts(calls.control(), sent);
   }
+  /// Every rank learns what every rank has selected, where rows are sent: the host waits for this rank's counts before
+  /// the communication, so that nobody waits for peers while the rank calls NCCL, and gathers all. From them follow the
+  /// ranges of rows that are sent and received.
   template <class Ranks, class Dispatch>
   void count_to_send(const Ranks& group, const Dispatch& sent, const start_order& how) {
     group.fetch(own_selections(), sent.counts.data(), shape_.experts * sizeof(std::int64_t), how);
@@ -20376,7 +20444,8 @@ class row_moves {
     rows_sent(shape_, selected(), {cursor_.data(), {shape_.experts}}, {now.sent.data(), {shape_.experts}});
     rows_received_of(shape_, selected(), {now.received.data(), {shape_.ranks, shape_.local()}});
   }
-  /// What kernels need of the counts that were gathered last, to memory of the device.
+  /// Copies to memory of the device what kernels need of the counts that were gathered last: offsets, shifts, and
+  /// global counts. Notes the rows that would have been needed beyond the capacity.
   template <class Calls, class Dispatch>
   void place_counts(const Calls& calls, const Dispatch& sent) {
     const auto& [places, offsets, shifts, capacity, found] = sent.counted;
@@ -20424,7 +20493,8 @@ class row_moves {
     calls.exchange(transfers_, at);
   }
 
-  /// What all ranks have moved before is there.
+  /// Rows that any rank of the group has moved before are there, in the communication's order. On one rank it does
+  /// nothing.
   template <class Ranks>
   void synchronize([[maybe_unused]] const Ranks& group, [[maybe_unused]] const rows_type& rows,
                    [[maybe_unused]] where at) {
@@ -20520,7 +20590,7 @@ class row_moves {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a step begins with.
+/// The start of a step, as its participants are told of it.
 struct step_start {
   /// Micro-batches of the step on this rank.
   std::size_t micro_batches = 1;
@@ -20547,7 +20617,7 @@ concept step_participant = requires(P& participant, const P& same, const step_st
   { same.fingerprint() } -> std::convertible_to<std::uint64_t>;
 };
 
-/// The same as a value, for a message without the list of what is missing.
+/// Whether a class is a participant of a step, as a value, for a message without the list of what is missing.
 template <class P>
 inline constexpr bool is_step_participant = step_participant<P>;
 
@@ -20610,7 +20680,8 @@ class expert_exchange {
     prepare(first_layer, {layers, micro_batches, shape_.experts, shape_.k, at});
   }
 
-  /// The same of the caller's: over memory of the device where kernels move rows. Nobody clears it between steps.
+  /// Records in the caller's `statistics`, for layers from `first_layer` on, counted as `frame.layer_index()`. They are
+  /// over memory of the device where kernels move rows: nobody clears that between steps.
   void prepare(std::size_t first_layer, expert_statistics statistics) noexcept {
     moves_->statistics = std::move(statistics);
     first_layer_ = first_layer;
@@ -20962,7 +21033,7 @@ namespace belay::inline BELAY_ABI {
 /// have their own type again in the next one: half the bytes for `boundary<float, bf16>({...})`.
 template <class T, std::size_t Rank, class Wire = T>
 struct stage_boundary {
-  /// What one micro-batch hands from stage to stage.
+  /// The shape of the tensor that one micro-batch hands from stage to stage.
   extents<Rank> shape;
 };
 template <class T, class Wire = T, std::size_t Rank>
@@ -20996,7 +21067,8 @@ class tensor_between_stages {
       return values_ = arena.template lease_for<T>(stream_kind::communication, ready, shape, memory_, at);
     }
   }
-  /// The same for one that the compute stream has leased.
+  /// Memory for what a communication receives, leased by the compute stream. The communication begins after that
+  /// stream's earlier work.
   template <class Engine>
   [[nodiscard]] view<Wire, Rank> lease(Engine& engine, extents<Rank> shape, where at) {
     if constexpr (rounded)
@@ -21004,7 +21076,8 @@ class tensor_between_stages {
     else
       return values_ = engine.activations().template lease<T>(shape, memory_, at);
   }
-  /// What has been received, before the compute stream uses it.
+  /// Converts a received tensor to T, before the compute stream uses it; does nothing where it came as T, or was
+  /// converted.
   template <class Engine>
   void widen(Engine& engine, where at) {
     if constexpr (rounded) {
@@ -21015,7 +21088,7 @@ class tensor_between_stages {
       on_wire_ = {};
     }
   }
-  /// What is sent of `exact`: that, or a rounded copy, until `release`.
+  /// The tensor that is sent of `exact`: that, or a rounded copy, until `release`.
   template <class Engine>
   [[nodiscard]] view<const Wire, Rank> round(Engine& engine, view<const T, Rank> exact, where at) {
     if constexpr (rounded) {
@@ -21199,7 +21272,7 @@ using gradient_of = typename gradient_for<Engine, Input>::type;
 
 namespace belay::inline BELAY_ABI {
 
-/// What a forward returns: the output and whatever the backward needs.
+/// The type that a forward returns: the output and whatever the backward needs.
 template <class Layer, class Engine, class Input>
 using residue_of =
     decltype(std::declval<Layer&>().forward(std::declval<frame<Engine>&>(), std::declval<const Input&>()));
@@ -21207,7 +21280,7 @@ using residue_of =
 template <class Layer, class Engine, class Input>
 using output_of = std::remove_cvref_t<decltype(std::declval<residue_of<Layer, Engine, Input>&>().out)>;
 
-/// The same view, of constant elements: what a backward receives.
+/// The type of a view with constant elements, which a backward receives.
 template <class View>
 struct constant_view;
 template <class T, std::size_t Rank>
@@ -21337,10 +21410,10 @@ template <class Layer>
 requires std::same_as<typename Layer::output_in_backward, unread>
 inline constexpr output_use output_use_of<Layer> = output_use::unread;
 
-/// What a wrapper says of its output, as the layer in it does.
+/// The base of a wrapper: it says of the wrapper's output what the layer inside says, if anything.
 template <class Layer>
 struct output_of_wrapped {};
-/// Of a layer around another one.
+/// A wrapper of a layer that says whether its backward reads its output.
 template <class Layer>
 requires requires { typename Layer::output_in_backward; }
 struct output_of_wrapped<Layer> {
@@ -21420,7 +21493,7 @@ template <class Layer>
 
 namespace belay::inline BELAY_ABI {
 
-/// What a slot holds when it is taken: what was in it, or a word that looks like no number.
+/// The contents of a slot when it is taken: what was in it, or a word that looks like no number.
 enum class slot_contents : std::uint8_t { kept, poisoned };
 
 /// Slots are taken in turn and given back in the same order, by one thread. The memory outlives the ring.
@@ -21548,7 +21621,7 @@ class unique_fd {
 /// "RLIMIT_NOFILE of this process is 1024"
 [[nodiscard]] BELAY_DECL std::string descriptor_limit_text();
 
-/// What the system calls an error; where descriptors have run out, also the limit that was met.
+/// The system's text for an error; where descriptors have run out, also the limit that was met.
 [[nodiscard]] BELAY_DECL std::string error_text(int error);
 
 /// Whether `error` tells of this process's or the machine's want, and nothing of what was asked for.
@@ -21587,7 +21660,7 @@ namespace belay::inline BELAY_ABI {
 
 namespace belay::inline BELAY_ABI {
 
-/// What was asked of the system. `start` is starting the thread or the ring that transfers.
+/// Operations that the system is asked for. `start` is starting the thread or the ring that transfers.
 enum class tier_file_operation : std::uint8_t { open, allocate, start, read, write };
 
 [[nodiscard]] constexpr const char* name(tier_file_operation which) noexcept {
@@ -21796,10 +21869,10 @@ class file_transfer {
   std::atomic<bool> under_way_{false};
 };
 
-/// What the two ways to transfer share: slots, and what follows from the result of a call. Thread-safe.
+/// The part that both ways to transfer share: slots, and what follows from the result of a call. Thread-safe.
 class file_transfers {
  public:
-  /// What a block device takes at least, or 1 where the file is buffered, is `granularity`.
+  /// `granularity` is the least that a block device takes, in bytes, or 1 where the file is buffered.
   file_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
       : directory_(std::make_shared<const std::string>(std::move(directory))),
         descriptor_(descriptor),
@@ -21957,7 +22030,9 @@ class tier_file_reference {
   tier_file_reference(file_transfers& transfers, std::size_t bytes, std::size_t alignment) noexcept
       : transfers_(&transfers), bytes_(bytes), alignment_(alignment) {}
 
-  /// As of `tier_file`.
+  /// Fills `to` from byte `offset` on; `start_write` writes `from` there. Offset, length and address are multiples of
+  /// the alignment and inside the file: else usage_error. The memory is the transfer's until it was waited for.
+  /// Transfers that are under way at the same time are in no order. Any thread may start.
   [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_read(
       std::uint64_t offset, std::span<std::byte> to, where at = where::current()) const {
     expect_fits(tier_file_operation::read, offset, to, at);
@@ -22372,7 +22447,7 @@ class thread_transfers final : public file_transfers {
 
 namespace belay::inline BELAY_ABI {
 
-/// What the files of a directory are like.
+/// The properties of files in a directory.
 struct file_medium {
   std::size_t alignment = 4096;  // of offsets, lengths and addresses
   bool direct = false;           // transfers go around the page cache
@@ -22488,7 +22563,7 @@ struct tier_file_access : file_medium {
   std::string why_thread;
 };
 
-/// What files in `directory` are like; makes an empty one for a moment. Throws tier_file_error where it cannot.
+/// The medium of files in `directory`; makes an empty one for a moment. Throws tier_file_error where it cannot be made.
 template <tier_file_calls Calls = system_tier_file_calls>
 [[nodiscard]] file_medium medium_of(const std::string& directory, where at = where::current()) {
   return unnamed_file<Calls>(directory, 0, at).medium();
@@ -22526,7 +22601,7 @@ class tier_file {
       std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) {
     return reference().start_write(offset, from, at);
   }
-  /// The same file without its type.
+  /// A reference to this file that does not have its type.
   [[nodiscard]] tier_file_reference reference() const noexcept { return {*transfers_, bytes_, access_.alignment}; }
 
   /// Bytes, transfers at a time, the folder, and how transfers go.
@@ -22575,9 +22650,10 @@ class tier_file {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stream has queued points to it. Everything but `read` and `write`, which queue, is of one thread at a time:
-/// the one that runs the stream of copies or, when nothing is queued there, the host's. It throws tier_file_error for
-/// what could not be read, and for what could not be written at the next use of its slot, or in `settle`.
+/// A file behind a ring of slots; what a stream has queued points to it. Everything but `read` and `write`, which
+/// queue, is of one thread at a time: the one that runs the stream of copies or, when nothing is queued there, the
+/// host's. It throws tier_file_error for what could not be read, and for what could not be written at the next use of
+/// its slot, or in `settle`.
 template <tier_file_calls Files = system_tier_file_calls>
 class streamed_file {
  public:
@@ -22595,7 +22671,8 @@ class streamed_file {
     ring_ = slot_ring({static_cast<std::byte*>(first), all}, slot_count, alignment_);
   }
 
-  /// What is read and written, pieces aside, lies on a device, which addresses the ring too.
+  /// Memory that is read into and written from lies on the device of `access`, which addresses the ring too; null: on
+  /// the host. Pieces lie in the ring.
   void see_through(const host_access* access) noexcept { access_ = access; }
 
   /// Queues on the stream of copies: `bytes` bytes from byte `first` of the file on come to `to`.
@@ -22633,7 +22710,8 @@ class streamed_file {
       copy(static_cast<std::byte*>(to) + done, piece, count);
     });
   }
-  /// The same where it is: calls `visit(bytes before it, piece, bytes)` for pieces, in order.
+  /// Calls `visit(bytes before it, piece, bytes)` for the pieces of a part, in order, where they are in the ring:
+  /// nothing is copied.
   template <class Visit>
   void get_pieces(std::uint64_t first, std::size_t bytes, Visit&& visit) {
     for (std::size_t done = 0; done < bytes;) {
@@ -22689,7 +22767,7 @@ class streamed_file {
     }
   }
 
-  /// The same, and what has failed is forgotten.
+  /// Returns when nothing is under way; failures are forgotten.
   void abandon() noexcept {
     for (transfer& each : under_way_) each = {};
   }
@@ -22808,7 +22886,7 @@ class call_order {
   explicit call_order(std::vector<std::uint32_t> numbers) : numbers_(std::move(numbers)) {}
 
   void begin() noexcept { at_ = 0; }
-  /// What comes next, or after `more` others, or nothing.
+  /// The number that comes next, or after `more` others; `nothing` beyond the end of the order.
   [[nodiscard]] std::uint32_t next(std::size_t more = 0) const noexcept {
     return more < numbers_.size() - at_ ? numbers_[at_ + more] : nothing;
   }
@@ -22989,7 +23067,7 @@ template <class T>
   }
 }
 
-/// What a call keeps for its backward, and can be moved to another place.
+/// A type that a call may keep for its backward, and that can be moved to another place: all addresses in it are known.
 template <class T>
 concept relocatable = is_relocatable<T>();
 
@@ -23133,7 +23211,8 @@ class offloaded_activations {
     const one_call& one = calls_[number];
     if (one.is != state::stayed || one.use == output_use::unread) let_go(output);
   }
-  /// The same of memory that is no call's, and that calls have had as their input. In tier device it stays.
+  /// Memory that is no call's, and that calls have had as their input, is free when what has left since has been
+  /// copied. In tier device it stays.
   void let_go(lease_chain& output) {
     if (lower_ == nullptr) return;
     auto& device = engine_->activations();
@@ -23465,7 +23544,7 @@ class offloads : public learning_of_wrapped<Layer> {
   /// Both outlive it.
   offloads(Layer& layer, Activations& activations) noexcept : layer_(&layer), activations_(&activations) {}
 
-  /// As of the layer within.
+  /// Name, number and parameters are those of the layer within, which is `layer()`.
   [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
   [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
   [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
@@ -23473,7 +23552,7 @@ class offloads : public learning_of_wrapped<Layer> {
   requires requires(Layer& layer, Visitor& visit) { layer.for_each_parameter(visit); }
   void for_each_parameter(Visitor&& visit) { layer_->for_each_parameter(visit); }
 
-  /// What is kept on the device until it has left.
+  /// The residue of an offloaded layer, which is on the device until it has left.
   template <class Output, class Residue>
   struct kept {
     /// The output, and all that the layer within kept.
@@ -23578,12 +23657,12 @@ class recompute {
   /// `layer` outlives this object.
   explicit recompute(Layer& layer) noexcept : layer_(&layer) {}
 
-  /// As of the layer within.
+  /// Name and number are those of the layer within, which is `layer()`.
   [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
   [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
   [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
 
-  /// What is kept until the backward.
+  /// The residue of a recomputed layer, kept until the backward.
   template <class Input, class Output>
   struct kept {
     /// Output and input: no more.
@@ -23676,7 +23755,8 @@ namespace belay::inline BELAY_ABI {
 /// Whether a part runs its forward again in its backward.
 enum class recomputes { no, yes };
 
-/// What a part keeps for its backward: its residue, or its output and input, and where it remembers what it decided.
+/// The residue that a part keeps for its backward: its own, or its output and input, and where it remembers what it
+/// decided.
 template <class Input, class Residue>
 struct part_residue {
   /// The output, the input, and what the part remembered.
@@ -23989,7 +24069,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// `return handle;` for a lost one.
   BELAY_DISCHARGES BELAY_OPENS saved hand_over()&& { return saved{std::move(*this)}; }
 
-  /// What was called.
+  /// The call that owes this backward: its layer, micro-batch and site.
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 
  private:
@@ -24170,9 +24250,9 @@ concept step_scope = requires(const S& scope) {
   { scope.micro_batch() } -> std::convertible_to<std::size_t>;
 };
 
-/// What a commit over a mesh asks of the room that knows ranks. `expect_agreement(mesh, participants, at)` throws
-/// usage_error on all ranks where they differ; `vote_over(mesh, ballot, divisor, at)` returns the sum of the ballots,
-/// and does the same for the divisors.
+/// A mesh over which a step can be committed: the room that knows ranks votes over it. Where participants differ,
+/// `expect_agreement(mesh, participants, at)` throws usage_error on all ranks. `vote_over(mesh, ballot, divisor, at)`
+/// returns the sum of the ballots, and throws usage_error on all ranks where their divisors differ.
 template <class Mesh>
 concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word, where at) {
   expect_agreement(mesh, word, at);
@@ -24518,7 +24598,7 @@ concept offers_layers = requires(N& network) {
   requires std::is_lvalue_reference_v<decltype(network.layers())> ||
       std::is_trivially_copyable_v<decltype(network.layers())>;
 };
-/// The same as a value, for a message without the list of what is missing.
+/// Whether a network offers its layers, as a value, for a message without the list of what is missing.
 template <class N>
 inline constexpr bool is_offering_layers = offers_layers<N>;
 
@@ -24555,7 +24635,8 @@ struct layer_in_stage<void, void> {
 template <class Layer, class Activations>
 using layer_in_stage_t = typename layer_in_stage<Layer, Activations>::type;
 
-/// What the layers of a stage are, whatever the engine. `Activations` are an `offloaded_activations`, or void.
+/// The layers of a stage, each as the stage runs it, whatever the engine. `Activations` are an `offloaded_activations`,
+/// or void.
 template <class Network, class Activations = void>
 struct layers_of {
   using layer_type = std::remove_reference_t<decltype(*std::begin(std::declval<Network&>().layers()))>;
@@ -24691,7 +24772,7 @@ void expect_micro_batches(const Inputs& inputs, std::size_t count, where at) {
                         at);
 }
 
-/// What the last stage puts out: what the loss is of.
+/// The type of the last stage's output, from which the loss is computed.
 template <class Network, class Engine, class T, std::size_t Rank>
 struct output_of_network {
   using type = view<const T, Rank>;
@@ -24826,7 +24907,7 @@ class handle_store {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stage keeps of its frozen first layer and of the lowest layer that is trained, by micro-batch. These two stay
+/// The handles of a stage's frozen first layer and of the lowest layer that is trained, by micro-batch. These two stay
 /// on the device, also where the activations of others are offloaded.
 template <class Network, class Engine, class T, std::size_t Rank, class Input, class Activations>
 class frozen_first_handles {
@@ -24888,7 +24969,7 @@ class frozen_first_handles {
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// What one action is. A `backward` is an `input_gradient` and a `weight_gradient` in one.
+/// The kind of an action. A `backward` is an `input_gradient` and a `weight_gradient` in one.
 enum class action_kind : std::uint8_t { forward, backward, input_gradient, weight_gradient, exchange };
 
 enum class transfer_direction : std::uint8_t { send, receive };
@@ -25064,7 +25145,7 @@ class basic_table {
   [[nodiscard]] constexpr std::size_t size() const noexcept { return actions_.size(); }
   [[nodiscard]] constexpr std::string_view name() const noexcept { return name_; }
 
-  /// What `stage` does, in order. Lives as long as the table.
+  /// The actions of `stage`, in order. They live as long as the table.
   [[nodiscard]] constexpr std::span<const action> actions(std::size_t stage) const noexcept {
     return {actions_.data() + offsets_[stage], offsets_[stage + 1] - offsets_[stage]};
   }
@@ -25163,7 +25244,7 @@ struct handles_of_first<Network, Engine, T, Rank, Input, Activations> {
   using type = frozen_first_handles<Network, Engine, T, Rank, Input, Activations>;
 };
 
-/// What a stage keeps of its micro-batches, whose types the first run tells.
+/// The base of the handles that a stage keeps of its micro-batches, whose types the first run tells.
 class stage_memory {
  public:
   stage_memory() = default;
@@ -25372,8 +25453,9 @@ class pipeline_stage {
   requires std::is_void_v<Activations> pipeline_stage(Network& network, Rule&& recomputes) : network_(&network) {
     add_layers(recomputes);
   }
-  /// What the layers keep, and the outputs between them, is in the tier of `activations`, which outlive the stage, from
-  /// forward to backward; what last() keeps stays. See step/offloads.hpp.
+  /// Activations of the layers, and the outputs between them, are in the tier of `activations`, which outlive the
+  /// stage, from forward to backward; those of last() stay on the device. `recomputes(number)` says of every layer,
+  /// once, whether it is recomputed. See step/offloads.hpp.
   template <std::predicate<std::size_t> Rule, class Offloaded = Activations>
   requires(!std::is_void_v<Activations>) pipeline_stage(Network& network, Rule&& recomputes, Offloaded& activations)
       : network_(&network) {
@@ -26218,7 +26300,8 @@ class pipeline {
     }
   }
 
-  /// The same with a stage of one's own.
+  /// Runs all micro-batches of the step forward and backward through a stage of one's own. Collective along the
+  /// pipeline. `times()` has the times afterwards.
   template <clock_policy Clock = monotonic_clock, class Engine, class... Participants,
             runs_as_stage<T, Engine, Rank> Stage>
   void run(const step<Engine, Participants...>& step, Stage& stage, where at = where::current()) {
@@ -26890,10 +26973,10 @@ class step_boxes {
 
   [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(place_.count); }
   [[nodiscard]] std::size_t rank() const noexcept { return static_cast<std::size_t>(place_.number); }
-  /// What all of them have together.
+  /// The box that all ranks of the step's axis have together.
   [[nodiscard]] const tensor_box& whole() const noexcept { return whole_; }
   [[nodiscard]] tensor_box part(std::size_t rank) const { return part(rank, dimension_); }
-  /// The same where another dimension is cut.
+  /// The box of rank `rank` where dimension `dimension` is cut.
   [[nodiscard]] tensor_box part(std::size_t rank, std::size_t dimension) const {
     tensor_box out = whole_;
     box_side& side = out.sides[dimension];
@@ -27095,9 +27178,9 @@ constexpr bool check_redistribution_over_mesh() {
   return true;
 }
 
-/// The same tensor with placement `To`. Per axis: partial to replicate all_reduce, partial to shard reduce_scatter_v,
-/// shard to replicate all_gather_v, shard of one dimension to shard of another all_to_all_v of what the boxes have in
-/// common, replicate to shard the local slice. `storage` has as many elements as
+/// The tensor of `from` with placement `To`. Per axis: partial to replicate all_reduce, partial to shard
+/// reduce_scatter_v, shard to replicate all_gather_v, shard of one dimension to shard of another all_to_all_v of what
+/// the boxes have in common, replicate to shard the local slice. `storage` has as many elements as
 /// `redistribution_elements<To>(from)` says, and does not overlap the tensor's memory; the result lies in one of the
 /// two. Collective over the groups of the axes that change, whose errors it throws.
 template <class To, class T, class From, tensor_mesh Mesh>
@@ -27114,7 +27197,8 @@ requires placement<To>
   const std::span<T> local = mesh_redistribution<From, To, T, Mesh>(from, storage, at).run();
   return {from.mesh(), from.shape(), local, at};
 }
-/// The same where no step needs storage.
+/// The tensor of `from` with placement `To`, in its own memory, where no step needs storage; else it throws
+/// usage_error. Collective over the groups of the axes that change, whose errors it throws.
 template <class To, class T, class From, tensor_mesh Mesh>
 requires placement<To>
 [[nodiscard]] sharded<T, To, Mesh> redistribute(sharded<T, From, Mesh>&& from, where at = where::current()) {
@@ -27179,8 +27263,8 @@ constexpr void check_redistribution() {
                 "belay::host and belay::mpi have");
 }
 
-/// The same tensor with placement `To`, in the memory of `from`: the result's `local()` lies inside of `from.local()`.
-/// Collective over the group, whose errors it throws.
+/// The tensor of `from` with placement `To`, in the memory of `from`: the result's `local()` lies inside of
+/// `from.local()`. Collective over the group, whose errors it throws.
 template <class To, class T, class From, class Group>
 requires(placement<To> && !tensor_mesh<Group>)
     [[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, where at = where::current()) {
@@ -27207,8 +27291,9 @@ requires(placement<To> && !tensor_mesh<Group>)
   }
 }
 
-/// The same tensor with placement `To`, in `storage`: from shard to replicate, where the whole needs memory of its own.
-/// The local part is copied to its position in `storage` unless it lies there already.
+/// The tensor of `from` with placement `To`, in `storage`: from shard to replicate, where the whole needs memory of its
+/// own. The local part is copied to its position in `storage` unless it lies there already. Throws usage_error where
+/// `storage` has not as many elements as the whole. Collective over the group, whose errors it throws.
 template <class To, class T, class From, class Group>
 requires(placement<To> && !tensor_mesh<Group>)
     [[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, std::span<T> storage,
@@ -27538,7 +27623,8 @@ template <rule Rule, std::size_t Stages, std::size_t MicroBatches>
   return written<Rule, storage>(Stages, MicroBatches, {}, {});
 }
 
-/// The same table for sizes known at run time. Throws usage_error where one of them is 0 or above its limit.
+/// The rule's table for sizes known at run time. Throws usage_error where one of them is 0, or one of them or
+/// their product is above its limit.
 template <rule Rule>
 [[nodiscard]] dynamic_table generate(std::size_t stages, std::size_t micro_batches, where at = where::current()) {
   if (stages == 0 || micro_batches == 0) {
@@ -27756,7 +27842,10 @@ class timeline_player {
     return play_watched(forward, backward, nobody, at);
   }
 
-  /// The same; calls `watch(stage, action, begin, end)` for every compute in the order of the walk.
+  /// The timeline of the table with the given times of each stage for one micro-batch. For every compute, in the order
+  /// of the walk, it calls `watch(stage, action, begin, end)`. An input gradient and a weight gradient take half a
+  /// backward each. The result is valid until the next call. Throws usage_error where `forward` or `backward` has not
+  /// one time for each stage.
   template <class Watch>
   constexpr const timeline_result<per_stage>& play_watched(std::span<const Time> forward,
                                                            std::span<const Time> backward, Watch& watch,
@@ -27829,10 +27918,11 @@ void expect_agreement(const Mesh& mesh, std::uint64_t participants, where at) {
   }
 }
 
-/// What a vote sums of a ballot, and the ballot of such sums.
+/// The words of a ballot that a vote sums.
 [[nodiscard]] constexpr std::array<std::uint64_t, 6> summed_words(const ballot& of) noexcept {
   return {of.open_obligations, of.misused_handles, of.non_finite, of.unwritten, of.unwritable, of.asked_to_stop};
 }
+/// The ballot of words that a vote has summed, with `rows` rows to make room for, and a loss.
 [[nodiscard]] constexpr ballot ballot_of(const std::array<std::uint64_t, 6>& sums, std::uint64_t rows,
                                          double loss) noexcept {
   return {sums[0], sums[1], sums[2], rows, loss, sums[3], sums[4], sums[5]};
@@ -29465,7 +29555,7 @@ namespace belay::inline BELAY_ABI {
 /// A number of a sample that the trainer does not have.
 inline constexpr double unknown_number = no_number<double>;
 
-/// What happened at a step beside its training.
+/// An event at a step beside its training.
 enum class report_mark : std::uint8_t { replay, refusal, plan_miss, phase, checkpoint, resume };
 inline constexpr std::size_t report_mark_count = 6;
 
@@ -29497,7 +29587,7 @@ struct report_setting {
   std::string value;
 };
 
-/// What is the same in all samples of a run.
+/// The facts of a run that are the same in all its samples.
 struct report_subject {
   std::string title;                       // the program, or the run's name
   std::uint64_t steps = 0;                 // of the whole run; 0: not known
@@ -29518,7 +29608,7 @@ struct report_tier {
   std::uint64_t most = 0;     // the largest peak of any rank; 0: not known
 };
 
-/// What a stage of a pipeline computes, and when: seconds, from any moment on.
+/// A forward or backward of a micro-batch by a stage of a pipeline, and when: seconds, from any moment on.
 struct report_action {
   std::size_t stage = 0;
   std::size_t micro_batch = 0;
@@ -30319,7 +30409,7 @@ class header_scanner {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a line says. `sample` points into the reader until its next line.
+/// The content of a line. `sample` points into the reader until its next line.
 struct report_line {
   enum class kind : std::uint8_t { shape, sample, evaluation, mark } what = kind::shape;
   report_sample sample;
@@ -30550,7 +30640,7 @@ class page_plot {
 
   /// The picture's end, the steps below it, and the figure's.
   void end(const step_buckets& steps) { end(steps.first(), steps.last(), "step "); }
-  /// The same with other numbers below it.
+  /// The picture's end, numbers from `first` to `last` below it, `what` before the first of them, and the figure's end.
   void end(std::uint64_t first, std::uint64_t last, std::string_view what) {
     *out_ << "</svg><div class=\"x\">";
     const std::uint64_t all = last - first, step = step_of(all);
@@ -30916,7 +31006,7 @@ class step_picture {
 
 namespace belay::inline BELAY_ABI {
 
-/// What each rank has waited: the mean over the steps, as a share of its pipeline phase.
+/// The waiting of each rank: the mean over the steps, as a share of its pipeline phase.
 class rank_waiting {
  public:
   [[nodiscard]] static constexpr std::size_t room_bytes(std::size_t ranks) noexcept {
@@ -30925,7 +31015,7 @@ class rank_waiting {
   rank_waiting(std::size_t ranks, report_room& room)
       : sums_(room.take<double>(ranks)), sorted_(room.take<double>(ranks)) {}
 
-  /// Of another number of ranks they are left out.
+  /// Adds each rank's share of waiting in a step; shares of another number of ranks are left out.
   void add(std::uint64_t step, std::span<const double> waiting, report_history& history) noexcept {
     if (waiting.size() != sums_.size() || waiting.empty()) return;
     for (std::size_t rank = 0; rank < waiting.size(); ++rank) {
@@ -31554,7 +31644,7 @@ namespace belay::inline BELAY_ABI {
 /// `stopped`: as it was asked to, before its last step.
 enum class report_state : std::uint8_t { running, finished, stopped, failed };
 
-/// What a page is written from.
+/// The content from which a page is written.
 struct report_content {
   const report_subject& subject;
   std::span<const report_tier_rows> tiers;
@@ -31775,7 +31865,7 @@ class report_page {
     history_.add(report_curve::eval_loss, step, loss);
     write_line([&] { return evaluation_line(text_, step, loss); });
   }
-  /// What happened at step `step` beside its training. Replays and plan misses of a sample are marks already.
+  /// Marks what happened at step `step` beside its training. Replays and plan misses of a sample are marks already.
   void mark(report_mark which, std::uint64_t step) {
     history_.add(which, step, 1);
     write_line([&] { return mark_line(text_, step, which); });
@@ -31993,7 +32083,8 @@ template <any_table Table>
   return svg + "</svg>\n";
 }
 
-/// The same with a backward twice as long as a forward on every stage.
+/// The chart as an SVG, with a backward twice as long as a forward on every stage. Throws usage_error for a table
+/// without a proof.
 template <any_table Table>
 [[nodiscard]] std::string draw_svg(const Table& table, where at = where::current()) {
   const std::vector<double> forward(table.stages(), 1);
@@ -32548,7 +32639,7 @@ class trace_file {
       to_.write(end);
     });
   }
-  /// What ends the array of events, and the file.
+  /// The text that ends the array of events, and the file.
   static constexpr std::string_view end = "\n]}\n";
 
   /// Why it is not complete, once.
@@ -32813,7 +32904,7 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
   /// Returns a named handle from a function: `return std::move(owed).hand_over();`.
   BELAY_DISCHARGES BELAY_OPENS owed hand_over() && { return owed{std::move(*this)}; }
 
-  /// What it is owed for.
+  /// The call that owes this backward: its layer, micro-batch and site.
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 
  private:
@@ -32919,7 +33010,9 @@ template <step_scope Scope>
                                                                             where at = where::current()) {
   return owe(scope, layer, 0, parameters, at);
 }
-/// The same of a function without parameters.
+/// A call of a function without parameters owes its backward. `scope` is a step or one of its micro-batches. `bytes` of
+/// the trainer's own memory, which the call keeps for its backward, are told by messages and meters, and are in the
+/// plan, row "owed activations".
 template <step_scope Scope>
 [[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
                                                                             std::size_t bytes = 0,
@@ -33047,7 +33140,7 @@ class stored_bytes {
   stored_bytes() = default;
   stored_bytes(std::span<const std::byte> memory) noexcept  // NOLINT(google-explicit-constructor): it is where they are
       : memory_(memory.data()), bytes_(memory.size()) {}
-  /// The same in memory that the host does not address, but for a null `access`.
+  /// Bytes in memory that the host reads through `access`, or addresses itself where that is null.
   stored_bytes(std::span<const std::byte> memory, const host_access* access) noexcept
       : memory_(memory.data()), access_(access), bytes_(memory.size()) {}
   /// A part of a file, or of memory.
@@ -33741,7 +33834,7 @@ inline constexpr stored_type stored_as = find_stored_type(belay::name(dtype_of<T
 
 namespace belay::inline BELAY_ABI {
 
-/// What is checksummed together, counted from the beginning of a file.
+/// The number of bytes that are checksummed together, counted from the beginning of a file.
 inline constexpr std::uint64_t checkpoint_chunk = std::uint64_t{1} << 20;  // bytes
 [[nodiscard]] constexpr std::uint64_t checkpoint_chunks(std::uint64_t bytes) noexcept {
   return (bytes + checkpoint_chunk - 1) / checkpoint_chunk;
@@ -34488,7 +34581,9 @@ class basic_reader {
     }
   }
 
-  /// The same of a tensor in F64, F32, F16 or BF16, whose elements become T: rounded to nearest where T is narrower.
+  /// Fills `destination` with the elements of tensor `name`, which is in F64, F32, F16 or BF16, from `first_element`
+  /// on, in row-major order. They become T: rounded to nearest where T is narrower. A range outside of the tensor is a
+  /// usage_error.
   template <class T>
   requires(dtype_of<T> == dtype::f32 || dtype_of<T> == dtype::bf16 || dtype_of<T> == dtype::f16 ||
            dtype_of<T> == dtype::f64) void read_converted(std::string_view name, std::uint64_t first_element,
@@ -34563,7 +34658,7 @@ class checkpoint_reader {
   /// The checkpoint in `folder`, whose manifest says `content`. Opens nothing yet.
   checkpoint_reader(std::string folder, manifest content)
       : folder_(std::move(folder)), content_(std::move(content)), files_(content_.files.size()) {}
-  /// The same of the manifest in the folder.
+  /// The checkpoint in `folder`, whose manifest is read now. Opens no other file yet.
   explicit checkpoint_reader(const std::string& folder, where at = where::current())
       : checkpoint_reader(folder, parse_manifest(read_manifest_text<Files>(folder, at),
                                                  folder + "/" + std::string(manifest_name), at)) {}
@@ -34809,7 +34904,8 @@ class declared_state {
                      [&](const stored_bytes& each) { out.segments.push_back(each); });
     pieces_.push_back(std::move(out));
   }
-  /// The same of what lies in memory.
+  /// `state`, which lies in memory, is the part called `part` of as many elements from `first` on of the local part of
+  /// `parameter`, number `number` of its model. It is kept alike by as many ranks as `copies` says.
   template <class T, class State>
   void add(const parameter_base<T>& parameter, std::size_t number, std::string_view part, std::size_t first,
            std::span<State> state, copy_place copies) {
@@ -34819,7 +34915,7 @@ class declared_state {
   }
 
   [[nodiscard]] std::span<const declared_piece> pieces() const noexcept { return pieces_; }
-  /// What they say, without where they lie: a tensor for each piece.
+  /// The declarations of the pieces, without where they lie: a tensor for each piece.
   [[nodiscard]] std::vector<manifest_tensor> declarations() const {
     std::vector<manifest_tensor> out;
     for (const declared_piece& each : pieces_) out.push_back({each.tensor, each.shape, {each.piece}});
@@ -34868,8 +34964,8 @@ class state_mover {
   ~state_mover() = default;
 };
 
-/// What is moved is on the device while it lives, and then where it was. Where the mover has ended before, its end does
-/// nothing.
+/// A scope that keeps moved memory on the device while it lives; then it is where it was. Where the mover has ended
+/// before, the end of the hold does nothing.
 class [[nodiscard]] residency_hold {
  public:
   /// Holds nothing.
@@ -34947,7 +35043,7 @@ class executed_orders {
     all_[number].executed.add(layer);
     ++all_[number].count;
   }
-  /// What they have gathered since it began.
+  /// The number of gathers by group `number` since `begin`.
   [[nodiscard]] std::uint64_t count(std::size_t number) const noexcept { return all_[number].count; }
 
   /// Throws usage_error on all ranks of a group whose orders differ. A rank that has abandoned its step agrees with
@@ -35011,7 +35107,7 @@ template <class M>
 concept lists_parameters = requires(M& model, any_visitor visit) {
   model.for_each_parameter(visit);
 };
-/// The same as a value, for a message without the list of what is missing.
+/// Whether a model lists its parameters, as a value, for a message without the list of what is missing.
 template <class M>
 inline constexpr bool is_listing_parameters = lists_parameters<M>;
 
@@ -35367,7 +35463,7 @@ class parameter_gathers {
   }
 
   [[nodiscard]] const gather_counts& counts(phase of) const noexcept { return counts_[index(of)]; }
-  /// What was counted since the last call.
+  /// The counts of gathers in phase `of` since the last call.
   [[nodiscard]] gather_counts take_counts(phase of) noexcept { return std::exchange(counts_[index(of)], {}); }
   /// In a rehearsal: the order in which the last step, or pass, gathered layers.
   [[nodiscard]] const gather_order& noted(phase of) const noexcept { return noted_[index(of)]; }
@@ -35550,7 +35646,8 @@ class parameter_gathers {
 
 namespace belay::inline BELAY_ABI {
 
-/// What the streams of `Engine` have queued points to it: a run keeps it. A rehearsal makes no file.
+/// Shares in a file of tier file. Queued work of the streams of `Engine` points to it: a run keeps it. A rehearsal
+/// makes no file.
 template <class Engine, tier_file_calls Files = system_tier_file_calls>
 class shares_in_file final : public file_shares {
  public:
@@ -35729,8 +35826,8 @@ template <class Gradient, class Engine>
 
 namespace belay::inline BELAY_ABI {
 
-/// What the ranks that replicate a parameter divide among themselves: nothing (0), the optimizer's state (1), gradients
-/// too (2), parameters too (3): their layers are wrapped in `belay::gathers`.
+/// A stage of ZeRO: the ranks that replicate a parameter divide among themselves nothing (0), the optimizer's state
+/// (1), gradients too (2), parameters too (3): their layers are wrapped in `belay::gathers`.
 template <int Stage>
 struct zero {
   static_assert(Stage >= 0 && Stage <= 3,
@@ -35795,12 +35892,12 @@ requires(!lends_memory<Part>)
   return {&part, divided.stage, where_it_is, at};
 }
 
-/// What is divided of a part, and where the shares lie.
+/// The stage of a part, which says what is divided, and the tiers where the shares lie.
 struct held_stage {
   zero_stage stage = zero_stage::none;
   share_tiers tiers = {};
 };
-/// Of a part of a store with `options`. Throws usage_error as `expect_shares_in`.
+/// The stage and tiers of a part of a store with `options`. Throws usage_error as `expect_shares_in`.
 [[nodiscard]] inline held_stage stage_in(zero_stage stage, tier values, const store_options& options, where at) {
   held_stage out{stage, {values == tier::device ? options.parameters : values, options.gradients}};
   expect_shares_in(out.tiers.values, stage, zero_stage::parameters, "parameters", at);
@@ -35846,7 +35943,7 @@ template <class Mesh>
   }
   return out;
 }
-/// The same of parts of several stages, one after the other: the families of part `p` begin with the 4 p-th.
+/// The families of parts of several stages, one after the other: those of part `p` begin with the 4 p-th.
 template <class Mesh, class StageOf>
 [[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of_parts(const Mesh& mesh,
                                                                                       std::span<const held_stage> parts,
@@ -35983,7 +36080,7 @@ class [[nodiscard]] whole_parameter {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a `parameter_store` has beside its part in steps.
+/// The base of a `parameter_store`: all that it has beside its part in steps.
 template <class Run, class Mesh, class Precision>
   requires is_precision<Precision>
 class store_memory {
@@ -36347,10 +36444,10 @@ class store_memory {
 
 namespace belay::inline BELAY_ABI {
 
-/// What is loaded of a checkpoint: everything, or the values of parameters alone.
+/// The part of a checkpoint that is loaded: everything, or the values of parameters alone.
 enum class state_kinds : std::uint8_t { all, weights };
 
-/// What a manifest says beside its tensors.
+/// The entries of a manifest beside its tensors.
 struct captured_state {
   std::vector<manifest_optimizer> optimizers;
   std::vector<std::pair<std::string, std::string>> states;
@@ -36620,7 +36717,7 @@ class chunked_files {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a checkpoint has cost so far.
+/// The cost of checkpoints so far, on this rank.
 struct checkpoint_costs {
   std::uint64_t written_bytes = 0;
   std::uint64_t copied_bytes = 0;  // before updates that came earlier than the end of a write
@@ -36676,7 +36773,7 @@ class checkpoint_writer {
     stage_ = stage::writing;
     changed_.notify_all();
   }
-  /// What rank 0 does once all files are on their media; its file_error is kept as `late_problem`.
+  /// Queues a job of rank 0 for when all files are on their media; its file_error is kept for `take_late_problem`.
   void then(std::function<void()> job) {
     const std::lock_guard held(mutex_);
     jobs_.push_back(std::move(job));
@@ -36946,7 +37043,7 @@ class checkpoint_writer {
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
 
-/// What messages call a rank of a group: its number in the world, where the group knows that.
+/// The number that messages call a rank of a group by: its number in the world, where the group knows that.
 template <communicator Group>
 [[nodiscard]] int world_rank(const Group& group, int rank) {
   if constexpr (requires { group.members(); }) return group.members()[static_cast<std::size_t>(rank)];
@@ -37223,9 +37320,9 @@ namespace belay::inline BELAY_ABI {
 class checkpoint_layout {
  public:
   checkpoint_layout() = default;
-  /// Of what the ranks of `group`, a mesh of `shape`, have declared. A tensor that several pipeline stages list, as
-  /// they do with constants, is written by the first. Collective. Throws usage_error on all ranks where stages list
-  /// a tensor in two shapes, or its ranks do not write each element once.
+  /// The layout of all that the ranks of `group`, a mesh of `shape`, have declared. A tensor that several pipeline
+  /// stages list, as they do with constants, is written by the first. Collective. Throws usage_error on all ranks where
+  /// stages list a tensor in two shapes, or its ranks do not write each element once.
   template <class Group>
   checkpoint_layout(const Group& group, const axes& shape, const declared_state& declared, where at) : shape_(shape) {
     const std::string own = manifest_text::of(declared.declarations());
@@ -37257,7 +37354,7 @@ class checkpoint_layout {
                        at);
   }
 
-  /// What this rank writes into `folder` for a checkpoint. Valid until the next call.
+  /// The files that this rank writes into `folder` for a checkpoint. Valid until the next call.
   [[nodiscard]] std::vector<file_to_write> files_of_this_rank(const std::string& folder, std::string_view id,
                                                               std::uint64_t step) {
     std::vector<file_to_write> out;
@@ -37607,11 +37704,11 @@ struct checkpoint_options {
   const stop_request* stop = nullptr;              // outlives the checkpoints
 };
 
-/// What a run begins with: nothing, for which the folder must have no checkpoint; or the newest checkpoint that is
-/// there, or its weights alone, with a fresh optimizer.
+/// The state that a run begins with: none, for which the folder must have no checkpoint; or that of the newest
+/// checkpoint that is there, or its weights alone, with a fresh optimizer.
 enum class resume_from : std::uint8_t { nothing, newest, newest_weights };
 
-/// What it was. Step 0: there was none.
+/// The checkpoint that a run was resumed from. Step 0: there was none.
 struct resumed_run {
   /// Steps that were done, and the folder they came from.
   std::uint64_t step = 0;
@@ -37656,7 +37753,8 @@ class checkpoints {
     state_.add_values(store);
     attach(store);
   }
-  /// The same with the state of their optimizer.
+  /// The values of a store's parameters and the state of their optimizer, in whatever tiers. Bytes in tier file are
+  /// read through memory of tier host, "checkpoint staging".
   template <saved_store Store, saved_optimizer Optimizer>
   void add(Store& store, Optimizer& optimizer, where at = where::current()) {
     expect_not_open(at);
@@ -38080,7 +38178,8 @@ class norm_table {
     return parameters_.size() - 1;
   }
 
-  /// What has one entry, and one owner where optimizer state is sharded: the buckets are made with it.
+  /// The unit of elements that has one entry, and one owner where optimizer state is sharded: the buckets are made with
+  /// it.
   [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
   /// Takes a larger unit than the parameters need: that of a model of which they are a part.
   void widen(ownership_unit unit) noexcept {
@@ -38217,20 +38316,21 @@ class gradient_norm {
     return gradient_norm_value{kernel::square_root(squares(gradients, world, at))};
   }
 
-  /// The sum of squares behind it.
+  /// The sum of squares over all ranks of `world`, whose root is the norm. Collective.
   template <class Group>
   [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Group&& world, where at = where::current()) {
     fill(gradients, world, at);
     return fold_after(0);
   }
-  /// The same of a model of which each rank of `stages`, a pipeline, has a part with a table of its own, summed over
-  /// `plane`, the ranks of one stage. Parameters are folded in the order of the stages, with the bits of one table.
+  /// The sum of squares of a model of which each rank of `stages`, a pipeline, has a part with a table of its own,
+  /// summed over `plane`, the ranks of one stage. Parameters are folded in the order of the stages, with the bits of
+  /// one table.
   template <class Plane, class Stages>
   [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Plane&& plane, Stages&& stages, where at) {
     fill(gradients, plane, at);
     return fold_along(stages, at);
   }
-  /// The same over all ranks of a mesh.
+  /// The sum of squares over all ranks of a mesh.
   template <class Mesh>
   [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const Mesh& mesh, where at) {
     fill(gradients, mesh.replicas(at), at);
@@ -38608,14 +38708,14 @@ struct run_memory {
   computes_on computes = computes_on::host;          // what the body was rehearsed for
 };
 
-/// What a rank was planned to lease, and the regions for it.
+/// The leases that were planned for a rank, and the regions for them.
 struct planned_run {
   rank_plan plan;
   run_memory memory;
 };
 
 inline constexpr const char* workspace_row = "workspace of products";
-/// What a kit's products work in is leased first by the run that is rehearsed.
+/// Plans `wanted` bytes that a kit's products work in, which the run that is rehearsed leases first.
 inline void add_workspace(planned_run& to, std::size_t wanted) {
   to.memory.workspace = wanted;
   const std::size_t bytes = leased_size(wanted);
@@ -38624,7 +38724,8 @@ inline void add_workspace(planned_run& to, std::size_t wanted) {
   to.memory.persistent[static_cast<std::size_t>(tier::device)] += bytes;
 }
 
-/// The same for a plan of which a rehearsal knows less than the kit that will run: at least `wanted`.
+/// Widens the workspace of products in a plan to at least `wanted` bytes: a rehearsal knows less of it than the kit
+/// that will run.
 inline void widen_workspace(planned_run& to, std::size_t wanted) {
   if (to.memory.workspace >= wanted) return;
   rank_plan others;
@@ -38672,7 +38773,7 @@ struct run_parts {
     else
       engine.emplace(memory_type{activations}, meter);
   }
-  /// The same, of zeros, as pages of the host are. Leased sizes are whole words.
+  /// A region of `bytes` in a tier, of zeros, as pages of the host are. Leased sizes are whole words.
   [[nodiscard]] memory_type zeroed_region([[maybe_unused]] Engine& engine, tier where_it_is, std::size_t bytes) const {
     memory_type out = region(where_it_is, bytes);
     if constexpr (!std::constructible_from<memory_type, std::size_t>) {
@@ -38689,11 +38790,11 @@ struct run_parts {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a launch may use: a budget a tier, what the machine has left, and when kernels run.
+/// The limits of a launch: a budget a tier, what the machine has left, and when kernels run.
 struct launch_options {
   belay::budget budget = {};                   // of each rank; unlimited by default
   std::size_t available = available_memory();  // of this machine, for the ranks on it
-  /// What would need less memory of a tier: shown with a refusal.
+  /// Advice that is shown with a refusal: what would need less memory of a tier.
   std::function<std::vector<std::string>(tier)> advice = {};
   stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
   /// Called by rank 0 of ranks that have devices, when their runs are made.
@@ -38702,14 +38803,14 @@ struct launch_options {
 
 /// The plan of a body on all ranks, and the regions that its run needs.
 struct rehearsal_result {
-  /// What each rank will need.
+  /// The memory that each rank will need.
   belay::plan plan;
   std::vector<run_memory> memory;  // by rank
   mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes
   std::size_t rehearsed = 0;       // ranks of which the body was run, one of each kind
 
-  /// What each rank leases at its peak, as a table, held against the options' budgets; a last line has the bytes of
-  /// address range that gaps between leases add.
+  /// A table of the bytes that each rank leases at its peak, held against the options' budgets; a last line has the
+  /// bytes of address range that gaps between leases add.
   [[nodiscard]] std::string text(const launch_options& options = {}) const;
 };
 
@@ -38717,9 +38818,10 @@ struct rehearsal_result {
 /// of the machine beside it.
 enum class memory_owner : std::uint8_t { machine, device, machine_beside_device };
 
-/// What devices have left for the ranks of a launch. Without one, the machine has all tiers.
+/// The bytes that devices have left for the ranks of a launch. Without a device, the machine has all tiers.
 struct device_room {
-  /// Whose they are, and what there is: on one that all ranks share, or by rank, once that has been measured.
+  /// The ranks that this room is for, and its bytes: of one device that all ranks share, or by rank, once that has been
+  /// measured.
   enum class of : std::uint8_t { no_rank, all_ranks, each_rank };
   of whose = of::no_rank;
   std::size_t shared = 0;
@@ -38728,12 +38830,13 @@ struct device_room {
 
 inline constexpr const char* communication_row = "communication, estimated";
 inline constexpr const char* unordered_communication_row = "communication, estimated; it adds in any order";
-/// What each rank communicates with on its device, and the row of a plan that says so.
+/// The bytes of a device that the communication of each rank takes, estimated, and the row of a plan that says so.
 struct estimated_communication {
   std::size_t bytes = 0;
   const char* row = communication_row;
 };
-/// The plan with that: budgets know it, and not what is measured.
+/// The plan with a row for that communication in tier device: budgets count it, comparisons with measured memory do
+/// not.
 [[nodiscard]] inline rehearsal_result priced(const rehearsal_result& planned,
                                              const estimated_communication& communication) {
   if (communication.bytes == 0) return planned;
@@ -38748,7 +38851,8 @@ struct estimated_communication {
   return out;
 }
 
-/// What a rank leases of it at its peak, and of files those in memory; of a device what the regions take.
+/// The bytes that a rank leases of the owner's memory at its peak; of files only those in memory; of a device what the
+/// regions take, without the row of communication.
 [[nodiscard]] inline checked_size memory_of(const rank_plan& plan,
                                             memory_owner whose = memory_owner::machine) noexcept {
   checked_size all;
@@ -39077,12 +39181,12 @@ class run {
   [[nodiscard]] const Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
   [[nodiscard]] const tier_meters& meters() const noexcept { return meters_; }
-  /// What the body was rehearsed for.
+  /// The processor that the body was rehearsed for.
   [[nodiscard]] computes_on computes() const noexcept { return planned_.computes; }
 
   /// The plan of this rank: what the rehearsal leased. Empty in a rehearsal.
   [[nodiscard]] const rank_plan& planned() const noexcept { return plan_; }
-  /// What has been leased for as long as the run.
+  /// The leases that last as long as the run, as rows of a plan.
   [[nodiscard]] const rank_plan& lasting() const noexcept { return leased_.rows(); }
   /// Calls `see(tier, purpose, bytes)` with what is leased now, row after row of the plan, always in the same order.
   /// The bytes of a tier add up to its meter's.
@@ -39114,9 +39218,10 @@ class run {
     return {memory.data(), elements};
   }
 
-  /// The same where ranks have shares of different sizes: `elements_of(rank)` elements for each rank of the world. A
-  /// rehearsal computes the plans of other ranks with it. What is leased so after a step, the next steps have beside
-  /// all that the first had.
+  /// Memory for as long as the run, where ranks have shares of different sizes: `elements_of(rank)` elements for each
+  /// rank of the world. `purpose` is its row in the plan. Zeroed; in a rehearsal, addresses. A rehearsal computes the
+  /// plans of other ranks with `elements_of`. Memory that is leased so after a step, the next steps have beside all
+  /// that the first had.
   template <class T, std::invocable<int> ElementsOf>
   [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
                                          where at = where::current()) {
@@ -39129,9 +39234,10 @@ class run {
     return lease<T>(where_it_is, elements, purpose, at);
   }
 
-  /// The same in memory that the ranks of `group` reach by address, where they are `directly_addressable`: `ranks` then
-  /// begin with each one's lease, in group order. In a rehearsal, elsewhere, where nobody has any, and in lower tiers
-  /// beside a device, there are none. Collective over the group.
+  /// A share of `lease_reached`, in memory that the ranks of `group` reach by address, where they are
+  /// `directly_addressable`: `ranks` then has the first element of each one's lease, in group order. In a rehearsal,
+  /// elsewhere, where nobody has any elements, and in lower tiers beside a device, `ranks` is empty. Collective over
+  /// the group.
   template <class T>
   struct reached_lease {
     std::span<T> own;             // this rank's elements
@@ -39169,22 +39275,22 @@ class run {
     }
   }
 
-  /// What has been leased so of a tier for a purpose.
+  /// The lasting leases of a tier for a purpose.
   [[nodiscard]] std::vector<lasting_lease> leases_of(tier where_it_is, std::string_view purpose) const {
     return leased_.of(where_it_is, purpose);
   }
-  /// What such a lease has on rank `rank` of the world, in bytes; in a run, for its own rank alone.
+  /// Bytes that a lasting lease has on rank `rank` of the world; in a run, for its own rank alone.
   [[nodiscard]] std::size_t bytes_on(const lasting_lease& leased, int rank) const {
     const rank_shares* const shares = leased_.shares_of(leased.item);
     return shares == nullptr ? leased.memory.size() : shares->bytes[static_cast<std::size_t>(rank)];
   }
-  /// A part of such a lease, whole cache lines, is taken off the tier's meter, and its pages are given back.
+  /// Takes `part` of a lasting lease, whole cache lines, off the tier's meter, and gives its pages back.
   void vacate(tier where_it_is, std::span<std::byte> part) noexcept {
     meters_[where_it_is].remove(leased_size(part.size()));
     leased_.vacate(part);
     if constexpr (!rehearsing() && !device_region<memory_type>) discard_pages(part.data(), part.size());
   }
-  /// It is written from here on, and counts again.
+  /// Counts `part`, which was vacated, again: it is written from here on.
   void occupy(tier where_it_is, std::span<std::byte> part) noexcept {
     meters_[where_it_is].add(leased_size(part.size()));
     leased_.occupy(part);
@@ -39300,7 +39406,7 @@ class run {
     engine_->make_room(rows);
   }
 
-  /// What this run has leased, and the regions that a run of the same body needs, on this rank or on one that runs the
+  /// The leases of this run, and the regions that a run of the same body needs, on this rank or on one that runs the
   /// body alike. For `rehearse`.
   [[nodiscard]] planned_run leased() const { return leased_by(number_); }
   [[nodiscard]] planned_run leased_by(int rank) const {
@@ -39448,7 +39554,7 @@ class rank_rehearsal {
 
   /// Whether `other` runs the body alike: it gives the same answers to all that the body has asked of its rank.
   [[nodiscard]] bool stands_for(int other) const noexcept { return rank_->questions().same(number_, other); }
-  /// What such a rank leases.
+  /// The leases of rank `other`, for which this one stands, and the regions for them.
   [[nodiscard]] planned_run leased_by(int other) const { return run_->leased_by(other); }
   [[nodiscard]] const mesh_record& meshes() const noexcept { return rank_->meshes(); }
 
@@ -39483,7 +39589,7 @@ concept has_own_devices = has_devices<World> && requires {
   requires World::ranks_have_devices;
 };
 
-/// What the ranks of a world compute on.
+/// The processor that the ranks of a world compute on.
 template <class World>
 inline constexpr computes_on computes_on_of = has_own_devices<World> ? computes_on::own_device
                                               : has_devices<World>   ? computes_on::device
@@ -39828,7 +39934,9 @@ requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<con
   return out;
 }
 
-/// The same sum in a forward-only pass, over the samples of the first axis, without a gradient. Added to its loss.
+/// Adds the sum of (output - target)^2 over all elements to the loss of a forward-only pass, over the samples of the
+/// first axis, without a gradient. Output and target have one shape; targets are numbers of the type that is computed
+/// with.
 template <class Engine, class... Participants, kernel::stored_real T, std::size_t Rank>
 void squared_error(const forward_only<Engine, Participants...>& pass, view<const T, Rank> output,
                    std::type_identity_t<view<const compute_type_t<T>, Rank>> target, where at = where::current()) {
@@ -39838,7 +39946,8 @@ void squared_error(const forward_only<Engine, Participants...>& pass, view<const
                                                            output.extent(0), found});
 }
 
-/// The same sum in a forward-only pass, over the targets that count, without a gradient. Added to its loss.
+/// Adds the sum of the cross-entropies of rows of logits (the last axis) to the loss of a forward-only pass, over the
+/// targets that count, without a gradient. `targets` has an entry a row; `kernel::ignored_target` does not count.
 template <class Engine, class... Participants, kernel::stored_real T, std::size_t Rank>
 requires(Rank > 1) void cross_entropy(const forward_only<Engine, Participants...>& pass, view<const T, Rank> logits,
                                       view<const std::int32_t, Rank - 1> targets, where at = where::current()) {
@@ -40199,7 +40308,8 @@ class offloaded_state {
       file_->start_write(sizes_.file_offset(k), bytes, at).wait(at);
     }
   }
-  /// The same where `visit` writes all: a chunk is written while the next is filled.
+  /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file, and
+  /// `visit` writes all of it: a chunk is written while the next is filled. Nothing may be under way.
   template <class Visit>
   void fill_state(Visit&& visit, where at) {
     if (!file_) return each_state(visit, at);
@@ -40411,8 +40521,8 @@ void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, 
   }
 }
 
-/// Who says when a part of a step is queued: at once, or captured and launched. It calls `queue` or knows what that
-/// queues.
+/// A function that says when a part of a step is queued: at once, or captured and launched. It calls `queue` or knows
+/// what that queues.
 using queued_part = std::function<void(function_ref<void()> queue, where at)>;
 
 /// The scalars of an update in the memory of a device, where there is one.
@@ -40512,7 +40622,7 @@ template <class T = float>
   return false;
 }
 
-/// What may change from step to step: equal on all ranks, which the next commit's vote compares.
+/// The settings that may change from step to step: equal on all ranks, which the next commit's vote compares.
 struct update {
   /// The learning rate of this update.
   double learning_rate = 1e-3;
@@ -40574,7 +40684,8 @@ class adamw {
   void apply(committed_gradients<Participants...>&& token, const update& with, where at = where::current()) {
     apply(std::move(token).only_part(), with, at);
   }
-  /// The same for one of several stores of a step: `apply(ok->part(store), {...})`.
+  /// Updates the owned values of one of several stores of a step, and gathers them: `apply(ok->part(store), {...})`.
+  /// The host does not wait. Consumes the part. Collective over the families of that store's parameters.
   template <class Part>
     requires committed_store_part<std::remove_cvref_t<Part>>
   void apply(Part&& part, const update& with, where at = where::current()) {
@@ -40674,7 +40785,7 @@ class adamw {
     visit("epsilon", settings_.epsilon);
     visit("decay", settings_.decay);
   }
-  /// What an update queues goes through `by` from now on, such as graphs; an empty one ends that.
+  /// Work that an update queues goes through `by` from now on, such as graphs; an empty one ends that.
   void queued_by(queued_part by) { queued_by_ = std::move(by); }
   [[nodiscard]] const adamw_settings& settings() const noexcept { return settings_; }
   void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }
@@ -41141,7 +41252,9 @@ class basic_folder_writer {
 
   [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
 
-  /// As of a `writer`.
+  /// Writes elements of tensor `name` from `first_element` on, in row-major order, to the file that has it. Calls may
+  /// come in any order and from several threads, as long as every element is written exactly once. Throws usage_error
+  /// for a tensor that was not declared.
   template <class T>
   void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
              where at = where::current()) {
@@ -41463,8 +41576,9 @@ class basic_folder {
   /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json. Anything wrong with it
   /// is a file_error: also a tensor that its file lacks, one that the index does not have, and one in two files.
   explicit basic_folder(const std::string& path, where at = where::current()) : path_(path) { open({}, all, at); }
-  /// The same of the files that hold the tensors of these names, and of no others: those are not opened. A name that
-  /// is not there is a file_error.
+  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json, of which only the files
+  /// that hold the tensors `needed` are opened. A name that is not there is a file_error, as is anything wrong with
+  /// those files.
   basic_folder(const std::string& path, std::span<const std::string> needed, where at = where::current())
       : path_(path) {
     open(needed, some, at);
@@ -41490,7 +41604,9 @@ class basic_folder {
                      at);
   }
 
-  /// As of a `reader`.
+  /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order. `read`
+  /// converts nothing: the stored type must be that of T. `read_converted` takes F64, F32, F16 or BF16, rounded to
+  /// nearest where T is narrower. A range outside of the tensor is a usage_error.
   template <class T>
   void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
             where at = where::current()) const {
@@ -41940,8 +42056,12 @@ class phase_residency final : public state_mover {
   template <class... Stores>
   phase_residency(Run& run, tier lower, Stores&... stores)
       : phase_residency(run, residency_memory{.lower = lower}, stores...) {}
-  /// The same. In tier file they get a file, which is made now, and a ring in tier host that they pass through. Throws
-  /// tier_file_error where it cannot be made.
+  /// All gradients and states of optimizers that `run` has leased on the device so far. In `memory.lower` they get as
+  /// much memory, which is planned, and is theirs for as long as the run; in tier file a file, which is made now, and a
+  /// ring in tier host that they pass through; in tier device nothing ever leaves. `stores` have the state: what still
+  /// reads it, such as a checkpoint that is being written, ends that before it leaves. Throws tier_file_error where the
+  /// file cannot be made, and usage_error for a tier file that has no folder, and for a store whose state another one
+  /// moves.
   template <class... Stores>
   phase_residency(Run& run, const residency_memory& memory, Stores&... stores) : run_(&run), lower_(memory.lower) {
     const where at = where::current();
@@ -41956,7 +42076,7 @@ class phase_residency final : public state_mover {
   }
   phase_residency(const phase_residency&) = delete;  // phases and stores point to it
   phase_residency& operator=(const phase_residency&) = delete;
-  /// What is away comes back.
+  /// Brings back what is away.
   ~phase_residency() {
     try {
       come_back();
@@ -42231,16 +42351,16 @@ namespace belay::inline BELAY_ABI {
 
 namespace belay::inline BELAY_ABI {
 
-/// What one hook has given back in a transition.
+/// The bytes that one store or hook has given back, or taken, in a transition.
 struct drained {
-  /// What was given back, in which tier, and how many bytes.
+  /// The name of the memory, its tier, and how many bytes.
   std::string what;
   tier of = tier::device;
   std::size_t bytes = 0;
 };
 
-/// What a transition found on this rank: bytes leased from each tier and those of the process that are in memory,
-/// before and after, and what was given back.
+/// A transition as this rank found it: bytes leased from each tier and those of the process that are in memory, before
+/// and after, and what was given back.
 struct transition {
   /// The phases, bytes a tier and bytes of the process before and after.
   phase from = phase::train, to = phase::train;
@@ -42324,8 +42444,9 @@ class phase_switch {
       enter_hooks_[index(to)].push_back([hook = std::move(hook)](where) mutable { return hook(); });
     }
   }
-  /// What `residency` moves is on the device in training alone (train/phase_residency.hpp). It outlives this. With tier
-  /// file a transition is collective over the mesh: what one rank's file refuses is a file_error of all.
+  /// Ties `residency` to the phases: what it moves is on the device in training alone (train/phase_residency.hpp). It
+  /// outlives this. With tier file a transition is collective over the mesh: what one rank's file refuses is a
+  /// file_error of all.
   template <class Residency>
   void moves(Residency& residency) {
     if (residency.lower() == tier::device) return;
@@ -42568,12 +42689,12 @@ enum class graph_use : std::uint8_t { none, captured };
 
 namespace belay::inline BELAY_ABI {
 
-/// Host threads of the ranks of such a group meet in each operation.
+/// Whether host threads of the ranks of a group meet in each operation.
 template <class Group>
 inline constexpr bool meets_on_host = requires {
   requires std::remove_cvref_t<Group>::meets_on_host;
 };
-/// What such a group starts while a stream is captured is in the graph.
+/// Whether an operation that a group starts while a stream is captured is in the graph.
 template <class Group>
 inline constexpr bool is_captured = requires {
   requires std::remove_cvref_t<Group>::is_captured;
@@ -43247,7 +43368,10 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
                   where at = where::current())
       : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
                         {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
-  /// The same for a stage that is known when the program runs.
+  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`, with a
+  /// stage that is known when the program runs. A model that `lends_memory` keeps its own. `run`, `mesh` and `model`
+  /// outlive the store. Throws usage_error where two parameters have one name, on one stage of a pipeline or, if it is
+  /// trained, on two, or one is listed twice.
   template <lists_parameters Model>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero_stage divided, store_options options = {},
                   where at = where::current())

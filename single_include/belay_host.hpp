@@ -100,7 +100,8 @@ BELAY_SEPARATE_COMPILATION"
 
 namespace belay::inline BELAY_ABI {
 
-/// What is checked: nothing that costs; this rank's own calls; also that ranks agree, which costs small collectives.
+/// The checks of a build. `release`: none that costs; `local`: of this rank's own calls; `across_ranks`: also that
+/// ranks agree, which costs small collectives.
 enum class check_level : int { release = 0, local = 1, across_ranks = 2 };
 
 // Clang before 20 tells by __has_feature alone.
@@ -281,8 +282,8 @@ class axis_set {
 
 namespace belay::inline BELAY_ABI {
 
-/// What the all-ones exponent means. `ieee`: infinities and NaNs, as in IEEE 754. `nan_only`: ordinary numbers, but for
-/// the all-ones pattern, which is NaN (the OCP "fn" formats; they have no infinity).
+/// The meaning of the all-ones exponent. `ieee`: infinities and NaNs, as in IEEE 754. `nan_only`: ordinary numbers, but
+/// for the all-ones pattern, which is NaN (the OCP "fn" formats; they have no infinity).
 enum class special_values { ieee, nan_only };
 
 /// Tags for values beyond the largest finite one. `saturating`: they become the largest. `overflowing`: they become
@@ -317,7 +318,7 @@ class compact_float {
   }
   [[nodiscard]] BELAY_HD constexpr bits_type bits() const noexcept { return bits_; }
 
-  /// The same value as float: exact, subnormals and infinities included; a NaN stays a NaN.
+  /// The value as float: exact, subnormals and infinities included; a NaN stays a NaN.
   [[nodiscard]] BELAY_HD explicit constexpr operator float() const noexcept {
     if constexpr (has_float_range) return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits_) << shift);
     const std::uint32_t magnitude = bits_ & magnitude_mask;
@@ -732,7 +733,8 @@ struct average_t {
   }
 };
 
-/// What collectives are given: `group.all_reduce(x, belay::sum)`. An average is the sum divided by the ranks.
+/// The reductions that collectives are given: `group.all_reduce(x, belay::sum)`. An average is the sum divided by the
+/// ranks.
 inline constexpr sum_t sum{};
 inline constexpr minimum_t minimum{};
 inline constexpr maximum_t maximum{};
@@ -838,7 +840,8 @@ class content_hash {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a rank calls. The codes stand in shared memory, in messages and in flight files: a new one goes to the end.
+/// The operation that a rank calls. The codes stand in shared memory, in messages and in flight files: a new one goes
+/// to the end.
 enum class operation : std::uint8_t {
   none,
   barrier,
@@ -1151,7 +1154,7 @@ enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, 
 /// The kind of any exception: `other` where it is none of ours.
 [[nodiscard]] BELAY_DECL error_kind kind_of(const std::exception& problem) noexcept;
 
-/// What an exception says; "(no text)" where it says nothing.
+/// The text of an exception; "(no text)" where it says nothing.
 [[nodiscard]] BELAY_DECL const char* message_of(const std::exception& problem) noexcept;
 
 /// Base of every exception Belay throws. `what()` begins with the site and holds nothing that a terminal would obey but
@@ -1212,7 +1215,7 @@ class budget_error : public error {
                const std::string& also = {});
 
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::budget; }
-  /// What was asked for, and what there was.
+  /// Bytes that were asked for, and bytes that there were.
   [[nodiscard]] std::size_t requested_bytes() const noexcept { return requested_bytes_; }
   [[nodiscard]] std::size_t available_bytes() const noexcept { return available_bytes_; }
 
@@ -1265,7 +1268,7 @@ enum class comm_fault { peer_failed, mismatch, timeout, revoked };
 /// line of printable text, whatever the other ranks said; the details are as they came.
 class comm_error : public error {
  public:
-  /// What is known about the failure.
+  /// The known facts about the failure.
   struct details {
     /// The kind; the bytes of this rank's call; how long it slept.
     comm_fault fault = comm_fault::revoked;
@@ -1301,7 +1304,7 @@ class comm_error : public error {
 /// about how many bytes. `what()` is one line of printable text.
 class backend_error : public error {
  public:
-  /// What is known about the failure.
+  /// The known facts about the failure.
   struct details {
     std::string call;       // as the backend's interface names it: "allocate", "record", ...
     int rank = 0;           // of the world, whose call it was
@@ -1360,7 +1363,8 @@ BELAY_DECL void append_escaped(std::string& out, char32_t code);
 /// U+FFFD. The result is its own printable form.
 [[nodiscard]] BELAY_DECL std::string printable(std::string_view text);
 
-/// The same for text of several lines, which stay lines.
+/// `text` of several lines, which stay lines, as a terminal only shows it. Other control characters are escaped, and a
+/// byte that is no UTF-8 becomes U+FFFD.
 [[nodiscard]] BELAY_DECL std::string printable_lines(std::string_view text);
 
 /// The printable form of the whole characters in the first `most` bytes of `text`. "..." is added where there was more.
@@ -1754,7 +1758,7 @@ class stream_clock {
   constexpr stream_clock(stream_kind of, std::uint64_t place) noexcept {
     places_[static_cast<std::size_t>(of)] = place;
   }
-  /// Of what nobody can come after yet: a use whose end has no event.
+  /// The clock of a use whose end has no event: nobody can come after it yet.
   [[nodiscard]] static constexpr stream_clock unknown() noexcept {
     stream_clock out;
     out.places_.fill(latest);
@@ -1777,7 +1781,7 @@ class stream_clock {
     for (std::size_t i = 0; i < stream_kinds; ++i) out = out && used.places_[i] <= places_[i];
     return out;
   }
-  /// The same clock for work of the stream `of`, which comes after all that this stream has got before.
+  /// This clock for work of the stream `of`, which comes after all that `of` has got before.
   [[nodiscard]] constexpr stream_clock within(stream_kind of) const noexcept {
     stream_clock out = *this;
     out.places_[static_cast<std::size_t>(of)] = latest;
@@ -1813,7 +1817,7 @@ class stream_clock {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stream is doing, for those who wait for it: so they see whether it gets on.
+/// The pace of a stream, for those who wait for it: so they see whether it gets on.
 struct stream_pace {
   /// `waits`: for another stream, or for peers, which has a limit of its own.
   enum class activity : std::uint8_t { works, waits };
@@ -1821,7 +1825,7 @@ struct stream_pace {
   std::uint64_t done = 0;  // pieces of work that are over
 };
 
-/// What a stream shares with its events: how far it is. Places are counted from 1.
+/// The progress of a stream, which it shares with its events. Places are counted from 1.
 class event_source {
  public:
   /// Whether all work up to `place` is over, done or failed.
@@ -1862,7 +1866,8 @@ class stream_event {
     static_cast<void>(source_->wait_until(place_, largest_value<std::chrono::steady_clock::time_point>, at));
     source_->expect_done(place_, at);
   }
-  /// The same, for so long: false where `deadline` has passed before.
+  /// Blocks the calling thread until the place is reached; false where `deadline` has passed before. Throws the first
+  /// cause where the work before the place has failed.
   [[nodiscard]] bool synchronize_until(std::chrono::steady_clock::time_point deadline,
                                        where at = where::current()) const {
     if (source_ == nullptr) return true;
@@ -1876,7 +1881,7 @@ class stream_event {
   /// The place in the order of that source.
   [[nodiscard]] std::uint64_t place() const noexcept { return place_; }
   [[nodiscard]] const stream_clock& clock() const noexcept { return clock_; }
-  /// The same place, with the clock of the stream that has recorded it.
+  /// This place, with the clock of the stream that has recorded it.
   [[nodiscard]] stream_event at(const stream_clock& clock) && noexcept { return {std::move(source_), place_, clock}; }
 
  private:
@@ -1889,10 +1894,10 @@ class stream_event {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stream must offer. `run(f)` queues `f()`, which runs once, where the kernels of the stream run: on the host,
-/// or on a device, for which it is marked. An asynchronous stream needs it to be small and trivially copyable.
-/// `record()` marks the current end of the queue. `wait(event)` makes later work wait for an event of any stream.
-/// `synchronize()` returns when all queued work is done, and throws the first failure of it.
+/// A stream keeps the order of its work. `run(f)` queues `f()`, which runs once, where the kernels of the stream run:
+/// on the host, or on a device, for which it is marked. An asynchronous stream needs it to be small and trivially
+/// copyable. `record()` marks the current end of the queue. `wait(event)` makes later work wait for an event of any
+/// stream. `synchronize()` returns when all queued work is done, and throws the first failure of it.
 template <class S>
 concept stream = requires(S& s, void (*work)(), const stream_event& mark) {
   s.run(work);
@@ -2054,7 +2059,7 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
         what_(other.what_),
         at_(other.at_),
         open_(std::exchange(other.open_, false)) {}
-  /// What this handle held before is abandoned.
+  /// Takes over the communication of the other handle; the one that this handle held before is abandoned.
   pending& operator=(pending&& other) noexcept {
     if (this != &other) {
       abandon();
@@ -2108,7 +2113,8 @@ class [[nodiscard("a started communication owns its buffers until it is waited f
     else
       stream.wait(over);
   }
-  /// What this rank starts later comes after it, as it does anyway: nothing else waits. Its failure is theirs too.
+  /// Leaves the end to the order of starts: communications that this rank starts later come after this one, as they do
+  /// anyway, and fail where it has failed. Nothing else waits.
   BELAY_DISCHARGES void in_start_order(where at = where::current())&& {
     if (!open_) throw usage_error("this communication was already waited for or moved away", at);
     open_ = false;
@@ -2186,20 +2192,21 @@ struct start_order {
   start_order(where started_at) noexcept : at(started_at) {}
   start_order(belay::after order) noexcept : event(std::move(order.event)), at(order.at) {}
 
-  /// The same, and `what` lives until the communication is over, also where nobody waits for it any more.
+  /// This order, and `what` lives until the communication is over, also where nobody waits for it any more.
   [[nodiscard]] start_order keeping(std::shared_ptr<const void> what) const {
     start_order out = *this;
     out.kept = std::move(what);
     return out;
   }
-  /// The same, of one whose span is written by who starts it.
+  /// This order, for an operation whose span is written elsewhere, by the caller that starts it.
   [[nodiscard]] start_order traced_elsewhere() const {
     start_order out = *this;
     out.is_traced_elsewhere = true;
     return out;
   }
 
-  /// What the operation begins after, where it was started, and what it keeps alive until it has run.
+  /// The event that the operation begins after, where it was started, and the object that it keeps alive until it has
+  /// run.
   stream_event event;
   where at;
   std::shared_ptr<const void> kept;
@@ -2273,13 +2280,13 @@ concept can_exchange = requires(const C& c, std::span<const p2p> transfers, wher
   c.exchange(transfers, at);
 };
 
-/// What is called can be started too: a barrier.
+/// A barrier can be started, as well as called.
 template <class C>
 concept can_start_barrier = requires(const C& c, const start_order& at) {
   { c.start_barrier(at) } -> std::same_as<pending>;
 };
 
-/// The same of an exchange.
+/// An exchange can be started, as well as called.
 template <class C>
 concept can_start_exchange = requires(const C& c, std::span<const p2p> transfers, const start_order& at) {
   { c.start_exchange(transfers, at) } -> std::same_as<pending>;
@@ -2382,7 +2389,7 @@ struct extents {
   /// Elements along each axis.
   std::size_t along[Rank == 0 ? 1 : Rank] = {};
 
-  /// As of an array of `Rank` numbers.
+  /// Elements along `axis`. A shape is used like an array of `Rank` numbers.
   [[nodiscard]] BELAY_HD constexpr std::size_t& operator[](std::size_t axis) noexcept { return along[axis]; }
   [[nodiscard]] BELAY_HD constexpr const std::size_t& operator[](std::size_t axis) const noexcept {
     return along[axis];
@@ -2532,13 +2539,14 @@ concept contiguous_buffer = requires(Buffer& of) {
 template <contiguous_buffer Buffer>
 using element_of = typename decltype(elements_of(std::declval<Buffer&>()))::element_type;
 
-/// What a communicator lacks is said in words.
+/// Whether a communicator offers an operation; where it does not, a sentence ends the compilation.
 template <bool Offered>
 constexpr bool is_offered() {
   static_assert(Offered, "this communicator does not offer this operation for such elements");
   return Offered;
 }
-/// The same of a reduction; first what is none on any communicator.
+/// Whether a communicator offers a reduction; where it does not, a sentence ends the compilation: first about tags that
+/// are no reduction, and elements that no communicator reduces.
 template <class T, class Op, bool Offered>
 constexpr bool is_offered_reduction() {
   static_assert(reduction_tag<Op>,
@@ -2610,7 +2618,8 @@ pending start_reduce_scatter(const Group& group, const In& in, Out&& out, Op op,
   }
 }
 
-/// The same in place with `counts[r]` elements for rank r, which are left where they stand in `inout`.
+/// Element by element over all ranks, in place: rank r gets `counts[r]` elements, which are left where they stand in
+/// `inout`.
 template <class C, class T, class Op = sum_t>
 concept can_reduce_scatter_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, Op op,
                                         where at) {
@@ -2681,7 +2690,8 @@ pending start_all_gather(const Group& group, const In& in, Out&& out, const star
   }
 }
 
-/// The same in place: rank r has `counts[r]` elements, and gives those that stand at their place in `inout`.
+/// The elements of all ranks one after another, in place: rank r has `counts[r]` of them, and gives those that stand at
+/// their place in `inout`.
 template <class C, class T>
 concept can_all_gather_v = requires(const C& c, std::span<T> inout, std::span<const std::size_t> counts, where at) {
   c.all_gather_v(inout, counts, at);
@@ -2728,7 +2738,8 @@ pending start_all_to_all(const Group& group, const In& in, Out&& out, const star
   }
 }
 
-/// The same with `send_counts[q]` elements to rank q, and `receive_counts[r]` from rank r.
+/// Parts of any length to and from every rank: `send_counts[q]` elements of `in` to rank q, and `receive_counts[r]`
+/// from rank r into `out`.
 template <class C, class T>
 concept can_all_to_all_v = requires(const C& c, std::span<const T> in, std::span<T> out,
                                     std::span<const std::size_t> counts, where at) {
@@ -2840,7 +2851,7 @@ void send(const Group& group, int to, const Buffer& data, int tag = 0, where at 
     exchange(group, {&one, 1}, at);
   }
 }
-/// The other side of it.
+/// An exchange of one transfer: returns when `data` holds what rank `from` has sent.
 template <class Group, contiguous_buffer Buffer>
 void receive(const Group& group, int from, Buffer&& data, int tag = 0, where at = where::current()) {
   constexpr bool movable = transferable<element_of<Buffer>>;
@@ -2851,7 +2862,7 @@ void receive(const Group& group, int from, Buffer&& data, int tag = 0, where at 
   }
 }
 
-/// The same, started: the buffers are in use until `wait`.
+/// Starts all transfers of an exchange: the buffers are in use until `wait`.
 template <class Group>
 pending start_exchange(const Group& group, std::span<const p2p> transfers, const start_order& at = where::current()) {
   static_assert(can_start_exchange<Group>, "this communicator does not offer started exchanges between pairs of ranks");
@@ -2889,7 +2900,7 @@ concept has_all_operations =
 
 namespace belay::inline BELAY_ABI {
 
-/// What one operation was: `number` counts the operations of its group from 0; `group` is the group's number.
+/// The record of one operation: `number` counts the operations of its group from 0; `group` is the group's number.
 struct flight_record {
   operation what = operation::none;
   bool finished = false;
@@ -2906,8 +2917,8 @@ struct flight_record {
   [[nodiscard]] std::string text() const;
 };
 
-/// What a rank does by its last records of two orders of operations: "after barrier #2 at a.cpp:8, and in started
-/// barrier #0 at a.cpp:9" where it does nothing in the order that is asked for, and something in the other.
+/// The state of a rank in words, by its last records of two orders of operations: "after barrier #2 at a.cpp:8, and in
+/// started barrier #0 at a.cpp:9" where it does nothing in the order that is asked for, and something in the other.
 [[nodiscard]] BELAY_DECL std::string text_of(const flight_record& here, const flight_record& aside,
                                              const char* kind_aside);
 
@@ -3237,7 +3248,7 @@ class kept_work {
 
 namespace belay::inline BELAY_ABI {
 
-/// What one operation reads and writes.
+/// The bytes that one operation reads, and those that it writes.
 struct buffer_use {
   std::span<const std::byte> reads;
   std::span<const std::byte> writes;
@@ -3330,7 +3341,7 @@ inline void prefetch_for_write(const void* line) noexcept {
   __builtin_prefetch(line, 1);
 #endif
 }
-/// The same for every line of the `bytes` bytes at `from`.
+/// Brings every cache line of the `bytes` bytes at `from` to this core for writing.
 inline void prefetch_for_write(const void* from, std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; i += 64) prefetch_for_write(static_cast<const std::byte*>(from) + i);
 }
@@ -3404,7 +3415,7 @@ void reduce_elements(std::span<const std::byte* const> sources, std::span<std::b
   if (first < count) one_block(first, count - first);
 }
 
-/// What is at `from_a` goes to `to_b` and what is at `from_b` to `to_a`. Of each block both are read before either is
+/// Bytes at `from_a` go to `to_b`, and bytes at `from_b` to `to_a`. Of each block both are read before either is
 /// written, so `to_a` may be `from_a` and `to_b` may be `from_b`.
 inline void cross_bytes(const std::byte* from_a, std::byte* to_b, const std::byte* from_b, std::byte* to_a,
                         std::size_t bytes) noexcept {
@@ -3470,7 +3481,8 @@ enum class memory_access : std::uint8_t {
 inline constexpr memory_access copy_accesses[] = {memory_access::libc, memory_access::rep_movsb,
                                                   memory_access::temporal, memory_access::non_temporal};
 
-/// What `how`, not automatic, is for a plain copy: prefetching is the copy's own business.
+/// The access of a plain copy that `how`, which is not automatic, stands for: one of `copy_accesses`, as prefetching is
+/// the copy's own business.
 [[nodiscard]] constexpr memory_access as_copy(memory_access how) noexcept {
   switch (how) {
     case memory_access::libc:
@@ -3948,7 +3960,7 @@ struct op_call {
   }
   [[nodiscard]] std::span<const p2p> exchanged() const noexcept { return {transfers, transfer_number}; }
   [[nodiscard]] buffer_use uses() const noexcept { return {{in, in_bytes()}, {out, out_bytes()}}; }
-  /// What ranks compare; `count` is in elements.
+  /// The fingerprint that ranks compare; `count` is in elements.
   [[nodiscard]] fingerprint print(std::size_t count, std::uint64_t shape = 0) const noexcept {
     return {what(), how(), type(), root, count, shape};
   }
@@ -4035,8 +4047,8 @@ BELAY_DECL void check_call(const op_call& call, int rank, int ranks);
 
 namespace belay::inline BELAY_ABI {
 
-/// What each of `ranks` gets of `total`, rounded down. A power of two divides by a shift, because a division takes long
-/// beside a small operation.
+/// The part of `total` that each of `ranks` gets, rounded down. A power of two divides by a shift, because a division
+/// takes long beside a small operation.
 [[nodiscard]] constexpr std::size_t share_of(std::size_t total, int ranks) noexcept {
   const auto n = static_cast<unsigned>(ranks);
   return std::has_single_bit(n) ? total >> std::countr_zero(n) : total / n;
@@ -4272,7 +4284,7 @@ class group_operations {
   void all_reduce(std::span<T> inout, Op, where at = where::current()) const {
     run(op_call::reduce<operation::all_reduce, Op, T>(inout, inout, at));
   }
-  /// The same out of place: `in` is only read.
+  /// Every rank's `out` becomes the reduction of all ranks' `in`, added in rank order; `in` is only read.
   template <reducible T, reduction_tag Op>
   void all_reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op,
                   where at = where::current()) const {
@@ -4332,7 +4344,8 @@ class group_operations {
   void reduce(std::span<T> inout, Op, int root, where at = where::current()) const {
     run(op_call::reduce<operation::reduce, Op, T>(inout, inout, at, root));
   }
-  /// The same out of place: `in` is only read, and only the root has an `out`.
+  /// The root's `out` becomes the reduction of all ranks' `in`, added in rank order; `in` is only read, and only the
+  /// root has an `out`.
   template <reducible T, reduction_tag Op>
   void reduce(std::span<const std::type_identity_t<T>> in, std::span<T> out, Op, int root,
               where at = where::current()) const {
@@ -4493,7 +4506,7 @@ class symmetric_region {
   [[nodiscard]] static symmetric_region adopt(int ranks, std::size_t stride, std::byte* first, void* context,
                                               void (*release)(void*) noexcept);
 
-  /// What a part of `bytes` takes: whole pages. Throws `budget_error` for what no address space holds.
+  /// The bytes that a part of `bytes` takes: whole pages. Throws `budget_error` for what no address space holds.
   [[nodiscard]] static std::size_t stride_for(int ranks, std::size_t bytes, where at);
 
   /// The first byte of `rank`'s part, as seen from here.
@@ -4611,8 +4624,8 @@ namespace belay::inline BELAY_ABI {
 
 namespace belay::inline BELAY_ABI {
 
-/// Of what offsets, lengths and addresses are multiples then, a power of two; 0 where the file system has none for this
-/// file, and nothing where it does not tell.
+/// The number of bytes that offsets, lengths and addresses of direct transfers are multiples of, a power of two; 0
+/// where the file system has no such transfers for this file, and nothing where it does not tell.
 [[nodiscard]] inline std::optional<std::size_t> direct_alignment_of(int descriptor) noexcept {
 #if defined(STATX_DIOALIGN)  // kernel headers from 6.1 on
   struct statx facts {};
@@ -4665,8 +4678,8 @@ struct monotonic_clock {
   }
 };
 
-/// What a lock-free protocol uses: atomics, a hint to the core that it spins (`relax`), and giving the core to another
-/// thread (`yield`). There are no fences, because thread sanitizer does not understand them.
+/// The operations of a lock-free protocol: atomics, a hint to the core that it spins (`relax`), and giving the core to
+/// another thread (`yield`). There are no fences, because thread sanitizer does not understand them.
 template <class A>
 concept atomics_policy = requires(typename A::template atomic<std::uint32_t> word, std::uint32_t value) {
   { word.load(std::memory_order_acquire) } -> std::same_as<std::uint32_t>;
@@ -4787,7 +4800,7 @@ inline constexpr std::size_t span_lanes = 4;
   return "unknown";
 }
 
-/// What a span is of. `action`: of a pipeline's row; `update`: of an optimizer. `send` and `receive` have no times:
+/// The subject of a span. `action`: of a pipeline's row; `update`: of an optimizer. `send` and `receive` have no times:
 /// they belong to the span of the communication before them. `memory` is a number of bytes from then on.
 enum class span_kind : std::uint8_t { step, action, layer, update, communication, copy, wait, send, receive, memory };
 
@@ -4894,7 +4907,7 @@ namespace belay::inline BELAY_ABI {
 
 class group;
 
-/// What a group can do, and what it promises.
+/// The abilities and the promises of a group.
 struct group_traits {
   /// No byte moves, and memory that it is given may be addresses without pages.
   bool rehearsed = false;
@@ -4985,13 +4998,13 @@ class group_interface : public operation_runner {
   /// Where peers are not addressed it is this rank's own memory, with room for a mirror of each peer's where there are
   /// mirrors. Collective.
   [[nodiscard]] virtual symmetric_region make_symmetric(std::size_t bytes, where at) = 0;
-  /// The same ranks, whose calls wait so long for peers.
+  /// A handle onto the group whose calls wait `timeout` for peers.
   [[nodiscard]] virtual std::shared_ptr<group_interface> within(std::chrono::duration<double> timeout, where at) = 0;
   virtual void trace_into(span_log* log, where at) = 0;
 
   /// Null where buffers are memory of the host.
   [[nodiscard]] virtual group_memory* device() { return nullptr; }
-  /// The same ranks for memory of the host; null where the group is that.
+  /// The group of the same ranks for memory of the host; null where this group itself is one.
   [[nodiscard]] virtual const group* control() const { return nullptr; }
 
  private:
@@ -5033,11 +5046,11 @@ class group : public group_operations<group> {
   [[nodiscard]] std::span<const int> members() const { return of_->members(); }
   [[nodiscard]] const group_traits& traits() const noexcept { return of_->traits(); }
 
-  /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
+  /// A handle onto the group whose calls wait `timeout` for peers instead of the world's timeout. Throws usage_error.
   [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
     return group(of_->within(timeout, at));
   }
-  /// The same ranks for memory of the host: votes, norms, counts, hashes.
+  /// The group of the same ranks for memory of the host: votes, norms, counts, hashes.
   [[nodiscard]] const group& control() const {
     const group* const beside = of_->control();
     return beside == nullptr ? *this : *beside;
@@ -5638,8 +5651,8 @@ namespace belay::inline BELAY_ABI {
 /// `host` for staging.
 enum class tier : std::uint8_t { device, pinned, host, file };
 
-/// What has tier device: the host itself, which addresses all tiers, or a device to which lower tiers are copied. On an
-/// `own_device` a rank is alone, and peers' rows are sent, not addressed.
+/// The processor that has tier device: the host itself, which addresses all tiers, or a device to which lower tiers are
+/// copied. On an `own_device` a rank is alone, and peers' rows are sent, not addressed.
 enum class computes_on : std::uint8_t { host, device, own_device };
 [[nodiscard]] constexpr bool on_device(computes_on what) noexcept { return what != computes_on::host; }
 
@@ -5786,7 +5799,7 @@ class offset_allocator {
     std::size_t offset = 0;
     lease_chain chain;
   };
-  /// The same, with a chain of its own; nothing where there is no room.
+  /// A lease of at least `bytes` with a chain of its own; nothing where there is no room.
   [[nodiscard]] std::optional<range> allocate(std::size_t bytes) {
     range out;
     const auto offset = allocate(bytes, out.chain);
@@ -5804,7 +5817,8 @@ class offset_allocator {
     };
     release_with(chain, used_by_compute, now);
   }
-  /// The same with `used_by(offset, bytes)` for each lease: a clock of all that has used it.
+  /// Ends every lease of the chain. `used_by(offset, bytes)` is a clock of all that has used a lease; `now` is the
+  /// clock of the chain's compute stream.
   template <std::invocable<std::size_t, std::size_t> UsedBy>
   void release(lease_chain& chain, const UsedBy& used_by, const stream_clock& now) noexcept {
     const auto used_by_others = [&](node& freed) {
@@ -6163,8 +6177,8 @@ class symmetric_heap {
     [[nodiscard]] std::byte* local(where at = where::current()) const {
       return this->at(layout_rank(heap_->group_), at);
     }
-    /// The same slot on `peer`, a rank of the group, or this rank's mirror of it. When a rank accesses it is up to
-    /// the program.
+    /// The slot's bytes on `peer`, a rank of the group, or this rank's mirror of them. When a rank accesses them is up
+    /// to the program.
     [[nodiscard]] std::byte* at(int peer, where at = where::current()) const {
       if constexpr (checked(check_level::local)) heap_->expect_live(*this, peer, at);
       return heap_->region_.at(peer) + offset_;
@@ -6208,8 +6222,9 @@ class symmetric_heap {
   [[nodiscard]] slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
     return lease_after(*clock_, bytes, tag, at);
   }
-  /// The same for work of the stream `user` that begins after `ready`, an event of the heap's stream: that work is said
-  /// by `used_until`.
+  /// The next lease, for work of the stream `user` that begins after `ready`, an event of the heap's stream; that work
+  /// is said by `used_until`. `tag` (a string that outlives the lease) is named in errors. Throws `budget_error` when
+  /// there is no room and `usage_error` when all slots are in use.
   [[nodiscard]] slot lease_for(stream_kind user, const stream_event& ready, std::size_t bytes, const char* tag,
                                where at = where::current()) {
     const slot out = lease_after(ready.clock().within(user), bytes, tag, at);
@@ -6274,8 +6289,9 @@ class symmetric_heap {
   /// Signals between all ranks: what anybody has put and given before is there. Collective.
   void synchronize(where at = where::current()) { synchronize_in(group_, at); }
 
-  /// What a stream's work does instead, beside `base`: `place` is from the region's begin, and the messages are `calls`
-  /// of the same group in the stream. One thing at a time, of the host and of streams, puts, gives or signals.
+  /// Puts, gives and signals for work of a stream, which addresses the region by `base` instead of a slot: `place` is
+  /// in bytes from the region's begin, and `calls` are those of the same group in the stream, which carry the messages.
+  /// One thing at a time, of the host and of streams, puts, gives or signals.
   void put_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
     if constexpr (!direct) {
       if (peer != layout_rank(group_)) post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);
@@ -6572,7 +6588,7 @@ class function_ref<Result(Arguments...)> {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a launcher says about this process.
+/// The place of this process among the ranks, as a launcher says it.
 struct launcher_environment {
   const char* launcher = "none";  // belay-run, torchrun, openmpi, pmi, slurm; none: started by hand
   /// This process's rank and the number of ranks.
@@ -6619,7 +6635,8 @@ using environment = function_ref<const char*(const char* name)>;
 /// launcher inside an allocation inherits its variables.
 [[nodiscard]] BELAY_DECL launcher_environment find_launcher(environment variable);
 
-/// The same of this process's environment.
+/// Which rank this process is, by the variables of its own environment; one rank where no launcher has left any. Throws
+/// input_error where they are incomplete or impossible, disagree, or name an unknown launcher.
 [[nodiscard]] BELAY_DECL launcher_environment find_launcher();
 
 }  // namespace belay::inline BELAY_ABI
@@ -6830,7 +6847,7 @@ struct axis_place {
 /// of data.
 BELAY_DECL const axes& checked_shape(const axes& shape, int size, where at);
 
-/// What a mesh needs of a rank: its place in the world and groups of any members.
+/// A rank that a mesh can be made of: it has a place in the world and groups of any members.
 template <class Rank>
 concept has_groups = requires(Rank& rank, std::span<const int> members, where at) {
   { rank.number() } -> std::convertible_to<int>;
@@ -6878,7 +6895,7 @@ struct control_group<Rank> {
   [[nodiscard]] static type of(Rank& rank) { return rank.control(); }
 };
 
-/// What a rank's coordinate is read from: a rehearsed rank notes what is read.
+/// The source of a rank's coordinate: a rehearsed rank notes what is read.
 template <class Rank>
 struct place_of {
   using type = coordinate;
@@ -6972,7 +6989,7 @@ class mesh {
   [[nodiscard]] Rank& rank() const noexcept { return *rank_; }
   [[nodiscard]] const axes& shape() const noexcept { return shape_; }
   [[nodiscard]] const place_type& coordinate() const noexcept { return place_; }
-  /// The same for a library whose sizes are computed for all ranks; see `layout_rank`.
+  /// This rank's place in the mesh, for a library whose sizes are computed for all ranks; see `layout_rank`.
   [[nodiscard]] const belay::coordinate& layout_coordinate() const noexcept { return here_; }
 
   /// All ranks, in rank order, with a communicator of host memory whatever the backend: votes, norms, counts, hashes.
@@ -7151,8 +7168,8 @@ namespace belay::inline BELAY_ABI {
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {
 
-/// What a body has asked of its rank: by which answers could ranks differ. Ranks that answer alike run the body alike,
-/// so that one of them is rehearsed for all.
+/// The questions that a body has asked of its rank, which ranks could answer differently. Ranks that answer alike run
+/// the body alike, so that one of them is rehearsed for all.
 class rank_questions {
  public:
   /// The body has asked for the rank's number, or its place along an axis.
@@ -7238,7 +7255,8 @@ class group : public group_operations<group> {
     }
     return rank_;
   }
-  /// The same for a library whose sizes are computed for all ranks; see `layout_rank`.
+  /// This rank's number in the group, which is no question: for a library whose sizes are computed for all ranks; see
+  /// `layout_rank`.
   [[nodiscard]] int unasked_rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   /// Their numbers in the world: a question too, but in a group of all.
@@ -7253,13 +7271,13 @@ class group : public group_operations<group> {
     return started(what, how);
   }
 
-  /// The same.
+  /// Nothing of `work` is done.
   template <class Work>
   [[nodiscard]] pending start_local(operation what, const Work&, const start_order& how = where::current()) const {
     return started(what, how);
   }
 
-  /// Nothing, and what is ready.
+  /// Does nothing; `start_call` gives a communication that is ready.
   void run_call(const op_call&) const noexcept {}
   [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const noexcept {
     return started(call.what(), how);
@@ -7339,7 +7357,7 @@ class rank {
   /// The groups that the body has asked of its meshes. A rank of a real world to which it is given makes them at once.
   [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
   [[nodiscard]] const mesh_record& meshes() const noexcept { return meshes_; }
-  /// What the body has asked so far.
+  /// The questions that the body has asked so far.
   [[nodiscard]] const rank_questions& questions() const noexcept { return *asked_; }
 
  private:
@@ -7447,7 +7465,7 @@ struct operand_stack {
   template <class U>
   requires std::convertible_to<U*, T*> BELAY_HD constexpr operand_stack(view<U, 3> whole) noexcept
       : operand_stack(whole.data(), whole.extent(0), whole.extent(1), whole.extent(2)) {}
-  /// The same to read from.
+  /// The stack `other`, to read from.
   template <class U>
   requires(std::same_as<const U, T> && !std::same_as<U, T>)
       BELAY_HD constexpr operand_stack(const operand_stack<U>& other) noexcept
@@ -7461,21 +7479,21 @@ struct operand_stack {
   [[nodiscard]] BELAY_HD constexpr std::size_t width() const noexcept { return as == reading::as_is ? columns : rows; }
 };
 
-/// What has a shape that is known at run time, such as a parameter's values: `as<2>()` is its view as a matrix.
+/// A thing whose shape is known at run time, such as a parameter's values: `as<2>()` is its view as a matrix.
 template <class X>
 concept shaped_at_run_time = requires(const X& x) {
   x.template as<2>().data();
   x.template as<3>().data();
 };
 
-/// Such a thing read transposed, as a matrix or as a stack: what it is used for decides.
+/// A thing whose shape is known at run time, read transposed, as a matrix or as a stack: what it is used for decides.
 template <shaped_at_run_time X>
 struct transposed_values {
-  /// What is transposed, as it lies.
+  /// The thing that is read transposed, as it lies.
   X values;
 };
 
-/// The same memory, read with rows and columns exchanged.
+/// The memory of the argument, read with rows and columns exchanged.
 template <class T>
 [[nodiscard]] BELAY_HD constexpr operand<T> transposed(operand<T> matrix) noexcept {
   matrix.as = other_way(matrix.as);
@@ -7535,7 +7553,8 @@ template <class X>
   return transposed(read.values.template as<3>());
 }
 
-/// What a product reads as one matrix, and what it reads as a stack of them: views, operands, or these transposed.
+/// An operand that a product reads as one matrix, and one that it reads as a stack of them: a view, an operand, or one
+/// of these transposed.
 template <class X>
 concept matrix_operand = requires(const X& x) {
   operand_of(x).stride;
@@ -7545,7 +7564,7 @@ concept matrix_stack = requires(const X& x) {
   stack_of(x).count;
 };
 
-/// What nothing may have written yet: `values()` is the memory as it is, and `take_unwritten()` says, once, that
+/// Memory that nothing may have written yet: `values()` is the memory as it is, and `take_unwritten()` says, once, that
 /// whoever asked writes all of it.
 template <class X>
 concept written_once_asked = requires(const X& x) {
@@ -7553,10 +7572,10 @@ concept written_once_asked = requires(const X& x) {
   { x.take_unwritten() } -> std::same_as<bool>;
 };
 
-/// What a product adds to, where it would overwrite.
+/// A target that a product adds to, where it would otherwise overwrite.
 template <class X>
 struct added_to {
-  /// What a product adds to.
+  /// The target, which a product adds to.
   X target;
   /// For a kernel, which says by itself that it adds. A sum that is not written yet is zeroed first, which can fail.
   [[nodiscard]] constexpr auto* data() const requires requires { target.data(); }
@@ -7600,7 +7619,7 @@ struct attention_sizes {
   std::size_t head_size = 0;
   std::size_t length = 0;
 
-  /// What scores are multiplied by: 1 / sqrt(head_size).
+  /// The factor that scores are multiplied by: 1 / sqrt(head_size).
   [[nodiscard]] double scale() const noexcept { return 1 / std::sqrt(static_cast<double>(head_size)); }
 };
 
@@ -7685,7 +7704,7 @@ struct tensor_box {
   return out;
 }
 
-/// What two boxes of one tensor have in common. Where that is nothing, a side is empty.
+/// The part that two boxes of one tensor have in common. Where there is none, a side is empty.
 [[nodiscard]] inline tensor_box intersection(const tensor_box& a, const tensor_box& b) {
   tensor_box out;
   for (std::size_t d = 0; d < a.sides.size(); ++d) {
@@ -7829,7 +7848,7 @@ class box_runs {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a handle owes.
+/// The kind of an obligation: what a handle owes.
 enum class obligation_kind : std::uint8_t {
   saved_activation,
   recompute_frame,
@@ -7862,7 +7881,7 @@ enum class obligation_kind : std::uint8_t {
   return "obligation";
 }
 
-/// What was not done, for messages about an open obligation of this kind.
+/// The action that is missing, in words, for messages about an open obligation of this kind.
 [[nodiscard]] constexpr const char* remedy(obligation_kind kind) noexcept {
   switch (kind) {
     case obligation_kind::saved_activation: return "its backward was never called";
@@ -7883,8 +7902,8 @@ enum class obligation_kind : std::uint8_t {
 /// One obligation. `layer` points to a name that outlives the step. `shape` is that of the output, or of what was sent,
 /// in elements; its first `rank` entries are meaningful. `bytes` are all that the handle holds.
 struct obligation {
-  /// What is owed, by whom and from where: kind, layer with index and name, micro-batch, bytes, shape of the output,
-  /// site.
+  /// The kind of what is owed; the members after it say by whom and from where: layer with index and name, micro-batch,
+  /// bytes, shape of the output, site.
   obligation_kind kind = obligation_kind::saved_activation;
   std::uint8_t rank = 0;
   std::uint32_t parent = 0;  // ledger index of the invocation that a recompute repeats; 0: none
@@ -7951,8 +7970,9 @@ class ledger {
     return open_in_place(what.opened_at, [&](obligation& record) { record = what; });
   }
 
-  /// The same, with a record that `write(obligation&)` writes in place; before, it holds the values of an earlier one.
-  /// `write` must not open or close obligations.
+  /// Records an obligation that `write(obligation&)` writes in place; before, the record holds the values of an earlier
+  /// one. `write` must not open or close obligations. Throws usage_error when more obligations are open than the ledger
+  /// was made for.
   template <std::invocable<obligation&> Write>
   [[nodiscard]] obligation_id open_in_place(where opened_at, Write&& write) {
     if (free_ == none) [[unlikely]]
@@ -8016,7 +8036,7 @@ class ledger {
     misused_ = 0;
   }
 
-  /// What was opened; how many are open; how many were discharged twice or after their step.
+  /// The obligation that was opened as `id`; how many are open; how many were discharged twice or after their step.
   [[nodiscard]] const obligation& at(obligation_id id) const noexcept { return entries_[id.index].what; }
   [[nodiscard]] std::size_t open_count() const noexcept { return open_; }
   [[nodiscard]] std::size_t misuse_count() const noexcept { return misused_; }
@@ -8424,8 +8444,9 @@ class arena {
     return {kind, owners_ == nullptr ? std::uint16_t{0} : owners_->number(owner)};
   }
 
-  /// The same for work of the stream `user` that begins after `ready`, an event of this arena's stream: that work is
-  /// said by `used_until`.
+  /// Memory for `shape` elements of T until `chain` is released, for work of the stream `user` that begins after
+  /// `ready`, an event of this arena's stream; `used_until` says where that work ends. It is not zeroed. Throws
+  /// budget_error where there is no hole of that size.
   template <class T, std::size_t Rank>
   [[nodiscard]] view<T, Rank> lease_for(stream_kind user, const stream_event& ready, extents<Rank> shape,
                                         lease_chain& chain, where at = where::current()) {
@@ -8634,15 +8655,15 @@ class captured_part {
   /// How the next run is done.
   enum class turn : std::uint8_t { queued, captured, launched };
 
-  /// Of what belongs to `version`: a graph of another is dropped, and the first run is queued again. A first run makes
-  /// what a capture may not: handles, connections.
+  /// The way that the next run is done, of a part that belongs to `version`: a graph of another version is dropped, and
+  /// the first run is queued again. A first run makes what a capture may not: handles, connections.
   [[nodiscard]] turn next(std::uint64_t version) {
     if (std::exchange(version_, version) != version) drop();
     return graph_ ? turn::launched : queued_ ? turn::captured : turn::queued;
   }
-  /// One was queued and has not thrown: the next is captured.
+  /// A run was queued and has not thrown: the next is captured.
   void note_queued() noexcept { queued_ = true; }
-  /// What `queue()` gives the stream, to be launched; nothing has run. Throws what that does.
+  /// Records what `queue()` gives the stream, to be launched; nothing has run. Throws what `queue()` throws.
   void capture(Stream& stream, function_ref<void()> queue, where at) { graph_.emplace(stream.capture(queue, at)); }
   void launch(Stream& stream, where at) { stream.launch(*graph_, at); }
   void drop() noexcept {
@@ -8705,7 +8726,7 @@ enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
   return "unknown";
 }
 
-/// What a program chooses. `seed` is that of `adversarial`.
+/// A program's choice of when queued work runs. `seed` is that of `adversarial`.
 struct stream_choice {
   /// The policy, and the seed of the adversarial one.
   stream_policy policy = stream_policy::immediate;
@@ -8735,7 +8756,7 @@ namespace belay::inline BELAY_ABI {
                                                : span_lane::copy;
 }
 
-/// What a span of a wait for such a stream is called.
+/// The name of a span of a wait for a stream of kind `of`.
 [[nodiscard]] constexpr const char* wait_name(stream_kind of) noexcept {
   switch (of) {
     case stream_kind::compute: return "wait for compute";
@@ -8857,7 +8878,8 @@ BELAY_HD constexpr void for_each_index(std::size_t count, F f) noexcept(noexcept
   for (std::size_t i = 0; i < count; ++i) f(i);
 }
 
-/// The same, with the lines of later indices asked for.
+/// Runs `f(0) ... f(count - 1)` on the calling thread, vectorised where the arithmetic allows, with the lines of later
+/// indices asked for.
 template <prefetching F>
 BELAY_HD inline void for_each_index(std::size_t count, F f) noexcept(noexcept(f(count))) {
   constexpr std::size_t line = F::indices_of_line;
@@ -8897,7 +8919,7 @@ template <stream Stream>
 class copy_stream {
  public:
   using stream_type = Stream;
-  /// As of the stream below it.
+  /// Whether the stream below it runs nothing, as in a rehearsal.
   static constexpr bool runs_nothing = Stream::runs_nothing;
   /// Whether the host may run the work, and so can take its time.
   static constexpr bool has_policy = std::constructible_from<Stream, const stream_settings&, int, stream_kind>;
@@ -8971,7 +8993,7 @@ class copy_stream {
     belay::synchronize(stream_, at);
     times_.waited.fetch_add(now() - begun, std::memory_order_relaxed);
   }
-  /// The same, and leaves the failure of a copy to the next `synchronize`.
+  /// Returns when all copies are over, and leaves the failure of a copy to the next `synchronize`.
   void wait_until_idle(where at = where::current()) const {
     if constexpr (requires { stream_.wait_until_idle(at); }) stream_.wait_until_idle(at);
   }
@@ -9169,12 +9191,12 @@ struct device_usage {
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// What a kernel has found: an index that is none, rows that were not written, a number that is not finite.
+/// The kind of a finding: an index that is none, rows that were not written, a number that is not finite.
 enum class finding_kind : std::uint8_t { nothing, index_outside, rows_outside, not_finite };
 
 /// The call that a kernel belongs to, as far as it is known. Its strings outlive the step.
 struct finding_site {
-  /// Of what is in no layer.
+  /// The `layer_index` of a call that is in no layer.
   static constexpr std::uint32_t no_layer = ~std::uint32_t{0};
 
   /// The layer's name and number, the micro-batch, and the line of the call.
@@ -9198,7 +9220,7 @@ struct finding {
   finding_site site;
 };
 
-/// What has been found since the step began. The first finding of each sort is kept whole, the others are counted.
+/// The findings since the step began. The first finding of each sort is kept whole, the others are counted.
 struct findings_record {
   std::uint64_t began = 0;  // which step or pass: the engine's epoch
   /// The sum of losses, how often something was not finite, and the first site of each kind.
@@ -9326,7 +9348,7 @@ class findings_copy {
  private:
   kernel::findings_record record_;
 };
-/// The same where only some of the host's memory is copied to.
+/// A record for the host, which a stream copies to, where only some of the host's memory is copied to.
 template <device_region Memory>
 class findings_copy<Memory> {
  public:
@@ -9335,7 +9357,8 @@ class findings_copy<Memory> {
       : memory_(beside.host_beside(2 * sizeof(kernel::findings_record), at)),
         record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record[2]) {}
   [[nodiscard]] kernel::findings_record& record() const noexcept { return *record_; }
-  /// The same by a copy: of a step whose kernels are a graph nothing else is queued. The step before is over.
+  /// Queues that `of` is empty, and of step or pass `number`, by a copy: of a step whose kernels are a graph nothing
+  /// else is queued. The step before is over.
   template <stream Stream>
   void empty(Stream& stream, kernel::findings_record* of, std::uint64_t number) const {
     record_[1].began = number;
@@ -9365,7 +9388,7 @@ class findings {
   [[nodiscard]] kernel::findings_record* record() const noexcept {
     return std::launder(reinterpret_cast<kernel::findings_record*>(memory_.data()));
   }
-  /// What `stream` gets from here on belongs to the step or pass `number`, which is not that before.
+  /// Work that `stream` gets from here on belongs to the step or pass `number`, which is not that before.
   template <stream Stream>
   void begin(Stream& stream, std::uint64_t number) {
     copied_.empty(stream, record(), number);
@@ -9376,7 +9399,7 @@ class findings {
     queue_copy(stream, &copied_.record(), record(), sizeof(kernel::findings_record));
     return stream.record();
   }
-  /// What step or pass `number` has found, once `copied` is reached. Throws the first cause where work before it has
+  /// The findings of step or pass `number`, once `copied` is reached. Throws the first cause where work before it has
   /// failed, and `usage_error` where the copy is of another step: then `copied` is no event behind it.
   [[nodiscard]] const kernel::findings_record& read(const stream_event& copied, std::uint64_t number,
                                                     where at = where::current()) const {
@@ -9387,7 +9410,7 @@ class findings {
                         at);
     return copy;
   }
-  /// The same for a stream that runs nothing.
+  /// The findings of a stream that runs nothing: none.
   [[nodiscard]] const kernel::findings_record& none() const noexcept { return copied_.record(); }
 
  private:
@@ -9565,7 +9588,7 @@ class queue_stream {
 
   /// Returns when all queued work is over; rethrows the first exception of it.
   void synchronize(where at = where::current());
-  /// The same, and leaves the work's exception to the next `synchronize`.
+  /// Returns when all queued work is over, and leaves its exception to the next `synchronize`.
   void wait_until_idle(where at = where::current()) const;
   /// Skips what is queued and has not begun, and waits for no event any more. Returns when the running piece of work is
   /// over; ends the program, as the destructor does, where it does not end.
@@ -9638,10 +9661,10 @@ struct stream_transfer {
   direction way = direction::send;
 };
 
-/// What a communication needs. A collective begins when it is next on the streams of all `ranks`, its own among them,
-/// with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
+/// The peers that a communication needs. A collective begins when it is next on the streams of all `ranks`, its own
+/// among them, with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
 struct stream_meeting {
-  /// What meets: its number, and the ranks of a collective or the transfers of an exchange.
+  /// The number of the communication; beside it the ranks of a collective or the transfers of an exchange.
   std::uint64_t key = 0;
   std::span<const int> ranks;
   std::span<const stream_transfer> transfers;
@@ -9653,7 +9676,7 @@ struct stream_meeting {
 /// A stream whose work an arbiter lets run. Its functions are called under the arbiter's lock, but `run_next`.
 class arbitrated {
  public:
-  /// Who runs the work: the thread that calls `stream_arbiter::wait`, by `run_next`, or a thread of its own, which
+  /// The runner of the work: the thread that calls `stream_arbiter::wait`, by `run_next`, or a thread of its own, which
   /// waits for its turn: that of a stream, or a host in a blocking call.
   enum class runner : std::uint8_t { waiting_host, own_thread, host };
 
@@ -9732,12 +9755,12 @@ class stream_arbiter {
   void end_call(arbitrated& call) noexcept;
   /// A thread of a stream waits until `stream` has its turn.
   void await_turn(arbitrated& stream);
-  /// What had its turn there is over.
+  /// The piece of work of `stream` that had its turn is over.
   void finished(arbitrated& stream) noexcept;
   /// Everything may run from now on: after a failure, nothing is gained by an order.
   void open() noexcept;
 
-  /// What its choices are drawn from: the same seed gives the same order.
+  /// The number that its choices are drawn from: the same seed gives the same order.
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
 
  private:
@@ -10071,7 +10094,7 @@ namespace belay::inline BELAY_ABI {
 /// that leaves it the time.
 class stream_patience {
  public:
-  /// Who waits looks so often.
+  /// The time from one look at the stream to the next.
   static constexpr std::chrono::milliseconds slice{20};
 
   /// Whether one waits on, the work does not end, or it has failed.
@@ -10080,7 +10103,7 @@ class stream_patience {
   /// The watch outlives it.
   explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch) {}
 
-  /// What the pace of a stream means, seen now.
+  /// The verdict on a stream of this pace, seen now.
   [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
     const auto now = std::chrono::steady_clock::now();
     const auto limit = watch_->limit();
@@ -10407,7 +10430,8 @@ class host_stream : public counted_stream {
     const span_timer waits(spans_ == nullptr ? nullptr : add_wait(spans_, span_lane::host, queue_->record(), at));
     queue_->synchronize(at);
   }
-  /// The same, and leaves the work's exception to the next `synchronize`.
+  /// Returns when all work is over, and leaves its exception to the next `synchronize`. Throws a `comm_error` where it
+  /// is stuck.
   void wait_until_idle(where at = where::current()) const {
     if (queue_ == nullptr) return;
     const span_timer waits(spans_ == nullptr ? nullptr : add_wait(spans_, span_lane::host, queue_->record(), at));
@@ -10480,7 +10504,7 @@ namespace belay::inline BELAY_ABI::kernel {
 template <class T>
 concept real = std::same_as<T, float> || std::same_as<T, double>;
 
-/// What a kernel of reals reads and writes: a real, or a narrower format, which is computed with as float.
+/// An element that a kernel of reals reads and writes: a real, or a narrower format, which is computed with as float.
 template <class T>
 concept stored_real = real<compute_type_t<T>>;
 
@@ -10622,7 +10646,7 @@ template <std::unsigned_integral Bits>
   return __builtin_bit_cast(float, blend(outside, bits | (mask_of_sign(bits & (bits - 1)) & 0x7fc00000u), found));
 }
 
-/// The same of a double.
+/// The square root of a double within 1 unit in the last place; 0 and infinity exact, NaN for negative x and NaN.
 [[nodiscard]] BELAY_HD constexpr double square_root(double x) noexcept {
   const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, x);
   const std::uint64_t size = bits & 0x7fffffffffffffffu;
@@ -10836,7 +10860,7 @@ struct fill {
   T value;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = value; }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(out); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -10854,7 +10878,7 @@ struct copy {
   Out* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = static_cast<Out>(in[i]); }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<In, Out>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(in, out); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -10876,7 +10900,7 @@ struct add {
     out[i] = static_cast<T>(widened(a[i]) + widened(b[i]));
   }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T, A>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(a, b, out); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -10907,7 +10931,7 @@ struct axpy {
   T* y;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { y[i] += alpha * widened(x[i]); }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T, X>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x, y); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -10926,7 +10950,7 @@ struct scale {
   T* x;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] *= factor; }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -10944,7 +10968,7 @@ struct scale_from {
   T* x;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { x[i] *= *factor; }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept { return are_packs<indices_of_pack>(x); }
   BELAY_HD void pack(std::size_t i) const noexcept {
@@ -11007,10 +11031,11 @@ struct silu_gate_backward {
   }
 };
 
-/// The same, for a backward that has not kept the output: it is written again to `out`, which may be `dout` itself.
+/// The derivatives of `silu_gate` by both inputs, for a backward that has not kept the output: it is written again to
+/// `out`, which may be `dout` itself. `dgate` and `dup` may be `gate` and `up`.
 template <stored_real T>
 struct silu_gate_again_backward {
-  /// What the derivatives take, and where the output goes.
+  /// The operands of the derivatives, and where the output goes.
   silu_gate_backward<T> derivatives;
   T* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
@@ -11049,7 +11074,7 @@ struct mixed_tile {
   static constexpr std::size_t bytes = (rows * columns + rows * depth + depth * columns) * sizeof(float);
 };
 
-/// What one product writes to beside c. Not initialised.
+/// Memory that one product writes to beside c. Not initialised.
 struct mixed_panels {
   /// A tile of sums, and panels of both operands.
   alignas(64) float sums[mixed_tile::rows * mixed_tile::columns];
@@ -11075,7 +11100,7 @@ template <class T>
   return transposed(rows_as_read(transposed(x), first, count));
 }
 
-/// The same matrix with elements of `Number`, in `memory`.
+/// The matrix `x` with elements of `Number`, in `memory`.
 template <class Number, class T>
 [[nodiscard]] operand<const Number> converted(operand<const T> x, Number* memory) noexcept {
   for (std::size_t row = 0; row < x.rows; ++row)
@@ -11135,7 +11160,7 @@ void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute
     }
   }
 }
-/// The same with panels on the stack.
+/// c = alpha a b + beta c, with panels on the stack. With beta 0 the old c is not read. No operand is empty.
 template <class Products, class C, class A, class B>
 requires mixed_operands<C, A, B>
 void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
@@ -11347,7 +11372,7 @@ struct blocked_products {
   static void product(operand<T> c, operand<const T> a, operand<const T> b, T alpha, T beta) noexcept {
     blocked_product<T>::run(c, a, b, alpha, beta);
   }
-  /// The same of operands that are narrower.
+  /// c = alpha a b + beta c, where a or b is narrower than c. With beta 0 the old c is not read.
   template <class T, class A, class B>
   requires(!std::is_same_v<A, T> || !std::is_same_v<B, T>) static void product(operand<T> c, operand<const A> a,
                                                                                operand<const B> b, T alpha,
@@ -11381,7 +11406,7 @@ struct solo {
   /// The only lane of a team of one.
   static constexpr unsigned lane = 0;
   static constexpr unsigned lanes = 1;
-  /// What a lane has written is seen by the others.
+  /// After it, each lane sees what the others have written; nothing to do for one lane.
   BELAY_HD static constexpr void synchronize() noexcept {}
   /// The value that another lane gave.
   template <class T>
@@ -11443,8 +11468,8 @@ struct kernel_of_rows {
   BELAY_HD void operator()(const Team&, std::size_t) const noexcept {}
 };
 
-/// What computes. All of it joins the order of `stream()`; pointers are taken when it is queued, and what they point to
-/// is read when it runs.
+/// A kit computes: kernels over indices, kernels of teams, and products. All of it joins the order of `stream()`;
+/// pointers are taken when it is queued, and what they point to is read when it runs.
 ///
 /// `each(n, f)` runs f(0) ... f(n - 1); `teams(n, g)` runs g(team, 0) ... g(team, n - 1). `product(c, a, b, alpha,
 /// beta)` is c = alpha a b + beta c, whose old c is not read where beta is 0. `grouped(c, a, b, ends, alpha, beta)`
@@ -11639,7 +11664,8 @@ class rehearsal_kit {
   /// A stream that runs nothing.
   [[nodiscard]] stream_type& stream() noexcept { return stream_; }
 
-  /// As of `host_kit`; nothing is computed. A product of narrow types is noted for `workspace_bytes`.
+  /// Takes the kernels and products that `host_kit` takes; nothing is computed. A product of narrow types is noted for
+  /// `workspace_bytes`.
   template <kernel::indexed F>
   void each(std::size_t, const F&) const noexcept {}
   template <kernel::cooperative G>
@@ -11670,7 +11696,7 @@ class rehearsal_kit {
                compute_type_t<C>) noexcept {
     note_mixed();
   }
-  /// What the kit of a run will need: nothing, unless the body has multiplied narrow types.
+  /// Bytes beside operands that the kit of a run will need: 0, unless the body has multiplied narrow types.
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
 
  private:
@@ -11718,7 +11744,7 @@ static_assert(mixed_kit<host_kit<>, bf16, bf16, bf16> && mixed_kit<rehearsal_kit
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// What a lane does in one phase: f(lane, its registers).
+/// Some work of a lane in one phase: f(lane, its registers).
 struct some_phase {
   /// Any phase.
   template <class Lane>
@@ -11817,8 +11843,8 @@ template <class Sum, class Term>
   return lane[0];
 }
 
-/// The same by a team: lane l sums what the host's lane l sums, and lanes are added in the same halves. Every lane gets
-/// the sum.
+/// Sums `term(0) ... term(count - 1)` by a team: lane l sums what the host's lane l sums, and lanes are added in the
+/// same halves. Every lane gets the sum.
 template <class Sum, team Team, class Term>
 [[nodiscard]] BELAY_HD constexpr Sum sum_in_lanes(const Team& team, Term term, std::size_t count) noexcept {
   if constexpr (Team::lanes == 1) {
@@ -12009,7 +12035,7 @@ template <real T>
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// What a loss needs of a row beside its softmax: log(sum of e^x) = `largest` + log(`sum`).
+/// The numbers of a row that a loss needs beside its softmax: log(sum of e^x) = `largest` + log(`sum`).
 template <real T>
 struct softmax_parts {
   T largest;  // of the scaled inputs
@@ -12235,7 +12261,8 @@ struct cross_entropy_rows {
     if (team.lane == 0) losses[row] = loss;
   }
 
-  /// The same, with the loss as result.
+  /// The cross-entropy of `row`, 0 where its target is ignored. The row's gradient is written unless `gradient` is
+  /// null; `losses` is not.
   template <team Team>
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
     using number = compute_type_t<T>;
@@ -12674,7 +12701,7 @@ namespace belay::inline BELAY_ABI::kernel {
 
 /// counts[b] = how many values are b. Every value is at least 0 and below `counts.size()`.
 struct counted_values {
-  /// What is counted, and the counts.
+  /// The values that are counted, and the counts.
   view<const std::int32_t, 1> values;
   view<std::int64_t, 1> counts;
   /// All of it.
@@ -12686,7 +12713,7 @@ struct counted_values {
 
 /// sums[i] = counts[0] + ... + counts[i - 1]. The two may be the same.
 struct scanned_counts {
-  /// What is added, and the sums before each.
+  /// The counts that are added, and the sums before each.
   view<const std::int64_t, 1> counts;
   view<std::int64_t, 1> sums;
   /// All of it.
@@ -12717,7 +12744,7 @@ struct sorted_places {
 
 /// The positions of the values that are not negative, in ascending order, and how many there are.
 struct selected_positions {
-  /// What is looked at, the positions (as many as there are values), and their number.
+  /// The values that are looked at, the positions (as many as there are values), and their number.
   view<const std::int32_t, 1> values;
   view<std::int32_t, 1> positions;
   std::int64_t* count;
@@ -12835,7 +12862,8 @@ struct kept_loss {
   L loss;
   double* sum;
 
-  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  /// The number of rows; `row_loss` does one of them by a team, and `note` takes the sum of all. A call without
+  /// arguments does all of the loss on one thread.
   [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return loss.rows(); }
   template <team Team>
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
@@ -12885,7 +12913,8 @@ struct noted_squared_error {
   std::size_t samples;
   findings_note found;
 
-  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  /// The number of rows; `row_loss` does one of them by a team, and `note` takes the sum of all. A call without
+  /// arguments does all of the loss on one thread.
   [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return chunk_count(count); }
   template <team Team>
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
@@ -12907,7 +12936,8 @@ struct noted_cross_entropy {
   cross_entropy_rows<T> each;
   std::size_t row_count;
 
-  /// As of `row_losses`; called without arguments, all of the loss on one thread.
+  /// The number of rows; `row_loss` does one of them by a team, and `note` takes the sum of all. A call without
+  /// arguments does all of the loss on one thread.
   [[nodiscard]] BELAY_HD std::size_t rows() const noexcept { return row_count; }
   template <team Team>
   [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
@@ -12972,7 +13002,7 @@ BELAY_HD inline void copy_non_temporal(void* to, const void* from, std::size_t b
   std::memcpy(to, from, bytes);
 }
 
-/// What was copied so is ordered before all later stores of the calling thread.
+/// Orders the bytes that `copy_non_temporal` has stored before all later stores of the calling thread.
 BELAY_HD inline void finish_non_temporal() noexcept {
 #if defined(__SSE2__) && !defined(__CUDA_ARCH__)
   __builtin_ia32_sfence();
@@ -12992,7 +13022,7 @@ BELAY_HD inline void finish_non_temporal() noexcept {
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// What a user chooses for AdamW.
+/// The settings that a user chooses for AdamW.
 struct adamw_settings {
   /// The constants of AdamW.
   double learning_rate = 1e-3;
@@ -13040,7 +13070,7 @@ template <real T>
           static_cast<T>(1 - settings.learning_rate * settings.decay)};
 }
 
-/// The same in memory, where a kernel reads them when it runs: what a graph captures is their address.
+/// One step's scalars in memory, where a kernel reads them when it runs: what a graph captures is their address.
 template <real T>
 struct adamw_scalars_in {
   /// Where they are.
@@ -13085,7 +13115,7 @@ struct adamw {
     kernel::prefetch(second_moment, i);
   }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T, Gradient>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept {
     return are_packs<indices_of_pack>(value, gradient, first_moment, second_moment);
@@ -13103,7 +13133,7 @@ struct adamw {
   }
 };
 
-/// The same of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
+/// AdamW of a value that is kept narrower than `T`: a master copy is updated, and the value is it, rounded. A value
 /// that is not the master rounded was written from outside (first values, an import), and is taken as the master.
 template <real T, stored_real Value, class Scalars = adamw_scalars<T>>
 struct adamw_of_master {
@@ -13127,7 +13157,7 @@ struct adamw_of_master {
     master.prefetch(i);
   }
 
-  /// As of `packed`.
+  /// Indices that `pack(i)` does at once, from i on; `packs()` says whether all arrays are aligned for that.
   static constexpr std::size_t indices_of_pack = pack_size<T, Value>;
   [[nodiscard]] BELAY_HD bool packs() const noexcept {
     return are_packs<indices_of_pack>(value, master.value, master.gradient, master.first_moment, master.second_moment);
@@ -13296,13 +13326,14 @@ class gradient_checksums {
   void note(std::size_t parameter, std::size_t micro_batch, where at) noexcept {
     taken_[parameter] = {0, micro_batch, at, false};
   }
-  /// What was contributed is in the gradient, which must not change from here on.
+  /// Takes the checksum of a gradient that has all contributions, once after `note`. The gradient must not change from
+  /// here on.
   template <class T>
   void seal(std::size_t parameter, std::span<T> gradient) noexcept {
     checksum& one = taken_[parameter];
     if (!std::exchange(one.sealed, true)) one.hash = hash_of(gradient);
   }
-  /// Whether the gradient has changed since then.
+  /// Whether the gradient has changed since it was sealed.
   template <class T>
   [[nodiscard]] bool changed(std::size_t parameter, std::span<T> gradient) const noexcept {
     return taken_[parameter].hash != hash_of(gradient);
@@ -13463,8 +13494,8 @@ class ownership_unit {
 
 namespace belay::inline BELAY_ABI {
 
-/// What the ranks that replicate a parameter divide among themselves, as in ZeRO: each stage also what those before it
-/// do.
+/// The state that the ranks which replicate a parameter divide among themselves, as in ZeRO: each stage also divides
+/// what those before it do.
 enum class zero_stage : std::uint8_t { none, optimizer_state, gradients, parameters };
 
 /// When gradients are reduced: into the owners' shares in every micro-batch, so that a rank keeps its share alone; or
@@ -13485,7 +13516,8 @@ struct bucket_entry {
   std::size_t layer = 0;
 };
 
-/// What the layout needs of a family: the number of ranks, and what they divide.
+/// A family as the layout needs it: the number of its ranks, what they divide, when they reduce gradients, and the
+/// tiers of their shares.
 struct family_shape {
   std::size_t ranks = 1;
   zero_stage stage = zero_stage::none;
@@ -13600,7 +13632,7 @@ class bucket_layout {
   /// find gradients that change afterwards: there every bucket of several ranks needs twice its elements.
   [[nodiscard]] std::size_t gradient_elements() const noexcept { return gradient_elements_; }
   [[nodiscard]] std::size_t parameters() const noexcept { return sizes_.size(); }
-  /// What has one owner.
+  /// The unit of a parameter's elements that has one owner.
   [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
   [[nodiscard]] std::size_t offset(std::size_t parameter) const noexcept { return offsets_[parameter]; }
   [[nodiscard]] std::size_t size(std::size_t parameter) const noexcept { return sizes_[parameter]; }
@@ -13828,19 +13860,23 @@ class file_shares {
   /// Queues on the stream of copies, after `ready`: `bytes` bytes of a share come to `to`. Returns when they are there.
   [[nodiscard]] virtual stream_event load(const stream_event& ready, const void* share, void* to, std::size_t bytes,
                                           where at) = 0;
-  /// The same in the order of what is queued there, and the other way round: `from` is free when the stream is there,
-  /// and what is queued later reads what was written.
+  /// Queues on the stream of copies, in its order: `bytes` bytes of a share come to `to`, where they are when the
+  /// stream has done so.
   virtual void queue_read(const void* share, void* to, std::size_t bytes, where at) = 0;
+  /// Queues on the stream of copies, in its order: `bytes` bytes come from `from` to a share. `from` is free when the
+  /// stream has done so, and reads that are queued later get what was written.
   virtual void queue_write(void* share, const void* from, std::size_t bytes, where at) = 0;
-  /// What a share has is added to `total` by `add(to, from, bytes)`, piece by piece.
+  /// Adds a piece of a share, `bytes` bytes at `from`, to the total at `to`.
   using add_bytes = void (*)(std::byte* to, const std::byte* from, std::size_t bytes);
+  /// Queues on the stream of copies, in its order: `add` adds `bytes` bytes of a share to `total`, piece by piece.
   virtual void queue_add(void* total, const void* share, std::size_t bytes, add_bytes add, where at) = 0;
   /// Queues to wait for what is being written.
   virtual void queue_settle(where at) = 0;
 
   /// On the host, once all that the stream of copies has is over.
   virtual void read(const void* share, void* to, std::size_t bytes, where at) = 0;
-  /// The same of a range whose parts are then got in order, and read ahead.
+  /// Begins to read `bytes` bytes of a share on the host, once all that the stream of copies has is over. `get` then
+  /// gets their parts in order, and they are read ahead.
   virtual void begin_read(const void* share, std::size_t bytes, where at) = 0;
   virtual void get(const void* part, void* to, std::size_t bytes) = 0;
   /// Where a share lies, for who reads it while nothing changes it.
@@ -13926,13 +13962,13 @@ struct bucket_memory {
     return gradients.size() + reductions.size() == all_gradients(layout);
   }
 
-  /// What is kept of a bucket's values: all of them, or this rank's share.
+  /// The values of a bucket that this rank keeps: all of them, or its share.
   [[nodiscard]] std::span<T> values_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
     const auto& b = layout.buckets()[bucket];
     const auto& place = places[bucket];
     return values[place.values_in].subspan(place.values, layout.family_of(b).divides_values() ? place.own : b.count);
   }
-  /// What is kept of a bucket's gradients: all of them, or this rank's share.
+  /// The gradients of a bucket that this rank keeps: all of them, or its share.
   [[nodiscard]] std::span<gradient_type> gradients_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
     const auto& b = layout.buckets()[bucket];
     const auto& place = places[bucket];
@@ -14036,7 +14072,7 @@ inline constexpr bool is_partial<placed<Each...>> = (is_partial<Each> || ...);
 template <class Placement>
 inline constexpr bool is_replicate = std::same_as<Placement, replicate>;
 
-/// What stands for one axis, or for all of them.
+/// A placement of one axis, or `replicate`, which holds on all of them.
 template <class Placement>
 concept axis_placement = is_replicate<Placement> || is_shard<Placement> ||
     (is_partial<Placement>&& requires { Placement::over; });
@@ -14061,12 +14097,12 @@ requires requires {
 }
 inline constexpr bool on_one_axis<A, B> = A::over == B::over;
 
-/// What a placement says of one axis, as a value.
+/// One axis of a placement, as a value.
 struct placement_entry {
-  /// What ranks of the axis have: the whole, a part, or a term.
+  /// Each rank of the axis has the whole, a part, or a term.
   enum class kind : std::uint8_t { replicate, shard, partial };
 
-  /// What it is, and along which axis.
+  /// The kind of the entry, and the axis of the ranks.
   kind how = kind::replicate;
   axis over = axis::data;
   std::size_t dimension = 0;   // of a shard
@@ -14111,7 +14147,7 @@ template <placement Placement>
   return out;
 }
 
-/// What can be wrong with a list of axes.
+/// The rules for a placement's list of axes, each false where it is broken.
 template <placement Placement>
 struct placement_faults {
   /// Dimensions of a tensor.
@@ -14243,7 +14279,8 @@ void each_in_memory_of(const Group& group, std::size_t count, const F& f, where 
     kernel::for_each_index(count, f);
 }
 
-/// The same as a part of a started composite, of which `calls` are the operations.
+/// f(0) ... f(count - 1), where the group's buffers are, as a part of a started composite, of which `calls` are the
+/// operations.
 template <class Calls, kernel::indexed F>
 void each_among(const Calls& calls, std::size_t count, const F& f) {
   if constexpr (requires { calls.each(count, f); })
@@ -14252,7 +14289,7 @@ void each_among(const Calls& calls, std::size_t count, const F& f) {
     kernel::for_each_index(count, f);
 }
 
-/// Those operations for memory of the host.
+/// The operations of a started composite, `calls`, for memory of the host.
 template <class Calls>
 [[nodiscard]] const auto& host_calls_of(const Calls& calls) noexcept {
   if constexpr (requires { calls.control(); })
@@ -14282,7 +14319,8 @@ namespace belay::inline BELAY_ABI {
 template <class T>
 inline constexpr bool rounds_gradients = !std::is_same_v<T, compute_type_t<T>>;
 
-/// What the reductions of a rank use beside the memory of its run. One that is under way keeps it.
+/// The state that the reductions of a rank use beside the memory of its run: layout, checksums, and counts on the wire.
+/// A reduction that is under way keeps it.
 template <class T>
 struct bucket_reductions {
   template <class Members, class Families, class... Arguments>
@@ -14444,7 +14482,8 @@ struct share_reduction {
 
 namespace belay::inline BELAY_ABI {
 
-/// What gradient buckets need of a communicator.
+/// A communicator that serves gradient buckets of T: it can start all_reduce, reduce_scatter_v and all_gather_v, and
+/// can all_gather words.
 template <class Group, class T>
 concept reduces_buckets = communicator<Group> && can_start_all_reduce<Group, compute_type_t<T>> &&
     can_start_reduce_scatter_v<Group, compute_type_t<T>> && can_start_all_gather_v<Group, T> &&
@@ -14536,7 +14575,7 @@ struct bucket_pull {
     T* next = whole;
     for (std::size_t r = 0; r < shares.size(); next += counts[r++]) std::copy_n(shares[r], counts[r], next);
   }
-  /// The same by kernels of a device, which `calls` queues.
+  /// Copies the shares into `whole` by kernels of a device, which `calls` queues.
   template <class Calls>
   void operator()(Calls& calls) const {
     T* next = whole;
@@ -14553,7 +14592,7 @@ class reached_values {
   reached_values(std::span<const int> members, std::vector<bucket_places> places)
       : members_(members.begin(), members.end()), places_(std::move(places)) {}
 
-  /// What rank i has in tier `in` begins at `first[i]`; `first` is empty where no rank has anything there.
+  /// Values of rank i in tier `in` begin at `first[i]`; `first` is empty where no rank has anything there.
   void lies(tier in, std::vector<const T*> first) { first_[static_cast<std::size_t>(in)] = std::move(first); }
 
   /// The shares of a bucket that the ranks `group` of the world divide, who are among these.
@@ -14606,7 +14645,7 @@ namespace belay::inline BELAY_ABI {
 /// The first values of a parameter.
 class initial {
  public:
-  /// What first values are: one number, normal numbers by counter, or what a filler gives.
+  /// The kinds of first values: one number, normal numbers by counter, or what a filler gives.
   enum class kind { constant, normal, filled };
 
   /// All elements `value`.
@@ -14686,21 +14725,22 @@ template <placement Placement>
   return local_box(entries_of<Placement>, shape, mesh, here);
 }
 
-/// What has a shape and a place in it: a mesh.
+/// A mesh that has a shape, and a place in it for this rank.
 template <class Mesh>
 concept has_place = requires(const Mesh& mesh) {
   { mesh.shape() } -> std::convertible_to<axes>;
   { mesh.layout_coordinate() } -> std::convertible_to<coordinate>;
 };
 
-/// One whose groups move tensors.
+/// A mesh with a place for this rank, whose groups move tensors.
 template <class Mesh>
 concept tensor_mesh = has_place<Mesh> && requires(const Mesh& mesh, axis which, where at) {
   typename Mesh::group_type;
   { mesh.group(which, at) } -> std::convertible_to<const typename Mesh::group_type&>;
 };
 
-/// The same of this rank of a mesh. In a rehearsal it asks for the numbers along the axes that cut, and no others.
+/// The box of a tensor of `shape` that this rank of a mesh holds, where every cut is even. In a rehearsal it asks for
+/// the numbers along the axes that cut, and no others.
 template <placement Placement, has_place Mesh>
 [[nodiscard]] tensor_box local_box(std::span<const std::size_t> shape, const Mesh& mesh) {
   if constexpr (requires { mesh.coordinate(); }) {
@@ -14731,15 +14771,16 @@ struct copy_place {
 
   friend constexpr bool operator==(const copy_place&, const copy_place&) = default;
 
-  /// What this rank writes of `elements` that all of them keep: even parts of what has `divided_from` bytes for each of
-  /// them, else all of it or nothing, by `turn`, which is the same on them all. Over all of them every element once.
+  /// The part that this rank writes of `elements` that all of the ranks keep: an even part where there are
+  /// `divided_from` bytes or more for each of them, else all or nothing, by `turn`, which is the same on them all.
+  /// Together they write every element once.
   [[nodiscard]] constexpr local_part written(std::size_t elements, std::size_t element_bytes,
                                              std::size_t turn) const noexcept {
     if (elements * element_bytes >= divided_from * count) return even_part(elements, count, number);
     return {0, turn % count == number ? elements : 0};
   }
 
-  /// Bytes for each of them from which they write parts.
+  /// Bytes for each of the ranks that keep a box, from which on they write parts of it.
   static constexpr std::size_t divided_from = std::size_t{1} << 20U;
 };
 
@@ -14824,7 +14865,7 @@ class parameter_shape {
     for (std::size_t axis = first; axis < last; ++axis) count *= extents_[axis];
     return count.saturated();
   }
-  /// The same shape with another extent on one axis.
+  /// A copy of the shape with `extent` on `axis`.
   [[nodiscard]] constexpr parameter_shape with(std::size_t axis, std::size_t extent) const noexcept {
     parameter_shape other = *this;
     other.extents_[axis] = extent;
@@ -14911,9 +14952,9 @@ class contribution_target {
   enum class memory : std::uint8_t { given, needed };
   [[nodiscard]] bool needs_memory() const noexcept { return memory_ == memory::needed; }
   void note_memory(memory now) noexcept { memory_ = now; }
-  /// What the compute stream waits for before `give_memory`, which gives the gradient memory; it may write there when
-  /// what that returns is reached.
+  /// The event that the compute stream waits for before `give_memory`.
   [[nodiscard]] virtual stream_event before_memory() const { return {}; }
+  /// Gives the gradient memory. The compute stream may write there when the returned event is reached.
   virtual stream_event give_memory(where) { return {}; }
 
   /// A trainer's own function will add to the memory: zeroes it where nothing has written it.
@@ -15073,8 +15114,8 @@ class parameter_base {
     divided_ = true;
     value_ = nullptr;
   }
-  /// What this rank keeps lies in memory that the host does not address: it is seen through `access`, which outlives
-  /// the parameter's use.
+  /// Values that this rank keeps are seen through `access`, which outlives the parameter's use: they lie in memory that
+  /// the host does not address.
   void see_through(const host_access* access) noexcept {
     access_ = access;
     for (held_range<T>& range : held_) range.access = access;
@@ -15162,7 +15203,7 @@ class parameter_base {
   parameter_base(parameter_base&&) noexcept = default;
   parameter_base& operator=(parameter_base&&) noexcept = default;
 
-  /// What the parameter was made of, the part that this rank has, and where its values are.
+  /// The specification that the parameter was made of, the part that this rank has, and where its values are.
   parameter_spec spec_;
   tensor_box box_;
   axis_set cut_;
@@ -15185,7 +15226,8 @@ class trainable_parameter : public parameter_base<T> {
   /// The gradient of the local part, to which backwards add; null until bound.
   [[nodiscard]] gradient_type* gradient() const noexcept { return gradient_; }
 
-  /// The same with the shape of the local part. Layers ask their frame for it: `frame.add_to(parameter)`.
+  /// The gradient with the shape of the local part; its data are null until bound. Layers ask their frame for it:
+  /// `frame.add_to(parameter)`.
   [[nodiscard]] parameter_values<gradient_type> gradient_values() const noexcept {
     return {gradient_, this->local_shape()};
   }
@@ -15201,7 +15243,8 @@ class trainable_parameter : public parameter_base<T> {
   /// The gradient has memory for the time, or none.
   void place_gradient(gradient_type* gradient) noexcept { gradient_ = gradient; }
 
-  /// What is told that a backward has added to the gradient; null where the caller of `bind` counts by itself.
+  /// The target that is told of every backward that has added to the gradient; null where the caller of `bind` counts
+  /// by itself.
   [[nodiscard]] contribution_target* contribution() const noexcept { return contribution_; }
 
  protected:
@@ -15258,8 +15301,8 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
     requires(!cut)
       : parameter(std::move(spec), [](const parameter_shape& all) { return whole_box(all.extents()); }, at) {}
 
-  /// The same by name and shape: a matrix begins with normal values of standard deviation 1 / sqrt(its last extent),
-  /// which keeps the size of a layer's output, a vector with zeros.
+  /// A parameter held whole, by name and shape: a matrix begins with normal values of standard deviation 1 / sqrt(its
+  /// last extent), which keeps the size of a layer's output, a vector with zeros.
   parameter(std::string name, const parameter_shape& shape, where at = where::current())
     requires(!cut)
       : parameter(parameter_spec{std::move(name), shape, first_values_of(shape)}, at) {}
@@ -15381,7 +15424,7 @@ class frozen_buckets {
   [[nodiscard]] const bucket_layout& layout() const noexcept { return *layout_; }
   [[nodiscard]] const bucket_places& places() const noexcept { return places_; }
   [[nodiscard]] bool divides_values() const noexcept { return places_.divided(); }
-  /// What peers read while a gather is under way.
+  /// The layout, for a gather that is under way to keep: peers read its counts.
   [[nodiscard]] std::shared_ptr<const void> kept() const noexcept { return layout_; }
   [[nodiscard]] std::span<const frozen_member<T>> members() const noexcept { return members_; }
 
@@ -15651,7 +15694,7 @@ class [[nodiscard]] reduced_gradients {
         latest_(other.latest_) {}
   reduced_gradients& operator=(reduced_gradients&&) = delete;
 
-  /// What this rank owns, in the order of memory.
+  /// The ranges that this rank owns, in the order of memory; none once consumed.
   [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
   /// The number of this reduction, counted by its buckets from 1; 0 once consumed.
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
@@ -15769,7 +15812,8 @@ class bound_buckets {
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
   /// Peers read its counts while a reduction is under way, also one that nobody waits for.
   [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
-  /// What this rank keeps of values and gradients.
+  /// The places of the values and gradients that this rank keeps, by bucket: tier, offset, and its own share, in
+  /// elements.
   [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
   [[nodiscard]] bool divides_values() const noexcept {
     for (const auto& b : layout_.buckets())
@@ -15817,7 +15861,7 @@ class bound_buckets {
     wait_all(gathers_);
     publish(where::current());
   }
-  /// The same for `stream`, whose later work reads the values.
+  /// Ends the gathers in the order of `stream`, whose later work reads the updated values. The host does not wait.
   void finish_gathers_in(auto& stream) {
     all_then(gathers_, stream);
     publish(after(stream.record()));
@@ -15971,7 +16015,7 @@ class contribution_map {
   [[nodiscard]] std::size_t max_micro_batches() const noexcept { return max_micro_batches_; }
   /// Whether anything was contributed since `begin`.
   [[nodiscard]] bool any() const noexcept { return wrong_ != 0 || missing_ != first_row_.back() * micro_batches_; }
-  /// The same to one parameter.
+  /// Whether anything was contributed to one parameter since `begin`.
   [[nodiscard]] bool any(std::size_t parameter) const noexcept { return counts_[parameter] != 0; }
   [[nodiscard]] std::size_t wrong() const noexcept { return wrong_; }
   /// Of the first of them, where there is one.
@@ -16040,7 +16084,7 @@ template <class T>
   return text;
 }
 
-/// What is said of a gradient that changed after its last contribution, which `last` names.
+/// The message about a gradient that changed after its last contribution, which `last` names.
 [[nodiscard]] inline std::string changed_gradient(const std::string& name, const std::string& last) {
   return "the gradient of parameter " + name + " changed after its last contribution (" + last +
          "): call contributed when the backward that adds to it is over; a parameter that several layers share is "
@@ -16239,7 +16283,8 @@ class replica_check {
     }
   }
 
-  /// What is wrong, or "". All ranks of the group get the same answer, each with its own parameter's name. Collective.
+  /// How the ranks of the group differ, in a sentence, or "". All ranks get the same answer, each with its own
+  /// parameter's name. Collective.
   template <class Group>
   [[nodiscard]] std::string difference(const Group& group, where at) const {
     rank_comparison compared;
@@ -16321,7 +16366,8 @@ template <class Group>
          "each of them has";
 }
 
-/// The same over all families.
+/// How the divisors of any family's ranks differ, or "": the first difference that is found. A rank without a divisor
+/// gives `rank_comparison::abstains`. Collective over each of the `families` in turn.
 template <class Group>
 [[nodiscard]] std::string difference_of_targets(rank_comparison& compared,
                                                 const std::vector<bucket_family<Group>>& families,
@@ -16515,7 +16561,7 @@ class gradient_staging {
     return {open_[bucket].first, open_[bucket].count};
   }
 
-  /// What the compute stream waits for before `open`: the reductions whose memory that frees.
+  /// The event that the compute stream waits for before `open`: the end of the reductions whose memory that frees.
   [[nodiscard]] stream_event before_open() const noexcept {
     return started_.size() > released_ + most_in_reduction ? started_[started_.size() - 1 - most_in_reduction].free
                                                            : stream_event{};
@@ -16677,7 +16723,7 @@ class gradient_shares {
     staging_.expect(divided * micro_batches);
   }
 
-  /// What the compute stream waits for before a bucket gets memory.
+  /// The event that the compute stream waits for before a bucket gets memory.
   [[nodiscard]] stream_event before_open() const noexcept { return staging_.before_open(); }
   /// Gives a bucket memory, and its parameters their gradients in it, which nothing has written. A rank that is alone
   /// goes on with what it has: so the additions of a step are in the order in which a resident gradient has them. The
@@ -16844,7 +16890,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
                           gradients.subspan(own)},
          at);
   }
-  /// The same with memory of its own for reductions, and for the wire, which has `wire_elements()`.
+  /// Gives every parameter its memory out of `memory`, which has memory of its own for reductions, and
+  /// `wire_elements()` elements for the wire. Throws usage_error where its sizes are not those that the layout needs.
   void bind(const bucket_memory<T>& memory, where at = where::current()) {
     this->bind_to(memory, contributors_, at);
     replicas_compared_ = false;
@@ -16872,7 +16919,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
     }
     expect(micro_batches, at);
   }
-  /// The same without zeroing: layers add by `frame.add_to`, which writes what nothing has written in the step.
+  /// Begins a step of `micro_batches` (0 or more) here without zeroing gradients, unless there are 0: layers add by
+  /// `frame.add_to`, which writes what nothing has written in the step. The first one compares replicas.
   void begin_unwritten(std::size_t micro_batches, where at = where::current()) {
     prepare(at);
     for (auto& each : contributors_) each.begin_unwritten();
@@ -16976,7 +17024,10 @@ class gradient_buckets : public bound_buckets<T, Group> {
     return divide(divisor, changed, at);
   }
 
-  /// The same with this rank's targets only, summed over `batch_ranks`, the ranks that divide the batch. Collective.
+  /// Waits for every bucket and divides once, by the sum of `own`, this rank's targets, over `batch_ranks`, the ranks
+  /// that divide the batch. Collective over these. An incomplete step is a usage_error that names what is missing; so
+  /// is a sum of 0. Checked builds also refuse gradients that changed after their last contribution, and checks across
+  /// ranks refuse sums that differ within a family.
   template <class BatchRanks>
   [[nodiscard]] reduced_gradients<T> finish(local_targets own, const BatchRanks& batch_ranks,
                                             where at = where::current()) {
@@ -17008,7 +17059,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
     reduce_what_there_is(at);
     compare_targets(rank_comparison::abstains, at);
   }
-  /// The same where peers call `finish(local_targets, batch_ranks)`, whose sum needs every rank: this one adds 0 to it.
+  /// Ends a step that will not be committed, where peers call `finish(local_targets, batch_ranks)`: launches the
+  /// buckets that peers wait for, waits for all of them, and adds 0 to the sum of targets, which needs every rank. The
+  /// gradients hold garbage afterwards.
   template <class BatchRanks>
     requires can_all_reduce<BatchRanks, std::uint64_t>
   void abandon(const BatchRanks& batch_ranks, where at = where::current()) {
@@ -17224,7 +17277,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
 
 namespace belay::inline BELAY_ABI {
 
-/// What every rank of an expert group agrees on.
+/// Settings that every rank of an expert group agrees on.
 struct expert_settings {
   std::size_t experts = 0;   // of all ranks; a multiple of the group's size
   std::size_t k = 0;         // experts a token visits
@@ -17649,7 +17702,7 @@ class frame_arithmetic {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a layer is called for.
+/// The purpose of a layer's call.
 enum class layer_call : std::uint8_t { forward, backward, recompute, discard };
 
 [[nodiscard]] constexpr const char* name(layer_call what) noexcept {
@@ -18050,7 +18103,7 @@ struct refused_step {
   std::string list;
 };
 
-/// What a step had to show: the same on all ranks.
+/// The results of a step, the same on all ranks.
 struct step_summary {
   std::uint64_t number = 0;   // of the engine's steps, from 1
   double loss = 0;            // summed over all ranks
@@ -18061,7 +18114,7 @@ struct step_summary {
   [[nodiscard]] double mean_loss() const noexcept { return divisor == 0 ? 0.0 : loss / static_cast<double>(divisor); }
 };
 
-/// What `Participant` gives to a committed step: its reduced gradients.
+/// The part that `Participant` gives to a committed step: its reduced gradients.
 template <class Participant>
 using committed_part = typename Participant::committed_part;
 
@@ -18079,7 +18132,8 @@ class committed_gradients {
   /// The norm of all gradients of the step, every parameter counted once.
   [[nodiscard]] double norm() const noexcept { return summary_.norm; }
 
-  /// What one participant gave, to be moved to its optimizer: `optimizer.apply(ok->part(store), {...})`.
+  /// The part of one participant, to be moved to its optimizer: `optimizer.apply(ok->part(store), {...})`. Throws
+  /// usage_error for one that was not in the step.
   template <class Participant>
   [[nodiscard]] committed_part<Participant>&& part(const Participant& of, where at = where::current()) && {
     return std::move(find(of, at));
@@ -18171,7 +18225,7 @@ class basic_step_outcome {
   basic_step_outcome(Token done) noexcept : end_(end::committed), committed_(std::move(done)) {}
   basic_step_outcome(replay_step again) noexcept : end_(end::replay), replay_(again) {}
   basic_step_outcome(refused_step why) noexcept : end_(end::refused), refused_(std::move(why)) {}
-  /// The same, and `unread` becomes false when `refused` returns why.
+  /// The step was refused; `unread`, which outlives the outcome, is true until `refused` returns why.
   basic_step_outcome(refused_step why, bool& unread) noexcept : basic_step_outcome(std::move(why)) {
     unread_ = &unread;
     unread = true;
@@ -18202,7 +18256,7 @@ template <class Token>
   using end = typename basic_step_outcome<Token>::end;
   return outcome.end_ == end::committed ? &*outcome.committed_ : nullptr;
 }
-/// What to make room for, or null.
+/// The rows to make room for in a replay, or null where the step ended otherwise.
 template <class Token>
 [[nodiscard]] const replay_step* replay(const basic_step_outcome<Token>& outcome) noexcept {
   using end = typename basic_step_outcome<Token>::end;
@@ -18280,10 +18334,10 @@ class owed_bytes {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a rank is doing: it trains, it evaluates, or it lets the model write.
+/// The phase of a rank: it trains, it evaluates, or it lets the model write.
 enum class phase : std::uint8_t { train, eval, rollout };
 
-/// All of them, and how many.
+/// All phases, and how many.
 inline constexpr std::array all_phases{phase::train, phase::eval, phase::rollout};
 inline constexpr std::size_t phase_count = all_phases.size();
 
@@ -18297,7 +18351,7 @@ inline constexpr std::size_t phase_count = all_phases.size();
 
 namespace belay::inline BELAY_ABI {
 
-/// What an engine tells which layer's call is running.
+/// The type of an engine's watch, which is told which layer's call is running.
 template <class Stream>
 struct watch_of {
   using type = no_watch;
@@ -18313,7 +18367,7 @@ struct watch_of<Stream> {
   using type = call_spans<Stream>;
 };
 
-/// What lets the host see an engine's memory, where it does not address that itself.
+/// The type that lets the host see an engine's memory, where it does not address that itself; else empty.
 template <class Memory, class Stream>
 struct access_of {
   struct type {};
@@ -18324,7 +18378,7 @@ struct access_of<Memory, Stream> {
   using type = device_access<Stream, pinned>;
 };
 
-/// What the forward-only passes of one rank have found since it was last asked.
+/// Findings of one rank's forward-only passes since they were last asked for.
 struct pass_findings {
   /// Obligations that the pass left, its loss, and the first wrong index.
   std::uint64_t open_obligations = 0;
@@ -18353,7 +18407,9 @@ class engine {
         findings_(arena_.memory()) {
     adopt(arena_);
   }
-  /// The same with a kit whose stream runs as `streams` says: that of rank `rank`.
+  /// All leases of steps come from the region `activations`. The kit's stream runs as `streams` says: that of rank
+  /// `rank`. `meter` is that of its tier, and outlives the engine. At most `max_leases` leases and `max_obligations`
+  /// obligations are live in one step.
   engine(Memory activations, tier_meter& meter, const stream_settings& streams, int rank,
          std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
     requires std::constructible_from<Kit, const stream_settings&, int>
@@ -18370,7 +18426,9 @@ class engine {
     adopt(arena_);
   }
 
-  /// The same with a kit that the caller has made, over memory of its device. What is free holds `left`.
+  /// All leases of steps come from the region `activations`, memory of the device of `kit`, which the caller has made.
+  /// Memory that is free holds `left`. `meter` is that of its tier, and outlives the engine. At most `max_leases`
+  /// leases and `max_obligations` obligations are live in one step.
   engine(Memory activations, tier_meter& meter, Kit kit, freed_memory left = freed_by_default,
          std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
     requires std::move_constructible<Kit>
@@ -18556,7 +18614,7 @@ class engine {
     if (passes_.wrong == 0) passes_.first_wrong = found.first_wrong;
     passes_.wrong += found.wrong;
   }
-  /// What passes have found since the last call.
+  /// The findings of forward-only passes since the last call.
   [[nodiscard]] pass_findings take_pass_findings() noexcept { return std::exchange(passes_, {}); }
 
   /// For `step` only. What is queued and has not begun is skipped; returns when what has begun is over.
@@ -18601,7 +18659,8 @@ class engine {
       throw;
     }
   }
-  /// The same, or null where something has failed: the next step or pass throws it.
+  /// For `step` and `forward_only` only: the findings, copied for the host; null where something has failed, which the
+  /// next step or pass throws.
   [[nodiscard]] const kernel::findings_record* try_findings(where at) noexcept {
     try {
       const stream_event copied = findings_.copy(compute());
@@ -18749,7 +18808,7 @@ class gradient_sum {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a call is for. `owing`: a backward will follow. `observing`: a forward that owes nothing (evaluation, or the
+/// The purpose of a call. `owing`: a backward will follow. `observing`: a forward that owes nothing (evaluation, or the
 /// first pass of a recomputed layer). `replaying`: the recompute, which reads what was remembered.
 enum class frame_mode : std::uint8_t { owing, observing, replaying };
 
@@ -18896,7 +18955,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   /// Ends, when destroyed, all scratch memory leased since it was made.
   class scratch_scope_guard {
    public:
-    /// What is scratch from here on ends with it.
+    /// Scratch memory that is leased from here on ends with the guard.
     explicit scratch_scope_guard(frame& owner) noexcept : owner_(&owner), outer_(std::exchange(owner.scratch_, {})) {}
     scratch_scope_guard(const scratch_scope_guard&) = delete;
     scratch_scope_guard& operator=(const scratch_scope_guard&) = delete;
@@ -18909,10 +18968,10 @@ class frame : public frame_arithmetic<frame<Engine>> {
     frame* owner_;
     lease_chain outer_;
   };
-  /// What is scratch from here on ends with the result.
+  /// Begins a scratch scope: memory that is scratch from here on ends with the result.
   [[nodiscard]] scratch_scope_guard scratch_scope() noexcept { return scratch_scope_guard{*this}; }
 
-  /// What computes, for a customisation point such as an attention of one's own.
+  /// The kit that computes, for a customisation point such as an attention of one's own.
   [[nodiscard]] auto& kit() const noexcept { return engine_->kit(); }
 
   /// Where kernels of this call note what they find, such as an index that is none: a part of the kernel. The commit
@@ -18987,7 +19046,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
 
   /// The call is a backward from here on: what it adds to goes to `list`.
   void begin_backward(contribution_list& list) noexcept { contributions_ = &list; }
-  /// The same for a call within the backward of `outer`, whose contributions they are.
+  /// The call runs within the backward of `outer` from here on: what it adds to goes to the list of that backward.
   void begin_backward_within(const frame& outer) noexcept { contributions_ = outer.contributions_; }
 
   /// Opens and closes an obligation of this call.
@@ -18997,7 +19056,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
   }
   void close(obligation_id id, where at = where::current()) { engine_->obligations().close(id, at); }
 
-  /// What the layer may ask of its call: whether nothing runs, no backward comes, or a forward is repeated; its names.
+  /// The call as its layer may ask for it: whether nothing runs, no backward comes, or a forward is repeated; its
+  /// names.
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
   [[nodiscard]] bool forward_only() const noexcept { return mode_ == frame_mode::observing; }
   [[nodiscard]] bool replaying() const noexcept { return mode_ == frame_mode::replaying; }
@@ -19083,7 +19143,7 @@ template <class T, std::size_t Rank, class Frame>
 [[nodiscard]] view<T, Rank> remember(Frame& frame, const std::size_t (&shape)[Rank]) {
   return frame.template remember<T>(extents_of(shape));
 }
-/// The same with the shape of a view.
+/// Memory of a layer's call with the shape of a view, as `keep<float>(frame, x.shape())`; see `frame`.
 template <class T, std::size_t Rank, class Frame>
 [[nodiscard]] view<T, Rank> keep(Frame& frame, const extents<Rank>& shape) {
   return frame.template keep<T>(shape);
@@ -19178,8 +19238,8 @@ struct selection_counts {
 /// through the mean probability of every expert.
 template <class T>
 struct route_gradient_row {
-  /// What `route_row` has written, the gradient of the weights, the tokens of all ranks an expert, and the gradient of
-  /// the logits to write.
+  /// The choices, weights and probabilities that `route_row` has written, the selections of each expert by all ranks,
+  /// the gradient of the weights, and the gradient of the logits to write.
   const std::int32_t* choices;
   const T* weights;
   const T* probabilities;
@@ -19569,7 +19629,7 @@ struct pushed_rows {
 /// token.
 template <class T, class Target>
 struct pulled_rows {
-  /// What is computed with.
+  /// The type in which a row's elements are weighted and summed.
   using number = compute_type_t<T>;
 
   /// Where from, the weights, and the tokens' rows.
@@ -19615,7 +19675,7 @@ struct pulled_rows {
 /// gradient times the weight. A team does a choice; sums have the order of the host's. Gradients may be wider.
 template <class T, class Dy = T>
 struct returned_rows {
-  /// What is computed with.
+  /// The type in which rows and gradients are multiplied and summed.
   using number = compute_type_t<T>;
 
   /// Rows and weights, the tokens' gradients, and the weights'.
@@ -19721,7 +19781,7 @@ struct push_tokens {
   }
 };
 
-/// What a row adds to a sum: itself times its weight, or itself.
+/// A row as a term of a sum: itself times its weight.
 template <class T>
 struct weighted_row {
   const T* row;
@@ -19730,6 +19790,7 @@ struct weighted_row {
     return weight * kernel::widened(row[i]);
   }
 };
+/// A row as a term of a sum: itself.
 template <class T>
 struct plain_row {
   const T* row;
@@ -19888,7 +19949,7 @@ void sort_choices(Frame& frame, view<const std::int32_t, 2> choices, std::size_t
 
 /// Offsets of experts from the sums of counts, up to the capacity. The last is that of all `selections`.
 struct offsets_within {
-  /// What is cut, their number but one, all selections, and the capacity.
+  /// The offsets [experts + 1], which are cut, the experts, all selections, and the capacity.
   std::size_t* offsets;
   std::size_t experts;
   std::size_t selections;
@@ -19970,7 +20031,7 @@ struct addressed_peers {
   }
 };
 
-/// What a device has of a dispatch beside its routing.
+/// The counts and places of a dispatch in memory of a device, beside its routing.
 struct dispatch_counts {
   /// Places among this rank's choices [rows, k], in the order of experts, which become those in slots; offsets [local +
   /// 1] and shifts [experts], to write; rows that there is room for; the step's findings, or null.
@@ -19985,7 +20046,8 @@ struct dispatch_counts {
 /// host needs for it.
 template <class T, class Moves, class Peers>
 struct dispatched_across {
-  /// What is counted, the kernel of the rows, and how they travel.
+  /// The scratch of the exchange, the counts of choices and how many choices there are, the kernel of the rows, and how
+  /// they travel.
   Moves* moves;
   dispatch_counts counted;
   view<const std::int64_t, 1> counts;
@@ -20045,7 +20107,7 @@ struct before_peers {
     frame.teams(count, kernel);
   }
 };
-/// What all ranks have done before is there, then `kernel` for so many rows.
+/// Rows that any rank has moved before are there, then `kernel` runs for `count` rows.
 template <class Kernel, class Peers>
 struct after_peers {
   /// The kernel, how often, and how rows travel.
@@ -20080,14 +20142,14 @@ struct after_peers {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a rank sends and receives of one dispatch, and of its way back: rows of its packed choices by expert [experts],
-/// and of its slot by source and local expert [ranks, local].
+/// Ranges of rows that a rank sends and receives in one dispatch, and the other way on its way back: of its packed
+/// choices by expert [experts], and of its slot by source and local expert [ranks, local].
 struct row_messages {
   std::vector<row_range> sent, received;
 };
 
-/// Those of all dispatches that are not finished. One that has ended is used again: once there are enough, nothing is
-/// allocated.
+/// The messages of all dispatches that are not finished. One that has ended is used again: once there are enough,
+/// nothing is allocated.
 class row_message_store {
  public:
   /// For a dispatch, of so many ranges each way.
@@ -20121,7 +20183,8 @@ struct peers_by_messages {
   static constexpr bool addressed = false;
   using places_type = fitted_places<places_of::packed_rows>;
 
-  /// Who knows what is sent, which of its dispatches this is, and the memory.
+  /// The scratch of the exchange, which knows the rows of each dispatch; the number of this dispatch in it; and the
+  /// memory of packed rows and slot.
   Moves* moves;
   std::size_t dispatch;
   T* packed;
@@ -20183,7 +20246,8 @@ class expert_statistics {
         own_sums_(own_selections_.size()),
         selections_(own_selections_),
         probability_sums_(own_sums_) {}
-  /// The same over memory of the caller, `layers` x `micro_batches` x `experts` entries each, that outlives it.
+  /// Statistics over memory of the caller, `layers` x `micro_batches` x `experts` entries each, that outlives them.
+  /// Throws usage_error where it has another size.
   expert_statistics(std::size_t layers, std::size_t micro_batches, std::size_t experts, std::size_t k,
                     std::span<std::int64_t> selections, std::span<double> probability_sums, where at = where::current())
       : layers_(layers),
@@ -20225,7 +20289,8 @@ class expert_statistics {
     }
   }
 
-  /// The same by a kernel of the frame's device, an expert an index; nothing where the memory is not the caller's.
+  /// Assigns the entry of a dispatched routing by a kernel of the frame's device, an expert an index; nothing where the
+  /// memory is not the caller's. Throws `usage_error` beyond the prepared sizes.
   template <class Frame, class T>
   void record_in(Frame& frame, std::size_t layer, std::size_t micro_batch, const routing<T>& routed,
                  where at = where::current()) const {
@@ -20363,13 +20428,16 @@ class row_moves {
     expert_places(shape_, all, rows.routed.choices, {cursor_.data(), {cursor_.size()}}, rows.places);
   }
 
-  /// The same where the counts are in memory of a device: the host waits for them, in the communication; or, where rows
-  /// are sent, before it, so that nobody waits for peers while the rank calls NCCL.
+  /// Every rank learns what every rank has selected, where the counts are in memory of a device: the host waits for
+  /// this rank's in the communication, and gathers all.
   template <class Calls, class Dispatch>
   void count_on_device(const Calls& calls, const Dispatch& sent) {
     calls.fetch(own_selections(), sent.counts.data(), shape_.experts * sizeof(std::int64_t), sent.at);
     gather_counts(calls.control(), sent);
   }
+  /// Every rank learns what every rank has selected, where rows are sent: the host waits for this rank's counts before
+  /// the communication, so that nobody waits for peers while the rank calls NCCL, and gathers all. From them follow the
+  /// ranges of rows that are sent and received.
   template <class Ranks, class Dispatch>
   void count_to_send(const Ranks& group, const Dispatch& sent, const start_order& how) {
     group.fetch(own_selections(), sent.counts.data(), shape_.experts * sizeof(std::int64_t), how);
@@ -20378,7 +20446,8 @@ class row_moves {
     rows_sent(shape_, selected(), {cursor_.data(), {shape_.experts}}, {now.sent.data(), {shape_.experts}});
     rows_received_of(shape_, selected(), {now.received.data(), {shape_.ranks, shape_.local()}});
   }
-  /// What kernels need of the counts that were gathered last, to memory of the device.
+  /// Copies to memory of the device what kernels need of the counts that were gathered last: offsets, shifts, and
+  /// global counts. Notes the rows that would have been needed beyond the capacity.
   template <class Calls, class Dispatch>
   void place_counts(const Calls& calls, const Dispatch& sent) {
     const auto& [places, offsets, shifts, capacity, found] = sent.counted;
@@ -20426,7 +20495,8 @@ class row_moves {
     calls.exchange(transfers_, at);
   }
 
-  /// What all ranks have moved before is there.
+  /// Rows that any rank of the group has moved before are there, in the communication's order. On one rank it does
+  /// nothing.
   template <class Ranks>
   void synchronize([[maybe_unused]] const Ranks& group, [[maybe_unused]] const rows_type& rows,
                    [[maybe_unused]] where at) {
@@ -20522,7 +20592,7 @@ class row_moves {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a step begins with.
+/// The start of a step, as its participants are told of it.
 struct step_start {
   /// Micro-batches of the step on this rank.
   std::size_t micro_batches = 1;
@@ -20549,7 +20619,7 @@ concept step_participant = requires(P& participant, const P& same, const step_st
   { same.fingerprint() } -> std::convertible_to<std::uint64_t>;
 };
 
-/// The same as a value, for a message without the list of what is missing.
+/// Whether a class is a participant of a step, as a value, for a message without the list of what is missing.
 template <class P>
 inline constexpr bool is_step_participant = step_participant<P>;
 
@@ -20612,7 +20682,8 @@ class expert_exchange {
     prepare(first_layer, {layers, micro_batches, shape_.experts, shape_.k, at});
   }
 
-  /// The same of the caller's: over memory of the device where kernels move rows. Nobody clears it between steps.
+  /// Records in the caller's `statistics`, for layers from `first_layer` on, counted as `frame.layer_index()`. They are
+  /// over memory of the device where kernels move rows: nobody clears that between steps.
   void prepare(std::size_t first_layer, expert_statistics statistics) noexcept {
     moves_->statistics = std::move(statistics);
     first_layer_ = first_layer;
@@ -20964,7 +21035,7 @@ namespace belay::inline BELAY_ABI {
 /// have their own type again in the next one: half the bytes for `boundary<float, bf16>({...})`.
 template <class T, std::size_t Rank, class Wire = T>
 struct stage_boundary {
-  /// What one micro-batch hands from stage to stage.
+  /// The shape of the tensor that one micro-batch hands from stage to stage.
   extents<Rank> shape;
 };
 template <class T, class Wire = T, std::size_t Rank>
@@ -20998,7 +21069,8 @@ class tensor_between_stages {
       return values_ = arena.template lease_for<T>(stream_kind::communication, ready, shape, memory_, at);
     }
   }
-  /// The same for one that the compute stream has leased.
+  /// Memory for what a communication receives, leased by the compute stream. The communication begins after that
+  /// stream's earlier work.
   template <class Engine>
   [[nodiscard]] view<Wire, Rank> lease(Engine& engine, extents<Rank> shape, where at) {
     if constexpr (rounded)
@@ -21006,7 +21078,8 @@ class tensor_between_stages {
     else
       return values_ = engine.activations().template lease<T>(shape, memory_, at);
   }
-  /// What has been received, before the compute stream uses it.
+  /// Converts a received tensor to T, before the compute stream uses it; does nothing where it came as T, or was
+  /// converted.
   template <class Engine>
   void widen(Engine& engine, where at) {
     if constexpr (rounded) {
@@ -21017,7 +21090,7 @@ class tensor_between_stages {
       on_wire_ = {};
     }
   }
-  /// What is sent of `exact`: that, or a rounded copy, until `release`.
+  /// The tensor that is sent of `exact`: that, or a rounded copy, until `release`.
   template <class Engine>
   [[nodiscard]] view<const Wire, Rank> round(Engine& engine, view<const T, Rank> exact, where at) {
     if constexpr (rounded) {
@@ -21201,7 +21274,7 @@ using gradient_of = typename gradient_for<Engine, Input>::type;
 
 namespace belay::inline BELAY_ABI {
 
-/// What a forward returns: the output and whatever the backward needs.
+/// The type that a forward returns: the output and whatever the backward needs.
 template <class Layer, class Engine, class Input>
 using residue_of =
     decltype(std::declval<Layer&>().forward(std::declval<frame<Engine>&>(), std::declval<const Input&>()));
@@ -21209,7 +21282,7 @@ using residue_of =
 template <class Layer, class Engine, class Input>
 using output_of = std::remove_cvref_t<decltype(std::declval<residue_of<Layer, Engine, Input>&>().out)>;
 
-/// The same view, of constant elements: what a backward receives.
+/// The type of a view with constant elements, which a backward receives.
 template <class View>
 struct constant_view;
 template <class T, std::size_t Rank>
@@ -21339,10 +21412,10 @@ template <class Layer>
 requires std::same_as<typename Layer::output_in_backward, unread>
 inline constexpr output_use output_use_of<Layer> = output_use::unread;
 
-/// What a wrapper says of its output, as the layer in it does.
+/// The base of a wrapper: it says of the wrapper's output what the layer inside says, if anything.
 template <class Layer>
 struct output_of_wrapped {};
-/// Of a layer around another one.
+/// A wrapper of a layer that says whether its backward reads its output.
 template <class Layer>
 requires requires { typename Layer::output_in_backward; }
 struct output_of_wrapped<Layer> {
@@ -21422,7 +21495,7 @@ template <class Layer>
 
 namespace belay::inline BELAY_ABI {
 
-/// What a slot holds when it is taken: what was in it, or a word that looks like no number.
+/// The contents of a slot when it is taken: what was in it, or a word that looks like no number.
 enum class slot_contents : std::uint8_t { kept, poisoned };
 
 /// Slots are taken in turn and given back in the same order, by one thread. The memory outlives the ring.
@@ -21550,7 +21623,7 @@ class unique_fd {
 /// "RLIMIT_NOFILE of this process is 1024"
 [[nodiscard]] BELAY_DECL std::string descriptor_limit_text();
 
-/// What the system calls an error; where descriptors have run out, also the limit that was met.
+/// The system's text for an error; where descriptors have run out, also the limit that was met.
 [[nodiscard]] BELAY_DECL std::string error_text(int error);
 
 /// Whether `error` tells of this process's or the machine's want, and nothing of what was asked for.
@@ -21589,7 +21662,7 @@ namespace belay::inline BELAY_ABI {
 
 namespace belay::inline BELAY_ABI {
 
-/// What was asked of the system. `start` is starting the thread or the ring that transfers.
+/// Operations that the system is asked for. `start` is starting the thread or the ring that transfers.
 enum class tier_file_operation : std::uint8_t { open, allocate, start, read, write };
 
 [[nodiscard]] constexpr const char* name(tier_file_operation which) noexcept {
@@ -21798,10 +21871,10 @@ class file_transfer {
   std::atomic<bool> under_way_{false};
 };
 
-/// What the two ways to transfer share: slots, and what follows from the result of a call. Thread-safe.
+/// The part that both ways to transfer share: slots, and what follows from the result of a call. Thread-safe.
 class file_transfers {
  public:
-  /// What a block device takes at least, or 1 where the file is buffered, is `granularity`.
+  /// `granularity` is the least that a block device takes, in bytes, or 1 where the file is buffered.
   file_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
       : directory_(std::make_shared<const std::string>(std::move(directory))),
         descriptor_(descriptor),
@@ -21959,7 +22032,9 @@ class tier_file_reference {
   tier_file_reference(file_transfers& transfers, std::size_t bytes, std::size_t alignment) noexcept
       : transfers_(&transfers), bytes_(bytes), alignment_(alignment) {}
 
-  /// As of `tier_file`.
+  /// Fills `to` from byte `offset` on; `start_write` writes `from` there. Offset, length and address are multiples of
+  /// the alignment and inside the file: else usage_error. The memory is the transfer's until it was waited for.
+  /// Transfers that are under way at the same time are in no order. Any thread may start.
   [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_read(
       std::uint64_t offset, std::span<std::byte> to, where at = where::current()) const {
     expect_fits(tier_file_operation::read, offset, to, at);
@@ -22374,7 +22449,7 @@ class thread_transfers final : public file_transfers {
 
 namespace belay::inline BELAY_ABI {
 
-/// What the files of a directory are like.
+/// The properties of files in a directory.
 struct file_medium {
   std::size_t alignment = 4096;  // of offsets, lengths and addresses
   bool direct = false;           // transfers go around the page cache
@@ -22490,7 +22565,7 @@ struct tier_file_access : file_medium {
   std::string why_thread;
 };
 
-/// What files in `directory` are like; makes an empty one for a moment. Throws tier_file_error where it cannot.
+/// The medium of files in `directory`; makes an empty one for a moment. Throws tier_file_error where it cannot be made.
 template <tier_file_calls Calls = system_tier_file_calls>
 [[nodiscard]] file_medium medium_of(const std::string& directory, where at = where::current()) {
   return unnamed_file<Calls>(directory, 0, at).medium();
@@ -22528,7 +22603,7 @@ class tier_file {
       std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) {
     return reference().start_write(offset, from, at);
   }
-  /// The same file without its type.
+  /// A reference to this file that does not have its type.
   [[nodiscard]] tier_file_reference reference() const noexcept { return {*transfers_, bytes_, access_.alignment}; }
 
   /// Bytes, transfers at a time, the folder, and how transfers go.
@@ -22577,9 +22652,10 @@ class tier_file {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stream has queued points to it. Everything but `read` and `write`, which queue, is of one thread at a time:
-/// the one that runs the stream of copies or, when nothing is queued there, the host's. It throws tier_file_error for
-/// what could not be read, and for what could not be written at the next use of its slot, or in `settle`.
+/// A file behind a ring of slots; what a stream has queued points to it. Everything but `read` and `write`, which
+/// queue, is of one thread at a time: the one that runs the stream of copies or, when nothing is queued there, the
+/// host's. It throws tier_file_error for what could not be read, and for what could not be written at the next use of
+/// its slot, or in `settle`.
 template <tier_file_calls Files = system_tier_file_calls>
 class streamed_file {
  public:
@@ -22597,7 +22673,8 @@ class streamed_file {
     ring_ = slot_ring({static_cast<std::byte*>(first), all}, slot_count, alignment_);
   }
 
-  /// What is read and written, pieces aside, lies on a device, which addresses the ring too.
+  /// Memory that is read into and written from lies on the device of `access`, which addresses the ring too; null: on
+  /// the host. Pieces lie in the ring.
   void see_through(const host_access* access) noexcept { access_ = access; }
 
   /// Queues on the stream of copies: `bytes` bytes from byte `first` of the file on come to `to`.
@@ -22635,7 +22712,8 @@ class streamed_file {
       copy(static_cast<std::byte*>(to) + done, piece, count);
     });
   }
-  /// The same where it is: calls `visit(bytes before it, piece, bytes)` for pieces, in order.
+  /// Calls `visit(bytes before it, piece, bytes)` for the pieces of a part, in order, where they are in the ring:
+  /// nothing is copied.
   template <class Visit>
   void get_pieces(std::uint64_t first, std::size_t bytes, Visit&& visit) {
     for (std::size_t done = 0; done < bytes;) {
@@ -22691,7 +22769,7 @@ class streamed_file {
     }
   }
 
-  /// The same, and what has failed is forgotten.
+  /// Returns when nothing is under way; failures are forgotten.
   void abandon() noexcept {
     for (transfer& each : under_way_) each = {};
   }
@@ -22810,7 +22888,7 @@ class call_order {
   explicit call_order(std::vector<std::uint32_t> numbers) : numbers_(std::move(numbers)) {}
 
   void begin() noexcept { at_ = 0; }
-  /// What comes next, or after `more` others, or nothing.
+  /// The number that comes next, or after `more` others; `nothing` beyond the end of the order.
   [[nodiscard]] std::uint32_t next(std::size_t more = 0) const noexcept {
     return more < numbers_.size() - at_ ? numbers_[at_ + more] : nothing;
   }
@@ -22991,7 +23069,7 @@ template <class T>
   }
 }
 
-/// What a call keeps for its backward, and can be moved to another place.
+/// A type that a call may keep for its backward, and that can be moved to another place: all addresses in it are known.
 template <class T>
 concept relocatable = is_relocatable<T>();
 
@@ -23135,7 +23213,8 @@ class offloaded_activations {
     const one_call& one = calls_[number];
     if (one.is != state::stayed || one.use == output_use::unread) let_go(output);
   }
-  /// The same of memory that is no call's, and that calls have had as their input. In tier device it stays.
+  /// Memory that is no call's, and that calls have had as their input, is free when what has left since has been
+  /// copied. In tier device it stays.
   void let_go(lease_chain& output) {
     if (lower_ == nullptr) return;
     auto& device = engine_->activations();
@@ -23467,7 +23546,7 @@ class offloads : public learning_of_wrapped<Layer> {
   /// Both outlive it.
   offloads(Layer& layer, Activations& activations) noexcept : layer_(&layer), activations_(&activations) {}
 
-  /// As of the layer within.
+  /// Name, number and parameters are those of the layer within, which is `layer()`.
   [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
   [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
   [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
@@ -23475,7 +23554,7 @@ class offloads : public learning_of_wrapped<Layer> {
   requires requires(Layer& layer, Visitor& visit) { layer.for_each_parameter(visit); }
   void for_each_parameter(Visitor&& visit) { layer_->for_each_parameter(visit); }
 
-  /// What is kept on the device until it has left.
+  /// The residue of an offloaded layer, which is on the device until it has left.
   template <class Output, class Residue>
   struct kept {
     /// The output, and all that the layer within kept.
@@ -23580,12 +23659,12 @@ class recompute {
   /// `layer` outlives this object.
   explicit recompute(Layer& layer) noexcept : layer_(&layer) {}
 
-  /// As of the layer within.
+  /// Name and number are those of the layer within, which is `layer()`.
   [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
   [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
   [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
 
-  /// What is kept until the backward.
+  /// The residue of a recomputed layer, kept until the backward.
   template <class Input, class Output>
   struct kept {
     /// Output and input: no more.
@@ -23678,7 +23757,8 @@ namespace belay::inline BELAY_ABI {
 /// Whether a part runs its forward again in its backward.
 enum class recomputes { no, yes };
 
-/// What a part keeps for its backward: its residue, or its output and input, and where it remembers what it decided.
+/// The residue that a part keeps for its backward: its own, or its output and input, and where it remembers what it
+/// decided.
 template <class Input, class Residue>
 struct part_residue {
   /// The output, the input, and what the part remembered.
@@ -23991,7 +24071,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// `return handle;` for a lost one.
   BELAY_DISCHARGES BELAY_OPENS saved hand_over()&& { return saved{std::move(*this)}; }
 
-  /// What was called.
+  /// The call that owes this backward: its layer, micro-batch and site.
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 
  private:
@@ -24172,9 +24252,9 @@ concept step_scope = requires(const S& scope) {
   { scope.micro_batch() } -> std::convertible_to<std::size_t>;
 };
 
-/// What a commit over a mesh asks of the room that knows ranks. `expect_agreement(mesh, participants, at)` throws
-/// usage_error on all ranks where they differ; `vote_over(mesh, ballot, divisor, at)` returns the sum of the ballots,
-/// and does the same for the divisors.
+/// A mesh over which a step can be committed: the room that knows ranks votes over it. Where participants differ,
+/// `expect_agreement(mesh, participants, at)` throws usage_error on all ranks. `vote_over(mesh, ballot, divisor, at)`
+/// returns the sum of the ballots, and throws usage_error on all ranks where their divisors differ.
 template <class Mesh>
 concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word, where at) {
   expect_agreement(mesh, word, at);
@@ -24520,7 +24600,7 @@ concept offers_layers = requires(N& network) {
   requires std::is_lvalue_reference_v<decltype(network.layers())> ||
       std::is_trivially_copyable_v<decltype(network.layers())>;
 };
-/// The same as a value, for a message without the list of what is missing.
+/// Whether a network offers its layers, as a value, for a message without the list of what is missing.
 template <class N>
 inline constexpr bool is_offering_layers = offers_layers<N>;
 
@@ -24557,7 +24637,8 @@ struct layer_in_stage<void, void> {
 template <class Layer, class Activations>
 using layer_in_stage_t = typename layer_in_stage<Layer, Activations>::type;
 
-/// What the layers of a stage are, whatever the engine. `Activations` are an `offloaded_activations`, or void.
+/// The layers of a stage, each as the stage runs it, whatever the engine. `Activations` are an `offloaded_activations`,
+/// or void.
 template <class Network, class Activations = void>
 struct layers_of {
   using layer_type = std::remove_reference_t<decltype(*std::begin(std::declval<Network&>().layers()))>;
@@ -24693,7 +24774,7 @@ void expect_micro_batches(const Inputs& inputs, std::size_t count, where at) {
                         at);
 }
 
-/// What the last stage puts out: what the loss is of.
+/// The type of the last stage's output, from which the loss is computed.
 template <class Network, class Engine, class T, std::size_t Rank>
 struct output_of_network {
   using type = view<const T, Rank>;
@@ -24828,7 +24909,7 @@ class handle_store {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stage keeps of its frozen first layer and of the lowest layer that is trained, by micro-batch. These two stay
+/// The handles of a stage's frozen first layer and of the lowest layer that is trained, by micro-batch. These two stay
 /// on the device, also where the activations of others are offloaded.
 template <class Network, class Engine, class T, std::size_t Rank, class Input, class Activations>
 class frozen_first_handles {
@@ -24890,7 +24971,7 @@ class frozen_first_handles {
 namespace belay::inline BELAY_ABI {
 namespace schedule {
 
-/// What one action is. A `backward` is an `input_gradient` and a `weight_gradient` in one.
+/// The kind of an action. A `backward` is an `input_gradient` and a `weight_gradient` in one.
 enum class action_kind : std::uint8_t { forward, backward, input_gradient, weight_gradient, exchange };
 
 enum class transfer_direction : std::uint8_t { send, receive };
@@ -25066,7 +25147,7 @@ class basic_table {
   [[nodiscard]] constexpr std::size_t size() const noexcept { return actions_.size(); }
   [[nodiscard]] constexpr std::string_view name() const noexcept { return name_; }
 
-  /// What `stage` does, in order. Lives as long as the table.
+  /// The actions of `stage`, in order. They live as long as the table.
   [[nodiscard]] constexpr std::span<const action> actions(std::size_t stage) const noexcept {
     return {actions_.data() + offsets_[stage], offsets_[stage + 1] - offsets_[stage]};
   }
@@ -25165,7 +25246,7 @@ struct handles_of_first<Network, Engine, T, Rank, Input, Activations> {
   using type = frozen_first_handles<Network, Engine, T, Rank, Input, Activations>;
 };
 
-/// What a stage keeps of its micro-batches, whose types the first run tells.
+/// The base of the handles that a stage keeps of its micro-batches, whose types the first run tells.
 class stage_memory {
  public:
   stage_memory() = default;
@@ -25374,8 +25455,9 @@ class pipeline_stage {
   requires std::is_void_v<Activations> pipeline_stage(Network& network, Rule&& recomputes) : network_(&network) {
     add_layers(recomputes);
   }
-  /// What the layers keep, and the outputs between them, is in the tier of `activations`, which outlive the stage, from
-  /// forward to backward; what last() keeps stays. See step/offloads.hpp.
+  /// Activations of the layers, and the outputs between them, are in the tier of `activations`, which outlive the
+  /// stage, from forward to backward; those of last() stay on the device. `recomputes(number)` says of every layer,
+  /// once, whether it is recomputed. See step/offloads.hpp.
   template <std::predicate<std::size_t> Rule, class Offloaded = Activations>
   requires(!std::is_void_v<Activations>) pipeline_stage(Network& network, Rule&& recomputes, Offloaded& activations)
       : network_(&network) {
@@ -26220,7 +26302,8 @@ class pipeline {
     }
   }
 
-  /// The same with a stage of one's own.
+  /// Runs all micro-batches of the step forward and backward through a stage of one's own. Collective along the
+  /// pipeline. `times()` has the times afterwards.
   template <clock_policy Clock = monotonic_clock, class Engine, class... Participants,
             runs_as_stage<T, Engine, Rank> Stage>
   void run(const step<Engine, Participants...>& step, Stage& stage, where at = where::current()) {
@@ -26892,10 +26975,10 @@ class step_boxes {
 
   [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(place_.count); }
   [[nodiscard]] std::size_t rank() const noexcept { return static_cast<std::size_t>(place_.number); }
-  /// What all of them have together.
+  /// The box that all ranks of the step's axis have together.
   [[nodiscard]] const tensor_box& whole() const noexcept { return whole_; }
   [[nodiscard]] tensor_box part(std::size_t rank) const { return part(rank, dimension_); }
-  /// The same where another dimension is cut.
+  /// The box of rank `rank` where dimension `dimension` is cut.
   [[nodiscard]] tensor_box part(std::size_t rank, std::size_t dimension) const {
     tensor_box out = whole_;
     box_side& side = out.sides[dimension];
@@ -27097,9 +27180,9 @@ constexpr bool check_redistribution_over_mesh() {
   return true;
 }
 
-/// The same tensor with placement `To`. Per axis: partial to replicate all_reduce, partial to shard reduce_scatter_v,
-/// shard to replicate all_gather_v, shard of one dimension to shard of another all_to_all_v of what the boxes have in
-/// common, replicate to shard the local slice. `storage` has as many elements as
+/// The tensor of `from` with placement `To`. Per axis: partial to replicate all_reduce, partial to shard
+/// reduce_scatter_v, shard to replicate all_gather_v, shard of one dimension to shard of another all_to_all_v of what
+/// the boxes have in common, replicate to shard the local slice. `storage` has as many elements as
 /// `redistribution_elements<To>(from)` says, and does not overlap the tensor's memory; the result lies in one of the
 /// two. Collective over the groups of the axes that change, whose errors it throws.
 template <class To, class T, class From, tensor_mesh Mesh>
@@ -27116,7 +27199,8 @@ requires placement<To>
   const std::span<T> local = mesh_redistribution<From, To, T, Mesh>(from, storage, at).run();
   return {from.mesh(), from.shape(), local, at};
 }
-/// The same where no step needs storage.
+/// The tensor of `from` with placement `To`, in its own memory, where no step needs storage; else it throws
+/// usage_error. Collective over the groups of the axes that change, whose errors it throws.
 template <class To, class T, class From, tensor_mesh Mesh>
 requires placement<To>
 [[nodiscard]] sharded<T, To, Mesh> redistribute(sharded<T, From, Mesh>&& from, where at = where::current()) {
@@ -27181,8 +27265,8 @@ constexpr void check_redistribution() {
                 "belay::host and belay::mpi have");
 }
 
-/// The same tensor with placement `To`, in the memory of `from`: the result's `local()` lies inside of `from.local()`.
-/// Collective over the group, whose errors it throws.
+/// The tensor of `from` with placement `To`, in the memory of `from`: the result's `local()` lies inside of
+/// `from.local()`. Collective over the group, whose errors it throws.
 template <class To, class T, class From, class Group>
 requires(placement<To> && !tensor_mesh<Group>)
     [[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, where at = where::current()) {
@@ -27209,8 +27293,9 @@ requires(placement<To> && !tensor_mesh<Group>)
   }
 }
 
-/// The same tensor with placement `To`, in `storage`: from shard to replicate, where the whole needs memory of its own.
-/// The local part is copied to its position in `storage` unless it lies there already.
+/// The tensor of `from` with placement `To`, in `storage`: from shard to replicate, where the whole needs memory of its
+/// own. The local part is copied to its position in `storage` unless it lies there already. Throws usage_error where
+/// `storage` has not as many elements as the whole. Collective over the group, whose errors it throws.
 template <class To, class T, class From, class Group>
 requires(placement<To> && !tensor_mesh<Group>)
     [[nodiscard]] sharded<T, To, Group> redistribute(sharded<T, From, Group>&& from, std::span<T> storage,
@@ -27540,7 +27625,8 @@ template <rule Rule, std::size_t Stages, std::size_t MicroBatches>
   return written<Rule, storage>(Stages, MicroBatches, {}, {});
 }
 
-/// The same table for sizes known at run time. Throws usage_error where one of them is 0 or above its limit.
+/// The rule's table for sizes known at run time. Throws usage_error where one of them is 0, or one of them or
+/// their product is above its limit.
 template <rule Rule>
 [[nodiscard]] dynamic_table generate(std::size_t stages, std::size_t micro_batches, where at = where::current()) {
   if (stages == 0 || micro_batches == 0) {
@@ -27758,7 +27844,10 @@ class timeline_player {
     return play_watched(forward, backward, nobody, at);
   }
 
-  /// The same; calls `watch(stage, action, begin, end)` for every compute in the order of the walk.
+  /// The timeline of the table with the given times of each stage for one micro-batch. For every compute, in the order
+  /// of the walk, it calls `watch(stage, action, begin, end)`. An input gradient and a weight gradient take half a
+  /// backward each. The result is valid until the next call. Throws usage_error where `forward` or `backward` has not
+  /// one time for each stage.
   template <class Watch>
   constexpr const timeline_result<per_stage>& play_watched(std::span<const Time> forward,
                                                            std::span<const Time> backward, Watch& watch,
@@ -27831,10 +27920,11 @@ void expect_agreement(const Mesh& mesh, std::uint64_t participants, where at) {
   }
 }
 
-/// What a vote sums of a ballot, and the ballot of such sums.
+/// The words of a ballot that a vote sums.
 [[nodiscard]] constexpr std::array<std::uint64_t, 6> summed_words(const ballot& of) noexcept {
   return {of.open_obligations, of.misused_handles, of.non_finite, of.unwritten, of.unwritable, of.asked_to_stop};
 }
+/// The ballot of words that a vote has summed, with `rows` rows to make room for, and a loss.
 [[nodiscard]] constexpr ballot ballot_of(const std::array<std::uint64_t, 6>& sums, std::uint64_t rows,
                                          double loss) noexcept {
   return {sums[0], sums[1], sums[2], rows, loss, sums[3], sums[4], sums[5]};
@@ -29467,7 +29557,7 @@ namespace belay::inline BELAY_ABI {
 /// A number of a sample that the trainer does not have.
 inline constexpr double unknown_number = no_number<double>;
 
-/// What happened at a step beside its training.
+/// An event at a step beside its training.
 enum class report_mark : std::uint8_t { replay, refusal, plan_miss, phase, checkpoint, resume };
 inline constexpr std::size_t report_mark_count = 6;
 
@@ -29499,7 +29589,7 @@ struct report_setting {
   std::string value;
 };
 
-/// What is the same in all samples of a run.
+/// The facts of a run that are the same in all its samples.
 struct report_subject {
   std::string title;                       // the program, or the run's name
   std::uint64_t steps = 0;                 // of the whole run; 0: not known
@@ -29520,7 +29610,7 @@ struct report_tier {
   std::uint64_t most = 0;     // the largest peak of any rank; 0: not known
 };
 
-/// What a stage of a pipeline computes, and when: seconds, from any moment on.
+/// A forward or backward of a micro-batch by a stage of a pipeline, and when: seconds, from any moment on.
 struct report_action {
   std::size_t stage = 0;
   std::size_t micro_batch = 0;
@@ -30321,7 +30411,7 @@ class header_scanner {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a line says. `sample` points into the reader until its next line.
+/// The content of a line. `sample` points into the reader until its next line.
 struct report_line {
   enum class kind : std::uint8_t { shape, sample, evaluation, mark } what = kind::shape;
   report_sample sample;
@@ -30552,7 +30642,7 @@ class page_plot {
 
   /// The picture's end, the steps below it, and the figure's.
   void end(const step_buckets& steps) { end(steps.first(), steps.last(), "step "); }
-  /// The same with other numbers below it.
+  /// The picture's end, numbers from `first` to `last` below it, `what` before the first of them, and the figure's end.
   void end(std::uint64_t first, std::uint64_t last, std::string_view what) {
     *out_ << "</svg><div class=\"x\">";
     const std::uint64_t all = last - first, step = step_of(all);
@@ -30918,7 +31008,7 @@ class step_picture {
 
 namespace belay::inline BELAY_ABI {
 
-/// What each rank has waited: the mean over the steps, as a share of its pipeline phase.
+/// The waiting of each rank: the mean over the steps, as a share of its pipeline phase.
 class rank_waiting {
  public:
   [[nodiscard]] static constexpr std::size_t room_bytes(std::size_t ranks) noexcept {
@@ -30927,7 +31017,7 @@ class rank_waiting {
   rank_waiting(std::size_t ranks, report_room& room)
       : sums_(room.take<double>(ranks)), sorted_(room.take<double>(ranks)) {}
 
-  /// Of another number of ranks they are left out.
+  /// Adds each rank's share of waiting in a step; shares of another number of ranks are left out.
   void add(std::uint64_t step, std::span<const double> waiting, report_history& history) noexcept {
     if (waiting.size() != sums_.size() || waiting.empty()) return;
     for (std::size_t rank = 0; rank < waiting.size(); ++rank) {
@@ -31556,7 +31646,7 @@ namespace belay::inline BELAY_ABI {
 /// `stopped`: as it was asked to, before its last step.
 enum class report_state : std::uint8_t { running, finished, stopped, failed };
 
-/// What a page is written from.
+/// The content from which a page is written.
 struct report_content {
   const report_subject& subject;
   std::span<const report_tier_rows> tiers;
@@ -31777,7 +31867,7 @@ class report_page {
     history_.add(report_curve::eval_loss, step, loss);
     write_line([&] { return evaluation_line(text_, step, loss); });
   }
-  /// What happened at step `step` beside its training. Replays and plan misses of a sample are marks already.
+  /// Marks what happened at step `step` beside its training. Replays and plan misses of a sample are marks already.
   void mark(report_mark which, std::uint64_t step) {
     history_.add(which, step, 1);
     write_line([&] { return mark_line(text_, step, which); });
@@ -31995,7 +32085,8 @@ template <any_table Table>
   return svg + "</svg>\n";
 }
 
-/// The same with a backward twice as long as a forward on every stage.
+/// The chart as an SVG, with a backward twice as long as a forward on every stage. Throws usage_error for a table
+/// without a proof.
 template <any_table Table>
 [[nodiscard]] std::string draw_svg(const Table& table, where at = where::current()) {
   const std::vector<double> forward(table.stages(), 1);
@@ -32550,7 +32641,7 @@ class trace_file {
       to_.write(end);
     });
   }
-  /// What ends the array of events, and the file.
+  /// The text that ends the array of events, and the file.
   static constexpr std::string_view end = "\n]}\n";
 
   /// Why it is not complete, once.
@@ -32815,7 +32906,7 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
   /// Returns a named handle from a function: `return std::move(owed).hand_over();`.
   BELAY_DISCHARGES BELAY_OPENS owed hand_over() && { return owed{std::move(*this)}; }
 
-  /// What it is owed for.
+  /// The call that owes this backward: its layer, micro-batch and site.
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
 
  private:
@@ -32921,7 +33012,9 @@ template <step_scope Scope>
                                                                             where at = where::current()) {
   return owe(scope, layer, 0, parameters, at);
 }
-/// The same of a function without parameters.
+/// A call of a function without parameters owes its backward. `scope` is a step or one of its micro-batches. `bytes` of
+/// the trainer's own memory, which the call keeps for its backward, are told by messages and meters, and are in the
+/// plan, row "owed activations".
 template <step_scope Scope>
 [[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
                                                                             std::size_t bytes = 0,
@@ -33049,7 +33142,7 @@ class stored_bytes {
   stored_bytes() = default;
   stored_bytes(std::span<const std::byte> memory) noexcept  // NOLINT(google-explicit-constructor): it is where they are
       : memory_(memory.data()), bytes_(memory.size()) {}
-  /// The same in memory that the host does not address, but for a null `access`.
+  /// Bytes in memory that the host reads through `access`, or addresses itself where that is null.
   stored_bytes(std::span<const std::byte> memory, const host_access* access) noexcept
       : memory_(memory.data()), access_(access), bytes_(memory.size()) {}
   /// A part of a file, or of memory.
@@ -33743,7 +33836,7 @@ inline constexpr stored_type stored_as = find_stored_type(belay::name(dtype_of<T
 
 namespace belay::inline BELAY_ABI {
 
-/// What is checksummed together, counted from the beginning of a file.
+/// The number of bytes that are checksummed together, counted from the beginning of a file.
 inline constexpr std::uint64_t checkpoint_chunk = std::uint64_t{1} << 20;  // bytes
 [[nodiscard]] constexpr std::uint64_t checkpoint_chunks(std::uint64_t bytes) noexcept {
   return (bytes + checkpoint_chunk - 1) / checkpoint_chunk;
@@ -34490,7 +34583,9 @@ class basic_reader {
     }
   }
 
-  /// The same of a tensor in F64, F32, F16 or BF16, whose elements become T: rounded to nearest where T is narrower.
+  /// Fills `destination` with the elements of tensor `name`, which is in F64, F32, F16 or BF16, from `first_element`
+  /// on, in row-major order. They become T: rounded to nearest where T is narrower. A range outside of the tensor is a
+  /// usage_error.
   template <class T>
   requires(dtype_of<T> == dtype::f32 || dtype_of<T> == dtype::bf16 || dtype_of<T> == dtype::f16 ||
            dtype_of<T> == dtype::f64) void read_converted(std::string_view name, std::uint64_t first_element,
@@ -34565,7 +34660,7 @@ class checkpoint_reader {
   /// The checkpoint in `folder`, whose manifest says `content`. Opens nothing yet.
   checkpoint_reader(std::string folder, manifest content)
       : folder_(std::move(folder)), content_(std::move(content)), files_(content_.files.size()) {}
-  /// The same of the manifest in the folder.
+  /// The checkpoint in `folder`, whose manifest is read now. Opens no other file yet.
   explicit checkpoint_reader(const std::string& folder, where at = where::current())
       : checkpoint_reader(folder, parse_manifest(read_manifest_text<Files>(folder, at),
                                                  folder + "/" + std::string(manifest_name), at)) {}
@@ -34811,7 +34906,8 @@ class declared_state {
                      [&](const stored_bytes& each) { out.segments.push_back(each); });
     pieces_.push_back(std::move(out));
   }
-  /// The same of what lies in memory.
+  /// `state`, which lies in memory, is the part called `part` of as many elements from `first` on of the local part of
+  /// `parameter`, number `number` of its model. It is kept alike by as many ranks as `copies` says.
   template <class T, class State>
   void add(const parameter_base<T>& parameter, std::size_t number, std::string_view part, std::size_t first,
            std::span<State> state, copy_place copies) {
@@ -34821,7 +34917,7 @@ class declared_state {
   }
 
   [[nodiscard]] std::span<const declared_piece> pieces() const noexcept { return pieces_; }
-  /// What they say, without where they lie: a tensor for each piece.
+  /// The declarations of the pieces, without where they lie: a tensor for each piece.
   [[nodiscard]] std::vector<manifest_tensor> declarations() const {
     std::vector<manifest_tensor> out;
     for (const declared_piece& each : pieces_) out.push_back({each.tensor, each.shape, {each.piece}});
@@ -34870,8 +34966,8 @@ class state_mover {
   ~state_mover() = default;
 };
 
-/// What is moved is on the device while it lives, and then where it was. Where the mover has ended before, its end does
-/// nothing.
+/// A scope that keeps moved memory on the device while it lives; then it is where it was. Where the mover has ended
+/// before, the end of the hold does nothing.
 class [[nodiscard]] residency_hold {
  public:
   /// Holds nothing.
@@ -34949,7 +35045,7 @@ class executed_orders {
     all_[number].executed.add(layer);
     ++all_[number].count;
   }
-  /// What they have gathered since it began.
+  /// The number of gathers by group `number` since `begin`.
   [[nodiscard]] std::uint64_t count(std::size_t number) const noexcept { return all_[number].count; }
 
   /// Throws usage_error on all ranks of a group whose orders differ. A rank that has abandoned its step agrees with
@@ -35013,7 +35109,7 @@ template <class M>
 concept lists_parameters = requires(M& model, any_visitor visit) {
   model.for_each_parameter(visit);
 };
-/// The same as a value, for a message without the list of what is missing.
+/// Whether a model lists its parameters, as a value, for a message without the list of what is missing.
 template <class M>
 inline constexpr bool is_listing_parameters = lists_parameters<M>;
 
@@ -35369,7 +35465,7 @@ class parameter_gathers {
   }
 
   [[nodiscard]] const gather_counts& counts(phase of) const noexcept { return counts_[index(of)]; }
-  /// What was counted since the last call.
+  /// The counts of gathers in phase `of` since the last call.
   [[nodiscard]] gather_counts take_counts(phase of) noexcept { return std::exchange(counts_[index(of)], {}); }
   /// In a rehearsal: the order in which the last step, or pass, gathered layers.
   [[nodiscard]] const gather_order& noted(phase of) const noexcept { return noted_[index(of)]; }
@@ -35552,7 +35648,8 @@ class parameter_gathers {
 
 namespace belay::inline BELAY_ABI {
 
-/// What the streams of `Engine` have queued points to it: a run keeps it. A rehearsal makes no file.
+/// Shares in a file of tier file. Queued work of the streams of `Engine` points to it: a run keeps it. A rehearsal
+/// makes no file.
 template <class Engine, tier_file_calls Files = system_tier_file_calls>
 class shares_in_file final : public file_shares {
  public:
@@ -35731,8 +35828,8 @@ template <class Gradient, class Engine>
 
 namespace belay::inline BELAY_ABI {
 
-/// What the ranks that replicate a parameter divide among themselves: nothing (0), the optimizer's state (1), gradients
-/// too (2), parameters too (3): their layers are wrapped in `belay::gathers`.
+/// A stage of ZeRO: the ranks that replicate a parameter divide among themselves nothing (0), the optimizer's state
+/// (1), gradients too (2), parameters too (3): their layers are wrapped in `belay::gathers`.
 template <int Stage>
 struct zero {
   static_assert(Stage >= 0 && Stage <= 3,
@@ -35797,12 +35894,12 @@ requires(!lends_memory<Part>)
   return {&part, divided.stage, where_it_is, at};
 }
 
-/// What is divided of a part, and where the shares lie.
+/// The stage of a part, which says what is divided, and the tiers where the shares lie.
 struct held_stage {
   zero_stage stage = zero_stage::none;
   share_tiers tiers = {};
 };
-/// Of a part of a store with `options`. Throws usage_error as `expect_shares_in`.
+/// The stage and tiers of a part of a store with `options`. Throws usage_error as `expect_shares_in`.
 [[nodiscard]] inline held_stage stage_in(zero_stage stage, tier values, const store_options& options, where at) {
   held_stage out{stage, {values == tier::device ? options.parameters : values, options.gradients}};
   expect_shares_in(out.tiers.values, stage, zero_stage::parameters, "parameters", at);
@@ -35848,7 +35945,7 @@ template <class Mesh>
   }
   return out;
 }
-/// The same of parts of several stages, one after the other: the families of part `p` begin with the 4 p-th.
+/// The families of parts of several stages, one after the other: those of part `p` begin with the 4 p-th.
 template <class Mesh, class StageOf>
 [[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of_parts(const Mesh& mesh,
                                                                                       std::span<const held_stage> parts,
@@ -35985,7 +36082,7 @@ class [[nodiscard]] whole_parameter {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a `parameter_store` has beside its part in steps.
+/// The base of a `parameter_store`: all that it has beside its part in steps.
 template <class Run, class Mesh, class Precision>
   requires is_precision<Precision>
 class store_memory {
@@ -36349,10 +36446,10 @@ class store_memory {
 
 namespace belay::inline BELAY_ABI {
 
-/// What is loaded of a checkpoint: everything, or the values of parameters alone.
+/// The part of a checkpoint that is loaded: everything, or the values of parameters alone.
 enum class state_kinds : std::uint8_t { all, weights };
 
-/// What a manifest says beside its tensors.
+/// The entries of a manifest beside its tensors.
 struct captured_state {
   std::vector<manifest_optimizer> optimizers;
   std::vector<std::pair<std::string, std::string>> states;
@@ -36622,7 +36719,7 @@ class chunked_files {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a checkpoint has cost so far.
+/// The cost of checkpoints so far, on this rank.
 struct checkpoint_costs {
   std::uint64_t written_bytes = 0;
   std::uint64_t copied_bytes = 0;  // before updates that came earlier than the end of a write
@@ -36678,7 +36775,7 @@ class checkpoint_writer {
     stage_ = stage::writing;
     changed_.notify_all();
   }
-  /// What rank 0 does once all files are on their media; its file_error is kept as `late_problem`.
+  /// Queues a job of rank 0 for when all files are on their media; its file_error is kept for `take_late_problem`.
   void then(std::function<void()> job) {
     const std::lock_guard held(mutex_);
     jobs_.push_back(std::move(job));
@@ -36948,7 +37045,7 @@ class checkpoint_writer {
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
 
-/// What messages call a rank of a group: its number in the world, where the group knows that.
+/// The number that messages call a rank of a group by: its number in the world, where the group knows that.
 template <communicator Group>
 [[nodiscard]] int world_rank(const Group& group, int rank) {
   if constexpr (requires { group.members(); }) return group.members()[static_cast<std::size_t>(rank)];
@@ -37225,9 +37322,9 @@ namespace belay::inline BELAY_ABI {
 class checkpoint_layout {
  public:
   checkpoint_layout() = default;
-  /// Of what the ranks of `group`, a mesh of `shape`, have declared. A tensor that several pipeline stages list, as
-  /// they do with constants, is written by the first. Collective. Throws usage_error on all ranks where stages list
-  /// a tensor in two shapes, or its ranks do not write each element once.
+  /// The layout of all that the ranks of `group`, a mesh of `shape`, have declared. A tensor that several pipeline
+  /// stages list, as they do with constants, is written by the first. Collective. Throws usage_error on all ranks where
+  /// stages list a tensor in two shapes, or its ranks do not write each element once.
   template <class Group>
   checkpoint_layout(const Group& group, const axes& shape, const declared_state& declared, where at) : shape_(shape) {
     const std::string own = manifest_text::of(declared.declarations());
@@ -37259,7 +37356,7 @@ class checkpoint_layout {
                        at);
   }
 
-  /// What this rank writes into `folder` for a checkpoint. Valid until the next call.
+  /// The files that this rank writes into `folder` for a checkpoint. Valid until the next call.
   [[nodiscard]] std::vector<file_to_write> files_of_this_rank(const std::string& folder, std::string_view id,
                                                               std::uint64_t step) {
     std::vector<file_to_write> out;
@@ -37609,11 +37706,11 @@ struct checkpoint_options {
   const stop_request* stop = nullptr;              // outlives the checkpoints
 };
 
-/// What a run begins with: nothing, for which the folder must have no checkpoint; or the newest checkpoint that is
-/// there, or its weights alone, with a fresh optimizer.
+/// The state that a run begins with: none, for which the folder must have no checkpoint; or that of the newest
+/// checkpoint that is there, or its weights alone, with a fresh optimizer.
 enum class resume_from : std::uint8_t { nothing, newest, newest_weights };
 
-/// What it was. Step 0: there was none.
+/// The checkpoint that a run was resumed from. Step 0: there was none.
 struct resumed_run {
   /// Steps that were done, and the folder they came from.
   std::uint64_t step = 0;
@@ -37658,7 +37755,8 @@ class checkpoints {
     state_.add_values(store);
     attach(store);
   }
-  /// The same with the state of their optimizer.
+  /// The values of a store's parameters and the state of their optimizer, in whatever tiers. Bytes in tier file are
+  /// read through memory of tier host, "checkpoint staging".
   template <saved_store Store, saved_optimizer Optimizer>
   void add(Store& store, Optimizer& optimizer, where at = where::current()) {
     expect_not_open(at);
@@ -38082,7 +38180,8 @@ class norm_table {
     return parameters_.size() - 1;
   }
 
-  /// What has one entry, and one owner where optimizer state is sharded: the buckets are made with it.
+  /// The unit of elements that has one entry, and one owner where optimizer state is sharded: the buckets are made with
+  /// it.
   [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
   /// Takes a larger unit than the parameters need: that of a model of which they are a part.
   void widen(ownership_unit unit) noexcept {
@@ -38219,20 +38318,21 @@ class gradient_norm {
     return gradient_norm_value{kernel::square_root(squares(gradients, world, at))};
   }
 
-  /// The sum of squares behind it.
+  /// The sum of squares over all ranks of `world`, whose root is the norm. Collective.
   template <class Group>
   [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Group&& world, where at = where::current()) {
     fill(gradients, world, at);
     return fold_after(0);
   }
-  /// The same of a model of which each rank of `stages`, a pipeline, has a part with a table of its own, summed over
-  /// `plane`, the ranks of one stage. Parameters are folded in the order of the stages, with the bits of one table.
+  /// The sum of squares of a model of which each rank of `stages`, a pipeline, has a part with a table of its own,
+  /// summed over `plane`, the ranks of one stage. Parameters are folded in the order of the stages, with the bits of
+  /// one table.
   template <class Plane, class Stages>
   [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Plane&& plane, Stages&& stages, where at) {
     fill(gradients, plane, at);
     return fold_along(stages, at);
   }
-  /// The same over all ranks of a mesh.
+  /// The sum of squares over all ranks of a mesh.
   template <class Mesh>
   [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const Mesh& mesh, where at) {
     fill(gradients, mesh.replicas(at), at);
@@ -38610,14 +38710,14 @@ struct run_memory {
   computes_on computes = computes_on::host;          // what the body was rehearsed for
 };
 
-/// What a rank was planned to lease, and the regions for it.
+/// The leases that were planned for a rank, and the regions for them.
 struct planned_run {
   rank_plan plan;
   run_memory memory;
 };
 
 inline constexpr const char* workspace_row = "workspace of products";
-/// What a kit's products work in is leased first by the run that is rehearsed.
+/// Plans `wanted` bytes that a kit's products work in, which the run that is rehearsed leases first.
 inline void add_workspace(planned_run& to, std::size_t wanted) {
   to.memory.workspace = wanted;
   const std::size_t bytes = leased_size(wanted);
@@ -38626,7 +38726,8 @@ inline void add_workspace(planned_run& to, std::size_t wanted) {
   to.memory.persistent[static_cast<std::size_t>(tier::device)] += bytes;
 }
 
-/// The same for a plan of which a rehearsal knows less than the kit that will run: at least `wanted`.
+/// Widens the workspace of products in a plan to at least `wanted` bytes: a rehearsal knows less of it than the kit
+/// that will run.
 inline void widen_workspace(planned_run& to, std::size_t wanted) {
   if (to.memory.workspace >= wanted) return;
   rank_plan others;
@@ -38674,7 +38775,7 @@ struct run_parts {
     else
       engine.emplace(memory_type{activations}, meter);
   }
-  /// The same, of zeros, as pages of the host are. Leased sizes are whole words.
+  /// A region of `bytes` in a tier, of zeros, as pages of the host are. Leased sizes are whole words.
   [[nodiscard]] memory_type zeroed_region([[maybe_unused]] Engine& engine, tier where_it_is, std::size_t bytes) const {
     memory_type out = region(where_it_is, bytes);
     if constexpr (!std::constructible_from<memory_type, std::size_t>) {
@@ -38691,11 +38792,11 @@ struct run_parts {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a launch may use: a budget a tier, what the machine has left, and when kernels run.
+/// The limits of a launch: a budget a tier, what the machine has left, and when kernels run.
 struct launch_options {
   belay::budget budget = {};                   // of each rank; unlimited by default
   std::size_t available = available_memory();  // of this machine, for the ranks on it
-  /// What would need less memory of a tier: shown with a refusal.
+  /// Advice that is shown with a refusal: what would need less memory of a tier.
   std::function<std::vector<std::string>(tier)> advice = {};
   stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
   /// Called by rank 0 of ranks that have devices, when their runs are made.
@@ -38704,14 +38805,14 @@ struct launch_options {
 
 /// The plan of a body on all ranks, and the regions that its run needs.
 struct rehearsal_result {
-  /// What each rank will need.
+  /// The memory that each rank will need.
   belay::plan plan;
   std::vector<run_memory> memory;  // by rank
   mesh_record meshes;              // which groups the bodies asked for: a run makes them with its meshes
   std::size_t rehearsed = 0;       // ranks of which the body was run, one of each kind
 
-  /// What each rank leases at its peak, as a table, held against the options' budgets; a last line has the bytes of
-  /// address range that gaps between leases add.
+  /// A table of the bytes that each rank leases at its peak, held against the options' budgets; a last line has the
+  /// bytes of address range that gaps between leases add.
   [[nodiscard]] std::string text(const launch_options& options = {}) const;
 };
 
@@ -38719,9 +38820,10 @@ struct rehearsal_result {
 /// of the machine beside it.
 enum class memory_owner : std::uint8_t { machine, device, machine_beside_device };
 
-/// What devices have left for the ranks of a launch. Without one, the machine has all tiers.
+/// The bytes that devices have left for the ranks of a launch. Without a device, the machine has all tiers.
 struct device_room {
-  /// Whose they are, and what there is: on one that all ranks share, or by rank, once that has been measured.
+  /// The ranks that this room is for, and its bytes: of one device that all ranks share, or by rank, once that has been
+  /// measured.
   enum class of : std::uint8_t { no_rank, all_ranks, each_rank };
   of whose = of::no_rank;
   std::size_t shared = 0;
@@ -38730,12 +38832,13 @@ struct device_room {
 
 inline constexpr const char* communication_row = "communication, estimated";
 inline constexpr const char* unordered_communication_row = "communication, estimated; it adds in any order";
-/// What each rank communicates with on its device, and the row of a plan that says so.
+/// The bytes of a device that the communication of each rank takes, estimated, and the row of a plan that says so.
 struct estimated_communication {
   std::size_t bytes = 0;
   const char* row = communication_row;
 };
-/// The plan with that: budgets know it, and not what is measured.
+/// The plan with a row for that communication in tier device: budgets count it, comparisons with measured memory do
+/// not.
 [[nodiscard]] inline rehearsal_result priced(const rehearsal_result& planned,
                                              const estimated_communication& communication) {
   if (communication.bytes == 0) return planned;
@@ -38750,7 +38853,8 @@ struct estimated_communication {
   return out;
 }
 
-/// What a rank leases of it at its peak, and of files those in memory; of a device what the regions take.
+/// The bytes that a rank leases of the owner's memory at its peak; of files only those in memory; of a device what the
+/// regions take, without the row of communication.
 [[nodiscard]] inline checked_size memory_of(const rank_plan& plan,
                                             memory_owner whose = memory_owner::machine) noexcept {
   checked_size all;
@@ -39079,12 +39183,12 @@ class run {
   [[nodiscard]] const Engine& engine() const noexcept { return *engine_; }
   [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
   [[nodiscard]] const tier_meters& meters() const noexcept { return meters_; }
-  /// What the body was rehearsed for.
+  /// The processor that the body was rehearsed for.
   [[nodiscard]] computes_on computes() const noexcept { return planned_.computes; }
 
   /// The plan of this rank: what the rehearsal leased. Empty in a rehearsal.
   [[nodiscard]] const rank_plan& planned() const noexcept { return plan_; }
-  /// What has been leased for as long as the run.
+  /// The leases that last as long as the run, as rows of a plan.
   [[nodiscard]] const rank_plan& lasting() const noexcept { return leased_.rows(); }
   /// Calls `see(tier, purpose, bytes)` with what is leased now, row after row of the plan, always in the same order.
   /// The bytes of a tier add up to its meter's.
@@ -39116,9 +39220,10 @@ class run {
     return {memory.data(), elements};
   }
 
-  /// The same where ranks have shares of different sizes: `elements_of(rank)` elements for each rank of the world. A
-  /// rehearsal computes the plans of other ranks with it. What is leased so after a step, the next steps have beside
-  /// all that the first had.
+  /// Memory for as long as the run, where ranks have shares of different sizes: `elements_of(rank)` elements for each
+  /// rank of the world. `purpose` is its row in the plan. Zeroed; in a rehearsal, addresses. A rehearsal computes the
+  /// plans of other ranks with `elements_of`. Memory that is leased so after a step, the next steps have beside all
+  /// that the first had.
   template <class T, std::invocable<int> ElementsOf>
   [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
                                          where at = where::current()) {
@@ -39131,9 +39236,10 @@ class run {
     return lease<T>(where_it_is, elements, purpose, at);
   }
 
-  /// The same in memory that the ranks of `group` reach by address, where they are `directly_addressable`: `ranks` then
-  /// begin with each one's lease, in group order. In a rehearsal, elsewhere, where nobody has any, and in lower tiers
-  /// beside a device, there are none. Collective over the group.
+  /// A share of `lease_reached`, in memory that the ranks of `group` reach by address, where they are
+  /// `directly_addressable`: `ranks` then has the first element of each one's lease, in group order. In a rehearsal,
+  /// elsewhere, where nobody has any elements, and in lower tiers beside a device, `ranks` is empty. Collective over
+  /// the group.
   template <class T>
   struct reached_lease {
     std::span<T> own;             // this rank's elements
@@ -39171,22 +39277,22 @@ class run {
     }
   }
 
-  /// What has been leased so of a tier for a purpose.
+  /// The lasting leases of a tier for a purpose.
   [[nodiscard]] std::vector<lasting_lease> leases_of(tier where_it_is, std::string_view purpose) const {
     return leased_.of(where_it_is, purpose);
   }
-  /// What such a lease has on rank `rank` of the world, in bytes; in a run, for its own rank alone.
+  /// Bytes that a lasting lease has on rank `rank` of the world; in a run, for its own rank alone.
   [[nodiscard]] std::size_t bytes_on(const lasting_lease& leased, int rank) const {
     const rank_shares* const shares = leased_.shares_of(leased.item);
     return shares == nullptr ? leased.memory.size() : shares->bytes[static_cast<std::size_t>(rank)];
   }
-  /// A part of such a lease, whole cache lines, is taken off the tier's meter, and its pages are given back.
+  /// Takes `part` of a lasting lease, whole cache lines, off the tier's meter, and gives its pages back.
   void vacate(tier where_it_is, std::span<std::byte> part) noexcept {
     meters_[where_it_is].remove(leased_size(part.size()));
     leased_.vacate(part);
     if constexpr (!rehearsing() && !device_region<memory_type>) discard_pages(part.data(), part.size());
   }
-  /// It is written from here on, and counts again.
+  /// Counts `part`, which was vacated, again: it is written from here on.
   void occupy(tier where_it_is, std::span<std::byte> part) noexcept {
     meters_[where_it_is].add(leased_size(part.size()));
     leased_.occupy(part);
@@ -39302,7 +39408,7 @@ class run {
     engine_->make_room(rows);
   }
 
-  /// What this run has leased, and the regions that a run of the same body needs, on this rank or on one that runs the
+  /// The leases of this run, and the regions that a run of the same body needs, on this rank or on one that runs the
   /// body alike. For `rehearse`.
   [[nodiscard]] planned_run leased() const { return leased_by(number_); }
   [[nodiscard]] planned_run leased_by(int rank) const {
@@ -39450,7 +39556,7 @@ class rank_rehearsal {
 
   /// Whether `other` runs the body alike: it gives the same answers to all that the body has asked of its rank.
   [[nodiscard]] bool stands_for(int other) const noexcept { return rank_->questions().same(number_, other); }
-  /// What such a rank leases.
+  /// The leases of rank `other`, for which this one stands, and the regions for them.
   [[nodiscard]] planned_run leased_by(int other) const { return run_->leased_by(other); }
   [[nodiscard]] const mesh_record& meshes() const noexcept { return rank_->meshes(); }
 
@@ -39485,7 +39591,7 @@ concept has_own_devices = has_devices<World> && requires {
   requires World::ranks_have_devices;
 };
 
-/// What the ranks of a world compute on.
+/// The processor that the ranks of a world compute on.
 template <class World>
 inline constexpr computes_on computes_on_of = has_own_devices<World> ? computes_on::own_device
                                               : has_devices<World>   ? computes_on::device
@@ -39830,7 +39936,9 @@ requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<con
   return out;
 }
 
-/// The same sum in a forward-only pass, over the samples of the first axis, without a gradient. Added to its loss.
+/// Adds the sum of (output - target)^2 over all elements to the loss of a forward-only pass, over the samples of the
+/// first axis, without a gradient. Output and target have one shape; targets are numbers of the type that is computed
+/// with.
 template <class Engine, class... Participants, kernel::stored_real T, std::size_t Rank>
 void squared_error(const forward_only<Engine, Participants...>& pass, view<const T, Rank> output,
                    std::type_identity_t<view<const compute_type_t<T>, Rank>> target, where at = where::current()) {
@@ -39840,7 +39948,8 @@ void squared_error(const forward_only<Engine, Participants...>& pass, view<const
                                                            output.extent(0), found});
 }
 
-/// The same sum in a forward-only pass, over the targets that count, without a gradient. Added to its loss.
+/// Adds the sum of the cross-entropies of rows of logits (the last axis) to the loss of a forward-only pass, over the
+/// targets that count, without a gradient. `targets` has an entry a row; `kernel::ignored_target` does not count.
 template <class Engine, class... Participants, kernel::stored_real T, std::size_t Rank>
 requires(Rank > 1) void cross_entropy(const forward_only<Engine, Participants...>& pass, view<const T, Rank> logits,
                                       view<const std::int32_t, Rank - 1> targets, where at = where::current()) {
@@ -40201,7 +40310,8 @@ class offloaded_state {
       file_->start_write(sizes_.file_offset(k), bytes, at).wait(at);
     }
   }
-  /// The same where `visit` writes all: a chunk is written while the next is filled.
+  /// Calls `visit(part, range, state)` for the state of every range, or of a part of one where it is in a file, and
+  /// `visit` writes all of it: a chunk is written while the next is filled. Nothing may be under way.
   template <class Visit>
   void fill_state(Visit&& visit, where at) {
     if (!file_) return each_state(visit, at);
@@ -40413,8 +40523,8 @@ void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, 
   }
 }
 
-/// Who says when a part of a step is queued: at once, or captured and launched. It calls `queue` or knows what that
-/// queues.
+/// A function that says when a part of a step is queued: at once, or captured and launched. It calls `queue` or knows
+/// what that queues.
 using queued_part = std::function<void(function_ref<void()> queue, where at)>;
 
 /// The scalars of an update in the memory of a device, where there is one.
@@ -40514,7 +40624,7 @@ template <class T = float>
   return false;
 }
 
-/// What may change from step to step: equal on all ranks, which the next commit's vote compares.
+/// The settings that may change from step to step: equal on all ranks, which the next commit's vote compares.
 struct update {
   /// The learning rate of this update.
   double learning_rate = 1e-3;
@@ -40576,7 +40686,8 @@ class adamw {
   void apply(committed_gradients<Participants...>&& token, const update& with, where at = where::current()) {
     apply(std::move(token).only_part(), with, at);
   }
-  /// The same for one of several stores of a step: `apply(ok->part(store), {...})`.
+  /// Updates the owned values of one of several stores of a step, and gathers them: `apply(ok->part(store), {...})`.
+  /// The host does not wait. Consumes the part. Collective over the families of that store's parameters.
   template <class Part>
     requires committed_store_part<std::remove_cvref_t<Part>>
   void apply(Part&& part, const update& with, where at = where::current()) {
@@ -40676,7 +40787,7 @@ class adamw {
     visit("epsilon", settings_.epsilon);
     visit("decay", settings_.decay);
   }
-  /// What an update queues goes through `by` from now on, such as graphs; an empty one ends that.
+  /// Work that an update queues goes through `by` from now on, such as graphs; an empty one ends that.
   void queued_by(queued_part by) { queued_by_ = std::move(by); }
   [[nodiscard]] const adamw_settings& settings() const noexcept { return settings_; }
   void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }
@@ -41143,7 +41254,9 @@ class basic_folder_writer {
 
   [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
 
-  /// As of a `writer`.
+  /// Writes elements of tensor `name` from `first_element` on, in row-major order, to the file that has it. Calls may
+  /// come in any order and from several threads, as long as every element is written exactly once. Throws usage_error
+  /// for a tensor that was not declared.
   template <class T>
   void write(std::string_view name, std::uint64_t first_element, std::span<const T> source,
              where at = where::current()) {
@@ -41465,8 +41578,9 @@ class basic_folder {
   /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json. Anything wrong with it
   /// is a file_error: also a tensor that its file lacks, one that the index does not have, and one in two files.
   explicit basic_folder(const std::string& path, where at = where::current()) : path_(path) { open({}, all, at); }
-  /// The same of the files that hold the tensors of these names, and of no others: those are not opened. A name that
-  /// is not there is a file_error.
+  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json, of which only the files
+  /// that hold the tensors `needed` are opened. A name that is not there is a file_error, as is anything wrong with
+  /// those files.
   basic_folder(const std::string& path, std::span<const std::string> needed, where at = where::current())
       : path_(path) {
     open(needed, some, at);
@@ -41492,7 +41606,9 @@ class basic_folder {
                      at);
   }
 
-  /// As of a `reader`.
+  /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order. `read`
+  /// converts nothing: the stored type must be that of T. `read_converted` takes F64, F32, F16 or BF16, rounded to
+  /// nearest where T is narrower. A range outside of the tensor is a usage_error.
   template <class T>
   void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
             where at = where::current()) const {
@@ -41942,8 +42058,12 @@ class phase_residency final : public state_mover {
   template <class... Stores>
   phase_residency(Run& run, tier lower, Stores&... stores)
       : phase_residency(run, residency_memory{.lower = lower}, stores...) {}
-  /// The same. In tier file they get a file, which is made now, and a ring in tier host that they pass through. Throws
-  /// tier_file_error where it cannot be made.
+  /// All gradients and states of optimizers that `run` has leased on the device so far. In `memory.lower` they get as
+  /// much memory, which is planned, and is theirs for as long as the run; in tier file a file, which is made now, and a
+  /// ring in tier host that they pass through; in tier device nothing ever leaves. `stores` have the state: what still
+  /// reads it, such as a checkpoint that is being written, ends that before it leaves. Throws tier_file_error where the
+  /// file cannot be made, and usage_error for a tier file that has no folder, and for a store whose state another one
+  /// moves.
   template <class... Stores>
   phase_residency(Run& run, const residency_memory& memory, Stores&... stores) : run_(&run), lower_(memory.lower) {
     const where at = where::current();
@@ -41958,7 +42078,7 @@ class phase_residency final : public state_mover {
   }
   phase_residency(const phase_residency&) = delete;  // phases and stores point to it
   phase_residency& operator=(const phase_residency&) = delete;
-  /// What is away comes back.
+  /// Brings back what is away.
   ~phase_residency() {
     try {
       come_back();
@@ -42233,16 +42353,16 @@ namespace belay::inline BELAY_ABI {
 
 namespace belay::inline BELAY_ABI {
 
-/// What one hook has given back in a transition.
+/// The bytes that one store or hook has given back, or taken, in a transition.
 struct drained {
-  /// What was given back, in which tier, and how many bytes.
+  /// The name of the memory, its tier, and how many bytes.
   std::string what;
   tier of = tier::device;
   std::size_t bytes = 0;
 };
 
-/// What a transition found on this rank: bytes leased from each tier and those of the process that are in memory,
-/// before and after, and what was given back.
+/// A transition as this rank found it: bytes leased from each tier and those of the process that are in memory, before
+/// and after, and what was given back.
 struct transition {
   /// The phases, bytes a tier and bytes of the process before and after.
   phase from = phase::train, to = phase::train;
@@ -42326,8 +42446,9 @@ class phase_switch {
       enter_hooks_[index(to)].push_back([hook = std::move(hook)](where) mutable { return hook(); });
     }
   }
-  /// What `residency` moves is on the device in training alone (train/phase_residency.hpp). It outlives this. With tier
-  /// file a transition is collective over the mesh: what one rank's file refuses is a file_error of all.
+  /// Ties `residency` to the phases: what it moves is on the device in training alone (train/phase_residency.hpp). It
+  /// outlives this. With tier file a transition is collective over the mesh: what one rank's file refuses is a
+  /// file_error of all.
   template <class Residency>
   void moves(Residency& residency) {
     if (residency.lower() == tier::device) return;
@@ -42570,12 +42691,12 @@ enum class graph_use : std::uint8_t { none, captured };
 
 namespace belay::inline BELAY_ABI {
 
-/// Host threads of the ranks of such a group meet in each operation.
+/// Whether host threads of the ranks of a group meet in each operation.
 template <class Group>
 inline constexpr bool meets_on_host = requires {
   requires std::remove_cvref_t<Group>::meets_on_host;
 };
-/// What such a group starts while a stream is captured is in the graph.
+/// Whether an operation that a group starts while a stream is captured is in the graph.
 template <class Group>
 inline constexpr bool is_captured = requires {
   requires std::remove_cvref_t<Group>::is_captured;
@@ -43249,7 +43370,10 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
                   where at = where::current())
       : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
                         {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
-  /// The same for a stage that is known when the program runs.
+  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`, with a
+  /// stage that is known when the program runs. A model that `lends_memory` keeps its own. `run`, `mesh` and `model`
+  /// outlive the store. Throws usage_error where two parameters have one name, on one stage of a pipeline or, if it is
+  /// trained, on two, or one is listed twice.
   template <lists_parameters Model>
   parameter_store(Run& run, const Mesh& mesh, Model& model, zero_stage divided, store_options options = {},
                   where at = where::current())
@@ -43739,8 +43863,8 @@ class address_map {
   void share(const std::byte* first, const rank_set& who) noexcept;
   void remove(std::uint16_t region) noexcept;
 
-  /// What this rank publishes for `bytes` at `data`, for `peers` to resolve. A region that not all of them have mapped
-  /// is ordinary memory to them.
+  /// The reference that this rank publishes for `bytes` at `data`, for `peers` to resolve. A region that not all of
+  /// them have mapped is ordinary memory to them.
   [[nodiscard]] memory_reference refer(const void* data, std::size_t bytes, const rank_set& peers) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
     if (space_ == address_space::several) {
@@ -43767,7 +43891,7 @@ class address_map {
     }
     return nullptr;
   }
-  /// The same of what this rank itself has published, ordinary memory included.
+  /// The address here of what this rank itself has published, ordinary memory included.
   [[nodiscard]] std::byte* own(memory_reference what) const noexcept {
     return what.region() == 0 ? reinterpret_cast<std::byte*>(what.offset()) : resolve(what);
   }
@@ -43934,7 +44058,7 @@ struct flag_word {
   *to = *source;
 }
 
-/// What different ranks write lies this far apart: processors fetch lines in pairs.
+/// The distance in bytes between words that different ranks write: processors fetch lines in pairs.
 inline constexpr std::size_t cache_line_pair_bytes = 128;
 
 /// The model checker instantiates it with its own atomics.
@@ -44062,7 +44186,7 @@ inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::flag
   return text == nullptr || *text == '\0' ? algorithm::automatic : algorithm_named(text);
 }
 
-/// What is known of a call when the way is chosen; the same on all ranks.
+/// The properties of a call by which its way is chosen; the same on all ranks.
 struct selection_input {
   algorithm forced = algorithm::automatic;
   bool direct = true;         // every rank sees every buffer
@@ -44132,7 +44256,8 @@ inline constexpr std::size_t most_staged_one_shot = 16 * 1024;
 
 /// Up to here a root stores into its peer's buffer; lines of a larger one are slower to get from the peer's caches.
 inline constexpr std::size_t most_stored_by_root = 128 * 1024;
-/// The same of a root that has nothing to copy for itself: it and its peer are sooner done when each copies a part.
+/// Up to here a root that has nothing to copy for itself stores into its peer's buffer: of a larger one, it and its
+/// peer are sooner done when each copies a part.
 inline constexpr std::size_t most_stored_by_free_root = 8 * 1024;
 
 }  // namespace host
@@ -44157,7 +44282,7 @@ struct variant {
 /// Below, caches hold what was moved last: a loop that never changes its input would teach what is wrong elsewhere.
 inline constexpr std::size_t least_tried_mapped = 4 * 1024 * 1024, least_tried_unmapped = 16 * 1024;
 
-/// What is known of a call before its ranks have met.
+/// The properties of a call that are known before its ranks have met.
 struct call_kind {
   operation what = operation::none;
   int ranks = 1;
@@ -44253,7 +44378,7 @@ struct call_descriptor {
             count,
             shape};
   }
-  /// What the tuner knows of a call by its head, in a group of `ranks`.
+  /// The kind of a call that the tuner knows from its head, in a group of `ranks`.
   [[nodiscard]] static call_kind kind_of(std::uint64_t head, int ranks) noexcept {
     const fingerprint call = call_descriptor{head, -1, 0, 0, {}, {}}.print();
     const bool floats =
@@ -44299,7 +44424,7 @@ struct call_buffers {
   }
 };
 
-/// The same with counts for the ranks.
+/// The buffers of a larger call with counts for the ranks. They are valid from `enter_rendezvous` to `exit_rendezvous`.
 struct counted_call_buffers : call_buffers {
   std::span<const std::size_t> send_counts = {};
   std::span<const std::size_t> receive_counts = {};
@@ -44354,7 +44479,7 @@ static_assert(inline_layout::root_at + inline_layout::root_bits <= 31, "the word
   return inline_layout::field(word, inline_layout::bytes_at, inline_layout::bytes_bits);
 }
 
-/// What `inline_fingerprint` was given, but for elements of no bytes, whose count no word holds.
+/// The fingerprint that `inline_fingerprint` was given, but for elements of no bytes, whose count no word holds.
 [[nodiscard]] constexpr fingerprint fingerprint_of_word(std::uint32_t word) noexcept {
   using at = inline_layout;
   if ((word & first_start_bit) != 0) return fingerprint::first_start(operation_of_word(word));
@@ -44450,7 +44575,8 @@ class copy_table {
     copy_bytes(to, from, bytes, access_of(bytes), whole_bytes);
   }
   void copy(void* to, const void* from, std::size_t bytes) const noexcept { copy(to, from, bytes, bytes); }
-  /// The same by `how`; automatic: by the access of `bytes`.
+  /// Copies by `how`; automatic: by the access of `bytes`. A piece of `whole_bytes` that are copied one after the
+  /// other.
   void copy_by(memory_access how, void* to, const void* from, std::size_t bytes,
                std::size_t whole_bytes) const noexcept {
     copy_bytes(to, from, bytes, how == memory_access::automatic ? access_of(bytes) : as_copy(how), whole_bytes);
@@ -44701,14 +44827,15 @@ class event_count {
     if (sleepers_.load(std::memory_order_seq_cst) != 0) Kernel::wake_all(notifications_);
   }
 
-  /// The same for a caller that has just changed the state by a sequentially consistent store: one load where no thread
-  /// sleeps.
+  /// Wakes all sleepers, for a caller that has just changed the state by a sequentially consistent store: one load
+  /// where no thread sleeps.
   void notify_sleepers() noexcept {
     if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
     wake();
   }
-  /// The same for a caller that has just changed the state by a release store. This read-modify-write and the sleeper's
-  /// announcement change one word, so the later one sees the earlier: the store need not be sequentially consistent.
+  /// Wakes all sleepers, for a caller that has just changed the state by a release store. This read-modify-write and
+  /// the sleeper's announcement change one word, so the later one sees the earlier: the store need not be sequentially
+  /// consistent.
   void notify_after_release() noexcept {
     if (sleepers_.fetch_add(0, std::memory_order_release) != 0) wake();
   }
@@ -45786,7 +45913,8 @@ namespace host {
 /// Through the mailbox in pieces; from memory that the receiver has mapped; or copied by the kernel (cma).
 enum class transfer_path : std::uint32_t { pieces, mapped, cma };
 
-/// What one message says of its transfer, in bytes: the whole, what earlier messages moved, and what this one moves.
+/// One message's part of its transfer: the path, and in bytes the whole, what earlier messages moved, and what this one
+/// moves.
 struct transfer_step {
   transfer_path path = transfer_path::pieces;
   std::uint64_t total = 0;
@@ -45938,8 +46066,8 @@ class group_layout {
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// What the steps of `rendezvous` act on. It only forwards, so that the model checker can put its own view in its
-/// place.
+/// The flags, doorbells and world that the steps of `rendezvous` act on. It only forwards, so that the model checker
+/// can put its own view in its place.
 class lane_view {
  public:
   lane_view(world_status* world, std::span<const int> members, lane which, int me, peer_flags<>* all_flags) noexcept
@@ -45985,7 +46113,7 @@ class lane_view {
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// What a wait for all flag lines found. `missing`: the wait for one ended before it was there.
+/// The result of a wait for all flag lines. `missing`: the wait for one ended before it was there.
 enum class flag_lines : std::uint8_t { missing, different, alike };
 
 /// One rank's operations in one lane of a group. `LaneView` is what the group shares, as this rank sees it:
@@ -46023,8 +46151,9 @@ class rendezvous {
     mine_->publish({operation_number_, print});
     lane_.doorbell_of(lane_.me()).notify_sleepers();
   }
-  /// The same where the payload is long. An exchange would wait for the payload's last bytes, and a peer's look could
-  /// take the line away meanwhile; a releasing store follows them at once.
+  /// Publishes this rank's line, whose payload was written before and is long. An atomic exchange would wait for the
+  /// payload's last bytes, and a peer's look could take the line away meanwhile; a releasing store follows them at
+  /// once.
   void publish_full(std::uint32_t print) noexcept {
     mine_->release({operation_number_, print});
     notify();
@@ -46130,7 +46259,7 @@ class rendezvous {
 
 namespace belay::inline BELAY_ABI {
 
-/// What one rank called, and where: "all_reduce of 12 x F32 (sum)", "train.cpp:88".
+/// The call of one rank, and where it is: "all_reduce of 12 x F32 (sum)", "train.cpp:88".
 struct rank_call {
   int rank = 0;  // of the world
   std::string text;
@@ -46205,8 +46334,8 @@ void expect_same_counts(Calls& calls) {
   });
 }
 
-/// What rank i sends to rank j must be what j expects of i. The ranks with the most pairs that do not fit are the
-/// culprits.
+/// Refuses calls unless rank i sends to each rank j as many elements as j expects of i. The ranks with the most pairs
+/// that do not fit are the culprits.
 template <exchanged_calls Calls>
 void expect_equal_pairs(Calls& calls) {
   const auto sent = [&](int from, int to) { return calls.send_counts_of(from)[static_cast<std::size_t>(to)]; };
@@ -46322,8 +46451,8 @@ class lane_endpoint {
   [[nodiscard]] std::span<const std::byte*> sources() noexcept { return sources_; }
   [[nodiscard]] std::span<std::byte*> destinations() noexcept { return destinations_; }
 
-  /// What rank `who` said of the present larger operation: this rank's from its own memory (see peer_payloads), peers'
-  /// where it lies.
+  /// The descriptor that rank `who` gave of the present larger operation: this rank's from its own memory (see
+  /// peer_payloads), peers' where it lies.
   [[nodiscard]] const call_descriptor& descriptor_of(int who) const noexcept {
     if (who == me_) return own_;
     return *std::launder(reinterpret_cast<const call_descriptor*>(rendezvous_.flag_line_of(who).payload));
@@ -46335,7 +46464,7 @@ class lane_endpoint {
     return counts_.of(rendezvous_.operation_number(), who, count_vectors::received);
   }
 
-  /// What rank `who` calls.
+  /// The present call of rank `who` in words, with its counts.
   [[nodiscard, gnu::cold]] std::string call_text(int who) const;
   /// Where rank `who` made the present call. Its recorder says that shortly after its line is there.
   [[nodiscard, gnu::cold]] std::string site_of(int who) const;
@@ -47280,7 +47409,8 @@ struct division {
 [[nodiscard]] inline bool stores_into_peers(algorithm how) noexcept {
   return how == algorithm::push || how == algorithm::one_shot;
 }
-/// The same for a root with one peer, up to `most` bytes. More peers fetch at the same time.
+/// Whether a root with one peer stores `bytes` into that peer's buffer rather than that the peer fetches them: where
+/// all buffers are mapped, up to `most` bytes. More peers fetch at the same time.
 [[nodiscard]] inline bool root_stores(const collective_endpoint& me, algorithm how, std::size_t bytes,
                                       std::size_t most) noexcept {
   return me.size() == 2 && bytes <= most && stores_into_peers(how);
@@ -47329,7 +47459,8 @@ namespace host {
 BELAY_DECL void reduce_sources(lane_endpoint& me, const reduction_arithmetic& how, std::size_t destinations,
                                std::size_t bytes, std::size_t like_copy_of, memory_access by = memory_access::automatic,
                                int own = 0);
-/// The same into one destination.
+/// Reduces `bytes` of each of `me.sources()` into `out`. Usually around the caches where the machine wants that for a
+/// copy that touches as much as the operation does: of `like_copy_of` bytes.
 BELAY_DECL void reduce_sources_into(lane_endpoint& me, const reduction_arithmetic& how, std::byte* out,
                                     std::size_t bytes, std::size_t like_copy_of = 0,
                                     memory_access by = memory_access::automatic);
@@ -47338,8 +47469,8 @@ BELAY_DECL void reduce_payloads_into(lane_endpoint& me, const reduction_arithmet
                                      std::size_t first, std::byte* out, std::size_t bytes);
 /// The sources are what lies `first` bytes behind the beginning of all ranks' inputs.
 BELAY_DECL void use_inputs(collective_endpoint& me, std::size_t first);
-/// What lies `first` bytes behind the beginning of all ranks' inputs, where not all of them are mapped: peers' parts
-/// are copied by the kernel of the system into this rank's bounce buffer.
+/// Reduces into `out` the `bytes` that lie `first` bytes behind the beginning of all ranks' inputs, where not all of
+/// them are mapped: peers' parts are copied by the kernel of the system into this rank's bounce buffer.
 BELAY_DECL void reduce_fetched(collective_endpoint& me, const reduction_arithmetic& how, std::size_t first,
                                std::byte* out, std::size_t bytes);
 
@@ -47424,7 +47555,8 @@ inline void barrier(collective_context call, const where& at) {
   call.endpoint->eager_round(algorithm::flag_line, {operation::barrier, reduction::none, {}, -1, 0, 0}, nullptr, 0,
                              call.limit, at);
 }
-/// Of what fits into a round. A template, so that a benchmark can run it without what makes it safe.
+/// Runs an all_reduce that fits into an eager round. A template, so that a benchmark can run it without what makes it
+/// safe.
 template <class Endpoint>
 [[gnu::always_inline]] inline void all_reduce_eagerly(Endpoint& me, world_status::clock::duration limit, algorithm how,
                                                       const op_call& what) {
@@ -47434,39 +47566,39 @@ template <class Endpoint>
 
 // What fits into no eager round, each in its own file.
 
-/// Of what fits into no eager round; both buffers have `print.bytes()`.
+/// Runs an all_reduce that fits into no eager round; both buffers have `print.bytes()`.
 BELAY_DECL void all_reduce_by_rendezvous(collective_context call, const fingerprint& print,
                                          const reduction_arithmetic& how, const std::byte* in, std::byte* out,
                                          const where& at);
-/// Of what fits into no eager round; `out` has `print.bytes()`, `in` as much for each rank.
+/// Runs a reduce_scatter that fits into no eager round; `out` has `print.bytes()`, `in` as much for each rank.
 BELAY_DECL void reduce_scatter_by_rendezvous(collective_context call, const fingerprint& print,
                                              const reduction_arithmetic& how, const std::byte* in, std::byte* out,
                                              const where& at);
 BELAY_DECL void reduce_scatter_v_by_rendezvous(collective_context call, const fingerprint& print,
                                                const reduction_arithmetic& how, std::byte* inout,
                                                std::span<const std::size_t> counts, const where& at);
-/// Of what fits into no eager round; `in` has `print.bytes()`.
+/// Runs an all_gather that fits into no eager round; `in` has `print.bytes()`, `out` as much for each rank.
 BELAY_DECL void all_gather_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
                                          std::byte* out, const where& at);
 BELAY_DECL void all_gather_v_by_rendezvous(collective_context call, const fingerprint& print, std::byte* inout,
                                            std::span<const std::size_t> counts, const where& at);
-/// Of what fits into no eager round; both buffers have `print.bytes()`.
+/// Runs an all_to_all that fits into no eager round; both buffers have `print.bytes()`.
 BELAY_DECL void all_to_all_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
                                          std::byte* out, const where& at);
-/// Buffers have as many elements as their counts are together.
+/// Runs an all_to_all_v that fits into no eager round; buffers have as many elements as their counts are together.
 BELAY_DECL void all_to_all_v_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
                                            std::span<const std::size_t> send_counts, std::byte* out,
                                            std::span<const std::size_t> receive_counts, const where& at);
-/// Of what fits into no eager round; `inout` has `print.bytes()`.
+/// Runs a broadcast that fits into no eager round; `inout` has `print.bytes()`.
 BELAY_DECL void broadcast_by_rendezvous(collective_context call, const fingerprint& print, std::byte* inout,
                                         const where& at);
-/// Of what fits into no eager round; `in` has `print.bytes()`, and only the root has an `out`.
+/// Runs a reduce that fits into no eager round; `in` has `print.bytes()`, and only the root has an `out`.
 BELAY_DECL void reduce_by_rendezvous(collective_context call, const fingerprint& print, const reduction_arithmetic& how,
                                      const std::byte* in, std::byte* out, const where& at);
-/// Of what fits into no eager round; `in` has `print.bytes()`, and only the root has an `out`.
+/// Runs a gather that fits into no eager round; `in` has `print.bytes()`, and only the root has an `out`.
 BELAY_DECL void gather_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
                                      std::byte* out, const where& at);
-/// Of what fits into no eager round; `out` has `print.bytes()`, and only the root has an `in`.
+/// Runs a scatter that fits into no eager round; `out` has `print.bytes()`, and only the root has an `in`.
 BELAY_DECL void scatter_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
                                       std::byte* out, const where& at);
 
@@ -48907,7 +49039,7 @@ struct operation_spans {
   traced_span* runs = nullptr;
 };
 
-/// The same number on all ranks of a group.
+/// A number for the group of `members`, equal on all its ranks.
 [[nodiscard]] inline std::uint64_t group_key(std::span<const int> members) noexcept {
   fnv1a key;
   for (int member : members) key.add(static_cast<std::uint64_t>(member));
@@ -48939,7 +49071,8 @@ struct operation_spans {
   return out;
 }
 
-/// The same of one that is started.
+/// The spans of an operation that is started by the ranks `members` of the world: how long its stream waits for what it
+/// comes after, and it itself, with what `transfers` send and receive.
 [[nodiscard, gnu::cold]] inline operation_spans add_started(span_log& to, operation what, std::span<const int> members,
                                                             const buffer_use& buffers, std::span<const p2p> transfers,
                                                             const start_order& how) {
@@ -48992,7 +49125,7 @@ class submission_queue {
         over_, before_sleep, [&](std::memory_order order) { return is_completed(number, order); },
         [] { return false; });
   }
-  /// The same, for so long: false where `deadline` has passed before.
+  /// Returns when operation `number` is completed, and at `deadline` at the latest: false where that has passed before.
   [[nodiscard]] bool wait_until(std::uint64_t number, spin_policy before_sleep,
                                 std::chrono::steady_clock::time_point deadline) noexcept {
     return belay::wait_until(
@@ -49039,7 +49172,8 @@ class submission_queue {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a stream asks of a backend's world.
+/// A backend's world as a stream uses it: it says whether it has failed, throws the first cause, can be aborted, and
+/// says how long waits spin.
 template <class W>
 concept world_state = requires(W& world, const W& seen, const call_site& call, const abort_cause& why) {
   { seen.aborted() } -> std::same_as<bool>;
@@ -49150,7 +49284,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
     guard_.expect_usable(name(by), at);
     await(queue_.next() - 1);
   }
-  /// Who says when operations run; or null.
+  /// The arbiter that says when operations run; or null.
   [[nodiscard]] stream_arbiter* arbiter() const noexcept { return arbiter_.get(); }
 
   void wait(std::uint64_t number, operation what, where at) override {
@@ -49209,7 +49343,8 @@ class async_stream final : public completion_source, public std::enable_shared_f
     queue_.end();
     thread_.join();
   }
-  /// The same, for good: groups and handles that are left cannot call any more.
+  /// Runs what is queued and ends the thread, which a forked child does not have, for good: groups and handles that are
+  /// left cannot call any more.
   void end() noexcept {
     finish();
     guard_.end();
@@ -49461,7 +49596,7 @@ BELAY_DECL std::string exchange(std::span<const p2p> transfers, int number) {
 
 namespace belay::inline BELAY_ABI {
 
-/// What a backend gives: the state of its world and of one rank's part in a group; `run(state, lane, limit, call)` for
+/// A backend of groups: the state of its world and of one rank's part in a group; `run(state, lane, limit, call)` for
 /// every operation; and `tell_first_start(state, what, at)`, which tells ranks that call in the caller's lane, without
 /// waiting for them.
 template <class B>
@@ -49488,7 +49623,7 @@ class basic_group : public group_operations<Group> {
   basic_group(std::shared_ptr<state_type> state, int rank, duration limit, std::shared_ptr<stream_type> stream) noexcept
       : state_(std::move(state)), rank_(rank), limit_(limit), stream_(std::move(stream)) {}
 
-  /// The same group, whose calls wait so long for peers instead of the world's timeout. Throws usage_error.
+  /// A handle onto the group whose calls wait `timeout` for peers instead of the world's timeout. Throws usage_error.
   [[nodiscard]] Group within(std::chrono::duration<double> timeout, where at = where::current()) const {
     Group out = static_cast<const Group&>(*this);
     out.limit_ = checked_timeout(timeout, at);
@@ -49681,7 +49816,7 @@ class basic_group : public group_operations<Group> {
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// What a group runs: the functions in collectives/ and the exchange of its lane.
+/// The calls that a group runs: the functions in collectives/ and the exchange of its lane.
 struct collectives {
   using world_type = world_status;
   using group_state = host::group_state;
@@ -49701,7 +49836,7 @@ using async_stream = belay::async_stream<world_status>;
 /// See `basic_group`, and `group_operations` for what it can do.
 class group : public basic_group<group, collectives> {
  public:
-  /// What it promises: sums are added in rank order, and parts may differ in size.
+  /// The group's promises: sums are added in rank order, and parts may differ in size.
   static constexpr bool sums_in_rank_order = true;
   static constexpr bool has_varying_counts = true;
 
@@ -51040,7 +51175,8 @@ struct peer {
 
 [[nodiscard]] BELAY_DECL peer peer_of(int socket) noexcept;
 
-/// What connected: a process of this user; of another user, which was closed; none; or no descriptor was free.
+/// The end of an accept: a process of this user has connected; one of another user, which was closed; none; or no
+/// descriptor was free.
 enum class accept_status : std::uint8_t { ours, stranger, nobody, no_descriptor };
 
 struct accepted {
@@ -51419,7 +51555,8 @@ class memory_segment {
 
   /// Takes the descriptor, also when it throws: `file_error` unless it is a sealed memfd with all its pages.
   [[nodiscard]] static memory_segment attach(int number, where at = where::current());
-  /// The same, and it must have exactly so many bytes.
+  /// Takes the descriptor, also when it throws: `file_error` unless it is a sealed memfd with all its pages and exactly
+  /// `bytes`.
   [[nodiscard]] static memory_segment attach(int number, std::size_t bytes, where at = where::current());
 
   /// The bytes of a descriptor that could be attached; throws `file_error` as `attach` does. Takes nothing.
@@ -52337,8 +52474,8 @@ struct coordinator_options {
   time_point::duration hello_limit = std::chrono::seconds(10);
 };
 
-/// What a coordinator tells of its ranks, and asks for. Ranks are those of the start, also after a shrink. What these
-/// functions throw comes out of `step` and `run`.
+/// The events that a coordinator tells of its ranks, and the memory and descriptors that it asks for. Ranks are those
+/// of the start, also after a shrink. Exceptions of these functions come out of `step` and `run`.
 class world_events {
  public:
   virtual ~world_events() = default;
@@ -52356,7 +52493,7 @@ class world_events {
   virtual void on_child_exit(int, exit_status) {}
   /// Adds descriptors to be polled with the coordinator's.
   virtual void add_poll_entries(std::vector<pollfd>&) {}
-  /// What the poll reported of these, after each poll.
+  /// The poll's reports on the descriptors of `add_poll_entries`, after each poll.
   virtual void on_poll(std::span<const pollfd>) {}
 };
 
@@ -53335,7 +53472,8 @@ std::string write_flight_file(const world_status& world, const std::string& fold
 /// file's name, or why there is none, as one line to standard error. Call it once.
 BELAY_DECL void report_failure(const world_status& world) noexcept;
 
-/// The same for the first of all ranks and their coordinator that calls it.
+/// Reports a world that has stopped, as `report_failure` does: for the first of all ranks and their coordinator that
+/// calls it. For the others it does nothing.
 BELAY_DECL void report_failure_once(const world_status& world) noexcept;
 
 }  // namespace host
@@ -53530,7 +53668,7 @@ class world_monitor : public world_events {
   /// Called in the forked process that was to be `rank` of the first epoch, which shares this memory.
   void could_not_join(int rank, const std::string& why) noexcept;
 
-  /// What a rank is called by: after a shrink, a survivor has another number than at the start.
+  /// The number that a rank is called by: after a shrink, a survivor has another one than at the start.
   enum class numbering { at_start, of_epoch };
   /// "rank 2 (stopped, after barrier #3 at train.cpp:88) has been stopped for 30 s", of a rank by its number at the
   /// start.
@@ -53743,7 +53881,7 @@ class process_membership final : public membership {
   /// Over a client that has just entered.
   process_membership(client joined, int spins);
 
-  /// What it starts with. Throws input_error when the coordinator's world has another size.
+  /// The first epoch, as this rank sees it. Throws input_error when the coordinator's world has another size.
   [[nodiscard]] epoch_view enter();
 
   [[nodiscard]] epoch_view shrink(const epoch_view& from, world_status::clock::duration limit, where at) override;
@@ -53966,7 +54104,7 @@ class thread_membership final : public membership {
 
   /// The state of the first epoch.
   [[nodiscard]] control_block first() const;
-  /// What the thread of rank `number` starts with.
+  /// The first epoch, as the thread of rank `number` sees it.
   [[nodiscard]] epoch_view enter(int number);
   /// After the last rank has left: groups of this world that still exist cannot be called any more.
   void end() noexcept;
@@ -54392,7 +54530,7 @@ BELAY_DECL void world::run_threads(function_ref<void(rank&)> body) const {
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// What a body may return from another process: plain data, or text.
+/// A result that a body may return from another process: none, plain data, or text.
 template <class T>
 concept sendable_result = std::is_void_v<T> || std::is_trivially_copyable_v<T> || std::same_as<T, std::string>;
 
@@ -54424,7 +54562,8 @@ class processes {
     }
   }
 
-  /// The same, but tells how each rank ended instead of throwing.
+  /// Runs the body on every rank and returns when all processes are gone: how each rank ended, by rank. A rank that
+  /// failed throws nothing here; `usage_error`, `budget_error` and `file_error` are thrown as by `run`.
   template <class Body>
   [[nodiscard]] std::vector<rank_outcome> outcomes(Body&& body, where at = where::current()) const {
     using result = std::invoke_result_t<Body&, rank&>;
