@@ -6645,6 +6645,29 @@ using environment = function_ref<const char*(const char* name)>;
 
 #include <cstdlib>
 
+// ---- belay/core/environment.hpp
+//
+// The process's environment, which Belay reads here and nowhere else.
+//
+//   const char* const name = belay::environment_variable("BELAY_ALGORITHM");  // null where it is not set
+
+namespace belay::inline BELAY_ABI {
+
+/// The value of a variable, valid until the process changes its environment; null where it is not set.
+[[nodiscard]] BELAY_DECL const char* environment_variable(const char* name) noexcept;
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/environment.ipp
+//
+// Where the environment is read.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL const char* environment_variable(const char* name) noexcept { return std::getenv(name); }
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// Reads one launcher's set from the environment.
@@ -6739,7 +6762,7 @@ class launch_reader {
 }
 
 [[gnu::cold]] BELAY_DECL launcher_environment find_launcher() {
-  return find_launcher([](const char* name) -> const char* { return std::getenv(name); });
+  return find_launcher([](const char* name) { return environment_variable(name); });
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -6647,6 +6647,29 @@ using environment = function_ref<const char*(const char* name)>;
 
 #include <cstdlib>
 
+// ---- belay/core/environment.hpp
+//
+// The process's environment, which Belay reads here and nowhere else.
+//
+//   const char* const name = belay::environment_variable("BELAY_ALGORITHM");  // null where it is not set
+
+namespace belay::inline BELAY_ABI {
+
+/// The value of a variable, valid until the process changes its environment; null where it is not set.
+[[nodiscard]] BELAY_DECL const char* environment_variable(const char* name) noexcept;
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/environment.ipp
+//
+// Where the environment is read.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL const char* environment_variable(const char* name) noexcept { return std::getenv(name); }
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// Reads one launcher's set from the environment.
@@ -6741,7 +6764,7 @@ class launch_reader {
 }
 
 [[gnu::cold]] BELAY_DECL launcher_environment find_launcher() {
-  return find_launcher([](const char* name) -> const char* { return std::getenv(name); });
+  return find_launcher([](const char* name) { return environment_variable(name); });
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -44159,19 +44182,23 @@ inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::flag
 [[nodiscard]] constexpr const char* name(algorithm which) noexcept {
   switch (which) {
     case algorithm::automatic: return "automatic";
-    case algorithm::flag_line: return "line";
-    case algorithm::eager_buffer: return "page";
+    case algorithm::flag_line: return "flag_line";
+    case algorithm::eager_buffer: return "eager_buffer";
     case algorithm::one_shot: return "one_shot";
     case algorithm::push: return "push";
     case algorithm::pull: return "pull";
     case algorithm::staged: return "staged";
-    case algorithm::cma: return "kernel_copy";
+    case algorithm::cma: return "cma";
   }
   return "unknown";
 }
 
-/// Throws input_error, which lists all names.
+/// Throws input_error, which lists all names, or tells the new one of a name until 0.2.
 [[nodiscard]] inline algorithm algorithm_named(std::string_view text) {
+  constexpr std::pair<std::string_view, algorithm> before[] = {
+      {"line", algorithm::flag_line}, {"page", algorithm::eager_buffer}, {"kernel_copy", algorithm::cma}};
+  for (const auto& [old, each] : before)
+    if (text == old) throw input_error("the algorithm " + std::string(text) + " is called " + name(each) + " now");
   std::string known;
   for (const algorithm each : algorithms) {
     if (text == name(each)) return each;
@@ -44182,7 +44209,7 @@ inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::flag
 
 /// BELAY_ALGORITHM, or automatic.
 [[nodiscard]] inline algorithm algorithm_of_environment() {
-  const char* const text = std::getenv("BELAY_ALGORITHM");
+  const char* const text = environment_variable("BELAY_ALGORITHM");
   return text == nullptr || *text == '\0' ? algorithm::automatic : algorithm_named(text);
 }
 
@@ -47033,7 +47060,7 @@ namespace host {
 }
 
 BELAY_DECL bool prints_tuning() {
-  const char* const text = std::getenv("BELAY_TUNING");
+  const char* const text = environment_variable("BELAY_TUNING");
   if (text == nullptr || *text == '\0') return false;
   if (std::string_view(text) != "print") {
     throw input_error("BELAY_TUNING=" + std::string(text) + ": there is print");
@@ -49523,7 +49550,7 @@ namespace belay::inline BELAY_ABI {
 namespace belay::inline BELAY_ABI {
 
 BELAY_DECL double timeout_of_environment() {
-  const char* text = std::getenv("BELAY_TIMEOUT");
+  const char* text = environment_variable("BELAY_TIMEOUT");
   if (text == nullptr || *text == '\0') return 600;
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
@@ -50928,11 +50955,11 @@ namespace host {
 }
 
 BELAY_DECL std::string base_directory() {
-  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  const char* const runtime = environment_variable("XDG_RUNTIME_DIR");
   return runtime != nullptr && wrong_base(runtime).empty() ? runtime : "/tmp";
 }
 BELAY_DECL std::string base_set_aside() {
-  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  const char* const runtime = environment_variable("XDG_RUNTIME_DIR");
   if (runtime == nullptr || *runtime == '\0') return {};
   const std::string wrong = wrong_base(runtime);
   return wrong.empty() ? wrong : "; XDG_RUNTIME_DIR was set aside: " + std::string(runtime) + " " + wrong;
@@ -51416,7 +51443,7 @@ namespace host {
   for (const char* variable :
        {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "OMPI_MCA_ess_base_jobid",
         "PMIX_NAMESPACE", "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID"}) {
-    const char* const value = std::getenv(variable);
+    const char* const value = environment_variable(variable);
     if (value == nullptr || *value == '\0') continue;
     told += std::string("/") + variable + "=" + value;
     any = true;
@@ -51866,7 +51893,7 @@ BELAY_DECL token client::token_from_descriptor(int number, time_point until, whe
   token secret = {};
   std::size_t done = 0;
   const auto refuse = [&](const std::string& why) {
-    throw file_error("descriptor " + std::to_string(number) + " of BELAY_TOKEN_FD", done, why, at);
+    throw file_error("descriptor " + std::to_string(number) + " of BELAY_BOOTSTRAP_SECRET_FD", done, why, at);
   };
   const int flags = ::fcntl(number, F_GETFL);
   if (flags < 0) refuse(error_text(errno));
@@ -53431,7 +53458,7 @@ class flight_writer {
 }
 
 [[gnu::cold]] BELAY_DECL std::optional<std::string> flight_folder() {
-  const char* const text = std::getenv("BELAY_FLIGHT_DIR");
+  const char* const text = environment_variable("BELAY_FLIGHT_DIR");
   if (text == nullptr || *text == '\0') return std::nullopt;
   return text;
 }
@@ -54322,17 +54349,23 @@ BELAY_DECL void launched_world::run_once(function_ref<void(host::rank&)> body, w
 }
 
 BELAY_DECL void launched_run::under_belay_run() const {
-  const char* const socket_path = std::getenv("BELAY_DOOR");
-  const char* const secret = std::getenv("BELAY_TOKEN_FD");
+  const char* const socket_path = environment_variable("BELAY_BOOTSTRAP_SOCKET");
+  const char* const secret = environment_variable("BELAY_BOOTSTRAP_SECRET_FD");
+  for (const char* old : {"BELAY_DOOR", "BELAY_TOKEN_FD"})
+    if (socket_path == nullptr && environment_variable(old) != nullptr)
+      throw input_error(std::string(old) +
+                            " is set, which BELAY_BOOTSTRAP_SOCKET and BELAY_BOOTSTRAP_SECRET_FD replace: "
+                            "start by the belay-run of this version",
+                        at);
   if (socket_path == nullptr || secret == nullptr) {
-    throw input_error(std::string(socket_path == nullptr ? "BELAY_DOOR" : "BELAY_TOKEN_FD") +
+    throw input_error(std::string(socket_path == nullptr ? "BELAY_BOOTSTRAP_SOCKET" : "BELAY_BOOTSTRAP_SECRET_FD") +
                           " is not set, but other variables of belay-run are; BELAY_LAUNCHER=none starts a single rank",
                       at);
   }
   char* end = nullptr;
   const long number = std::strtol(secret, &end, 10);
   if (*end != '\0' || number < 3 || number > 1 << 20) {
-    throw input_error("BELAY_TOKEN_FD=" + std::string(secret) + ": expected the number of a descriptor", at);
+    throw input_error("BELAY_BOOTSTRAP_SECRET_FD=" + std::string(secret) + ": expected the number of a descriptor", at);
   }
   as_client(socket_path, client::token_from_descriptor(static_cast<int>(number), until(), at));
 }

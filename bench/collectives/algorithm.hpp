@@ -27,7 +27,7 @@ namespace bench {
 /// Of a call of this size, in place or not.
 [[nodiscard]] inline std::string algorithm_of(const options& what, op which, extent size, bool in_place) {
   if (what.as == "mpi") return "messages";
-  if (which == op::barrier) return "line";
+  if (which == op::barrier) return belay::host::name(belay::host::algorithm::flag_line);
   if (which == op::send_recv) return what.as == "threads" || what.buffers == "symmetric" ? "pull" : "letter";
   const std::size_t element = element_bytes(what.type), each = size.count * element, all = size.elements() * element;
   const belay::host::algorithm forced = forced_algorithm(what);

@@ -120,9 +120,9 @@ inline void choose_algorithm(options& out, bool given) {
   app.add_option("--warmup", out.warmup, "samples before those that count")->check(CLI::Range(0, 1'000'000));
   app.add_option("--iters", out.iters, "samples of each size (default 101, 41 above 64K, 15 above 4M)")
       ->check(CLI::Range(1, 1'000'000));
-  app.add_option(
-         "--algorithm", out.algorithm,
-         "forces an algorithm instead of the library's choice: line, page, one_shot, push, pull, staged, kernel_copy")
+  app.add_option("--algorithm", out.algorithm,
+                 "forces an algorithm instead of the library's choice: flag_line, eager_buffer, one_shot, push, pull, "
+                 "staged, cma")
       ->capture_default_str();
   app.add_flag("--check", out.check, "compare every result with the ordered reference, bit for bit");
   app.add_flag("--limits", out.limits, "also measure the concurrent copy of the same bytes");

@@ -4,11 +4,21 @@
 # static in a function that is not constant. Clang's syntax tree sees templates that nobody instantiated; where
 # there is no Clang, g++ keeps every inline function and the symbol table is read.
 #
+# The environment is read in one file.
+#
 # But for this: a signal handler is given a number and an address, and can be given nothing else. Which rehearsals the
 # faulting thread has open, which folder is to be removed, which page says that its run goes on, who asks whether
 # the run is to stop, and what handled the signal before, it can find in static storage only.
 set(of_signal_handlers "rehearsing_thread_|fault_handler_|guarded_folder_|requested_stop_|watched_page_")
 include(${CMAKE_CURRENT_LIST_DIR}/all_headers.cmake)
+
+file(GLOB_RECURSE headers "${source_dir}/include/*.hpp" "${source_dir}/include/*.ipp" "${source_dir}/include/*.cuh")
+foreach(header IN LISTS headers)
+  file(STRINGS "${header}" reads REGEX "getenv *\\(")
+  if(reads AND NOT header MATCHES "belay/core/environment\\.ipp$")
+    message(FATAL_ERROR "${header} reads the environment: ${reads}; belay/core/environment.hpp does")
+  endif()
+endforeach()
 
 # Of Clang's dump: variables that a namespace holds, and those that are called static, inline or thread-local.
 set(static_variables [=[

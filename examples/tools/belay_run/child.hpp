@@ -90,8 +90,8 @@ inline void restore_signals() noexcept {
   ::fcntl(secret, F_SETFD, 0);
   ::setenv("BELAY_RANK", std::to_string(how.rank).c_str(), 1);
   ::setenv("BELAY_SIZE", std::to_string(how.size).c_str(), 1);
-  ::setenv("BELAY_DOOR", how.socket_path.c_str(), 1);
-  ::setenv("BELAY_TOKEN_FD", std::to_string(secret).c_str(), 1);
+  ::setenv("BELAY_BOOTSTRAP_SOCKET", how.socket_path.c_str(), 1);
+  ::setenv("BELAY_BOOTSTRAP_SECRET_FD", std::to_string(secret).c_str(), 1);
   if (how.timeout > 0) ::setenv("BELAY_TIMEOUT", std::to_string(how.timeout).c_str(), 1);
   ::execvp(how.program[0], how.program);
   const int cause = errno;

@@ -7,12 +7,13 @@
 #include <string>
 
 #include "belay/comm/checked_timeout.hpp"
+#include "belay/core/environment.hpp"
 #include "belay/core/finite.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 BELAY_DECL double timeout_of_environment() {
-  const char* text = std::getenv("BELAY_TIMEOUT");
+  const char* text = environment_variable("BELAY_TIMEOUT");
   if (text == nullptr || *text == '\0') return 600;
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);

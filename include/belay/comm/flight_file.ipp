@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <system_error>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "belay/comm/flight_diagnosis.hpp"
 #include "belay/comm/flight_file.hpp"
 #include "belay/comm/flight_recorder.hpp"
+#include "belay/core/environment.hpp"
 #include "belay/core/json_text.hpp"
 #include "belay/core/missing_folder.hpp"
 #include "belay/core/printable.hpp"
@@ -142,7 +142,7 @@ class flight_writer {
 }
 
 [[gnu::cold]] BELAY_DECL std::optional<std::string> flight_folder() {
-  const char* const text = std::getenv("BELAY_FLIGHT_DIR");
+  const char* const text = environment_variable("BELAY_FLIGHT_DIR");
   if (text == nullptr || *text == '\0') return std::nullopt;
   return text;
 }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "belay/comm/launcher.hpp"
+#include "belay/core/environment.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -102,7 +103,7 @@ class launch_reader {
 }
 
 [[gnu::cold]] BELAY_DECL launcher_environment find_launcher() {
-  return find_launcher([](const char* name) -> const char* { return std::getenv(name); });
+  return find_launcher([](const char* name) { return environment_variable(name); });
 }
 
 }  // namespace belay::inline BELAY_ABI

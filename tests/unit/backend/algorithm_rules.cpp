@@ -127,7 +127,13 @@ TEST_CASE("a way is named in the environment; a name that is none lists them") {
   ::setenv("BELAY_ALGORITHM", "pull", 1);
   CHECK(belay::host::algorithm_of_environment() == algorithm::pull);
   ::setenv("BELAY_ALGORITHM", "ring", 1);
-  CHECK_THROWS_WITH_AS(belay::host::world{1}, doctest::Contains("there are automatic, line, page, one_shot"),
-                       belay::input_error);
+  CHECK_THROWS_WITH_AS(belay::host::world{1},
+                       doctest::Contains("there are automatic, flag_line, eager_buffer, one_shot"), belay::input_error);
+  // Names from before 0.3.
+  for (const auto& [old, now] : {std::pair("line", "flag_line"), {"page", "eager_buffer"}, {"kernel_copy", "cma"}}) {
+    ::setenv("BELAY_ALGORITHM", old, 1);
+    const std::string told = "the algorithm " + std::string(old) + " is called " + now + " now";
+    CHECK_THROWS_WITH_AS(belay::host::world{1}, doctest::Contains(told.c_str()), belay::input_error);
+  }
   ::unsetenv("BELAY_ALGORITHM");
 }

@@ -233,14 +233,32 @@ TEST_CASE("a token's pipe into which nobody writes ends with the timeout") {
     if (::pipe(silent) != 0) return 1;
     ::setenv("BELAY_RANK", "0", 1);
     ::setenv("BELAY_SIZE", "2", 1);
-    ::setenv("BELAY_DOOR", "/nowhere", 1);
-    ::setenv("BELAY_TOKEN_FD", std::to_string(silent[0]).c_str(), 1);
+    ::setenv("BELAY_BOOTSTRAP_SOCKET", "/nowhere", 1);
+    ::setenv("BELAY_BOOTSTRAP_SECRET_FD", std::to_string(silent[0]).c_str(), 1);
     try {
       launched_world({.timeout = 100ms}).run([](auto&) {});
     } catch (const belay::file_error& error) {
-      return std::string(error.what()).find("BELAY_TOKEN_FD: no token came before the timeout") != std::string::npos
+      return std::string(error.what()).find("BELAY_BOOTSTRAP_SECRET_FD: no token came before the timeout") !=
+                     std::string::npos
                  ? 0
                  : 2;
+    }
+    return 3;
+  }));
+  CHECK(code == 0);
+}
+
+TEST_CASE("the variables of an older belay-run are told the new ones") {
+  const int code = reaped(forked([] {
+    ::setenv("BELAY_RANK", "0", 1);
+    ::setenv("BELAY_SIZE", "2", 1);
+    ::setenv("BELAY_DOOR", "/nowhere", 1);
+    ::setenv("BELAY_TOKEN_FD", "3", 1);
+    try {
+      launched_world({.timeout = 100ms}).run([](auto&) {});
+    } catch (const belay::input_error& error) {
+      const std::string told = error.what();
+      return told.find("BELAY_DOOR is set, which BELAY_BOOTSTRAP_SOCKET and") != std::string::npos ? 0 : 2;
     }
     return 3;
   }));

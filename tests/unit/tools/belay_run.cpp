@@ -173,8 +173,9 @@ TEST_CASE("what follows the program's name is the program's; flags may be writte
 TEST_CASE("the token stands neither in the environment nor in the arguments") {
   const outcome result =
       shell(1,
-            "tr '\\000' '\\n' < /proc/$$/environ | grep BELAY | grep -v BELAY_TEST; test -S $BELAY_DOOR && echo door; "
-            "head -c 40 /proc/$$/fd/$BELAY_TOKEN_FD | wc -c; set -- /proc/$$/fd/*; echo $#");
+            "tr '\\000' '\\n' < /proc/$$/environ | grep BELAY | grep -v BELAY_TEST; test -S $BELAY_BOOTSTRAP_SOCKET && "
+            "echo door; "
+            "head -c 40 /proc/$$/fd/$BELAY_BOOTSTRAP_SECRET_FD | wc -c; set -- /proc/$$/fd/*; echo $#");
   CHECK(result.code == 0);
   std::istringstream lines(result.out);
   std::vector<std::string> all;
@@ -182,7 +183,7 @@ TEST_CASE("the token stands neither in the environment nor in the arguments") {
   CHECK(std::count_if(all.begin(), all.end(), [](auto& line) { return line.find("BELAY_") == 4; }) == 4);
   CHECK(std::count(all.begin(), all.end(), "[0] door") == 1);
   CHECK(std::count(all.begin(), all.end(), "[0] 32") == 1);
-  CHECK(result.out.find("BELAY_TOKEN_FD=") != std::string::npos);
+  CHECK(result.out.find("BELAY_BOOTSTRAP_SECRET_FD=") != std::string::npos);
   // The token, and what this process hands on to anybody.
   const scratch folder;
   const std::string direct = "sh -c 'set -- /proc/$$/fd/*; echo $#' > " + folder.path() + "/count";

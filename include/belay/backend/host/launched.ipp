@@ -25,6 +25,7 @@
 #include "belay/backend/host/membership/process_membership.hpp"
 #include "belay/backend/host/membership/thread_membership.hpp"
 #include "belay/core/bounds.hpp"
+#include "belay/core/environment.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/unique_fd.hpp"
 
@@ -102,17 +103,23 @@ BELAY_DECL void launched_world::run_once(function_ref<void(host::rank&)> body, w
 }
 
 BELAY_DECL void launched_run::under_belay_run() const {
-  const char* const socket_path = std::getenv("BELAY_DOOR");
-  const char* const secret = std::getenv("BELAY_TOKEN_FD");
+  const char* const socket_path = environment_variable("BELAY_BOOTSTRAP_SOCKET");
+  const char* const secret = environment_variable("BELAY_BOOTSTRAP_SECRET_FD");
+  for (const char* old : {"BELAY_DOOR", "BELAY_TOKEN_FD"})
+    if (socket_path == nullptr && environment_variable(old) != nullptr)
+      throw input_error(std::string(old) +
+                            " is set, which BELAY_BOOTSTRAP_SOCKET and BELAY_BOOTSTRAP_SECRET_FD replace: "
+                            "start by the belay-run of this version",
+                        at);
   if (socket_path == nullptr || secret == nullptr) {
-    throw input_error(std::string(socket_path == nullptr ? "BELAY_DOOR" : "BELAY_TOKEN_FD") +
+    throw input_error(std::string(socket_path == nullptr ? "BELAY_BOOTSTRAP_SOCKET" : "BELAY_BOOTSTRAP_SECRET_FD") +
                           " is not set, but other variables of belay-run are; BELAY_LAUNCHER=none starts a single rank",
                       at);
   }
   char* end = nullptr;
   const long number = std::strtol(secret, &end, 10);
   if (*end != '\0' || number < 3 || number > 1 << 20) {
-    throw input_error("BELAY_TOKEN_FD=" + std::string(secret) + ": expected the number of a descriptor", at);
+    throw input_error("BELAY_BOOTSTRAP_SECRET_FD=" + std::string(secret) + ": expected the number of a descriptor", at);
   }
   as_client(socket_path, client::token_from_descriptor(static_cast<int>(number), until(), at));
 }

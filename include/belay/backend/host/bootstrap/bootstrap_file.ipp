@@ -8,13 +8,13 @@
 
 #include <charconv>
 #include <cstdint>
-#include <cstdlib>
 #include <string_view>
 
 #include "belay/backend/host/bootstrap/bootstrap_file.hpp"
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/core/bounds.hpp"
+#include "belay/core/environment.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/hexadecimal.hpp"
@@ -31,7 +31,7 @@ namespace host {
   for (const char* variable :
        {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "OMPI_MCA_ess_base_jobid",
         "PMIX_NAMESPACE", "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID"}) {
-    const char* const value = std::getenv(variable);
+    const char* const value = environment_variable(variable);
     if (value == nullptr || *value == '\0') continue;
     told += std::string("/") + variable + "=" + value;
     any = true;

@@ -106,7 +106,7 @@ BELAY_DECL token client::token_from_descriptor(int number, time_point until, whe
   token secret = {};
   std::size_t done = 0;
   const auto refuse = [&](const std::string& why) {
-    throw file_error("descriptor " + std::to_string(number) + " of BELAY_TOKEN_FD", done, why, at);
+    throw file_error("descriptor " + std::to_string(number) + " of BELAY_BOOTSTRAP_SECRET_FD", done, why, at);
   };
   const int flags = ::fcntl(number, F_GETFL);
   if (flags < 0) refuse(error_text(errno));

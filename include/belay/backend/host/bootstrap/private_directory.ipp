@@ -9,11 +9,11 @@
 
 #include <cerrno>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 
 #include "belay/backend/host/bootstrap/private_directory.hpp"
 #include "belay/backend/host/failure/watched_process.hpp"
+#include "belay/core/environment.hpp"
 #include "belay/core/process_identity.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -38,11 +38,11 @@ namespace host {
 }
 
 BELAY_DECL std::string base_directory() {
-  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  const char* const runtime = environment_variable("XDG_RUNTIME_DIR");
   return runtime != nullptr && wrong_base(runtime).empty() ? runtime : "/tmp";
 }
 BELAY_DECL std::string base_set_aside() {
-  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  const char* const runtime = environment_variable("XDG_RUNTIME_DIR");
   if (runtime == nullptr || *runtime == '\0') return {};
   const std::string wrong = wrong_base(runtime);
   return wrong.empty() ? wrong : "; XDG_RUNTIME_DIR was set aside: " + std::string(runtime) + " " + wrong;

@@ -7,12 +7,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/environment.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -33,19 +34,23 @@ inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::flag
 [[nodiscard]] constexpr const char* name(algorithm which) noexcept {
   switch (which) {
     case algorithm::automatic: return "automatic";
-    case algorithm::flag_line: return "line";
-    case algorithm::eager_buffer: return "page";
+    case algorithm::flag_line: return "flag_line";
+    case algorithm::eager_buffer: return "eager_buffer";
     case algorithm::one_shot: return "one_shot";
     case algorithm::push: return "push";
     case algorithm::pull: return "pull";
     case algorithm::staged: return "staged";
-    case algorithm::cma: return "kernel_copy";
+    case algorithm::cma: return "cma";
   }
   return "unknown";
 }
 
-/// Throws input_error, which lists all names.
+/// Throws input_error, which lists all names, or tells the new one of a name until 0.2.
 [[nodiscard]] inline algorithm algorithm_named(std::string_view text) {
+  constexpr std::pair<std::string_view, algorithm> before[] = {
+      {"line", algorithm::flag_line}, {"page", algorithm::eager_buffer}, {"kernel_copy", algorithm::cma}};
+  for (const auto& [old, each] : before)
+    if (text == old) throw input_error("the algorithm " + std::string(text) + " is called " + name(each) + " now");
   std::string known;
   for (const algorithm each : algorithms) {
     if (text == name(each)) return each;
@@ -56,7 +61,7 @@ inline constexpr algorithm algorithms[] = {algorithm::automatic, algorithm::flag
 
 /// BELAY_ALGORITHM, or automatic.
 [[nodiscard]] inline algorithm algorithm_of_environment() {
-  const char* const text = std::getenv("BELAY_ALGORITHM");
+  const char* const text = environment_variable("BELAY_ALGORITHM");
   return text == nullptr || *text == '\0' ? algorithm::automatic : algorithm_named(text);
 }
 

@@ -6,12 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <string_view>
 
 #include "belay/backend/host/rendezvous/call_descriptor.hpp"
 #include "belay/backend/host/tuning/explain.hpp"
 #include "belay/backend/host/tuning/variant.hpp"
+#include "belay/core/environment.hpp"
 #include "belay/core/error.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -29,7 +29,7 @@ namespace host {
 }
 
 BELAY_DECL bool prints_tuning() {
-  const char* const text = std::getenv("BELAY_TUNING");
+  const char* const text = environment_variable("BELAY_TUNING");
   if (text == nullptr || *text == '\0') return false;
   if (std::string_view(text) != "print") {
     throw input_error("BELAY_TUNING=" + std::string(text) + ": there is print");
