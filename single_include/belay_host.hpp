@@ -36165,7 +36165,7 @@ class store_memory {
   /// All values of `parameter`, one of the store's, as long as the result lives. Where they are divided they are
   /// gathered into memory of the row "gathered parameters", with the others of their bucket, so a rehearsal must come
   /// by here. Between steps; collective over the ranks that divide it, unless the store `gathers_alone()`. Throws
-  /// usage_error where a step or pass is open, and between a commit and its update.
+  /// usage_error where a step or pass is open, and of what ranks divide between a commit and its update.
   template <class Parameter>
   [[nodiscard]] whole_parameter<value_type> read(const Parameter& parameter, where at = where::current()) {
     auto& engine = run_->engine();
@@ -36571,10 +36571,11 @@ class added_state {
     for (const auto& each : hold_) out.push_back(each(at));
     return out;
   }
-  [[nodiscard]] captured_state capture() const {
+  /// Throws usage_error where the text of a state is none: a manifest would have other bytes.
+  [[nodiscard]] captured_state capture(where at) const {
     captured_state out;
     for (const auto& each : optimizers_) out.optimizers.push_back(each());
-    for (const auto& [name, save] : states_) out.states.emplace_back(name, save());
+    for (const auto& [name, save] : states_) out.states.emplace_back(name, expected_text(save(), name, at));
     return out;
   }
   /// The part of a manifest in which rank 0 speaks for all ranks: the names of states, and of each optimizer its steps
@@ -36594,6 +36595,18 @@ class added_state {
   }
 
  private:
+  [[nodiscard]] static std::string expected_text(std::string text, const std::string& name, where at) {
+    for (std::size_t i = 0; i < text.size();) {
+      const std::size_t length = utf8_length(std::string_view(text).substr(i));
+      if (length == 0)
+        throw usage_error("state " + printable(name) + ": save() gives bytes that are no text, the first at " +
+                              std::to_string(i) + ": give UTF-8, such as numbers in words or hexadecimal digits",
+                          at);
+      i += length;
+    }
+    return text;
+  }
+
   using reader = checkpoint_reader<Files>;
 
   // State in a lower tier is where it is in every phase.
@@ -37826,7 +37839,8 @@ class checkpoints {
       if (newest[0] != 0) {
         out.step = newest[0];
         out.folder = folder_.path_of(newest[0]);
-        out.bytes_read = load(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, at);
+        out.bytes_read =
+            load_step(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, out.step, at);
         run_->engine().continue_after(out.step);
         problems.attempt([&] {
           if (speaks()) tell(folder_.keep(options_.keep, at));  // a run that died may not have come to it
@@ -37844,27 +37858,7 @@ class checkpoints {
   /// Fills what was added from the checkpoint in `folder`, as "runs/a/step-00000050"; returns the bytes that this rank
   /// has read of its files, the manifest aside. Collective, between steps. Errors as of `open`.
   std::uint64_t load(const std::string& folder, state_kinds kinds, where at = where::current()) {
-    std::uint64_t bytes_read = 0;
-    if constexpr (!moves_nothing<control_type>) {
-      run_->engine().expect_between_steps(at);
-      before_update();
-      safetensors::file_agreement problems;
-      std::string text;
-      problems.attempt([&] {
-        if (speaks()) text = read_manifest_text<Files>(folder, at);
-      });
-      problems.agree(control(), at);
-      text = safetensors::broadcast_text(control(), std::move(text), 0, at);
-      problems.attempt([&] {
-        std::vector<residency_hold> here = state_.hold(at);
-        checkpoint_reader<Files> in(folder, parse_manifest(text, folder + "/" + std::string(manifest_name), at));
-        state_.load(in, kinds, at);
-        for (residency_hold& each : here) each.end(at);
-        bytes_read = in.bytes_read();
-      });
-      problems.agree(control(), at);
-    }
-    return bytes_read;
+    return load_step(folder, kinds, {}, at);
   }
 
   /// After step `number` of the whole run was applied. Begins a checkpoint where the options want one, and commits the
@@ -37964,6 +37958,36 @@ class checkpoints {
   }
   void expect_not_open(where at) const {
     if (writer_) throw usage_error("what is saved is added before saved.open(...), which loads it", at);
+  }
+  // `step` is what the folder's name says, where that is to be what is in it.
+  std::uint64_t load_step(const std::string& folder, state_kinds kinds, std::optional<std::uint64_t> step, where at) {
+    std::uint64_t bytes_read = 0;
+    if constexpr (!moves_nothing<control_type>) {
+      run_->engine().expect_between_steps(at);
+      before_update();
+      safetensors::file_agreement problems;
+      std::string text;
+      problems.attempt([&] {
+        if (speaks()) text = read_manifest_text<Files>(folder, at);
+      });
+      problems.agree(control(), at);
+      text = safetensors::broadcast_text(control(), std::move(text), 0, at);
+      problems.attempt([&] {
+        std::vector<residency_hold> here = state_.hold(at);
+        manifest content = parse_manifest(text, folder + "/" + std::string(manifest_name), at);
+        if (step && content.step != *step)
+          throw file_error(folder, 0,
+                           "holds the checkpoint of step " + std::to_string(content.step) +
+                               ", which its name does not say: give it its own name back, or remove it",
+                           at);
+        checkpoint_reader<Files> in(folder, std::move(content));
+        state_.load(in, kinds, at);
+        for (residency_hold& each : here) each.end(at);
+        bytes_read = in.bytes_read();
+      });
+      problems.agree(control(), at);
+    }
+    return bytes_read;
   }
   // Rank 0's states and optimizers are in the manifest, and every rank looks for its own there.
   void expect_same_manifests(where at) const {
@@ -38090,7 +38114,7 @@ class checkpoints {
     if (!hold_state(at)) return false;
     if (!compare_copies(at)) return false;
     if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_checkpoint_id(at) : "", 0, at);
-    if (speaks()) captured_ = state_.capture();
+    if (speaks()) captured_ = state_.capture(at);
     saving_ = last_started_ = number;
     const std::string folder = folder_.path_of(number);
     writer_->start(layout_.files_of_this_rank(folder, *id_, number), folder, at);
@@ -39495,8 +39519,8 @@ class run {
   };
   static constexpr std::size_t most_leases = 16384;  // of a step, beside the engine's
   static constexpr const char* of_smaller_step =
-      ": it was planned for the first step, which a rehearsal runs and which was the smaller one; begin with the "
-      "largest, or let the step be as large where run.rehearsing()";
+      ": it was planned for the first step, which a rehearsal runs: that was smaller, so begin with the largest or let "
+      "the step be as large where run.rehearsing(); or handles of this step were lost, which a checked build names";
 
   void open_window(std::size_t index, std::size_t bytes, where at) {
     window& one = *windows_[index];
@@ -40654,6 +40678,17 @@ struct update {
   double clip = infinite<double>;  // the largest norm of all gradients; larger ones are scaled
 };
 
+/// Throws usage_error for a rate that is below 0 or no number, and for a limit of the norm that is not above 0.
+inline void check_update(const update& with, where at) {
+  if (!is_finite(with.learning_rate) || with.learning_rate < 0)
+    throw usage_error(
+        "an update with the learning rate " + std::to_string(with.learning_rate) + ": it is a number from 0 on", at);
+  if (is_nan(with.clip) || with.clip <= 0)
+    throw usage_error("an update that clips the norm to " + std::to_string(with.clip) +
+                          ": the limit is above 0, and infinity is none",
+                      at);
+}
+
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
@@ -40719,6 +40754,7 @@ class adamw {
     const step_summary summary = part.summary();
     if (!part.are_of(*buckets_))
       throw usage_error("these gradients were applied before, or belong to another store", at);
+    check_update(with, at);
     settings_.learning_rate = with.learning_rate;
     const gradient_norm_value norm{summary.norm};
     const clip_factor clip = is_finite(with.clip) ? norm.clip(with.clip) : clip_factor::none();

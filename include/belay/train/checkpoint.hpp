@@ -161,7 +161,8 @@ class checkpoints {
       if (newest[0] != 0) {
         out.step = newest[0];
         out.folder = folder_.path_of(newest[0]);
-        out.bytes_read = load(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, at);
+        out.bytes_read =
+            load_step(out.folder, from == resume_from::newest ? state_kinds::all : state_kinds::weights, out.step, at);
         run_->engine().continue_after(out.step);
         problems.attempt([&] {
           if (speaks()) tell(folder_.keep(options_.keep, at));  // a run that died may not have come to it
@@ -179,27 +180,7 @@ class checkpoints {
   /// Fills what was added from the checkpoint in `folder`, as "runs/a/step-00000050"; returns the bytes that this rank
   /// has read of its files, the manifest aside. Collective, between steps. Errors as of `open`.
   std::uint64_t load(const std::string& folder, state_kinds kinds, where at = where::current()) {
-    std::uint64_t bytes_read = 0;
-    if constexpr (!moves_nothing<control_type>) {
-      run_->engine().expect_between_steps(at);
-      before_update();
-      safetensors::file_agreement problems;
-      std::string text;
-      problems.attempt([&] {
-        if (speaks()) text = read_manifest_text<Files>(folder, at);
-      });
-      problems.agree(control(), at);
-      text = safetensors::broadcast_text(control(), std::move(text), 0, at);
-      problems.attempt([&] {
-        std::vector<residency_hold> here = state_.hold(at);
-        checkpoint_reader<Files> in(folder, parse_manifest(text, folder + "/" + std::string(manifest_name), at));
-        state_.load(in, kinds, at);
-        for (residency_hold& each : here) each.end(at);
-        bytes_read = in.bytes_read();
-      });
-      problems.agree(control(), at);
-    }
-    return bytes_read;
+    return load_step(folder, kinds, {}, at);
   }
 
   /// After step `number` of the whole run was applied. Begins a checkpoint where the options want one, and commits the
@@ -299,6 +280,36 @@ class checkpoints {
   }
   void expect_not_open(where at) const {
     if (writer_) throw usage_error("what is saved is added before saved.open(...), which loads it", at);
+  }
+  // `step` is what the folder's name says, where that is to be what is in it.
+  std::uint64_t load_step(const std::string& folder, state_kinds kinds, std::optional<std::uint64_t> step, where at) {
+    std::uint64_t bytes_read = 0;
+    if constexpr (!moves_nothing<control_type>) {
+      run_->engine().expect_between_steps(at);
+      before_update();
+      safetensors::file_agreement problems;
+      std::string text;
+      problems.attempt([&] {
+        if (speaks()) text = read_manifest_text<Files>(folder, at);
+      });
+      problems.agree(control(), at);
+      text = safetensors::broadcast_text(control(), std::move(text), 0, at);
+      problems.attempt([&] {
+        std::vector<residency_hold> here = state_.hold(at);
+        manifest content = parse_manifest(text, folder + "/" + std::string(manifest_name), at);
+        if (step && content.step != *step)
+          throw file_error(folder, 0,
+                           "holds the checkpoint of step " + std::to_string(content.step) +
+                               ", which its name does not say: give it its own name back, or remove it",
+                           at);
+        checkpoint_reader<Files> in(folder, std::move(content));
+        state_.load(in, kinds, at);
+        for (residency_hold& each : here) each.end(at);
+        bytes_read = in.bytes_read();
+      });
+      problems.agree(control(), at);
+    }
+    return bytes_read;
   }
   // Rank 0's states and optimizers are in the manifest, and every rank looks for its own there.
   void expect_same_manifests(where at) const {
@@ -425,7 +436,7 @@ class checkpoints {
     if (!hold_state(at)) return false;
     if (!compare_copies(at)) return false;
     if (!id_) id_ = safetensors::broadcast_text(control(), speaks() ? random_checkpoint_id(at) : "", 0, at);
-    if (speaks()) captured_ = state_.capture();
+    if (speaks()) captured_ = state_.capture(at);
     saving_ = last_started_ = number;
     const std::string folder = folder_.path_of(number);
     writer_->start(layout_.files_of_this_rank(folder, *id_, number), folder, at);

@@ -114,6 +114,7 @@ class adamw {
     const step_summary summary = part.summary();
     if (!part.are_of(*buckets_))
       throw usage_error("these gradients were applied before, or belong to another store", at);
+    check_update(with, at);
     settings_.learning_rate = with.learning_rate;
     const gradient_norm_value norm{summary.norm};
     const clip_factor clip = is_finite(with.clip) ? norm.clip(with.clip) : clip_factor::none();

@@ -371,8 +371,8 @@ class run {
   };
   static constexpr std::size_t most_leases = 16384;  // of a step, beside the engine's
   static constexpr const char* of_smaller_step =
-      ": it was planned for the first step, which a rehearsal runs and which was the smaller one; begin with the "
-      "largest, or let the step be as large where run.rehearsing()";
+      ": it was planned for the first step, which a rehearsal runs: that was smaller, so begin with the largest or let "
+      "the step be as large where run.rehearsing(); or handles of this step were lost, which a checked build names";
 
   void open_window(std::size_t index, std::size_t bytes, where at) {
     window& one = *windows_[index];

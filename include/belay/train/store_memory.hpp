@@ -100,7 +100,7 @@ class store_memory {
   /// All values of `parameter`, one of the store's, as long as the result lives. Where they are divided they are
   /// gathered into memory of the row "gathered parameters", with the others of their bucket, so a rehearsal must come
   /// by here. Between steps; collective over the ranks that divide it, unless the store `gathers_alone()`. Throws
-  /// usage_error where a step or pass is open, and between a commit and its update.
+  /// usage_error where a step or pass is open, and of what ranks divide between a commit and its update.
   template <class Parameter>
   [[nodiscard]] whole_parameter<value_type> read(const Parameter& parameter, where at = where::current()) {
     auto& engine = run_->engine();

@@ -84,7 +84,7 @@ TEST_CASE("a step that is larger than the rehearsed one says that the first was 
     };
     CHECK_THROWS_WITH_AS(belay::launch(belay::host::world{1}, body),
                          doctest::Contains("bytes left in the budget: it was planned for the first step, which a "
-                                           "rehearsal runs and which was the smaller one; begin with the largest"),
+                                           "rehearsal runs: that was smaller, so begin with the largest"),
                          belay::budget_error);
     CHECK(reached == 2);
   }

@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "unit/train/support/checkpoint.hpp"
@@ -89,6 +90,25 @@ TEST_CASE("what has a checkpoint's name and is none is told once and stays: the 
   CHECK(train(in(dir, 3, 28)).from.step == 27);
 }
 
+TEST_CASE("a checkpoint under another step's name is refused, and nothing is removed") {
+  const directory dir;
+  train(in(dir, 2, 7));
+  const std::vector<std::string> before = names_in(dir / "run");
+  REQUIRE(before == std::vector<std::string>{"step-00000003", "step-00000006"});
+  fs::copy(dir / "run/step-00000003", dir / "run/step-00000040");
+  std::string said;
+  try {
+    train(in(dir, 2, 50));
+  } catch (const belay::file_error& problem) {
+    said = problem.what();
+  }
+  CHECK(contains(said, "step-00000040"));
+  CHECK(contains(said, "holds the checkpoint of step 3, which its name does not say"));
+  CHECK(names_in(dir / "run") == std::vector<std::string>{"step-00000003", "step-00000006", "step-00000040"});
+  fs::remove_all(dir / "run/step-00000040");
+  CHECK(train(in(dir, 2, 10)).from.step == 6);
+}
+
 TEST_CASE("a link to the newest checkpoint is read through") {
   const directory dir;
   train(in(dir, 2, 4));
@@ -132,6 +152,37 @@ struct one_name {
 };
 
 }  // namespace
+
+TEST_CASE("a state whose text is none is refused when it would be saved") {
+  struct generator {
+    std::string bytes;
+    [[nodiscard]] std::string save() const { return bytes; }
+    void load(std::string_view text) { bytes = text; }
+  };
+  const directory dir;
+  const auto with = [&](const std::string& folder, const std::string& bytes) {
+    return said_by_ranks(1, {}, [&](auto&, auto& run, auto& mesh) {
+      one_name<belay::trainable> net;
+      belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+      generator state{bytes};
+      belay::checkpoints saved{run, mesh, {.folder = dir / folder, .every = 1}};
+      saved.add(store);
+      saved.add("generator", state);
+      static_cast<void>(saved.open());
+      if (run.rehearsing()) return;
+      static_cast<void>(saved.after(1));
+      saved.close();
+      state.bytes.clear();
+      static_cast<void>(saved.load(dir / folder + "/step-00000001", belay::state_kinds::all));
+      CHECK(state.bytes == bytes);
+    });
+  };
+  check_said(with("a", std::string("ab\xff", 3)),
+             {"state generator: save() gives bytes that are no text, the first at 2"});
+  check_said(with("b", "\xc3"), {"the first at 0"});
+  const std::string text("\0\x01\"\\\n\xc3\xa9", 7);
+  CHECK(with("c", text) == std::vector<std::string>{""});
+}
 
 TEST_CASE("states and optimizers that are not the same on all ranks, or twice, are refused before anything is saved") {
   const directory dir;

@@ -49,6 +49,22 @@ TEST_CASE("clipping scales by the norm of all gradients") {
   CHECK(free.values != clipped.values);
 }
 
+TEST_CASE("a limit or a rate that makes no sense is refused before anything is updated") {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+  for (const double clip : {nan, 0.0, -1.0, -infinity}) {
+    CAPTURE(clip);
+    CHECK_THROWS_WITH_AS(train<1>(2, 1, clip), doctest::Contains("the limit is above 0, and infinity is none"),
+                         belay::usage_error);
+  }
+  CHECK(train<1>(2, 1, infinity).losses.size() == 1);
+  for (const double rate : {nan, infinity, -infinity, -1e-3}) {
+    CAPTURE(rate);
+    CHECK_THROWS_WITH_AS(belay::check_update({.learning_rate = rate}, belay::where::current()),
+                         doctest::Contains("it is a number from 0 on"), belay::usage_error);
+  }
+  belay::check_update({.learning_rate = 0}, belay::where::current());
+}
+
 TEST_CASE("what a run leases at its peak is its plan, to the byte, and a second step leases nothing more") {
   for (const int ranks : {1, 3}) {
     trained out;

@@ -20,6 +20,7 @@
 #include "belay/core/finite.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/printable.hpp"
+#include "belay/core/utf8.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stored_bytes.hpp"
 #include "belay/device/tier.hpp"
@@ -135,10 +136,11 @@ class added_state {
     for (const auto& each : hold_) out.push_back(each(at));
     return out;
   }
-  [[nodiscard]] captured_state capture() const {
+  /// Throws usage_error where the text of a state is none: a manifest would have other bytes.
+  [[nodiscard]] captured_state capture(where at) const {
     captured_state out;
     for (const auto& each : optimizers_) out.optimizers.push_back(each());
-    for (const auto& [name, save] : states_) out.states.emplace_back(name, save());
+    for (const auto& [name, save] : states_) out.states.emplace_back(name, expected_text(save(), name, at));
     return out;
   }
   /// The part of a manifest in which rank 0 speaks for all ranks: the names of states, and of each optimizer its steps
@@ -158,6 +160,18 @@ class added_state {
   }
 
  private:
+  [[nodiscard]] static std::string expected_text(std::string text, const std::string& name, where at) {
+    for (std::size_t i = 0; i < text.size();) {
+      const std::size_t length = utf8_length(std::string_view(text).substr(i));
+      if (length == 0)
+        throw usage_error("state " + printable(name) + ": save() gives bytes that are no text, the first at " +
+                              std::to_string(i) + ": give UTF-8, such as numbers in words or hexadecimal digits",
+                          at);
+      i += length;
+    }
+    return text;
+  }
+
   using reader = checkpoint_reader<Files>;
 
   // State in a lower tier is where it is in every phase.

@@ -7,11 +7,14 @@
 #include <concepts>
 #include <cstddef>
 #include <span>
+#include <string>
 #include <type_traits>
 
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/finite.hpp"
+#include "belay/core/where.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/kernel/optimizer.hpp"
 #include "belay/parallel/bucket.hpp"
@@ -55,5 +58,16 @@ struct update {
   double learning_rate = 1e-3;
   double clip = infinite<double>;  // the largest norm of all gradients; larger ones are scaled
 };
+
+/// Throws usage_error for a rate that is below 0 or no number, and for a limit of the norm that is not above 0.
+inline void check_update(const update& with, where at) {
+  if (!is_finite(with.learning_rate) || with.learning_rate < 0)
+    throw usage_error(
+        "an update with the learning rate " + std::to_string(with.learning_rate) + ": it is a number from 0 on", at);
+  if (is_nan(with.clip) || with.clip <= 0)
+    throw usage_error("an update that clips the norm to " + std::to_string(with.clip) +
+                          ": the limit is above 0, and infinity is none",
+                      at);
+}
 
 }  // namespace belay::inline BELAY_ABI
