@@ -21,7 +21,7 @@ namespace bench {
 /// What the tuner found, over the static rule.
 [[nodiscard]] inline std::string text_of(belay::host::variant found, const std::string& usual) {
   const std::string name = found.how == belay::host::algorithm::automatic ? usual : belay::host::name(found.how);
-  return found.by == belay::memory_access::automatic ? name : name + ", " + belay::host::name(found.by);
+  return found.by == belay::memory_access::automatic ? name : name + ", " + belay::name(found.by);
 }
 
 /// Of a call of this size, in place or not.

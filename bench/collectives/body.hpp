@@ -133,7 +133,7 @@ class measurement {
         const auto fresh = [this, from, size] {
           pattern_.write(reinterpret_cast<std::int32_t*>(from), size.bytes / 4, group_.rank(), ++round_);
         };
-        add(contender_kind::copy, belay::host::name(how), false, fresh, [to, from, size, how](int calls) {
+        add(contender_kind::copy, belay::name(how), false, fresh, [to, from, size, how](int calls) {
           for (int i = 0; i < calls; ++i) belay::copy_bytes(to, from, size.bytes, how);
         });
       }
