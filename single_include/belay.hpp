@@ -4938,6 +4938,7 @@ class operation_runner {
 /// The blocking operations of a group as a composite calls them, in its turn in the rank's communication stream.
 class group_calls : public group_operations<group_calls> {
  public:
+  /// Rank `rank` of `size`; `by` outlives them, as `control`, which is null where these are for memory of the host.
   group_calls(operation_runner& by, int rank, int size, const group_calls* control) noexcept
       : by_(&by), control_(control), rank_(rank), size_(size) {}
 
@@ -4988,6 +4989,7 @@ class group_interface : public operation_runner {
   /// The ranks of the world that the group is made of, in group order.
   [[nodiscard]] virtual std::span<const int> members() const = 0;
 
+  /// Starts an operation that was checked, in its turn after `how` lets it begin; `call` is copied.
   [[nodiscard]] virtual pending start(const op_call& call, const start_order& how) = 0;
   /// `work` is copied before they return.
   [[nodiscard]] virtual pending start_composite(operation what, const borrowed_work<const group_calls&>& work,
@@ -5030,6 +5032,7 @@ class typed_group;
 /// body that the world runs. What a backend does not offer is a usage_error of the call, on every rank that calls it.
 class group : public group_operations<group> {
  public:
+  /// Of a backend's implementation, which is not null.
   explicit group(std::shared_ptr<group_interface> of) noexcept : of_(std::move(of)) {}
   /// Of a backend's group: `const belay::group world = rank.world();`
   template <class G>

@@ -4940,6 +4940,7 @@ class operation_runner {
 /// The blocking operations of a group as a composite calls them, in its turn in the rank's communication stream.
 class group_calls : public group_operations<group_calls> {
  public:
+  /// Rank `rank` of `size`; `by` outlives them, as `control`, which is null where these are for memory of the host.
   group_calls(operation_runner& by, int rank, int size, const group_calls* control) noexcept
       : by_(&by), control_(control), rank_(rank), size_(size) {}
 
@@ -4990,6 +4991,7 @@ class group_interface : public operation_runner {
   /// The ranks of the world that the group is made of, in group order.
   [[nodiscard]] virtual std::span<const int> members() const = 0;
 
+  /// Starts an operation that was checked, in its turn after `how` lets it begin; `call` is copied.
   [[nodiscard]] virtual pending start(const op_call& call, const start_order& how) = 0;
   /// `work` is copied before they return.
   [[nodiscard]] virtual pending start_composite(operation what, const borrowed_work<const group_calls&>& work,
@@ -5032,6 +5034,7 @@ class typed_group;
 /// body that the world runs. What a backend does not offer is a usage_error of the call, on every rank that calls it.
 class group : public group_operations<group> {
  public:
+  /// Of a backend's implementation, which is not null.
   explicit group(std::shared_ptr<group_interface> of) noexcept : of_(std::move(of)) {}
   /// Of a backend's group: `const belay::group world = rank.world();`
   template <class G>
@@ -49885,10 +49888,12 @@ struct collectives {
   using group_state = host::group_state;
   using duration = world_status::clock::duration;
 
+  /// Runs an operation that was checked, in one lane of the group; it waits for peers no longer than `limit`.
   static void run(group_state& state, lane which, duration limit, const op_call& call) {
     if (call.what() == operation::exchange) return state.transport(which).run(call.exchanged(), limit, call.at);
     run_collective({&state.collective_endpoint(which), limit}, call);
   }
+  /// Tells ranks that call in the caller's lane that this one has started `what`.
   static void tell_first_start(group_state& state, operation what, const where& at) {
     state.collective_endpoint(lane::caller).tell_first_start(what, at);
   }

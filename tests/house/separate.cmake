@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# Separate compilation: source.hpp includes every .ipp, each of which its header includes otherwise, unless it holds
-# instantiations that the header then declares. Two translation units that only see declarations link with the one that
+# Separate compilation: source.hpp includes every .ipp, each of which a header of its folder includes otherwise, unless it
+# holds instantiations that its header then declares. Two translation units that only see declarations link with the one that
 # includes source.hpp, and with no other.
 include(${CMAKE_CURRENT_LIST_DIR}/all_headers.cmake)
 set(source_hpp "belay/source.hpp")
@@ -19,14 +19,19 @@ function(find_omissions root out)
     if(NOT name IN_LIST lines)
       list(APPEND wrong "${source_hpp} does not include ${name}")
     endif()
-    string(REGEX REPLACE "ipp$" "hpp" header "${name}")
-    set(text "")
-    if(EXISTS "${root}/${header}")
-      file(READ "${root}/${header}" text)
-    endif()
-    string(FIND "${text}" "\n#if !defined(BELAY_SEPARATE_COMPILATION)\n#include \"${name}\"" at)
-    if(at EQUAL -1 AND NOT text MATCHES "\n#if defined\\(BELAY_SEPARATE_COMPILATION\\)\nextern template ")
-      list(APPEND wrong "${header} does not include ${name} where BELAY_SEPARATE_COMPILATION is not defined")
+    get_filename_component(folder "${name}" DIRECTORY)
+    string(REGEX REPLACE "ipp$" "hpp" header "${root}/${name}")
+    file(GLOB beside "${root}/${folder}/*.hpp")
+    set(included no)
+    foreach(each IN LISTS beside)
+      file(READ "${each}" text)
+      if(text MATCHES "\n#if !defined\\(BELAY_SEPARATE_COMPILATION\\)\n(#include [^\n]*\n)*#include \"${name}\"" OR
+         (each STREQUAL header AND text MATCHES "\n#if defined\\(BELAY_SEPARATE_COMPILATION\\)\nextern template "))
+        set(included yes)
+      endif()
+    endforeach()
+    if(NOT included)
+      list(APPEND wrong "no header beside ${name} includes it where BELAY_SEPARATE_COMPILATION is not defined")
     endif()
   endforeach()
   set(sorted ${lines})

@@ -48,6 +48,7 @@ class typed_group;
 /// body that the world runs. What a backend does not offer is a usage_error of the call, on every rank that calls it.
 class group : public group_operations<group> {
  public:
+  /// Of a backend's implementation, which is not null.
   explicit group(std::shared_ptr<group_interface> of) noexcept : of_(std::move(of)) {}
   /// Of a backend's group: `const belay::group world = rank.world();`
   template <class G>

@@ -41,10 +41,12 @@ struct collectives {
   using group_state = host::group_state;
   using duration = world_status::clock::duration;
 
+  /// Runs an operation that was checked, in one lane of the group; it waits for peers no longer than `limit`.
   static void run(group_state& state, lane which, duration limit, const op_call& call) {
     if (call.what() == operation::exchange) return state.transport(which).run(call.exchanged(), limit, call.at);
     run_collective({&state.collective_endpoint(which), limit}, call);
   }
+  /// Tells ranks that call in the caller's lane that this one has started `what`.
   static void tell_first_start(group_state& state, operation what, const where& at) {
     state.collective_endpoint(lane::caller).tell_first_start(what, at);
   }
