@@ -117,7 +117,14 @@ struct settings {
   std::function<void(int rank, std::vector<float>)> last_layer = {};  // what each rank has of it at the end
 };
 
-// A function of its own: Clang's analysis follows handles in a loop that has no branches.
+// Functions of their own (docs/howto/check_backwards.md, an error that comes and goes).
+void pass(const auto& scope, auto& first, auto& last, float* x) {
+  auto h = belay::forward(scope, first, belay::constant(matrix{x, {rows, width}}));
+  auto y = belay::forward(scope, last, h.out());
+  h.let_go();
+  auto [loss, grad] = belay::squared_error(scope, matrix(y.out()), matrix{x + rows * width, {rows, width}});
+  std::move(h).backward(std::move(y).backward(grad));
+}
 void apply_or_update(const settings& how, auto& ok, auto& store, auto& optimizer) {
   if (how.how_updated == updated::by_adamw)
     optimizer.apply(ok.part(store), {.learning_rate = 1e-2, .clip = 0.5});
@@ -157,11 +164,7 @@ auto trained(result& out, const settings& how) {
         float* const x = memory.data() + m * 2 * rows * width;
         run.engine().kit().each(2 * rows * width,
                                 batch_of{x, 7 * number + 2 * static_cast<std::size_t>(rank.number()) + m});
-        auto h = belay::forward(scope, first, belay::constant(matrix{x, {rows, width}}));
-        auto y = belay::forward(scope, last, h.out());
-        h.let_go();
-        auto [loss, grad] = belay::squared_error(scope, matrix(y.out()), matrix{x + rows * width, {rows, width}});
-        std::move(h).backward(std::move(y).backward(grad));
+        pass(scope, first, last, x);
       }
       auto outcome = std::move(step).commit(mesh, belay::samples{2 * rows * static_cast<std::size_t>(rank.size())});
       auto* const ok = belay::committed(outcome);
