@@ -23,7 +23,7 @@ namespace failures {
 using fakes::forgets, fakes::work_order;
 
 /// What hangs ends then, with an error.
-inline constexpr std::chrono::seconds patience{60};
+inline constexpr std::chrono::seconds patience{240};  // ten ranks under a sanitizer, on cores that others use
 
 /// As few as a world of so many ranks takes, and 512 or more.
 constexpr std::size_t slot_bytes(int ranks) { return 512 + (static_cast<std::size_t>(ranks) / 8) * 512; }
