@@ -3161,7 +3161,7 @@ namespace belay::inline BELAY_ABI {
 // ---- belay/comm/group.hpp
 //
 // A group of ranks, of whatever backend: a handle over what the backend implements, and a rehearsal is one of them.
-// What it can do is asked when a program runs, so that one compiled body serves threads, processes, MPI and devices.
+// Its abilities are asked when a program runs, so that one compiled body serves threads, processes, MPI and devices.
 //
 //   belay::host::world{4}.run([](belay::host::rank& rank) {
 //     const belay::group world = rank.world();
@@ -3215,8 +3215,8 @@ class kept_work {
 
 // ---- belay/comm/group_interface.hpp
 //
-// What a backend implements so that its ranks can be those of a `belay::group`: operations on bytes, which were checked
-// before, and what it promises of them. A new capability is a new trait and a function with a default.
+// The interface that a backend implements so that its ranks can be those of a `belay::group`: operations on bytes,
+// which were checked before, and promises of them. A new capability is a new trait and a function with a default.
 //
 //   class my_group final : public belay::group_interface { /* run, start, ... */ };
 //   const belay::group world(std::make_shared<my_group>(...));
@@ -3308,7 +3308,7 @@ class buffers_in_flight {
 
 // ---- belay/comm/reduction_arithmetic.hpp
 //
-// What is compiled of one reduction of elements of one type, where a call names both: two functions on bytes, that a
+// Two functions on bytes are compiled of a reduction of elements of one type, where a call names both: those that a
 // call carries to whatever backend adds on the host. A type that no call reduces costs nothing.
 
 // ---- belay/comm/reduce_blocks.hpp
@@ -4036,7 +4036,7 @@ BELAY_DECL void check_call(const op_call& call, int rank, int ranks);
 
 // ---- belay/comm/op_call.ipp
 //
-// What every backend's calls are checked for, before any of them waits for a peer.
+// The checks of every backend's calls, before any of them waits for a peer.
 
 // ---- belay/comm/call_arguments.hpp
 //
@@ -4455,7 +4455,7 @@ class group_operations {
  private:
   [[nodiscard]] const Group& self() const noexcept { return static_cast<const Group&>(*this); }
 
-  // What a rehearsal is given has no pages, and fits where the run's fits.
+  // Buffers of a rehearsal have no pages, and fit where the run's fit.
   void expect_sense(const op_call& call) const {
     if (!is_rehearsed(self())) check_call(call, layout_rank(self()), self().size());
   }
@@ -4979,7 +4979,7 @@ class group_interface : public operation_runner {
       : traits_(&traits), rank_(rank), size_(size) {}
   virtual ~group_interface() = default;
 
-  // What every call asks is no function of the backend's.
+  // Every call asks for these: no function of the backend's.
 
   /// This rank's number, where that is no question (see `layout_rank`), and how many there are.
   [[nodiscard]] int unasked_rank() const noexcept { return rank_; }
@@ -47506,7 +47506,7 @@ struct division {
 
 // ---- belay/backend/host/collectives/reduction_kernel.hpp
 //
-// What surrounds the arithmetic of a reduction: which arrays it reads and writes, and how, in the calls of this
+// The surroundings of a reduction's arithmetic: which arrays it reads and writes, and how, in the calls of this
 // backend.
 
 namespace belay::inline BELAY_ABI {
@@ -47630,7 +47630,7 @@ template <class Endpoint>
   reduce_payloads(me, *what.arithmetic, me.payloads(), 0, what.out, what.out_count);
 }
 
-// What fits into no eager round, each in its own file.
+// Operations that fit into no eager round, each in its own file.
 
 /// Runs an all_reduce that fits into no eager round; both buffers have `print.bytes()`.
 BELAY_DECL void all_reduce_by_rendezvous(collective_context call, const fingerprint& print,
@@ -49628,7 +49628,7 @@ void run(World& world, int number, const op_call& call) {
 
 // ---- belay/comm/single_rank.ipp
 //
-// What a rank alone sends itself.
+// Transfers of a rank alone to itself.
 
 namespace belay::inline BELAY_ABI {
 namespace single_rank {

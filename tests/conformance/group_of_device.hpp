@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What `belay::group` tells of ranks whose buffers are memory of a device, and does there besides the operations.
+// `belay::group` over ranks whose buffers are memory of a device: traits, copies, composites and refusals.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -46,7 +46,7 @@ bool group_of_device_holds(Rank& rank) {
   world.start_composite(belay::operation::all_reduce, work).wait();
   world.device()->fetch(got.data(), there.data(), 16, belay::where::current());
   ok = ok && got == std::vector<float>(4, total) && together == ranks;
-  // What it is not: refused on every rank, before anything is queued.
+  // Calls that it lacks are refused on every rank, before anything is queued.
   const auto refusal = [](const auto& call) {
     try {
       call();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A group of ranks, of whatever backend: a handle over what the backend implements, and a rehearsal is one of them.
-// What it can do is asked when a program runs, so that one compiled body serves threads, processes, MPI and devices.
+// Its abilities are asked when a program runs, so that one compiled body serves threads, processes, MPI and devices.
 //
 //   belay::host::world{4}.run([](belay::host::rank& rank) {
 //     const belay::group world = rank.world();

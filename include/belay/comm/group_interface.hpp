@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a backend implements so that its ranks can be those of a `belay::group`: operations on bytes, which were checked
-// before, and what it promises of them. A new capability is a new trait and a function with a default.
+// The interface that a backend implements so that its ranks can be those of a `belay::group`: operations on bytes,
+// which were checked before, and promises of them. A new capability is a new trait and a function with a default.
 //
 //   class my_group final : public belay::group_interface { /* run, start, ... */ };
 //   const belay::group world(std::make_shared<my_group>(...));
@@ -99,7 +99,7 @@ class group_interface : public operation_runner {
       : traits_(&traits), rank_(rank), size_(size) {}
   virtual ~group_interface() = default;
 
-  // What every call asks is no function of the backend's.
+  // Every call asks for these: no function of the backend's.
 
   /// This rank's number, where that is no question (see `layout_rank`), and how many there are.
   [[nodiscard]] int unasked_rank() const noexcept { return rank_; }

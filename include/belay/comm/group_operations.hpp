@@ -217,7 +217,7 @@ class group_operations {
  private:
   [[nodiscard]] const Group& self() const noexcept { return static_cast<const Group&>(*this); }
 
-  // What a rehearsal is given has no pages, and fits where the run's fits.
+  // Buffers of a rehearsal have no pages, and fit where the run's fit.
   void expect_sense(const op_call& call) const {
     if (!is_rehearsed(self())) check_call(call, layout_rank(self()), self().size());
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What every backend's calls are checked for, before any of them waits for a peer.
+// The checks of every backend's calls, before any of them waits for a peer.
 #pragma once
 
 #include <algorithm>

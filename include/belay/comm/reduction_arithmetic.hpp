@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What is compiled of one reduction of elements of one type, where a call names both: two functions on bytes, that a
+// Two functions on bytes are compiled of a reduction of elements of one type, where a call names both: those that a
 // call carries to whatever backend adds on the host. A type that no call reduces costs nothing.
 // IWYU pragma: private, include "belay/comm.hpp"
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a rank alone sends itself.
+// Transfers of a rank alone to itself.
 #pragma once
 
 #include <cstring>

@@ -139,7 +139,7 @@ TEST_CASE("what each operation asks of its buffers, on every rank") {
                                in, std::span(x).subspan((own + 4) % 12, 4), here),
                            rank),
                    "reduce_scatter: input and output overlap"));
-    // What only the root has is asked of the root alone.
+    // A buffer that only the root has is asked of the root alone.
     const std::string gathered = refused(op_call::move<operation::gather, int>(in.first(4), {}, here, 1), rank);
     CHECK(gathered.empty() == (rank != 1));
     const std::string scattered = refused(op_call::move<operation::scatter, int>({}, out.first(4), here, 1), rank);

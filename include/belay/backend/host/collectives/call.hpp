@@ -35,7 +35,7 @@ template <class Endpoint>
   reduce_payloads(me, *what.arithmetic, me.payloads(), 0, what.out, what.out_count);
 }
 
-// What fits into no eager round, each in its own file.
+// Operations that fit into no eager round, each in its own file.
 
 /// Runs an all_reduce that fits into no eager round; both buffers have `print.bytes()`.
 BELAY_DECL void all_reduce_by_rendezvous(collective_context call, const fingerprint& print,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What surrounds the arithmetic of a reduction: which arrays it reads and writes, and how, in the calls of this
+// The surroundings of a reduction's arithmetic: which arrays it reads and writes, and how, in the calls of this
 // backend.
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once

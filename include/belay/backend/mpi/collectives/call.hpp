@@ -135,7 +135,7 @@ inline void run_reduce_scatter_v(collective_context& me, const op_call& call) {
   });
 }
 
-// What ranks compare of a call before anything moves.
+// The fingerprint that ranks compare before anything moves.
 [[nodiscard]] inline fingerprint print_of(const op_call& call) noexcept {
   switch (call.what()) {
     case operation::reduce_scatter:
