@@ -1951,9 +1951,6 @@ class counted_stream {
 /// Runs work at once, on the calling thread.
 class immediate_stream : public counted_stream {
  public:
-  /// Work does run.
-  static constexpr bool runs_nothing = false;
-
   /// Runs what it is given before it returns.
   explicit immediate_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
 
@@ -1979,6 +1976,15 @@ void synchronize(Stream& stream, where at) {
     stream.synchronize();
 }
 
+/// Whether a stream runs nothing, so that only sizes and order matter: that of a rehearsal.
+template <stream Stream>
+[[nodiscard]] constexpr bool runs_nothing(const Stream& stream) noexcept {
+  if constexpr (requires { stream.runs_nothing(); })
+    return stream.runs_nothing();
+  else
+    return false;
+}
+
 /// Copies bytes of the host; the places do not overlap.
 struct copied_bytes {
   /// Copies so many bytes, which do not overlap.
@@ -2001,15 +2007,13 @@ void queue_copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
 /// Runs nothing: the stream of a rehearsal, where only sizes and order matter.
 class rehearsal_stream : public counted_stream {
  public:
-  /// Nothing runs.
-  static constexpr bool runs_nothing = true;
-
   /// Counts places as another stream, for a rehearsal.
   explicit rehearsal_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
 
   /// Work is not run; events have places, so that memory is freed as it will be.
   template <std::invocable Work>
   void run(Work&&) const noexcept {}
+  [[nodiscard]] static constexpr bool runs_nothing() noexcept { return true; }
   [[nodiscard]] stream_event record() noexcept { return stream_event().at(mark()); }
   void wait(const stream_event& mark) noexcept { join(mark); }
   void synchronize() const noexcept {}
@@ -2242,12 +2246,19 @@ concept moves_nothing = communicator<C> && requires {
   requires C::moves_nothing;
 };
 
+/// A group whose abilities and promises are asked when the program runs: `traits()`. What a template would refuse of
+/// another group when it is compiled, it refuses of this one when it is called (see `expect_promise`).
+template <class C>
+concept tells_traits = communicator<C> && requires(const C& c) {
+  { c.traits().rehearsed } -> std::convertible_to<bool>;
+};
+
 /// Whether a group moves nothing, which some know when they are compiled, and `group` when it runs.
 template <class C>
 [[nodiscard]] constexpr bool is_rehearsed(const C& of) {
   if constexpr (moves_nothing<C>)
     return true;
-  else if constexpr (requires { of.traits().rehearsed; })
+  else if constexpr (tells_traits<C>)
     return of.traits().rehearsed;
   else
     return false;
@@ -2259,9 +2270,7 @@ template <class C>
 /// Sums, products and averages are added ((x0 + x1) + x2) + ... in rank order: the same bits on all ranks, on every
 /// such backend and from all_reduce, reduce_scatter and reduce alike. NCCL, for one, does not promise it.
 template <class C>
-concept sums_in_rank_order = communicator<C> && requires {
-  requires C::sums_in_rank_order;
-};
+concept sums_in_rank_order = tells_traits<C> || (communicator<C> && requires { requires C::sums_in_rank_order; });
 
 /// All ranks get the same bits of one all_reduce, in whatever order it adds: replicated parameters stay alike. What
 /// other operations give, another mesh or another run may differ. NCCL promises that much.
@@ -2270,9 +2279,7 @@ concept sums_alike = sums_in_rank_order<C> || (communicator<C> && requires { req
 
 /// Ranks may hold different numbers of elements: the operations whose names end in _v are offered.
 template <class C>
-concept has_varying_counts = communicator<C> && requires {
-  requires C::has_varying_counts;
-};
+concept has_varying_counts = tells_traits<C> || (communicator<C> && requires { requires C::has_varying_counts; });
 
 /// Sends and receives between pairs of its ranks can be called.
 template <class C>
@@ -2320,6 +2327,23 @@ concept mirrored_by_messages = communicator<C> && !directly_addressable<C> && ca
 /// One boolean, so that a diagnostic does not list both alternatives.
 template <class C>
 inline constexpr bool reaches_peers_memory = directly_addressable<C> || mirrored_by_messages<C>;
+
+/// Whether peers' memory is loaded and stored, and whether it is mirrored by messages, as some groups know when they
+/// are compiled, and `group` when it runs.
+template <class C>
+[[nodiscard]] constexpr bool addresses_peers([[maybe_unused]] const C& of) noexcept {
+  if constexpr (tells_traits<C>)
+    return of.traits().addresses_peers;
+  else
+    return directly_addressable<C>;
+}
+template <class C>
+[[nodiscard]] constexpr bool mirrors_peers([[maybe_unused]] const C& of) noexcept {
+  if constexpr (tells_traits<C>)
+    return of.traits().mirrors_peers;
+  else
+    return mirrored_by_messages<C>;
+}
 
 /// Can have a symmetric heap, by addresses or by messages.
 template <class C>
@@ -3209,6 +3233,169 @@ class kept_work {
  private:
   alignas(16) std::byte storage_[composite_room];
   void (*call_)(const void* copy, Arguments... arguments);
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/call_guard.hpp
+//
+// A rank belongs to one thread, of one process, while its run lasts. In checked builds a call that breaks this is an
+// error, which names the line of the call in progress, before anything of it reaches a peer.
+
+#include <mutex>
+
+// ---- belay/core/own_process.hpp
+//
+// The process that something belongs to. A forked child of a rank has a copy of all that the rank has, shared memory
+// and sockets included, but is no rank: it must not act as one.
+//
+//   const belay::own_process home;
+//   if (::fork() == 0) assert(!home.here());
+
+#include <sys/types.h>
+#include <unistd.h>
+
+namespace belay::inline BELAY_ABI {
+
+/// The process in which it was made. `here()` costs a load: the kernel wipes the page in a forked child.
+class own_process {
+ public:
+  own_process() noexcept;
+  own_process(const own_process&) = delete;
+  own_process& operator=(const own_process&) = delete;
+  ~own_process();
+
+  /// False in a forked child.
+  [[nodiscard]] bool here() const noexcept { return mark_ != nullptr ? *mark_ != 0 : ::getpid() == number_; }
+  [[nodiscard]] pid_t number() const noexcept { return number_; }
+
+ private:
+  pid_t number_;
+  std::size_t bytes_;
+  volatile unsigned char* mark_ = nullptr;
+};
+
+/// A forked child has come to the end of a rank's body, which the rank itself will return from: prints that and ends
+/// the child, without what its parent will still do.
+[[noreturn]] BELAY_DECL void end_forked_child(int rank, const char* problem) noexcept;
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/own_process.ipp
+//
+// The page that the kernel wipes in a forked child.
+
+#include <sys/mman.h>
+
+#include <cstdio>
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL own_process::own_process() noexcept
+    : number_(::getpid()), bytes_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))) {
+  void* const page = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return;
+  if (::madvise(page, bytes_, MADV_WIPEONFORK) != 0) {  // a kernel before 4.14
+    ::munmap(page, bytes_);
+    return;
+  }
+  mark_ = static_cast<volatile unsigned char*>(page);
+  *mark_ = 1;
+}
+
+[[gnu::cold]] BELAY_DECL own_process::~own_process() {
+  if (mark_ != nullptr) ::munmap(const_cast<unsigned char*>(mark_), bytes_);
+}
+
+[[gnu::cold]] BELAY_DECL void end_forked_child(int rank, const char* problem) noexcept {
+  std::fprintf(stderr,
+               "belay: a forked child of rank %d has left the body%s%s; it is no rank and is ended here (call exec or "
+               "_exit in a child)\n",
+               rank, *problem == '\0' ? "" : " by an exception: ", problem);
+  ::_exit(1);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// One of a rank. Any thread may call anything.
+class call_guard {
+ public:
+  /// `home` may be null: then any process is the rank's.
+  call_guard(std::shared_ptr<const own_process> home, int rank) noexcept : home_(std::move(home)), rank_(rank) {}
+  call_guard(const call_guard&) = delete;
+  call_guard& operator=(const call_guard&) = delete;
+
+  /// Whether this is the rank's process, not a forked child of it.
+  [[nodiscard]] bool in_own_process() const noexcept { return home_ == nullptr || home_->here(); }
+
+  /// The rank's run is over.
+  void end() noexcept { over_.store(true, std::memory_order_release); }
+
+  /// Throws usage_error in a forked child, and after the rank's run. Also in release builds, where a call affords it.
+  void expect_usable(const char* what, const where& at) const {
+    if (!in_own_process()) refuse_child(what, at);
+    if (over_.load(std::memory_order_acquire)) refuse_late(what, at);
+  }
+
+  /// A call that has the rank to itself while this lives. Throws usage_error while another thread's call lasts.
+  class checked_entry {
+   public:
+    checked_entry(call_guard& guard, const char* what, const where& at) : checked_entry(&guard, what, at) {}
+    /// Of a rank that may have no guard: null.
+    checked_entry(call_guard* guard, const char* what, const where& at) : guard_(guard) {
+      if (guard_ != nullptr) guard_->enter(what, at);
+    }
+    checked_entry(const checked_entry&) = delete;
+    checked_entry& operator=(const checked_entry&) = delete;
+    ~checked_entry() {
+      if (guard_ != nullptr) guard_->leave();
+    }
+
+   private:
+    call_guard* guard_;
+  };
+  struct [[maybe_unused]] unchecked_entry {
+    unchecked_entry(call_guard&, const char*, const where&) noexcept {}
+    unchecked_entry(call_guard*, const char*, const where&) noexcept {}
+  };
+  using entry = std::conditional_t<checked(check_level::local), checked_entry, unchecked_entry>;
+
+ private:
+  void enter(const char* what, const where& at) {
+    expect_usable(what, at);  // before the lock, which may have been locked at the fork
+    const std::lock_guard lock(mutex_);
+    if (current_ != nullptr) {
+      throw usage_error(std::string(what) + ": another thread of rank " + std::to_string(rank_) + " is in the " +
+                            current_ + " called at " + at_.text() + "; a rank makes one call at a time",
+                        at);
+    }
+    current_ = what;
+    at_ = at;
+  }
+  void leave() noexcept {
+    const std::lock_guard lock(mutex_);
+    current_ = nullptr;
+  }
+
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse_child(const char* what, const where& at) const {
+    throw usage_error(std::string(what) + ": this process is a forked child of rank " + std::to_string(rank_) +
+                          " (process " + std::to_string(home_->number()) + "), and no rank: it may exec or _exit",
+                      at);
+  }
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse_late(const char* what, const where& at) const {
+    throw usage_error(std::string(what) + ": the run of rank " + std::to_string(rank_) +
+                          " is over; its groups, handles and heaps are for its body",
+                      at);
+  }
+
+  std::shared_ptr<const own_process> home_;
+  int rank_;
+  std::atomic<bool> over_{false};
+  std::mutex mutex_;  // of checked builds, as what follows
+  const char* current_ = nullptr;
+  where at_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -4476,8 +4663,6 @@ class group_operations {
 // Memory of the same size on every rank of a group, all of it mapped here. Every rank holds a share of the mapping and
 // the last one unmaps it: a rank that leaves early takes nothing away from those that still read.
 
-#include <sys/mman.h>
-
 namespace belay::inline BELAY_ABI {
 
 /// Whether pages stand behind the addresses: reserved; taken when they are first touched, which most of them may never
@@ -4545,8 +4730,6 @@ class symmetric_region {
 //
 // Mapping symmetric memory.
 
-#include <unistd.h>
-
 namespace belay::inline BELAY_ABI {
 
 [[gnu::cold]] BELAY_DECL symmetric_region symmetric_region::map(int ranks, std::size_t bytes, backing kind, where at) {
@@ -4610,10 +4793,7 @@ namespace belay::inline BELAY_ABI {
 #include <sched.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/types.h>
 #include <time.h>
-
-#include <cstdio>
 
 // ---- belay/core/direct_io.hpp
 //
@@ -4927,6 +5107,15 @@ struct group_traits {
   bool meets_on_host = false, is_captured = false;
 };
 
+/// Throws usage_error with `sentence` where a group that tells its traits when it runs lacks one; of other groups a
+/// static_assert with that sentence has asked.
+template <class C>
+void expect_promise([[maybe_unused]] const C& of, [[maybe_unused]] bool group_traits::* promise,
+                    [[maybe_unused]] const char* sentence, [[maybe_unused]] where at) {
+  if constexpr (tells_traits<C>)
+    if (!(of.traits().*promise)) throw usage_error(sentence, at);
+}
+
 /// Runs the operations of a group where it is called.
 class operation_runner {
  public:
@@ -4974,9 +5163,9 @@ class group_memory {
 /// One rank's part in a group. Belongs to the rank's thread. Arguments of calls were checked, by `group`, once.
 class group_interface : public operation_runner {
  public:
-  /// Rank `rank` of `size`; `traits` outlives it.
+  /// Rank `rank` of `size`.
   group_interface(int rank, int size, const group_traits& traits) noexcept
-      : traits_(&traits), rank_(rank), size_(size) {}
+      : traits_(traits), rank_(rank), size_(size) {}
   virtual ~group_interface() = default;
 
   // Every call asks for these: no function of the backend's.
@@ -4984,7 +5173,7 @@ class group_interface : public operation_runner {
   /// This rank's number, where that is no question (see `layout_rank`), and how many there are.
   [[nodiscard]] int unasked_rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] const group_traits& traits() const noexcept { return *traits_; }
+  [[nodiscard]] const group_traits& traits() const noexcept { return traits_; }
 
   /// This rank's number in the group, which is a question in a rehearsal.
   [[nodiscard]] virtual int rank() const = 0;
@@ -5004,13 +5193,15 @@ class group_interface : public operation_runner {
   [[nodiscard]] virtual std::shared_ptr<group_interface> within(std::chrono::duration<double> timeout, where at) = 0;
   virtual void trace_into(span_log* log, where at) = 0;
 
+  /// The guard of the rank's calls; null where nobody looks after those.
+  [[nodiscard]] virtual call_guard* guard() const { return nullptr; }
   /// Null where buffers are memory of the host.
   [[nodiscard]] virtual group_memory* device() { return nullptr; }
   /// The group of the same ranks for memory of the host; null where this group itself is one.
   [[nodiscard]] virtual const group* control() const { return nullptr; }
 
  private:
-  const group_traits* traits_;
+  group_traits traits_;
   int rank_, size_;
 };
 
@@ -5018,13 +5209,14 @@ class group_interface : public operation_runner {
 
 namespace belay::inline BELAY_ABI {
 
-/// A backend's own group: runs and starts what was checked.
+/// A backend's own group: runs and starts what was checked. (What it is asked for comes before whether it is copied,
+/// which would ask again where a class is made of a group.)
 template <class G>
-concept backend_group = communicator<G> && requires(const G& g, const op_call& call, const start_order& how) {
+concept backend_group = requires(const G& g, const op_call& call, const start_order& how) {
   g.run_call(call);
   { g.start_call(call, how) } -> std::same_as<pending>;
   { g.members() } -> std::convertible_to<std::span<const int>>;
-};
+} && communicator<G>;
 
 /// The implementation over a backend's group (comm/typed_group.hpp).
 template <class G>
@@ -5047,7 +5239,8 @@ class group : public group_operations<group> {
   [[nodiscard]] int size() const noexcept { return of_->size(); }
   /// The ranks of the world that the group is made of, in group order.
   [[nodiscard]] std::span<const int> members() const { return of_->members(); }
-  [[nodiscard]] const group_traits& traits() const noexcept { return of_->traits(); }
+  /// The abilities and promises of the group.
+  [[nodiscard]] group_traits traits() const noexcept { return of_->traits(); }
 
   /// A handle onto the group whose calls wait `timeout` for peers instead of the world's timeout. Throws usage_error.
   [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
@@ -5082,6 +5275,11 @@ class group : public group_operations<group> {
   /// Operations of this rank in all of its groups are spans of `log` from now on; null: of none. It outlives what is
   /// started meanwhile.
   void trace_into(span_log* log, where at = where::current()) const { of_->trace_into(log, at); }
+
+  /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
+  [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
+    return {of_->guard(), what, at};
+  }
 
   /// Runs, and starts, an operation that was checked (see `check_call`).
   void run_call(const op_call& call) const { of_->run(call); }
@@ -5148,11 +5346,20 @@ template <class G>
   return out;
 }
 
+// A rehearsal's group has the promises of the world that will run.
+template <class G>
+[[nodiscard]] constexpr group_traits traits_told([[maybe_unused]] const G& of) noexcept {
+  if constexpr (requires { of.promises(); })
+    return of.promises();
+  else
+    return traits_of<G>();
+}
+
 template <class G>
 class typed_group final : public group_interface {
  public:
   explicit typed_group(G of)
-      : group_interface(layout_rank(of), of.size(), all_traits), of_(std::move(of)), memory_(of_) {
+      : group_interface(layout_rank(of), of.size(), traits_told(of)), of_(std::move(of)), memory_(of_) {
     if constexpr (works_on_device<G>) control_.emplace(of_.control());
   }
 
@@ -5197,6 +5404,12 @@ class typed_group final : public group_interface {
     else if constexpr (requires { of_.trace_into(log); })
       of_.trace_into(log);
   }
+  [[nodiscard]] call_guard* guard() const override {
+    if constexpr (requires { of_.guard(); })
+      return &of_.guard();
+    else
+      return nullptr;
+  }
   [[nodiscard]] group_memory* device() override {
     if constexpr (works_on_device<G>)
       return &memory_;
@@ -5209,8 +5422,6 @@ class typed_group final : public group_interface {
   [[nodiscard]] const G& of() const noexcept { return of_; }
 
  private:
-  static constexpr group_traits all_traits = traits_of<G>();
-
   template <class Calls>
   static void call_with(const kept_work<const group_calls&>& work, const Calls& calls) {
     composite_runner<Calls> own(calls);
@@ -6169,7 +6380,7 @@ class symmetric_heap {
 
  public:
   /// Whether `at(peer)` is the peer's memory itself.
-  static constexpr bool direct = directly_addressable<Group>;
+  [[nodiscard]] bool direct() const noexcept { return is_rehearsed(group_) || addresses_peers(group_); }
 
   /// A lease: a range at one offset on every rank. A plain value; it owns nothing and is void once released.
   class slot {
@@ -6204,10 +6415,10 @@ class symmetric_heap {
   /// Collective. Throws `comm_error` (mismatch) when the ranks disagree on the size, `budget_error` when the
   /// system has no memory.
   symmetric_heap(Group group, symmetric_heap_options options, where at = where::current())
-      : group_(std::move(group)),
+      : group_(with_memory(std::move(group), at)),
         region_(make_region(group_, options.bytes, site_of(options, at))),
-        post_(direct ? 0 : group_.size()),
-        others_(direct ? std::vector<int>{} : peers_of(group_)),
+        post_(direct() ? 0 : group_.size()),
+        others_(direct() ? std::vector<int>{} : peers_of(group_)),
         offsets_(options.bytes, options.max_slots, options.meter),
         records_(options.max_slots),
         when_full_(options.when_full) {
@@ -6278,7 +6489,7 @@ class symmetric_heap {
   /// Tells the ranks `to` that what this rank has put and given to them is there, and returns when the ranks `from`
   /// have told the same; each of those calls it with this rank on its other list. Throws `comm_error` like an exchange.
   void signal(std::span<const int> to, std::span<const int> from, where at = where::current()) {
-    if constexpr (direct) {
+    if (direct()) {
       const std::byte token{};
       std::byte taken{};
       std::vector<p2p> transfers;
@@ -6295,20 +6506,17 @@ class symmetric_heap {
   /// Puts, gives and signals for work of a stream, which addresses the region by `base` instead of a slot: `place` is
   /// in bytes from the region's begin, and `calls` are those of the same group in the stream, which carry the messages.
   /// One thing at a time, of the host and of streams, puts, gives or signals.
-  void put_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
-    if constexpr (!direct) {
-      if (peer != layout_rank(group_)) post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);
-    }
+  void put_bytes(int peer, std::size_t place, std::size_t bytes) {
+    if (!direct() && peer != layout_rank(group_))
+      post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);
   }
-  void give_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
+  void give_bytes(int peer, std::size_t place, std::size_t bytes) {
     const int me = layout_rank(group_);
-    if constexpr (!direct) {
-      if (peer != me) post_.push(peer, mirror_side::mirror, place, region_.at(me) + place, bytes);
-    }
+    if (!direct() && peer != me) post_.push(peer, mirror_side::mirror, place, region_.at(me) + place, bytes);
   }
   template <class Calls>
   void synchronize_in(const Calls& calls, where at) {
-    if constexpr (direct)
+    if (direct())
       calls.barrier(at);
     else
       post_.signal(calls, region_, offsets_.capacity_bytes(), others_, others_, at);
@@ -6380,8 +6588,18 @@ class symmetric_heap {
     const bool known = !options.at.in_standard_library() && std::strcmp(options.at.file, where::current().file) != 0;
     return at.in_standard_library() && known ? options.at : at;
   }
+  // Of a group that tells when it runs whether it has such memory.
+  static Group with_memory(Group group, where at) {
+    if constexpr (tells_traits<Group>)
+      if (!group.traits().rehearsed && !addresses_peers(group) && !mirrors_peers(group))
+        throw usage_error(
+            "a symmetric heap needs a group whose ranks can address each other's memory, or one that agrees on its "
+            "size and exchanges messages",
+            at);
+    return group;
+  }
   static symmetric_region make_region(const Group& group, std::size_t bytes, where at) {
-    if constexpr (direct) {
+    if constexpr (directly_addressable<Group>) {
       return group.make_symmetric(bytes, at);
     } else {
       group.agree_symmetric(bytes, at);
@@ -7028,7 +7246,8 @@ class mesh {
     if (!made) {
       made.emplace(make(which, at));
       groups_->asked.add(which);
-      if constexpr (rehearsed && has_mesh_record<Rank>) rank_->meshes().add(shape_, {which});
+      if constexpr (has_mesh_record<Rank>)
+        if (is_rehearsed(groups_->world)) rank_->meshes().add(shape_, {which});
     }
     return *made;
   }
@@ -7054,8 +7273,6 @@ class mesh {
   [[nodiscard]] axis_set asked() const noexcept { return groups_->asked; }
 
  private:
-  static constexpr bool rehearsed = moves_nothing<group_type>;
-
   struct groups {
     groups(group_type all, control_type beside) : world(std::move(all)), control(std::move(beside)) {}
 
@@ -7067,7 +7284,8 @@ class mesh {
   };
 
   [[nodiscard]] static axis_set recorded(Rank& rank, const axes& shape) {
-    if constexpr (has_mesh_record<Rank> && !rehearsed) return rank.meshes().asked(shape);
+    if constexpr (has_mesh_record<Rank>)
+      if (!is_rehearsed(rank.world())) return rank.meshes().asked(shape);
     return {};
   }
 
@@ -7090,7 +7308,7 @@ class mesh {
       return rank_->group(members, at);
   }
   void expect_same_on_all([[maybe_unused]] axis which, [[maybe_unused]] const where& at) const {
-    if constexpr (checked(check_level::across_ranks) && !rehearsed) {
+    if (checked(check_level::across_ranks) && !is_rehearsed(groups_->world)) {
       const std::uint64_t mine[] = {static_cast<std::uint64_t>(which)};
       std::vector<std::uint64_t> all(static_cast<std::size_t>(rank_->size()));
       groups_->control.all_gather(std::span<const std::uint64_t>(mine), std::span(all), at);
@@ -7181,15 +7399,19 @@ namespace belay::inline BELAY_ABI {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/comm/rehearsal.hpp
+// ---- belay/comm/rank.hpp
 //
-// Any rank of any world, without the others: its communication returns at once and moves nothing. The plan runs the
-// real step with it, so that sizes and orders come from the code that will run and not from a second description of
-// it. Its symmetric memory has addresses and no pages.
+// One rank of a running world, of whatever backend, or of a rehearsal: what `launch` calls a body with. One compiled
+// body serves all of them.
 //
-//   belay::rehearsal::rank rank(0, 1024);           // of a world that does not exist
-//   const belay::rehearsal::group world = rank.world();
-//   world.all_reduce(std::span(grad), belay::sum);  // returns at once; `grad` is not touched
+//   belay::launch(belay::host::world(4), [](belay::rank& rank, auto& run) {
+//     const belay::mesh mesh(rank, {.data = rank.size()});
+//     ...
+//   });
+
+// ---- belay/comm/rank_questions.hpp
+//
+// The questions that a rehearsed body asks of its rank, and the numbers that note that they were read.
 
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {
@@ -7201,7 +7423,7 @@ class rank_questions {
   /// The body has asked for the rank's number, or its place along an axis.
   void ask_number() noexcept { number_ = true; }
   void ask_place(const axes& shape, axis which) {
-    for (entry& each : places_) {
+    for (shape_asked& each : places_) {
       if (each.shape == shape) return each.along.add(which);
     }
     places_.push_back({shape, {which}});
@@ -7210,7 +7432,7 @@ class rank_questions {
   /// Whether the ranks `a` and `b` of one world give the same answers.
   [[nodiscard]] bool same(int a, int b) const noexcept {
     if (number_ && a != b) return false;
-    for (const entry& each : places_) {
+    for (const shape_asked& each : places_) {
       const coordinate one = coordinate_of(each.shape, a), other = coordinate_of(each.shape, b);
       const auto asked = [&](axis which) { return each.along.has(which); };
       const bool plane = asked(axis::replica) || asked(axis::dense_shard);
@@ -7224,22 +7446,22 @@ class rank_questions {
   }
 
  private:
-  struct entry {
+  struct shape_asked {
     axes shape;
     axis_set along;
   };
-  std::vector<entry> places_;
+  std::vector<shape_asked> places_;
   bool number_ = false;
 };
 
-/// A number of a rank along an axis; reading it is a question.
+/// A number of a rank along an axis; in a rehearsal reading it is a question.
 class asked_number {
  public:
-  /// A number that notes that it was read.
+  /// A number that notes in `asked` that it was read; null: it is no question.
   asked_number(std::shared_ptr<rank_questions> asked, const axes& shape, axis which, int value) noexcept
       : asked_(std::move(asked)), shape_(shape), which_(which), value_(value) {}
   operator int() const {
-    asked_->ask_place(shape_, which_);
+    if (asked_ != nullptr) asked_->ask_place(shape_, which_);
     return value_;
   }
 
@@ -7251,13 +7473,172 @@ class asked_number {
 };
 
 /// The coordinate of a rank, each number of which is a question of its own.
-struct place {
+struct asked_coordinate {
   /// Numbers that note that they were read.
   asked_number pipeline, data, expert, tensor;
 
   /// All of them, which counts as a question for each.
   operator coordinate() const { return {pipeline, data, expert, tensor}; }
 };
+
+/// The coordinate of rank `number` in a mesh of that shape, whose numbers note in `asked` that they were read.
+[[nodiscard]] inline asked_coordinate coordinate_asked(const std::shared_ptr<rank_questions>& asked, const axes& shape,
+                                                       int number) {
+  const coordinate here = coordinate_of(shape, number);
+  return {{asked, shape, axis::pipeline, here.pipeline},
+          {asked, shape, axis::data, here.data},
+          {asked, shape, axis::expert, here.expert},
+          {asked, shape, axis::tensor, here.tensor}};
+}
+
+}  // namespace rehearsal
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The interface that a backend implements so that its rank can be a `belay::rank`. Belongs to the rank's thread.
+class rank_interface {
+ public:
+  /// Rank `number` of `size`.
+  rank_interface(int number, int size) noexcept : number_(number), size_(size) {}
+  virtual ~rank_interface() = default;
+
+  /// This rank's number, where that is no question, and how many ranks the world has.
+  [[nodiscard]] int unasked_rank() const noexcept { return number_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+
+  /// All ranks, in order; it lives as long as the rank.
+  [[nodiscard]] virtual const group& world() = 0;
+  /// A group of `members`: ranks of the world in the order they shall have, this one among them. Every member makes the
+  /// same groups in the same order. Throws usage_error.
+  [[nodiscard]] virtual group make_group(std::span<const int> members, where at) = 0;
+  /// A group along an axis of a mesh, whose ranks a rehearsal counts as a question about that axis alone.
+  [[nodiscard]] virtual group make_group_along(std::span<const int> members, const axes& shape, axis which, where at) {
+    static_cast<void>(shape), static_cast<void>(which);
+    return make_group(members, at);
+  }
+  /// Started communications of this rank whose handle was lost.
+  [[nodiscard]] virtual std::uint64_t abandoned() const = 0;
+  /// Where a rehearsal notes what the body asks of its rank; null in a world that runs.
+  [[nodiscard]] virtual std::shared_ptr<rehearsal::rank_questions> questions() const { return nullptr; }
+
+ private:
+  int number_, size_;
+};
+
+/// A backend's own rank: it makes groups that `belay::group` takes, of memory of the host.
+template <class R>
+concept backend_rank =
+    has_groups<R> && backend_group<typename R::group_type> && !works_on_device<typename R::group_type>;
+
+/// A backend's own rank behind the interface of `belay::rank`. The rank outlives it.
+template <backend_rank R>
+class typed_rank final : public rank_interface {
+ public:
+  /// Has the handle of all ranks from here on.
+  explicit typed_rank(R& of) : rank_interface(layout_rank(of), of.size()), of_(&of), world_(of.world()) {}
+
+  [[nodiscard]] const group& world() override { return world_; }
+  [[nodiscard]] group make_group(std::span<const int> members, where at) override { return of_->group(members, at); }
+  [[nodiscard]] group make_group_along(std::span<const int> members, const axes& shape, axis which, where at) override {
+    if constexpr (requires { of_->group_along(members, shape, which, at); })
+      return of_->group_along(members, shape, which, at);
+    else
+      return of_->group(members, at);
+  }
+  [[nodiscard]] std::uint64_t abandoned() const override { return of_->abandoned(); }
+  [[nodiscard]] std::shared_ptr<rehearsal::rank_questions> questions() const override {
+    if constexpr (requires { of_->shared_questions(); })
+      return of_->shared_questions();
+    else
+      return nullptr;
+  }
+
+  /// The backend's rank.
+  [[nodiscard]] R& of() const noexcept { return *of_; }
+
+ private:
+  R* of_;
+  group world_;
+};
+
+/// A rank as a body has it. Belongs to the rank's thread, and to the body that the world runs.
+class rank {
+ public:
+  using group_type = belay::group;
+  using place_type = rehearsal::asked_coordinate;
+
+  /// Of a backend's implementation.
+  explicit rank(std::unique_ptr<rank_interface> of) : of_(std::move(of)), asked_(of_->questions()) {}
+  /// Of a backend's rank, which outlives this.
+  template <class R>
+    requires(!std::same_as<R, rank> && backend_rank<R>)
+  explicit rank(R& of) : rank(std::make_unique<typed_rank<R>>(of)) {}
+  rank(const rank&) = delete;  // meshes point to it
+  rank& operator=(const rank&) = delete;
+
+  /// This rank's number in the world, from 0; in a rehearsal a question of the body, which `unasked_rank` is not.
+  [[nodiscard]] int number() const noexcept {
+    if (asked_ != nullptr) asked_->ask_number();
+    return of_->unasked_rank();
+  }
+  [[nodiscard]] int unasked_rank() const noexcept { return of_->unasked_rank(); }
+  [[nodiscard]] int size() const noexcept { return of_->size(); }
+  /// Whether no byte moves, and memory is addresses without pages.
+  [[nodiscard]] bool rehearsed() const noexcept { return asked_ != nullptr; }
+
+  /// All ranks, in order.
+  [[nodiscard]] const belay::group& world() const { return of_->world(); }
+  /// A group of `members`: ranks of the world in the order they shall have, this one among them. Every member makes the
+  /// same groups of the same ranks in the same order. Throws usage_error.
+  [[nodiscard]] belay::group group(std::span<const int> members, where at = where::current()) const {
+    return of_->make_group(members, at);
+  }
+  /// For `mesh`: a group along one of its axes.
+  [[nodiscard]] belay::group group_along(std::span<const int> members, const axes& shape, axis which,
+                                         where at = where::current()) const {
+    return of_->make_group_along(members, shape, which, at);
+  }
+  /// For `mesh`: the rank's place in it.
+  [[nodiscard]] rehearsal::asked_coordinate place(const axes& shape) const {
+    return rehearsal::coordinate_asked(asked_, shape, of_->unasked_rank());
+  }
+
+  /// The groups that the body has asked of its meshes in a rehearsal; in a run, those that meshes make at once, which
+  /// are the same on all ranks.
+  [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
+  [[nodiscard]] const mesh_record& meshes() const noexcept { return meshes_; }
+  /// Started communications of this rank whose handle was lost.
+  [[nodiscard]] std::uint64_t abandoned() const { return of_->abandoned(); }
+
+  /// The backend's rank, for what it alone can do: `rank.backend<belay::host::rank>()`. Null where this rank is one of
+  /// another backend, or of a rehearsal.
+  template <class R>
+  [[nodiscard]] R* backend() const noexcept {
+    const auto* const typed = dynamic_cast<const typed_rank<R>*>(of_.get());
+    return typed == nullptr ? nullptr : &typed->of();
+  }
+
+ private:
+  std::unique_ptr<rank_interface> of_;
+  std::shared_ptr<rehearsal::rank_questions> asked_;
+  mesh_record meshes_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/rehearsal.hpp
+//
+// Any rank of any world, without the others: its communication returns at once and moves nothing. The plan runs the
+// real step with it, so that sizes and orders come from the code that will run and not from a second description of
+// it. Its symmetric memory has addresses and no pages.
+//
+//   belay::rehearsal::rank rank(0, 1024);           // of a world that does not exist
+//   const belay::rehearsal::group world = rank.world();
+//   world.all_reduce(std::span(grad), belay::sum);  // returns at once; `grad` is not touched
+
+namespace belay::inline BELAY_ABI {
+namespace rehearsal {
 
 /// Has the operations of a backend's group. None touches the memory it is given, fails or waits; a started one is
 /// ready.
@@ -7268,8 +7649,19 @@ class group : public group_operations<group> {
   static constexpr bool sums_in_rank_order = true;
   static constexpr bool has_varying_counts = true;
 
-  /// Ranks of the world in order, and this one's number among them.
-  group(std::vector<int> members, int rank) noexcept : members_(std::move(members)), rank_(rank) {}
+  /// Ranks of the world in order, and this one's number among them; `promises` are those of the backend that will run.
+  group(std::vector<int> members, int rank, const group_traits& promises = all_promises()) noexcept
+      : members_(std::move(members)), rank_(rank), promises_(promises) {}
+
+  /// The promises of a rehearsal that stands for no world.
+  [[nodiscard]] static constexpr group_traits all_promises() noexcept {
+    group_traits out;
+    out.rehearsed = out.sums_in_rank_order = out.sums_alike = out.has_varying_counts = out.starts_local_work = true;
+    out.addresses_peers = true;
+    return out;
+  }
+  /// The abilities and promises of the group that will run.
+  [[nodiscard]] const group_traits& promises() const noexcept { return promises_; }
 
   /// This rank's number in the group, which is a question.
   [[nodiscard]] int rank() const {
@@ -7326,6 +7718,7 @@ class group : public group_operations<group> {
 
   std::vector<int> members_;
   int rank_;
+  group_traits promises_;
   std::shared_ptr<rank_questions> asked_;
   std::shared_ptr<stream_clock> clock_;  // of all communications of the rank; of a group without a rank, none
   axes shape_;                           // of the mesh that it is a group of
@@ -7336,10 +7729,15 @@ class group : public group_operations<group> {
 class rank {
  public:
   using group_type = rehearsal::group;
-  using place_type = rehearsal::place;
+  using place_type = asked_coordinate;
 
   /// Rank `number` of a world of `size`. Throws usage_error where there is no such rank.
-  rank(int number, int size, where at = where::current()) : number_(number), size_(size) {
+  rank(int number, int size, where at = where::current()) : rank(number, size, group::all_promises(), at) {}
+  /// Rank `number` of a world of `size` whose groups promise `promises`, of those that move something.
+  rank(int number, int size, const group_traits& promises, where at = where::current())
+      : number_(number), size_(size), promises_(promises) {
+    promises_.rehearsed = true;
+    promises_.on_device = promises_.device_memory_alone = false;  // its memory is addresses
     if (size < 1 || number < 0 || number >= size) {
       throw usage_error("rank " + std::to_string(number) + " of a world of " + std::to_string(size), at);
     }
@@ -7353,15 +7751,9 @@ class rank {
   }
   [[nodiscard]] int unasked_rank() const noexcept { return number_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] rehearsal::group world() const { return asking({all_ranks_, number_}); }
+  [[nodiscard]] rehearsal::group world() const { return asking({all_ranks_, number_, promises_}); }
   /// Its place in a mesh.
-  [[nodiscard]] rehearsal::place place(const axes& shape) const {
-    const coordinate here = coordinate_of(shape, number_);
-    return {{asked_, shape, axis::pipeline, here.pipeline},
-            {asked_, shape, axis::data, here.data},
-            {asked_, shape, axis::expert, here.expert},
-            {asked_, shape, axis::tensor, here.tensor}};
-  }
+  [[nodiscard]] asked_coordinate place(const axes& shape) const { return coordinate_asked(asked_, shape, number_); }
   /// A group along an axis of a mesh.
   [[nodiscard]] rehearsal::group group_along(std::span<const int> members, const axes& shape, axis which,
                                              where at = where::current()) const {
@@ -7376,7 +7768,8 @@ class rank {
     if (place == members.size()) {
       throw usage_error("rank " + std::to_string(number_) + " makes a group that it is not in", at);
     }
-    return asking({std::vector<int>(members.data(), members.data() + members.size()), static_cast<int>(place)});
+    return asking(
+        {std::vector<int>(members.data(), members.data() + members.size()), static_cast<int>(place), promises_});
   }
   [[nodiscard]] static constexpr std::uint64_t abandoned() noexcept { return 0; }
 
@@ -7385,6 +7778,7 @@ class rank {
   [[nodiscard]] const mesh_record& meshes() const noexcept { return meshes_; }
   /// The questions that the body has asked so far.
   [[nodiscard]] const rank_questions& questions() const noexcept { return *asked_; }
+  [[nodiscard]] const std::shared_ptr<rank_questions>& shared_questions() const noexcept { return asked_; }
 
  private:
   [[nodiscard]] rehearsal::group asking(rehearsal::group made) const noexcept {
@@ -7395,6 +7789,7 @@ class rank {
 
   int number_;
   int size_;
+  group_traits promises_;
   std::shared_ptr<rank_questions> asked_ = std::make_shared<rank_questions>();
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::communication, 1);
   std::vector<int> all_ranks_;
@@ -8739,8 +9134,8 @@ class stream_watch;
 
 /// `immediate`: the host runs work itself when it is given. `queued`: each stream has a thread. `adversarial`: a
 /// `stream_arbiter` runs one piece of work of one stream of one rank at a time, when all hosts wait: whatever lacks an
-/// event reads what is not there yet.
-enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
+/// event reads what is not there yet. `rehearsal`: work is not run, and memory may be addresses without pages.
+enum class stream_policy : std::uint8_t { immediate, queued, adversarial, rehearsal };
 
 /// The name, as `--streams` has it: "immediate", "queued", "adversarial".
 [[nodiscard]] constexpr const char* name(stream_policy which) noexcept {
@@ -8748,6 +9143,7 @@ enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
     case stream_policy::immediate: return "immediate";
     case stream_policy::queued: return "queued";
     case stream_policy::adversarial: return "adversarial";
+    case stream_policy::rehearsal: return "rehearsal";
   }
   return "unknown";
 }
@@ -8945,8 +9341,6 @@ template <stream Stream>
 class copy_stream {
  public:
   using stream_type = Stream;
-  /// Whether the stream below it runs nothing, as in a rehearsal.
-  static constexpr bool runs_nothing = Stream::runs_nothing;
   /// Whether the host may run the work, and so can take its time.
   static constexpr bool has_policy = std::constructible_from<Stream, const stream_settings&, int, stream_kind>;
 
@@ -9461,7 +9855,6 @@ class findings {
 //   if (const belay::host_access* access = engine.access())
 //     access->change(values, [&](std::size_t first, std::span<float> piece) { ... });
 
-#include <mutex>
 #include <thread>
 
 namespace belay::inline BELAY_ABI {
@@ -9571,8 +9964,6 @@ class queue_stream {
   class turns;
 
  public:
-  /// Work does run.
-  static constexpr bool runs_nothing = false;
   static constexpr std::size_t capacity = 256;      // pieces of work queued at most; one more waits
   static constexpr std::size_t closure_room = 288;  // bytes of a piece of work
   static constexpr std::size_t label_room = 32;     // and of what tells whose it is, where its type has `label_bytes`
@@ -10421,14 +10812,11 @@ namespace belay::inline BELAY_ABI {
 
 class host_stream : public counted_stream {
  public:
-  /// Work does run.
-  static constexpr bool runs_nothing = false;
-
   /// Runs work at once, on the calling thread.
   explicit host_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
   /// Runs it as `how` says: a stream of rank `rank`.
   explicit host_stream(const stream_settings& how, int rank = 0, stream_kind kind = stream_kind::compute)
-      : counted_stream(kind) {
+      : counted_stream(kind), runs_nothing_(how.policy == stream_policy::rehearsal) {
     if (how.policy == stream_policy::queued) queue_ = std::make_unique<queue_stream>(kind, how.watch);
     if (how.policy == stream_policy::adversarial) queue_ = std::make_unique<queue_stream>(how.arbiter, rank, kind);
   }
@@ -10436,11 +10824,14 @@ class host_stream : public counted_stream {
   /// Runs `work()` in this stream's order. It is kept by value until it has run: trivially copyable, at most 288 bytes.
   template <std::invocable Work>
   void run(const Work& work) {
+    if (runs_nothing_) return;
     if (queue_ == nullptr)
       work();
     else
       queue_->run(work);
   }
+  /// Whether it is a rehearsal's, whose work is not run.
+  [[nodiscard]] bool runs_nothing() const noexcept { return runs_nothing_; }
   [[nodiscard]] stream_event record() {
     return (queue_ == nullptr ? stream_event{} : queue_->record()).at(counted_stream::mark());
   }
@@ -10489,6 +10880,7 @@ class host_stream : public counted_stream {
 
   std::unique_ptr<queue_stream> queue_;
   span_log* spans_ = nullptr;
+  bool runs_nothing_ = false;
 };
 
 static_assert(clocked_stream<host_stream>);
@@ -11591,6 +11983,7 @@ class host_kit {
   template <class C, class A, class B>
   requires kernel::mixed_operands<C, A, B>
   void product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {
+    if (runs_nothing(stream_)) return note_mixed();
     stream_.run([=, panels = panels_] { multiply<C, A, B>(c, a, b, alpha, beta, panels); });
   }
   template <class T, std::integral Index>
@@ -11603,6 +11996,7 @@ class host_kit {
   requires kernel::mixed_operands<C, A, B>
   void grouped(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
                compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
+    if (runs_nothing(stream_)) return note_mixed();
     stream_.run([=, panels = panels_] { multiply_rows<C, A, B>(c, a, b, ends, alpha, beta, panels, found); });
   }
   template <class T, std::integral Index>
@@ -11615,9 +12009,12 @@ class host_kit {
   requires kernel::mixed_operands<C, A, B>
   void grouped(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
                compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
+    if (runs_nothing(stream_)) return note_mixed();
     stream_.run([=, panels = panels_] { multiply_stack<C, A, B>(c, a, b, ends, alpha, beta, panels, found); });
   }
-  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return panels_ == nullptr ? 0 : sizeof *panels_; }
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept {
+    return panels_ == nullptr && !multiplies_mixed_ ? 0 : sizeof *panels_;
+  }
   /// Panels of products of narrow types lie in `memory` from now on, which is aligned to 64 bytes and outlives what is
   /// queued; where it is too small, on the stack of the thread that computes.
   void use_workspace(std::span<std::byte> memory) noexcept {
@@ -11678,8 +12075,11 @@ class host_kit {
     }
   }
 
+  void note_mixed() noexcept { multiplies_mixed_ = true; }
+
   stream_type stream_;
   kernel::mixed_panels* panels_ = nullptr;
+  bool multiplies_mixed_ = false;  // in a rehearsal
 };
 
 /// Does nothing: the kit of a rehearsal.
@@ -14422,7 +14822,7 @@ struct bucket_reduction {
       return b.counts.empty() ? group.start_all_reduce(gradients, sum, how)
                               : group.start_reduce_scatter_v(gradients, b.counts, sum, how);
     } else {
-      if constexpr (checked(check_level::local) && !moves_nothing<Group>) {
+      if (checked(check_level::local) && !is_rehearsed(group)) {
         if constexpr (can_start_composite<Group, bucket_reduction>)
           if (!how.event.ready()) return group.start_composite(operation::all_reduce, *this, how);
         seal();
@@ -14530,6 +14930,18 @@ constexpr bool serves_buckets() {
                   "has_varying_counts, as belay::host and belay::mpi have");
   }
   return true;
+}
+/// Asks a group of what `serves_buckets` asks its type. Throws usage_error.
+template <class Group>
+void expect_serves_buckets(const Group& group, where at) {
+  expect_promise(group, &group_traits::sums_alike,
+                 "ranks that replicate a parameter update it with the same bits: take a communicator with "
+                 "sums_in_rank_order, as belay::host and belay::mpi have, or one that promises sums_alike",
+                 at);
+  expect_promise(group, &group_traits::has_varying_counts,
+                 "the ranks of a family own different numbers of gradients: take a communicator with "
+                 "has_varying_counts, as belay::host and belay::mpi have",
+                 at);
 }
 
 /// A family: the ranks that replicate some of the parameters, and the part of their state that they divide. Where there
@@ -15858,6 +16270,8 @@ class bound_buckets {
   [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
   /// A group of this rank: its memory is that of values and gradients on the device.
   [[nodiscard]] const Group& any_group() const noexcept { return families_.front().group; }
+  /// Whether nothing is moved, and memory is not touched.
+  [[nodiscard]] bool rehearsed() const noexcept { return !families_.empty() && is_rehearsed(families_.front().group); }
   /// The number of a parameter's bucket.
   [[nodiscard]] std::size_t bucket_of(std::size_t parameter) const noexcept { return bucket_of_[parameter]; }
   /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.
@@ -16904,6 +17318,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
         copies_(layout_, families_, memory_, at),
         open_(layout_.buckets().size()),
         pending_(layout_.buckets().size()) {
+    for (const auto& family : families_) expect_serves_buckets(family.group, at);
     for (std::size_t p = 0; p < members_.size(); ++p) contributors_.emplace_back(*this, p);
   }
 
@@ -16930,7 +17345,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Compares parameters, layout and values within each family, once after `bind`; throws usage_error on all ranks of a
   /// family that differ. Collective over all families.
   void compare_replicas(where at = where::current()) {
-    if constexpr (!moves_nothing<Group>) {
+    if (!this->rehearsed()) {
       if (!std::exchange(replicas_compared_, true)) check_replicas<T>(layout_, members_, families_, at);
     }
   }
@@ -16940,7 +17355,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     prepare(at);
     if (shares_.any()) throw usage_error("divided gradients are added to by frame.add_to: call begin_unwritten", at);
     for (auto& each : contributors_) each.note_written();
-    if constexpr (!moves_nothing<Group>) {
+    if (!this->rehearsed()) {
       this->zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
     }
     expect(micro_batches, at);
@@ -16955,14 +17370,14 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Zeroes the gradient of a parameter that nothing has written.
   void zero(std::size_t parameter) {
     contributors_[parameter].note_written();
-    if constexpr (!moves_nothing<Group>) {
+    if (!this->rehearsed()) {
       if (members_[parameter].parameter().gradient() == nullptr) return;  // divided
       this->zero_in_memory(this->gradient_of(parameter), where::current());
     }
   }
   /// A hash of what the gradient of a parameter holds, in checked builds; 0 where it is not known.
   [[nodiscard]] std::uint64_t content_of(std::size_t parameter) const noexcept {
-    if constexpr (sealed) {
+    if (seals()) {
       const std::span<const gradient_type> gradient = this->gradient_of(parameter);
       if (gradient.data() != nullptr && !gradient.empty()) return gradient_checksums::hash_of(gradient) | 1U;
     }
@@ -17009,7 +17424,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
           if (!shares_.contributed(b, micro_batch)) continue;
           const stream_event over = shares_.reduce(b, contributors_, computed_, kept_, at);
           if (open_[b] == 0) copies_.reduced(b, over);
-        } else if constexpr (sealed) {
+        } else if (seals()) {
           if (contributions_.complete(p)) note_complete(p, micro_batch, at);
         }
       } else {
@@ -17103,8 +17518,13 @@ class gradient_buckets : public bound_buckets<T, Group> {
   [[nodiscard]] std::size_t launched() const noexcept { return launched_; }
 
  private:
-  static constexpr bool sealed = checked(check_level::local) && !moves_nothing<Group> && !works_on_device<Group>;
-  static constexpr bool across_ranks = checked(check_level::across_ranks) && !moves_nothing<Group>;
+  // Whether checksums of gradients are kept, and whether ranks are compared.
+  [[nodiscard]] bool seals() const noexcept {
+    return checked(check_level::local) && !works_on_device<Group> && !this->rehearsed();
+  }
+  [[nodiscard]] bool compares_ranks() const noexcept {
+    return checked(check_level::across_ranks) && !this->rehearsed();
+  }
 
   enum class phase { idle, reducing };
 
@@ -17126,7 +17546,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
       for (std::size_t parameter : layout_.buckets()[b].members)
         open_[b] += micro_batches * contributions_.uses(parameter);
     }
-    if constexpr (across_ranks) {
+    if (compares_ranks()) {
       const char* why = nullptr;
       if (shares_.any())
         why =
@@ -17141,7 +17561,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     latest_ = 0;
     computed_ = {};
     stage_ = phase::reducing;
-    if constexpr (sealed) {
+    if (seals()) {
       for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
         if (!shares_.divides(bucket_of_[p])) note_complete(p, gradient_checksums::no_micro_batch, at);
     }
@@ -17172,7 +17592,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     wait_all(pending_);
     shares_.wait_all(where::current());
     copies_.wait_all(where::current());
-    if constexpr (!moves_nothing<Group>) shares_.zero_untouched();
+    if (!this->rehearsed()) shares_.zero_untouched();
     launched_ = 0;
     stage_ = phase::idle;
   }
@@ -17182,7 +17602,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (stage_ != phase::reducing) throw usage_error("finish without begin, or twice", at);
     if (!complete()) throw usage_error(missing_text(), at);
     wait_for_buckets();
-    if constexpr (sealed) {
+    if (seals()) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
         if (shares_.divides(bucket_of_[p])) continue;
         checksums_.seal(p, this->gradient_of(p));  // where no peer has waited for it
@@ -17207,7 +17627,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     const std::string different = compare_targets(changed.empty() ? divisor.count() : rank_comparison::abstains, at);
     if (!changed.empty()) throw usage_error(changed, at);
     if (!different.empty()) throw usage_error(different, at);
-    if constexpr (!moves_nothing<Group>) {
+    if (!this->rehearsed()) {
       const auto scale = static_cast<gradient_type>(1.0 / static_cast<double>(divisor.count()));
       this->scale_owned(scale, at);
     }
@@ -17218,7 +17638,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   // How the families' ranks differ in their divisors, or "". Called once in every step, also where the step ends
   // without a divisor: the other ranks wait.
   std::string compare_targets(std::uint64_t targets, where at) {
-    if constexpr (across_ranks) return difference_of_targets(compared_, families_, targets, at);
+    if (compares_ranks()) return difference_of_targets(compared_, families_, targets, at);
     return {};
   }
 
@@ -18043,9 +18463,6 @@ class call_spans {
     call_spans* owner_ = nullptr;  // while it is traced
     std::optional<queued_span<Stream>> traced_;
   };
-  void begin(const std::byte*, std::size_t, where) const noexcept {}
-  void end() const noexcept {}
-
  private:
   static constexpr std::uint64_t unknown = ~std::uint64_t{0};
 
@@ -18053,6 +18470,45 @@ class call_spans {
   Stream* stream_ = nullptr;
   const tier_meters* meters_ = nullptr;
   std::array<std::uint64_t, tier_count> noted_{};  // by tier, last
+};
+
+/// The watch of an engine that computes or is rehearsed, as is known when it is made.
+template <traced_stream Stream>
+class switched_watch {
+ public:
+  /// Explains faults of steps from now on, between steps.
+  void explain_faults() noexcept { rehearses_ = true; }
+
+  void trace_into(span_log* log, Stream& stream, const tier_meters* meters) noexcept {
+    spans_.trace_into(log, stream, meters);
+  }
+  [[nodiscard]] span_log* log() const noexcept { return spans_.log(); }
+
+  /// `bytes` from `first` are addresses without memory until `end`, where it is a rehearsal.
+  void begin(const std::byte* first, std::size_t bytes, where at) {
+    if (rehearses_) faults_.begin(first, bytes, at);
+  }
+  void end() noexcept {
+    if (rehearses_) faults_.end();
+  }
+
+  /// The running call while the mark exists. Marks nest.
+  class mark {
+   public:
+    mark(switched_watch& owner, const call_under_way& now) : traced_(owner.spans_, now) {
+      if (owner.rehearses_) [[unlikely]]
+        rehearsed_.emplace(owner.faults_, now);
+    }
+
+   private:
+    typename call_spans<Stream>::mark traced_;
+    std::optional<rehearsal_watch::mark> rehearsed_;
+  };
+
+ private:
+  call_spans<Stream> spans_;
+  rehearsal_watch faults_;
+  bool rehearses_ = false;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -18383,14 +18839,13 @@ struct watch_of {
   using type = no_watch;
 };
 template <class Stream>
-  requires(Stream::runs_nothing)
+  requires requires { Stream::runs_nothing(); }
 struct watch_of<Stream> {
   using type = rehearsal_watch;
 };
 template <traced_stream Stream>
-  requires(!Stream::runs_nothing)
 struct watch_of<Stream> {
-  using type = call_spans<Stream>;
+  using type = switched_watch<Stream>;
 };
 
 /// The type that lets the host see an engine's memory, where it does not address that itself; else empty.
@@ -18449,6 +18904,8 @@ class engine {
         streams_(streams),
         rank_(rank),
         left_(streams.policy == stream_policy::adversarial ? freed_memory::poisoned : freed_by_default) {
+    if constexpr (requires { watch_.explain_faults(); })
+      if (rehearsing()) watch_.explain_faults();
     adopt(arena_);
   }
 
@@ -18526,7 +18983,7 @@ class engine {
   template <std::invocable Work>
   void run_on_host(Work&& work, where at = where::current()) {
     belay::synchronize(compute(), at);
-    if constexpr (!stream_type::runs_nothing) work();
+    if (!rehearsing()) work();
   }
 
   /// Is told which layer's call is running. A rehearsal's watch explains a fault with it; on streams of the host it is
@@ -18545,7 +19002,7 @@ class engine {
   }
   /// The log of the step that is traced, or null.
   [[nodiscard]] span_log* spans() const noexcept {
-    if constexpr (traced_stream<stream_type> && !stream_type::runs_nothing)
+    if constexpr (traced_stream<stream_type>)
       return watch_.log();
     else
       return nullptr;
@@ -18584,8 +19041,7 @@ class engine {
       other.name_lost_of(*ledger_);
       if (&other != &arena_ && std::find(of_steps_.begin(), of_steps_.end(), &other) == of_steps_.end())
         of_steps_.push_back(&other);
-      if constexpr (!stream_type::runs_nothing)
-        if (left_ != freed_memory::as_it_was) other.poison_in(kit_.stream(), left_, owners_);
+      if (left_ != freed_memory::as_it_was && !rehearsing()) other.poison_in(kit_.stream(), left_, owners_);
     }
   }
   /// Whether `address` is in memory that is leased for steps alone.
@@ -18675,7 +19131,7 @@ class engine {
   /// first failure of what was queued.
   [[nodiscard]] const kernel::findings_record& read_findings(where at) {
     const stream_event copied = findings_.copy(compute());
-    if constexpr (rehearsing()) return findings_.none();
+    if (rehearsing()) return findings_.none();
     owners_->expect_overwritten();
     const span_timer waits(add_wait(spans(), span_lane::host, copied, at));
     try {
@@ -18705,7 +19161,8 @@ class engine {
   }
   /// Bytes of the findings, in the memory of the device, beside the activations.
   static constexpr std::size_t findings_bytes = belay::findings<Memory>::bytes;
-  [[nodiscard]] static constexpr bool rehearsing() noexcept { return stream_type::runs_nothing; }
+  /// Whether nothing runs, and activations are addresses without pages.
+  [[nodiscard]] bool rehearsing() const noexcept { return rehearses_; }
 
   /// Steps have room for so many rows a dispatch from now on; 0: for what their participants were made for.
   void make_room(std::uint64_t rows) noexcept { room_ = rows, ++memory_version_; }
@@ -18746,6 +19203,7 @@ class engine {
   owed_bytes owed_;
   belay::findings<Memory> findings_;  // before the streams, which write it
   Kit kit_;
+  bool rehearses_ = runs_nothing(kit_.stream());
   stream_settings streams_;  // of `copies_`, with `rank_`
   int rank_ = 0;
   std::unique_ptr<copies_type> copies_;
@@ -19018,7 +19476,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
     auto& stream = engine_->compute();
     if constexpr (requires(typename Engine::stream_type& given) { given.immediate(); }) {  // nvcc sees its type alone
       if (stream.immediate())
-        work();  // the call names itself
+        stream.run(work);  // the call names itself
       else
         stream.run(work_of_call<Work>{work, call_->layer, call_->at.file, call_->at.line,
                                       static_cast<std::uint32_t>(call_->layer_index),
@@ -19065,7 +19523,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   template <class Parameter>
   [[nodiscard]] auto read(const Parameter& parameter) const {
     const auto values = parameter.values();
-    if (!rehearsing() && values.data() == nullptr && values.size() != 0) [[unlikely]]
+    if (values.data() == nullptr && values.size() != 0) [[unlikely]]
       refuse_unbound(parameter, "read");
     return values;
   }
@@ -19084,7 +19542,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
 
   /// The call as its layer may ask for it: whether nothing runs, no backward comes, or a forward is repeated; its
   /// names.
-  [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
+  [[nodiscard]] bool rehearsing() const noexcept { return engine_->rehearsing(); }
   [[nodiscard]] bool forward_only() const noexcept { return mode_ == frame_mode::observing; }
   [[nodiscard]] bool replaying() const noexcept { return mode_ == frame_mode::replaying; }
   [[nodiscard]] const invocation& call() const noexcept { return *call_; }
@@ -19096,7 +19554,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
 
  private:
   template <class Parameter>
-  [[noreturn, gnu::cold, gnu::noinline]] void refuse_unbound(const Parameter& parameter, const char* what) const {
+  [[gnu::cold, gnu::noinline]] void refuse_unbound(const Parameter& parameter, const char* what) const {
+    if (rehearsing()) return;
     const char* why =
         "and has no memory: it is in no parameter_store and no gradient_buckets, or missing in for_each_parameter";
     if constexpr (requires { parameter.divided(); })
@@ -19116,8 +19575,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
       engine_->compute().wait(target->before_memory());
       engine_->compute().wait(target->give_memory(call_->at));
     }
-    if (!rehearsing() && parameter.gradient_values().data() == nullptr && parameter.gradient_values().size() != 0)
-        [[unlikely]]
+    if (parameter.gradient_values().data() == nullptr && parameter.gradient_values().size() != 0) [[unlikely]]
       refuse_unbound(parameter, "added to");
     if (target != nullptr) contributions_->add(*target);
   }
@@ -19130,7 +19588,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   }
   template <class T>
   [[nodiscard]] lease_mark mark_of(lease_purpose purpose) noexcept {
-    if constexpr (rehearsing()) return {};
+    if (rehearsing()) return {};
     std::uint16_t& owner = owners_[static_cast<std::size_t>(purpose)];
     if (owner != 0) return {kind_of_element<T>(), owner};
     const lease_mark made = engine_->activations().mark_of(
@@ -20413,10 +20871,10 @@ template <class T, class Group, class Heap>
 class row_moves {
  public:
   using rows_type = moved_rows<T, Heap>;
-  static constexpr bool mirrored = mirrored_by_messages<Group>;
 
-  explicit row_moves(const expert_shape& shape)
+  row_moves(const expert_shape& shape, const Group& group)
       : shape_(shape),
+        mirrored_(mirrors_peers(group)),
         selections_(shape.ranks * shape.experts),
         cursor_(shape.experts),
         ends_(works_on_device<Group> ? shape.local() + 1 : 0),
@@ -20450,7 +20908,7 @@ class row_moves {
     note_needed(most);
     if (most > shape_.capacity) kernel::findings_note{rows.found, {}}.need_rows(most);
     expert_offsets(shape_, all, rows.offsets);
-    if constexpr (mirrored) expert_cuts(shape_, all, rows.cuts);
+    if (mirrored_) expert_cuts(shape_, all, rows.cuts);
     expert_places(shape_, all, rows.routed.choices, {cursor_.data(), {cursor_.size()}}, rows.places);
   }
 
@@ -20536,28 +20994,24 @@ class row_moves {
     if (large) kernel::finish_non_temporal();
   }
   /// This rank's rows, from its mirrors to their owners' slots.
-  void put_rows([[maybe_unused]] const rows_type& rows) {
-    if constexpr (mirrored) {
-      if (shape_.ranks == 1) return;
-      const std::size_t bytes = shape_.hidden * sizeof(T);
-      for (std::size_t i = 0; i < rows.places.size(); ++i) {
-        const std::int32_t place = rows.places.data()[i];
-        if (place == no_place) continue;
-        const auto owner = static_cast<std::size_t>(rows.routed.choices.data()[i]) / shape_.local();
-        rows.heap->put_bytes(static_cast<int>(owner), rows.first_byte + static_cast<std::size_t>(place) * bytes, bytes);
-      }
+  void put_rows(const rows_type& rows) {
+    if (!mirrored_ || shape_.ranks == 1) return;
+    const std::size_t bytes = shape_.hidden * sizeof(T);
+    for (std::size_t i = 0; i < rows.places.size(); ++i) {
+      const std::int32_t place = rows.places.data()[i];
+      if (place == no_place) continue;
+      const auto owner = static_cast<std::size_t>(rows.routed.choices.data()[i]) / shape_.local();
+      rows.heap->put_bytes(static_cast<int>(owner), rows.first_byte + static_cast<std::size_t>(place) * bytes, bytes);
     }
   }
   /// The rows of this rank's experts, to the mirrors on the ranks that own the tokens.
-  void give_rows([[maybe_unused]] const rows_type& rows) {
-    if constexpr (mirrored) {
-      if (shape_.ranks == 1) return;
-      const std::size_t bytes = shape_.hidden * sizeof(T);
-      for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
-        for (std::size_t i = 0; i < shape_.local(); ++i) {
-          const auto [first, end] = rows_from(peer, i, rows.offsets, rows.cuts);
-          rows.heap->give_bytes(static_cast<int>(peer), rows.first_byte + first * bytes, (end - first) * bytes);
-        }
+  void give_rows(const rows_type& rows) {
+    if (!mirrored_ || shape_.ranks == 1) return;
+    const std::size_t bytes = shape_.hidden * sizeof(T);
+    for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
+      for (std::size_t i = 0; i < shape_.local(); ++i) {
+        const auto [first, end] = rows_from(peer, i, rows.offsets, rows.cuts);
+        rows.heap->give_bytes(static_cast<int>(peer), rows.first_byte + first * bytes, (end - first) * bytes);
       }
     }
   }
@@ -20586,6 +21040,7 @@ class row_moves {
   }
 
   expert_shape shape_;
+  bool mirrored_;                         // rows are put into mirrors, and given to them
   std::vector<std::int64_t> selections_;  // [ranks, experts], of the current dispatch
   std::vector<std::int64_t> cursor_;
   std::size_t needed_now_ = 0;        // by the dispatch whose counts were gathered last
@@ -20684,8 +21139,12 @@ class expert_exchange {
         heap_(&heap),
         shape_(shape_of(settings, static_cast<std::size_t>(group_.size()),
                         static_cast<std::size_t>(layout_rank(group_)), at)) {
+    expect_promise(group_, &group_traits::has_varying_counts,
+                   "the ranks of an expert exchange gather their counts with all_gather_v: take a communicator with "
+                   "has_varying_counts, as belay::host and belay::mpi have",
+                   at);
     set_capacity(settings.capacity, at);
-    moves_ = std::make_shared<moves_type>(shape_);
+    moves_ = std::make_shared<moves_type>(shape_, group_);
   }
 
   /// Over symmetric memory of a run (train/run.hpp), which is planned and grows when a step is replayed. Dispatches are
@@ -23258,7 +23717,7 @@ class offloaded_activations {
     if (number == nothing) return relocation({});
     one_call& one = calls_[number];
     const bool in_order = order_->expected.advance(number);
-    if constexpr (Engine::rehearsing()) order_->found.note(number);
+    if (engine_->rehearsing()) order_->found.note(number);
     if (leaving_ != nothing) leaving_ == number || leaving_ == order_->expected.next() ? turn_back(at) : retire(at);
     if (!in_order && started_ != nothing && started_ != number) take_back(at);
     count(one, in_order);
@@ -23371,7 +23830,7 @@ class offloaded_activations {
     next_ = 0;
     leaving_ = started_ = nothing;
     order_->expected.begin();
-    if constexpr (Engine::rehearsing()) order_->found = {};
+    if (engine_->rehearsing()) order_->found = {};
   }
 
   // What streams have queued points to the file, so a run keeps it.
@@ -23395,7 +23854,7 @@ class offloaded_activations {
   // Of the size that was planned, which is another one when a step is replayed with more room.
   void make_file(where at) {
     file_bytes_ = lower_->memory().size_bytes();
-    if constexpr (!Engine::rehearsing()) {
+    if (!engine_->rehearsing()) {
       file_->reset();
       if (file_bytes_ == 0) return;
       file_->emplace(files_, file_bytes_, sizes_, ring_, at);
@@ -23410,7 +23869,7 @@ class offloaded_activations {
   }
   // A block is whole blocks of the medium: one piece after the other is put together in a slot, and written.
   void write(const one_call& one, where at) {
-    if constexpr (!Engine::rehearsing()) {
+    if (!engine_->rehearsing()) {
       auto& copies = engine_->copies();
       auto* const file = &**file_;
       const std::uint64_t first = place_in_file(one);
@@ -23423,7 +23882,7 @@ class offloaded_activations {
     }
   }
   void read(const one_call& one, where at) {
-    if constexpr (!Engine::rehearsing()) {
+    if (!engine_->rehearsing()) {
       auto& copies = engine_->copies();
       auto* const file = &**file_;
       const std::uint64_t first = place_in_file(one);
@@ -26987,6 +27446,14 @@ class sharded<T, Placement, Mesh> {
 
 namespace belay::inline BELAY_ABI {
 
+// What redistributions need of a communicator, where they find that it lacks it.
+inline constexpr const char* rank_order_promised =
+    "a partial sum becomes the same bits whether it is replicated or sharded: take a communicator with "
+    "sums_in_rank_order, as belay::host and belay::mpi have";
+inline constexpr const char* varying_counts_promised =
+    "the parts of a sharded tensor may differ in size: take a communicator with has_varying_counts, as belay::host and "
+    "belay::mpi have";
+
 /// One step for one rank: which box it has before and after, and what its peers have.
 class step_boxes {
  public:
@@ -27055,6 +27522,15 @@ template <placement To, class T, class From, tensor_mesh Mesh>
   return largest * lesser_of<std::size_t>(uses, 2);
 }
 
+/// Whether the groups of a mesh move nothing.
+template <class Mesh>
+[[nodiscard]] constexpr bool is_rehearsed_mesh([[maybe_unused]] const Mesh& mesh) {
+  if constexpr (tells_traits<typename Mesh::group_type>)
+    return is_rehearsed(mesh.world());
+  else
+    return moves_nothing<typename Mesh::group_type>;
+}
+
 /// Takes the steps, in the tensor's memory and the storage.
 template <class From, class To, class T, class Mesh>
 class mesh_redistribution {
@@ -27062,7 +27538,12 @@ class mesh_redistribution {
   using group_type = typename Mesh::group_type;
 
   mesh_redistribution(const sharded<T, From, Mesh>& from, std::span<T> storage, where at) noexcept
-      : mesh_(from.mesh()), shape_(from.shape()), now_(from.local()), storage_(storage), at_(at) {}
+      : mesh_(from.mesh()),
+        shape_(from.shape()),
+        now_(from.local()),
+        storage_(storage),
+        at_(at),
+        moves_(!is_rehearsed_mesh(from.mesh())) {}
 
   /// Where the result lies.
   [[nodiscard]] std::span<T> run() {
@@ -27073,7 +27554,6 @@ class mesh_redistribution {
 
  private:
   using kind = redistribution_step::kind;
-  static constexpr bool moves = !moves_nothing<group_type>;
 
   template <std::size_t Index>
   void take() {
@@ -27102,19 +27582,19 @@ class mesh_redistribution {
       return;
     }
     const std::span<T> to = free(mine.elements());
-    if constexpr (moves) copy_common(boxes.whole(), now_.data(), mine, to.data());
+    if (moves_) copy_common(boxes.whole(), now_.data(), mine, to.data());
     now_ = to;
   }
   void gather(const group_type& group, const step_boxes& boxes) {
     const std::vector<std::size_t> counts = boxes.counts();
     const local_part own = own_of(counts, boxes);
     const std::span<T> staged = free(boxes.whole().elements());
-    if constexpr (moves) std::copy_n(now_.data(), own.count, staged.data() + own.first);
+    if (moves_) std::copy_n(now_.data(), own.count, staged.data() + own.first);
     group.all_gather_v(staged, std::span<const std::size_t>(counts), at_);
     now_ = staged;
     if (boxes.contiguous()) return;
     const std::span<T> to = free(staged.size());
-    if constexpr (moves)
+    if (moves_)
       each_part(boxes, [&](const tensor_box& part, std::size_t first) {
         copy_common(part, staged.data() + first, boxes.whole(), to.data());
       });
@@ -27132,7 +27612,7 @@ class mesh_redistribution {
       received.push_back(from.back().elements());
     }
     const std::span<T> packed = free(had.elements());
-    if constexpr (moves)
+    if (moves_)
       for (std::size_t r = 0, first = 0; r < to.size(); first += sent[r++])
         copy_common(had, now_.data(), to[r], packed.data() + first);
     now_ = packed;
@@ -27141,7 +27621,7 @@ class mesh_redistribution {
                        std::span<const std::size_t>(received), at_);
     now_ = arrived;
     const std::span<T> unpacked = free(gets.elements());
-    if constexpr (moves)
+    if (moves_)
       for (std::size_t r = 0, first = 0; r < from.size(); first += received[r++])
         copy_common(from[r], arrived.data() + first, gets, unpacked.data());
     now_ = unpacked;
@@ -27151,7 +27631,7 @@ class mesh_redistribution {
     const std::vector<std::size_t> counts = boxes.counts();
     if (!boxes.contiguous()) {  // part after part
       const std::span<T> staged = free(boxes.whole().elements());
-      if constexpr (moves)
+      if (moves_)
         each_part(boxes, [&](const tensor_box& part, std::size_t first) {
           copy_common(boxes.whole(), now_.data(), part, staged.data() + first);
         });
@@ -27186,6 +27666,7 @@ class mesh_redistribution {
   parameter_shape shape_;
   std::span<T> now_, storage_;
   where at_;
+  bool moves_;  // else nothing is touched
 };
 
 /// True, or it does not compile and says why the way from one placement to another is none.
@@ -27206,6 +27687,20 @@ constexpr bool check_redistribution_over_mesh() {
   return true;
 }
 
+/// Asks the groups of a mesh, which promise alike, of what `check_redistribution_over_mesh` asks their type. Throws
+/// usage_error.
+template <class T, placement From, placement To, class Mesh>
+void expect_redistribution_over_mesh([[maybe_unused]] const Mesh& mesh, [[maybe_unused]] where at) {
+  if constexpr (tells_traits<typename Mesh::group_type>) {
+    using kind = redistribution_step::kind;
+    constexpr const redistribution_steps& steps = steps_between<From, To>;
+    if constexpr ((steps.has(kind::reduce) || steps.has(kind::reduce_scatter)) && !orders_do_not_matter<T, From>())
+      expect_promise(mesh.world(), &group_traits::sums_in_rank_order, rank_order_promised, at);
+    if constexpr (steps.has(kind::gather) || steps.has(kind::reduce_scatter) || steps.has(kind::exchange))
+      expect_promise(mesh.world(), &group_traits::has_varying_counts, varying_counts_promised, at);
+  }
+}
+
 /// The tensor of `from` with placement `To`. Per axis: partial to replicate all_reduce, partial to shard
 /// reduce_scatter_v, shard to replicate all_gather_v, shard of one dimension to shard of another all_to_all_v of what
 /// the boxes have in common, replicate to shard the local slice. `storage` has as many elements as
@@ -27217,6 +27712,7 @@ requires placement<To>
                                                 where at = where::current()) {
   static_assert(check_placement<To>());
   static_assert(check_redistribution_over_mesh<T, From, To, typename Mesh::group_type>());
+  expect_redistribution_over_mesh<T, From, To>(from.mesh(), at);
   const std::size_t needed = redistribution_elements<To>(from);
   if (storage.size() < needed)
     throw usage_error("this redistribution needs storage for " + std::to_string(needed) + " elements, was given " +
@@ -27262,12 +27758,12 @@ template <class T, auto Op>
 inline constexpr bool same_in_any_order =
     std::is_integral_v<T> || Op.code == reduction::minimum || Op.code == reduction::maximum;
 
-/// A partial sum of floating point becomes the same bits by both its ways, all_reduce and reduce_scatter_v.
-template <class T, class From, class Group>
-inline constexpr bool reduces_reproducibly = true;
-template <class T, auto Op, axis Axis, class Group>
-inline constexpr bool reduces_reproducibly<T, partial<Op, Axis>, Group> =
-    same_in_any_order<T, Op> || sums_in_rank_order<Group>;
+/// A partial sum of floating point becomes the same bits by both its ways, all_reduce and reduce_scatter_v, where the
+/// group adds in rank order.
+template <class T, class From>
+inline constexpr bool needs_rank_order = false;
+template <class T, auto Op, axis Axis>
+inline constexpr bool needs_rank_order<T, partial<Op, Axis>> = !same_in_any_order<T, Op>;
 
 /// The rules for redistributions over one group, each a sentence of the compiler.
 template <class T, class From, class To, class Group>
@@ -27283,12 +27779,23 @@ constexpr void check_redistribution() {
                 "nothing can be redistributed to partial: a partial is made by computing one operand on every rank");
   static_assert(std::same_as<From, To> || (contiguous_placement<From> && contiguous_placement<To>),
                 "redistribute moves contiguous parts: only dimension 0 can be sharded, make it the first one");
-  static_assert(std::same_as<From, To> || reduces_reproducibly<T, From, Group>,
+  static_assert(std::same_as<From, To> || !needs_rank_order<T, From> || sums_in_rank_order<Group>,
                 "a partial sum becomes the same bits whether it is replicated or sharded: take a communicator with "
                 "sums_in_rank_order, as belay::host and belay::mpi have");
   static_assert(std::same_as<From, To> || !(is_shard<From> || is_shard<To>) || has_varying_counts<Group>,
                 "the parts of a sharded tensor may differ in size: take a communicator with has_varying_counts, as "
                 "belay::host and belay::mpi have");
+}
+
+/// Asks a group of what `check_redistribution` asks its type. Throws usage_error.
+template <class T, class From, class To, class Group>
+void expect_redistribution(const Group& group, where at) {
+  if constexpr (!std::same_as<From, To>) {
+    if constexpr (needs_rank_order<T, From>)
+      expect_promise(group, &group_traits::sums_in_rank_order, rank_order_promised, at);
+    if constexpr (is_shard<From> || is_shard<To>)
+      expect_promise(group, &group_traits::has_varying_counts, varying_counts_promised, at);
+  }
 }
 
 /// The tensor of `from` with placement `To`, in the memory of `from`: the result's `local()` lies inside of
@@ -27301,6 +27808,7 @@ requires(placement<To> && !tensor_mesh<Group>)
                 "from shard to replicate the whole needs memory of its own: redistribute<To>(from, storage)");
   if constexpr (redistributable_in_place<From, To>) {
     Group group = from.group();
+    expect_redistribution<T, From, To>(group, at);
     const std::span<T> memory = from.local();
     const shard_counts counts = from.counts();
     const local_part own = from.own();
@@ -27335,9 +27843,11 @@ requires(placement<To> && !tensor_mesh<Group>)
                       at);
   if constexpr (is_shard<From> && is_replicate<To>) {
     Group group = from.group();
+    expect_redistribution<T, From, To>(group, at);
     const std::span<const T> part = from.local();
     T* place = storage.data() + from.own().first;
-    if (!part.empty() && place != part.data()) std::memmove(place, part.data(), part.size_bytes());
+    if (!part.empty() && place != part.data() && !is_rehearsed(group))
+      std::memmove(place, part.data(), part.size_bytes());
     if (group.size() > 1) group.all_gather_v(storage, from.counts().counts(), at);
     return {group, storage, from.counts(), at};
   } else {
@@ -27929,7 +28439,7 @@ namespace belay::inline BELAY_ABI {
 template <class Mesh>
 requires communicator<typename Mesh::control_type>
 void expect_agreement(const Mesh& mesh, std::uint64_t participants, where at) {
-  if constexpr (!moves_nothing<typename Mesh::control_type>) {
+  if (!is_rehearsed(mesh.control())) {
     const auto& group = mesh.control();
     if (group.size() < 2) return;
     // A word and its complement: their maxima are complements where all ranks have the same word.
@@ -27977,7 +28487,7 @@ requires communicator<typename Mesh::control_type>
   group.all_reduce(std::span<std::uint64_t>(sums), sum, at);
   group.all_reduce(std::span<std::uint64_t>(largest), maximum, at);
   group.all_reduce(std::span<double>(loss), sum, at);
-  if constexpr (!moves_nothing<typename Mesh::control_type>) {
+  if (!is_rehearsed(group)) {
     if (largest[1] != ~largest[2] && (largest[1] | largest[2]) != 0) {
       rank_comparison compared;
       const std::array<std::uint64_t, 1> words{divisor};
@@ -35376,7 +35886,7 @@ struct bucket_gather {
 template <class Group>
 void expect_one_plan(rank_comparison& compared, const Group& group, std::uint64_t fingerprint, where at,
                      std::size_t micro_batches = 0) {
-  if constexpr (!moves_nothing<Group>) {
+  if (!is_rehearsed(group)) {
     const std::array<std::uint64_t, 1> own{fingerprint}, count{micro_batches};
     if (!compared.differ(group, own, at)) return;
     const std::string who = compared.ranks(group);  // the next comparison takes its place
@@ -35408,7 +35918,7 @@ class parameter_gathers {
     made.index = index;
     for (bucket_type& b : buckets) {
       std::size_t group = 0;
-      if constexpr (!moves_nothing<Group>)
+      if (!is_rehearsed(*b.group))
         if (b.reached == nullptr) add_unique(made.groups, group = executed_.add(*b.group));
       made.gathered.push_back({std::move(b), group, nullptr, {}, {}, {}});
     }
@@ -35449,7 +35959,7 @@ class parameter_gathers {
       return;
     }
     const bool planned = !expected().numbers().empty(), in_order = expected().advance(number);
-    if constexpr (std::remove_cvref_t<decltype(stream)>::runs_nothing) noted_[index(phase_)].note(number);
+    if (engine.rehearsing()) noted_[index(phase_)].note(number);
     for (const std::size_t group : one.groups) executed_.note(group, number);
     // The plan's memory is that of the layers which come next: they give way, and begin again when the plan goes on.
     if (!in_order) give_way(stream, at);
@@ -35625,7 +36135,7 @@ class parameter_gathers {
     }
     const std::span<const T> share = b.file == nullptr ? b.share : std::span<const T>();
     std::uint64_t place = 0;
-    if constexpr (!moves_nothing<Group>) place = executed_.count(into.group);
+    if (!is_rehearsed(*b.group)) place = executed_.count(into.group);
     const bucket_gather<T> work{{whole, b.count}, share, b.before, b.counts, number, place, says, order.at};
     return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept));
   }
@@ -35684,7 +36194,7 @@ class shares_in_file final : public file_shares {
                  std::span<std::byte> ring, where at)
       : engine_(&engine), addresses_(bytes, at) {
     static_cast<void>(engine.copies());  // its thread is there before the first step
-    if constexpr (!Engine::rehearsing()) {
+    if (!engine.rehearsing()) {
       access_ = engine.access(at);
       if (access_ != nullptr) seen_.resize(host_access::piece_bytes);
       if (bytes == 0) return;
@@ -36045,7 +36555,7 @@ class [[nodiscard]] whole_parameter {
     const auto place = std::find_if(bucket.parameters.begin(), bucket.parameters.end(),
                                     [&](const auto& each) { return each.parameter == &parameter; });
     values_ = whole.subspan(place->offset, parameter.local_size());
-    if constexpr (moves_nothing<Group>) return;
+    if (is_rehearsed(*bucket.group)) return;
     try {
       if constexpr (can_start_local<Group, bucket_pull<T>>) {
         if (bucket.reached != nullptr) {  // after the update, which the communication stream waits for
@@ -36241,10 +36751,12 @@ class store_memory {
     expect_plan_compared(at);
     expect_settled(at);
     gathers_->hold(layer, engine, at);
-    if constexpr (moves_nothing<group_type>)
+    if (rehearsed())
       for (const phase each : all_phases) run_->note_gathers(gathers_number_, each, gathers_->noted(each));
   }
   void give_back(std::uint32_t layer) noexcept { gathers_->give_back(layer); }
+  /// Whether nothing is moved, and memory is addresses.
+  [[nodiscard]] bool rehearsed() const { return is_rehearsed(mesh_->world()); }
   [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept { return gathers_->bytes_of(layer); }
 
   // For `store_gradients`: gradients are committed that are to be applied, or are no longer.
@@ -36311,8 +36823,7 @@ class store_memory {
   }
 
   void note_micro_batches(std::size_t count) {
-    if constexpr (moves_nothing<group_type>)
-      if (gathers_) run_->note_micro_batches(gathers_number_, count);
+    if (rehearsed() && gathers_) run_->note_micro_batches(gathers_number_, count);
   }
 
   /// Once: whether all ranks that gather together have one plan. Collective over them.
@@ -36434,9 +36945,9 @@ class store_memory {
     // A device addresses its peers' memory, and not that of their host.
     const bool lower = std::ranges::any_of(all.layout().families(),
                                            [](const family_shape& each) { return each.values != tier::device; });
-    const bool reaches = directly_addressable<group_type> && (!works_on_device<group_type> || !lower);
+    const bool reaches = addresses_peers(mesh_->world()) && (!works_on_device<group_type> || !lower);
     (reaches ? reaches_ : together_) = true;
-    if (reaches && !moves_nothing<group_type>) {
+    if (reaches && !rehearsed()) {
       std::vector<bucket_places> places;
       for (const int rank : dividing().members()) places.emplace_back(all.layout(), in_families(rank));
       reached.emplace(dividing().members(), std::move(places));
@@ -37124,7 +37635,7 @@ class file_agreement {
   /// Collective over `group`, of host memory.
   template <communicator Group>
   void agree(const Group& group, where at = where::current()) {
-    if constexpr (!moves_nothing<Group>) {
+    if (!is_rehearsed(group)) {
       const failure mine = kept_.value_or(failure{kind::none, 0, {}, {}});
       const std::array<std::uint64_t, 2> own{static_cast<std::uint64_t>(mine.what), mine.offset};
       std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(group.size()));
@@ -37820,7 +38331,7 @@ class checkpoints {
   /// not fit: then state is filled in part.
   resumed_run open(resume_from from = resume_from::nothing, where at = where::current()) {
     resumed_run out;
-    if constexpr (!moves_nothing<control_type>) {
+    if (!is_rehearsed(mesh_->control())) {
       if (!enabled()) return out;
       expect_same_manifests(at);
       safetensors::file_agreement problems;
@@ -37869,41 +38380,38 @@ class checkpoints {
   /// to end. A checkpoint that could not be written does not end the training; see `take_problem`. Collective. Throws
   /// file_error where that of a stop could not be written, usage_error before `open`.
   [[nodiscard]] bool after(std::uint64_t number, where at = where::current()) {
-    if constexpr (moves_nothing<control_type>) {
-      if (enabled()) held_ = state_.hold(at);
+    if (!enabled()) return false;
+    if (is_rehearsed(control())) {
+      held_ = state_.hold(at);
       return false;
-    } else {
-      if (!enabled()) return false;
-      if (!writer_) throw usage_error("a checkpoint before saved.open(...)", at);
-      const ballot heard = heard_ ? *std::exchange(heard_, std::nullopt) : vote(at);
-      settle(heard, at);
-      const bool stops = heard.asked_to_stop > 0;
-      const bool due = options_.every > 0 && number % options_.every == 0;
-      const bool begun = (!stops && !due) || last_started_ == number || start(number, at);
-      if (!stops) return false;
-      if (!begun) throw *std::exchange(problem_, std::nullopt);
-      close(at);
-      if (options_.stop != nullptr) options_.stop->note_followed();
-      return true;
     }
+    if (!writer_) throw usage_error("a checkpoint before saved.open(...)", at);
+    const ballot heard = heard_ ? *std::exchange(heard_, std::nullopt) : vote(at);
+    settle(heard, at);
+    const bool stops = heard.asked_to_stop > 0;
+    const bool due = options_.every > 0 && number % options_.every == 0;
+    const bool begun = (!stops && !due) || last_started_ == number || start(number, at);
+    if (!stops) return false;
+    if (!begun) throw *std::exchange(problem_, std::nullopt);
+    close(at);
+    if (options_.stop != nullptr) options_.stop->note_followed();
+    return true;
   }
 
   /// Returns when what was begun is committed. Collective. Throws file_error on all ranks where it could not be; what
   /// was given up before is no error here.
   void close(where at = where::current()) {
-    if constexpr (!moves_nothing<control_type>) {
-      if (!writer_) return;
-      std::optional<file_error> before = std::exchange(problem_, std::nullopt);
-      finish(at);
-      writer_->wait_done();
-      safetensors::file_agreement problems;
-      problems.attempt([&] {
-        if (auto late = writer_->take_late_problem()) throw *late;
-        if (problem_) throw *problem_;
-      });
-      problems.agree(control(), at);
-      problem_ = std::move(before);
-    }
+    if (is_rehearsed(control()) || !writer_) return;
+    std::optional<file_error> before = std::exchange(problem_, std::nullopt);
+    finish(at);
+    writer_->wait_done();
+    safetensors::file_agreement problems;
+    problems.attempt([&] {
+      if (auto late = writer_->take_late_problem()) throw *late;
+      if (problem_) throw *problem_;
+    });
+    problems.agree(control(), at);
+    problem_ = std::move(before);
   }
 
   /// Why the last checkpoint that failed could not be written, and what could not be removed since `open`; each once,
@@ -37965,7 +38473,7 @@ class checkpoints {
   // `step` is what the folder's name says, where that is to be what is in it.
   std::uint64_t load_step(const std::string& folder, state_kinds kinds, std::optional<std::uint64_t> step, where at) {
     std::uint64_t bytes_read = 0;
-    if constexpr (!moves_nothing<control_type>) {
+    if (!is_rehearsed(mesh_->control())) {
       run_->engine().expect_between_steps(at);
       before_update();
       safetensors::file_agreement problems;
@@ -38420,7 +38928,7 @@ class gradient_norm {
                   "mesh.control()");
     if (!gradients.latest())
       throw usage_error("the norm of gradients that were applied, or whose buckets have begun another step", at);
-    if constexpr (checked(check_level::across_ranks) && !moves_nothing<std::remove_cvref_t<Group>>) {
+    if (checked(check_level::across_ranks) && !is_rehearsed(world)) {
       const std::string found = difference_of_targets(compared_, world, gradients.targets(), at);
       if (!found.empty()) throw usage_error(found, at);
     }
@@ -38590,7 +39098,7 @@ template <class Run, class Mesh, std::invocable Body>
 // memory for every rank, so that every byte is known before the first is touched, and a run that does not fit is
 // refused with its table.
 //
-//   auto train = [](auto& rank, auto& run) { ... };
+//   auto train = [](belay::rank& rank, auto& run) { ... };
 //   int main() { belay::launch(belay::host::world{2}, train); }
 //   const belay::rehearsal_result plan = belay::rehearse(4, train);   // of four ranks, without running them
 
@@ -38810,7 +39318,11 @@ struct run_parts {
   std::function<memory_type(tier, std::size_t)> memory = {};
   std::function<kit_type()> kit = {};
 
+  bool addresses_only = false;  // in a rehearsal
+
   [[nodiscard]] memory_type region(tier where_it_is, std::size_t bytes) const {
+    if constexpr (std::constructible_from<memory_type, reserved_addresses&&>)
+      if (addresses_only) return memory_type(reserved_addresses(bytes));
     if constexpr (std::constructible_from<memory_type, std::size_t>)
       return memory_in<memory_type>(where_it_is, bytes);
     else
@@ -38821,7 +39333,7 @@ struct run_parts {
     if constexpr (!std::constructible_from<memory_type, std::size_t>)
       engine.emplace(region(tier::device, activations), meter, kit());
     else if constexpr (has_stream_settings<Engine>)
-      engine.emplace(memory_type{activations}, meter, streams, rank);
+      engine.emplace(region(tier::device, activations), meter, streams, rank);
     else
       engine.emplace(memory_type{activations}, meter);
   }
@@ -39217,6 +39729,7 @@ class run {
         planned_(std::move(planned.memory)),
         again_(again),
         parts_(std::move(parts)) {
+    parts_.addresses_only = streams.policy == stream_policy::rehearsal;
     parts_.make(engine_, planned_.activations, meters_[tier::device], streams, number);
     leased_.add({tier::device, "findings", Engine::findings_bytes, Engine::findings_bytes});
     meters_[tier::device].add(Engine::findings_bytes);
@@ -39231,7 +39744,7 @@ class run {
   /// The engine of all steps. It stays where it is when a replay gives it more memory.
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }
   [[nodiscard]] const Engine& engine() const noexcept { return *engine_; }
-  [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
+  [[nodiscard]] bool rehearsing() const noexcept { return engine_->rehearsing(); }
   [[nodiscard]] const tier_meters& meters() const noexcept { return meters_; }
   /// The processor that the body was rehearsed for.
   [[nodiscard]] computes_on computes() const noexcept { return planned_.computes; }
@@ -39278,7 +39791,7 @@ class run {
   [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
                                          where at = where::current()) {
     const std::size_t elements = elements_of(number_);
-    if constexpr (rehearsing()) {
+    if (rehearsing()) {
       leased_.add_shares(ranks_, [&](int rank) { return elements_of(rank) * sizeof(T); });
       if (engine_->step_number() > 0)
         meters_[where_it_is].expect_peak(meters_[where_it_is].peak_bytes() + leased_size(elements * sizeof(T)));
@@ -39286,8 +39799,8 @@ class run {
     return lease<T>(where_it_is, elements, purpose, at);
   }
 
-  /// A share of `lease_reached`, in memory that the ranks of `group` reach by address, where they are
-  /// `directly_addressable`: `ranks` then has the first element of each one's lease, in group order. In a rehearsal,
+  /// A share of `lease_reached`, in memory that the ranks of `group` reach by address, where they
+  /// can: `ranks` then has the first element of each one's lease, in group order. In a rehearsal,
   /// elsewhere, where nobody has any elements, and in lower tiers beside a device, `ranks` is empty. Collective over
   /// the group.
   template <class T>
@@ -39302,7 +39815,7 @@ class run {
     for (int rank = 0; rank < ranks_; ++rank) most = greater_of(most, leased_size(elements_of(rank) * sizeof(T)));
     if (most == 0) return {lease_share<T>(where_it_is, elements_of, purpose, at), {}};
     const std::size_t elements = elements_of(number_);
-    if constexpr (rehearsing()) {
+    if (rehearsing()) {
       const std::span<T> own = lease_share<T>(where_it_is, elements_of, purpose, at);
       leased_.note_reach(most);
       return {own, {}};
@@ -39310,7 +39823,7 @@ class run {
       const std::size_t bytes = leased_size(elements * sizeof(T));
       leased_.add({where_it_is, purpose, bytes, most});
       if constexpr (directly_addressable<group_type>) {
-        if (where_it_is == tier::device || !works_on_device<group_type>) {
+        if (addresses_peers(group) && (where_it_is == tier::device || !works_on_device<group_type>)) {
           const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
           reached_.push_back(std::make_unique<heap_type>(group, options, at));
           const auto slot = reached_.back()->lease(elements * sizeof(T), purpose, at);
@@ -39340,7 +39853,8 @@ class run {
   void vacate(tier where_it_is, std::span<std::byte> part) noexcept {
     meters_[where_it_is].remove(leased_size(part.size()));
     leased_.vacate(part);
-    if constexpr (!rehearsing() && !device_region<memory_type>) discard_pages(part.data(), part.size());
+    if constexpr (!device_region<memory_type>)
+      if (!rehearsing()) discard_pages(part.data(), part.size());
   }
   /// Counts `part`, which was vacated, again: it is written from here on.
   void occupy(tier where_it_is, std::span<std::byte> part) noexcept {
@@ -39353,7 +39867,7 @@ class run {
   template <std::invocable<int> BytesOf>
   void charge_share(tier where_it_is, BytesOf&& bytes_of, const char* purpose,
                     file_bytes of_file = file_bytes::on_disk) {
-    if constexpr (rehearsing()) leased_.add_shares(ranks_, bytes_of);
+    if (rehearsing()) leased_.add_shares(ranks_, bytes_of);
     const std::size_t bytes = leased_size(bytes_of(number_));
     leased_.add({where_it_is, purpose, bytes, bytes, of_file});
     meters_[where_it_is].add(bytes);
@@ -39417,15 +39931,13 @@ class run {
   template <class Result, class Print>
     requires(std::invocable<Print&, double> || std::invocable<Print&, const step_summary&>)
   void(report)(const Result& result, Print&& print) {  // so that no macro of that name takes its arguments
-    if constexpr (!rehearsing()) {
-      if (number_ != 0) return;
-      if constexpr (std::invocable<Print&, const step_summary&>)
-        print(result.summary());
-      else if constexpr (requires { result.summary(); })
-        print(result.summary().mean_loss());
-      else
-        print(result.mean_loss());
-    }
+    if (rehearsing() || number_ != 0) return;
+    if constexpr (std::invocable<Print&, const step_summary&>)
+      print(result.summary());
+    else if constexpr (requires { result.summary(); })
+      print(result.summary().mean_loss());
+    else
+      print(result.mean_loss());
   }
 
   /// The numbers 1 to `count`, or those after `done`, each until its step is committed: one that must be replayed comes
@@ -39437,7 +39949,7 @@ class run {
 
   /// Whether `number` is a multiple of `count`. In a rehearsal it is, so that what a run does only at times, such as an
   /// evaluation, is planned too.
-  [[nodiscard]] static constexpr bool every(std::size_t count, std::size_t number) noexcept {
+  [[nodiscard]] bool every(std::size_t count, std::size_t number) const noexcept {
     return rehearsing() || (count > 0 && number % count == 0);
   }
 
@@ -39464,7 +39976,7 @@ class run {
   [[nodiscard]] planned_run leased_by(int rank) const {
     planned_run out;
     out.memory.computes = planned_.computes;
-    if constexpr (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
+    if (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
     for (std::size_t i = 0; i < lasting().items().size(); ++i) {
       plan_item item = lasting().items()[i];
       const rank_shares* const shares = leased_.shares_of(i);
@@ -39582,19 +40094,36 @@ class run {
 
 namespace belay::inline BELAY_ABI {
 
-/// A body that runs on a real rank and on a rehearsed one: `body(rank, run)`, a generic lambda or function object.
-template <class Body>
-concept training_body =
-    requires(Body& body, rehearsal::rank& rank, run<rehearsal::rank, rehearsal_engine>& run) { body(rank, run); };
+/// The engine in which bodies are rehearsed that run on `Engine`: that itself, with streams of the policy `rehearsal`,
+/// where its kit has such; else one whose kit does nothing.
+template <class Engine>
+struct rehearsed_engine {
+  using type = rehearsal_engine;
+};
+template <class Engine>
+  requires std::same_as<typename Engine::memory_type, host_pages> && has_stream_settings<Engine> &&
+           requires(const typename Engine::stream_type& stream) { stream.runs_nothing(); }
+struct rehearsed_engine<Engine> {
+  using type = Engine;
+};
 
-/// One rank's rehearsal of a body, and which other ranks it stands for.
+/// A body that is rehearsed on `Engine`, and run: `body(rank, run)`, a generic lambda or function object. On ranks that
+/// compute on the host `rank` is a `belay::rank`.
+template <class Body, class Engine = host_engine>
+concept training_body = requires(Body& body, belay::rank& as, run<belay::rank, Engine>& in) { body(as, in); };
+
+/// One rank's rehearsal of a body on `Engine`, whose streams run nothing, and which other ranks it stands for.
+template <class Engine = host_engine>
 class rank_rehearsal {
+  using run_type = run<belay::rank, Engine>;
+
  public:
   /// Runs `body` as rank `number` of `size`, with room for `rows` rows a dispatch (0: what the body says), where ranks
-  /// compute on what `on` says.
-  template <training_body Body>
-  rank_rehearsal(int number, int size, Body& body, std::uint64_t rows, where at, computes_on on = computes_on::host)
-      : number_(number) {
+  /// compute on what `on` says and their groups promise `promises`.
+  template <training_body<Engine> Body>
+  rank_rehearsal(int number, int size, Body& body, std::uint64_t rows, where at, computes_on on = computes_on::host,
+                 const group_traits& promises = rehearsal::group::all_promises())
+      : number_(number), promises_(promises) {
     run_memory memory = everything();
     memory.computes = on;
     rehearse(size, body, memory, rows, at);
@@ -39605,7 +40134,7 @@ class rank_rehearsal {
   }
 
   /// Whether `other` runs the body alike: it gives the same answers to all that the body has asked of its rank.
-  [[nodiscard]] bool stands_for(int other) const noexcept { return rank_->questions().same(number_, other); }
+  [[nodiscard]] bool stands_for(int other) const noexcept { return asked_->questions().same(number_, other); }
   /// The leases of rank `other`, for which this one stands, and the regions for them.
   [[nodiscard]] planned_run leased_by(int other) const { return run_->leased_by(other); }
   [[nodiscard]] const mesh_record& meshes() const noexcept { return rank_->meshes(); }
@@ -39614,8 +40143,11 @@ class rank_rehearsal {
   template <class Body>
   void rehearse(int size, Body& body, const run_memory& memory, std::uint64_t rows, where at) {
     run_.reset();
-    rank_.emplace(number_, size, at);
-    run_.emplace(number_, size, planned_run{{}, memory});
+    rank_.reset();
+    asked_.emplace(number_, size, promises_, at);
+    rank_.emplace(*asked_);
+    run_.emplace(number_, size, planned_run{{}, memory}, typename run_type::planner(),
+                 stream_settings{stream_policy::rehearsal});
     run_->engine().make_room(rows);
     body(*rank_, *run_);
   }
@@ -39629,8 +40161,10 @@ class rank_rehearsal {
   }
 
   int number_;
-  std::optional<rehearsal::rank> rank_;
-  std::optional<run<rehearsal::rank, rehearsal_engine>> run_;
+  group_traits promises_;
+  std::optional<rehearsal::rank> asked_;
+  std::optional<belay::rank> rank_;
+  std::optional<run_type> run_;
 };
 
 /// A world whose ranks compute on a device, and one that gives each its own.
@@ -39651,16 +40185,58 @@ inline constexpr computes_on computes_on_of = has_own_devices<World> ? computes_
 
 namespace belay::inline BELAY_ABI {
 
-/// The plan of `body` on `size` ranks: it is run over addresses without memory, and computes, sends and prints nothing;
-/// once for all ranks that give the same answers to what it asks of its rank (number, coordinates, places in groups).
-/// Throws what the body throws. Ranks compute on the host, unless `on` says otherwise.
-template <training_body Body>
-[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, computes_on on, where at = where::current()) {
+/// Stands for the kit that a world's ranks compute with, where a launch names none: `host_kit<>` on the host.
+struct kit_of_world {};
+
+/// A world whose ranks have memory and a kit of their own, such as a device's.
+template <class World>
+concept has_kit = requires {
+  typename World::memory_type;
+  typename World::kit_type;
+};
+
+/// The engine of a rank's run, and the one in which its body is rehearsed. On a host that is one type, where the kit
+/// has streams of the policy `rehearsal`. What runs on a device is rehearsed with the kit of the host that a launch
+/// names, or with one that does nothing.
+template <class World, class Kit>
+struct engine_of {
+  using type = engine<host_pages, Kit>;
+  using rehearsed = typename rehearsed_engine<type>::type;
+};
+template <class World>
+struct engine_of<World, kit_of_world> : engine_of<World, host_kit<>> {};
+template <has_kit World, class Kit>
+struct engine_of<World, Kit> {
+  using type = engine<typename World::memory_type, typename World::kit_type>;
+  using rehearsed = typename rehearsed_engine<engine<host_pages, Kit>>::type;
+};
+template <has_kit World>
+struct engine_of<World, kit_of_world> {
+  using type = engine<typename World::memory_type, typename World::kit_type>;
+  using rehearsed = rehearsal_engine;
+};
+/// The engine in which a body of ranks of the host, or of `World`, is rehearsed.
+template <class Kit, class World = void>
+using rehearsed_engine_of = typename engine_of<std::remove_cvref_t<World>, Kit>::rehearsed;
+
+/// The promises of a world's groups: those that it tells, or those of a rehearsal that stands for no world.
+template <class World>
+[[nodiscard]] group_traits promises_of([[maybe_unused]] const World& world) {
+  if constexpr (requires { world.promises(); })
+    return world.promises();
+  else
+    return rehearsal::group::all_promises();
+}
+
+/// The plan of `body` on `size` ranks, rehearsed on `Engine`; see `rehearse`.
+template <class Engine, training_body<Engine> Body>
+[[nodiscard]] rehearsal_result rehearse_on(int size, Body& body, computes_on on, const group_traits& promises,
+                                           where at) {
   rehearsal_result out;
   std::vector<std::optional<planned_run>> all(static_cast<std::size_t>(size));
   for (int number = 0; number < size; ++number) {
     if (all[static_cast<std::size_t>(number)]) continue;
-    const rank_rehearsal kind(number, size, body, 0, at, on);
+    const rank_rehearsal<Engine> kind(number, size, body, 0, at, on, promises);
     for (int other = number; other < size; ++other)
       if (kind.stands_for(other)) all[static_cast<std::size_t>(other)] = kind.leased_by(other);
     out.meshes.add(kind.meshes());
@@ -39674,14 +40250,25 @@ template <training_body Body>
   out.plan = belay::plan(std::move(plans));
   return out;
 }
-template <training_body Body>
-[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, where at = where::current()) {
-  return rehearse(size, body, computes_on::host, at);
+
+/// The plan of `body` on `size` ranks: it is run over addresses without memory, and computes, sends and prints nothing;
+/// once for all ranks that give the same answers to what it asks of its rank (number, coordinates, places in groups).
+/// Throws what the body throws. Ranks compute on the host, unless `on` says otherwise, with `Kit`.
+template <class Kit = kit_of_world, training_body<rehearsed_engine_of<Kit>> Body>
+[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, computes_on on, where at = where::current()) {
+  return rehearse_on<rehearsed_engine_of<Kit>>(size, body, on, rehearsal::group::all_promises(), at);
 }
-template <class World, training_body Body>
-requires requires(const World& world) { world.size(); }
+template <class Kit = kit_of_world, training_body<rehearsed_engine_of<Kit>> Body>
+[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, where at = where::current()) {
+  return rehearse<Kit>(size, body, computes_on::host, at);
+}
+/// The plan of `body` on the ranks of `world`, whose groups promise what they will in a run: what they lack is refused
+/// here, before anything is allocated.
+template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
+  requires requires(const World& world) { world.size(); }
 [[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, where at = where::current()) {
-  return rehearse(world.size(), body, computes_on_of<World>, at);
+  return rehearse_on<rehearsed_engine_of<Kit, World>>(world.size(), body, computes_on_of<World>, promises_of(world),
+                                                      at);
 }
 
 /// A world whose ranks are threads of this process.
@@ -39726,6 +40313,8 @@ template <class T, class Rank>
 template <class World, class Engine>
 [[nodiscard]] stream_settings stream_settings_for(const stream_choice& chosen, int size, where at) {
   if (chosen.policy == stream_policy::immediate) return {};
+  if (chosen.policy == stream_policy::rehearsal)
+    throw usage_error("a launch runs its body: belay::rehearse(world, body) rehearses it", at);
   if (!has_stream_settings<Engine>)
     throw usage_error(std::string("streams that are ") + name(chosen.policy) +
                           " need a kit that is made of stream_settings, as host_kit is",
@@ -39736,21 +40325,7 @@ template <class World, class Engine>
   return {chosen.policy, std::make_shared<stream_arbiter>(chosen.seed, static_cast<std::size_t>(size)), nullptr};
 }
 
-/// The engine of a rank's run: over memory of the host, or over what the world says that its ranks have.
-template <class World, class Kit>
-struct engine_of {
-  using type = engine<host_pages, Kit>;
-};
-template <class World, class Kit>
-requires requires {
-  typename World::memory_type;
-  typename World::kit_type;
-}
-struct engine_of<World, Kit> {
-  using type = engine<typename World::memory_type, typename World::kit_type>;
-};
-
-/// Where such a rank's run gets them.
+/// Where a rank's run gets its memory and its kit.
 template <class Engine, class Rank>
 [[nodiscard]] run_parts<Engine> run_parts_of([[maybe_unused]] Rank& rank) {
   if constexpr (requires { rank.make_kit(); })
@@ -39774,7 +40349,7 @@ void run_body(Body& body, Rank& rank, Run& self) {
 
 /// Runs `body` on every rank of `world`, with the memory of `planned`, a rehearsal of the same body on as many ranks.
 /// Throws plan_refused, and what `world.run` throws: the first cause.
-template <class Kit = host_kit<>, class World, training_body Body>
+template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
 void launch(World&& world, Body&& body, const rehearsal_result& planned, const launch_options& options = {},
             where at = where::current()) {
   const int size = world.size();
@@ -39807,6 +40382,7 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   known.plan = belay::plan(std::move(plans));
   expect_fits(priced(known, communication), options, ranks_here, at, devices);
   using engine_type = typename engine_of<std::remove_cvref_t<World>, Kit>::type;
+  const group_traits promises = promises_of(world);
   const stream_settings streams = stream_settings_for<World, engine_type>(options.streams, size, at);
   // A communication that is under way when a body is left by an exception still uses its rank's memory.
   std::vector<std::shared_ptr<void>> kept(static_cast<std::size_t>(size));
@@ -39826,14 +40402,18 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
     // Each rank rehearses itself; the same.
     const auto again = [&, number](std::uint64_t rows) {
       constexpr computes_on on = computes_on_of<std::remove_cvref_t<World>>;
-      planned_run own = rank_rehearsal(number, size, body, rows, at, on).leased_by(number);
+      planned_run own =
+          rank_rehearsal<rehearsed_engine_of<Kit, World>>(number, size, body, rows, at, on, promises).leased_by(number);
       widen_workspace(own, workspace);
       rehearsal_result grown;
       grown.plan = belay::plan(exchanged_plans(control_of(rank.world()), own.plan, at));
       expect_fits(priced(grown, communication), options, ranks_here, at, room);
       return own;
     };
-    using run_type = run<rank_type, engine_type>;
+    // Bodies have one type of rank, whatever the backend; those of devices are still types of their own.
+    constexpr bool erased = backend_rank<rank_type>;
+    using body_rank = std::conditional_t<erased, belay::rank, rank_type>;
+    using run_type = run<body_rank, engine_type>;
     stream_settings own_streams = streams;
     if constexpr (watches_streams<rank_type>) own_streams.watch = rank.watch();
     const auto mine = static_cast<std::size_t>(number);
@@ -39846,14 +40426,23 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
       const std::vector<device_usage> measured = told_by_ranks(rank, used, at);
       if (number == 0 && options.measured) options.measured(measured);
     }
+    const auto run_here = [&] {
+      if constexpr (erased) {
+        belay::rank of_body(rank);
+        of_body.meshes().add(planned.meshes);
+        run_body(body, of_body, *self);
+      } else {
+        run_body(body, rank, *self);
+      }
+    };
     if constexpr (takes_arbiter<rank_type>) {
       if (streams.arbiter != nullptr) {
         rank.use(streams.arbiter);
-        run_body(body, rank, *self);
+        run_here();
         return rank.finish();
       }
     }
-    run_body(body, rank, *self);
+    run_here();
   };
   if constexpr (requires { world.run(rank_body, at); })
     world.run(rank_body, at);
@@ -39864,9 +40453,9 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
 /// Rehearses `body`, refuses what does not fit, and runs it on every rank of `world`: threads, processes, or this
 /// process's rank where a launcher has started them. What the run leases outlives every body. Throws plan_refused, and
 /// what `world.run` throws: the first cause. Layers compute with `Kit`: `launch<my_kit>(world, body)`.
-template <class Kit = host_kit<>, class World, training_body Body>
+template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
 void launch(World&& world, Body&& body, const launch_options& options = {}, where at = where::current()) {
-  launch<Kit>(world, body, rehearse(world, body, at), options, at);
+  launch<Kit>(world, body, rehearse<Kit>(world, body, at), options, at);
 }
 
 /// Whether this process prints `error`, of all that a launcher has started: errors that every rank has alike are told
@@ -40036,7 +40625,7 @@ class memory_report {
   /// Puts in what this rank has leased, and gets the others'. Collective over the mesh: one sum.
   template <class Run, class Mesh>
   void gather(const Run& run, const Mesh& mesh, where at = where::current()) {
-    if constexpr (!Run::rehearsing()) {
+    if (!run.rehearsing()) {
       std::fill(all_.begin(), all_.end(), std::uint64_t{0});
       const auto own = static_cast<std::size_t>(mesh.control().rank());
       for (std::size_t number = 0; number < tier_count; ++number) {
@@ -40875,7 +41464,7 @@ class adamw {
     const auto on_host = [&] { kernel::for_each_index(state_.size(), zeros); };
     if constexpr (works_on_device<Group>)
       tier_ == tier::device ? buckets.any_group().each(state_.size(), zeros, where::current()) : on_host();
-    else if constexpr (!moves_nothing<Group>)
+    else if (!buckets.rehearsed())
       on_host();
   }
   [[nodiscard]] static std::span<state_type> expect_size(std::span<state_type> state,
@@ -40922,7 +41511,7 @@ class adamw {
     const std::span<std::byte> ring = lease_ring(on_device ? tier::device : in_host ? tier::host : memory.state);
     std::span<std::byte> beside;
     if (on_device && in_file) beside = lease_ring(tier::host);
-    if constexpr (!moves_nothing<Group>) {
+    if (!buckets_->rehearsed()) {
       auto& engine = run.engine();
       static_cast<void>(engine.copies());  // its thread is there before the first step
       const slot_contents free = engine.poisons() ? slot_contents::poisoned : slot_contents::kept;
@@ -40989,7 +41578,7 @@ class adamw {
     const reduced_gradients<T> used = std::move(gradients);
     last_token_ = number;
     ++steps_;
-    if constexpr (moves_nothing<Group>) return;
+    if (buckets_->rehearsed()) return;
     adamw_settings plain = settings_;
     plain.decay = 0;
     const auto decayed = kernel::adamw_at_step<state_type>(settings_, steps_, clip.value());
@@ -41380,7 +41969,7 @@ class basic_collective_writer {
   basic_collective_writer(const Group& group, std::string path, const file_division& division,
                           where at = where::current())
       : group_(group), folder_(std::move(path)) {
-    if constexpr (!moves_nothing<Group>) {
+    if (!is_rehearsed(group_)) {
       lay_out_all(division, at);
       if (group_.rank() == 0) problems_.attempt([&] { create(at); });
       problems_.agree(group_, at);
@@ -41404,30 +41993,31 @@ class basic_collective_writer {
              where at = where::current()) {
     constexpr bool has_dtype = element<T>;  // a message without the list of what is missing
     static_assert(has_dtype, "this type has no safetensors dtype (belay::dtype lists those that have)");
-    if constexpr (has_dtype && !moves_nothing<Group>) {
-      const place& to = place_of(name, at);
-      const tensor& declared = files_[to.file].content.tensors[to.tensor];
-      if (declared.type != stored_as<T>)
-        throw usage_error("tensor " + printable(declared.name) + " was declared as " +
-                              std::string(safetensors::name(declared.type)) + " and is written as " +
-                              std::string(safetensors::name(stored_as<T>)),
-                          at);
-      const std::uint64_t elements = declared.bytes() / sizeof(T);
-      if (first_element > elements || source.size() > elements - first_element)
-        throw usage_error("elements " + std::to_string(first_element) + " to " +
-                              std::to_string(first_element + source.size()) + " of tensor " + printable(declared.name) +
-                              ", which has " + std::to_string(elements),
-                          at);
-      if (committed_) throw usage_error("tensor " + printable(declared.name) + " is written after the commit", at);
-      if (source.empty()) return;
-      problems_.attempt([&] {
-        output& into = files_[to.file];
-        if (!into.file.is_open()) into.file = basic_file<Files>(temporary(into), O_WRONLY, at);
-        into.file.write(into.content.prefix.size() + declared.begin + first_element * sizeof(T), std::as_bytes(source),
-                        at);
-      });
-      written_[to.number] += source.size_bytes();
-    }
+    if constexpr (has_dtype)
+      if (!is_rehearsed(group_)) {
+        const place& to = place_of(name, at);
+        const tensor& declared = files_[to.file].content.tensors[to.tensor];
+        if (declared.type != stored_as<T>)
+          throw usage_error("tensor " + printable(declared.name) + " was declared as " +
+                                std::string(safetensors::name(declared.type)) + " and is written as " +
+                                std::string(safetensors::name(stored_as<T>)),
+                            at);
+        const std::uint64_t elements = declared.bytes() / sizeof(T);
+        if (first_element > elements || source.size() > elements - first_element)
+          throw usage_error("elements " + std::to_string(first_element) + " to " +
+                                std::to_string(first_element + source.size()) + " of tensor " +
+                                printable(declared.name) + ", which has " + std::to_string(elements),
+                            at);
+        if (committed_) throw usage_error("tensor " + printable(declared.name) + " is written after the commit", at);
+        if (source.empty()) return;
+        problems_.attempt([&] {
+          output& into = files_[to.file];
+          if (!into.file.is_open()) into.file = basic_file<Files>(temporary(into), O_WRONLY, at);
+          into.file.write(into.content.prefix.size() + declared.begin + first_element * sizeof(T),
+                          std::as_bytes(source), at);
+        });
+        written_[to.number] += source.size_bytes();
+      }
   }
 
   /// Returns when every file is on the medium under its name, the index last. Throws on all ranks, with no file
@@ -41435,7 +42025,7 @@ class basic_collective_writer {
   /// the ranks together did not write each tensor once. A file_error of a rename comes when files before it may have
   /// their names: a folder that must appear in one instant is a `temporary_folder`.
   void commit(where at = where::current()) {
-    if constexpr (!moves_nothing<Group>) {
+    if (!is_rehearsed(group_)) {
       if (std::exchange(committed_, true)) throw usage_error("this writer has been committed", at);
       problems_.attempt([&] {
         for (const output& each : files_)
@@ -41862,7 +42452,7 @@ template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
     for (safetensors::declaration& each : tensors_of(parameter)) own.push_back(std::move(each));
   });
   declared_tensors out;
-  if constexpr (moves_nothing<typename Mesh::control_type>) {
+  if (is_rehearsed(mesh.control())) {
     out.all = std::move(own);
     return out;
   }
@@ -41907,7 +42497,7 @@ struct every_tensor {
 template <class Mesh, lists_parameters Model, class Writer, class Tensors = one_tensor_each, class Mine = every_tensor>
 void write_parameters(const Mesh& mesh, Model& model, Writer& out, const Tensors& tensors_of = {},
                       const Mine& is_mine = {}, where at = where::current()) {
-  if constexpr (!moves_nothing<typename Mesh::group_type>) {
+  if (!is_rehearsed(mesh.world())) {
     std::vector<safetensors::declaration> tensors;
     const void* whose = nullptr;
     each_written(mesh, model, [&](const auto& parameter, std::size_t first, auto values) {
@@ -41931,7 +42521,7 @@ struct export_options {
 template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
 void export_parameters(const Mesh& mesh, Model& model, const std::string& folder, export_options options = {},
                        const Tensors& tensors_of = {}, where at = where::current()) {
-  if constexpr (!moves_nothing<typename Mesh::group_type>) {
+  if (!is_rehearsed(mesh.world())) {
     const declared_tensors declared = tensors_of_mesh(mesh, model, tensors_of, at);
     safetensors::collective_writer out(mesh.control(), folder,
                                        safetensors::file_division(declared.all, options.largest), at);
@@ -41983,7 +42573,7 @@ void fill_parameters(Model& model, const safetensors::basic_folder<Files>& in, c
 template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
 void import_parameters(const Mesh& mesh, Model& model, const std::string& path, const Tensors& tensors_of = {},
                        where at = where::current()) {
-  if constexpr (!moves_nothing<typename Mesh::group_type>) {
+  if (!is_rehearsed(mesh.world())) {
     mesh.control().barrier(at);  // nobody reads what is here, and is to be filled
     safetensors::file_agreement problems;
     problems.attempt([&] {
@@ -42233,7 +42823,7 @@ class phase_residency final : public state_mover {
       add(each.memory, nullptr, end);
       end += sizes.rounded(each.memory.size());
     }
-    if constexpr (!Run::rehearsing()) {
+    if (!run_->rehearsing()) {
       if (end == 0) return;
       file_.emplace(files, end, sizes, ring, at);
       file_->see_through(access_);
@@ -42306,7 +42896,7 @@ class phase_residency final : public state_mover {
     in_file_ += leased_size(each.here.size());
   }
   void copy(std::byte* to, const std::byte* from, std::size_t bytes, where at) const {
-    if constexpr (!Run::rehearsing())
+    if (!run_->rehearsing())
       access_ != nullptr ? access_->copy(to, from, bytes, at) : void(std::memcpy(to, from, bytes));
   }
   // Returns when the medium has it.
@@ -42687,7 +43277,7 @@ class staged {
   template <std::invocable<std::span<T>> Fill>
   void write(Fill&& fill, where at = where::current()) {
     copied_.synchronize(at);
-    if constexpr (!Run::rehearsing()) fill(host_);
+    if (!run_->rehearsing()) fill(host_);
     move(data(), host_.data());
   }
   /// Queues a copy of the device's side to the host's, for `values`.
@@ -42793,7 +43383,7 @@ class step_graphs {
   step_graphs(const Mesh& mesh, Store& store, Optimizer& optimizer, graph_use use, where at = where::current())
       : store_(&store), use_(use) {
     if (use == graph_use::none) return;
-    if constexpr (!run_type::rehearsing()) expect_possible(mesh, optimizer, at);
+    if (!store.run().rehearsing()) expect_possible(mesh, optimizer, at);
     lease(at);
     if constexpr (can_capture) {
       auto scale = std::make_shared<device_numbers<gradient_type, memory_type>>(engine().activations().memory(), at);
@@ -43115,8 +43705,7 @@ class [[nodiscard]] store_gradients {
 
   /// The ranges that this rank owns, in the order of memory, to look at.
   [[nodiscard]] owned_gradients<value_type> owned() const {
-    if constexpr (moves_nothing<typename Store::group_type>)
-      if (store_ != nullptr) store_->ask_shares();
+    if (store_ != nullptr && store_->rehearsed()) store_->ask_shares();
     return owned_gradients<value_type>(reduced_.owned());
   }
   /// Whether they are still to be applied, and those of a store with such buckets.
@@ -43227,7 +43816,7 @@ class store_update {
     if (!made_) make(at);
     auto& buckets = store_->buckets();
     auto& engine = store_->run().engine();
-    if constexpr (moves_nothing<group_type>) {
+    if (store_->rehearsed()) {
       rehearse(f, at);
     } else if (streamed_) {
       const auto computes = [&](const owned_range<value_type>& range, std::size_t offset, value_type* value,
@@ -43266,15 +43855,14 @@ class store_update {
     const std::span<std::byte> ring = run.template lease_share<std::byte>(
         on_device ? tier::device : tier::host, [&](int rank) { return sizes.ring_bytes(owned(rank)); }, "update ring",
         at);
-    if constexpr (!moves_nothing<group_type>) {
-      auto& buckets = store_->buckets();
-      std::vector<bucket_copies> copied =
-          copies_of_buckets(buckets, [&](tier in) { return on_device && in != tier::device; });
-      const slot_contents free = run.engine().poisons() ? slot_contents::poisoned : slot_contents::kept;
-      streamed_ = std::make_shared<streamed_type>(buckets.owned(), elements(), std::move(copied), memory, sizes,
-                                                  masters_, ring, std::span<std::byte>(), free, at);
-      run.keep(streamed_);
-    }
+    if (store_->rehearsed()) return;
+    auto& buckets = store_->buckets();
+    std::vector<bucket_copies> copied =
+        copies_of_buckets(buckets, [&](tier in) { return on_device && in != tier::device; });
+    const slot_contents free = run.engine().poisons() ? slot_contents::poisoned : slot_contents::kept;
+    streamed_ = std::make_shared<streamed_type>(buckets.owned(), elements(), std::move(copied), memory, sizes, masters_,
+                                                ring, std::span<std::byte>(), free, at);
+    run.keep(streamed_);
   }
   // Whether something lies where it cannot be addressed: on a host in a file, on a device in any lower tier.
   [[nodiscard]] bool streams() const {
@@ -43532,7 +44120,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     end_gathers(order_of_step::executed, at);
     auto reduced = reduce(mesh, divisor, at);
     double squares = 0;
-    if constexpr (!moves_nothing<group_type>) squares = norm_.squares_over(reduced, mesh, at);
+    if (!this->rehearsed()) squares = norm_.squares_over(reduced, mesh, at);
     return committed_part{*this, std::move(reduced), squares};
   }
   template <class Divisor>
@@ -43713,17 +44301,14 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     });
   }
   void expect_names_apart(where at) const {
-    if constexpr (!moves_nothing<group_type>) {
-      if (mesh_->shape().pipeline == 1) return;
-      stage_names own;
-      for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
-      for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
-      own.expect_apart(*mesh_, at);
-    }
+    if (this->rehearsed() || mesh_->shape().pipeline == 1) return;
+    stage_names own;
+    for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
+    for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
+    own.expect_apart(*mesh_, at);
   }
   void compare_along_tensor(where at) {
-    if constexpr (moves_nothing<group_type>) return;
-    if (mesh_->shape().tensor == 1) return;
+    if (this->rehearsed() || mesh_->shape().tensor == 1) return;
     tensor_copies<value_type> own;
     for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add(buckets_.parameter(p));
     for (const auto& one : frozen_.members()) own.add(*one.parameter);
@@ -43738,10 +44323,8 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   }
   template <class Parameter>
   void add_filler(Parameter& parameter) {
-    if constexpr (!moves_nothing<group_type>) {
-      if (parameter.spec().first_values.how() == initial::kind::filled) return;
-      fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
-    }
+    if (this->rehearsed() || parameter.spec().first_values.how() == initial::kind::filled) return;
+    fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
   }
 
   template <class Divisor>
@@ -45392,72 +45975,6 @@ struct core_set {
     return out;
   }
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/own_process.hpp
-//
-// The process that something belongs to. A forked child of a rank has a copy of all that the rank has, shared memory
-// and sockets included, but is no rank: it must not act as one.
-//
-//   const belay::own_process home;
-//   if (::fork() == 0) assert(!home.here());
-
-namespace belay::inline BELAY_ABI {
-
-/// The process in which it was made. `here()` costs a load: the kernel wipes the page in a forked child.
-class own_process {
- public:
-  own_process() noexcept;
-  own_process(const own_process&) = delete;
-  own_process& operator=(const own_process&) = delete;
-  ~own_process();
-
-  /// False in a forked child.
-  [[nodiscard]] bool here() const noexcept { return mark_ != nullptr ? *mark_ != 0 : ::getpid() == number_; }
-  [[nodiscard]] pid_t number() const noexcept { return number_; }
-
- private:
-  pid_t number_;
-  std::size_t bytes_;
-  volatile unsigned char* mark_ = nullptr;
-};
-
-/// A forked child has come to the end of a rank's body, which the rank itself will return from: prints that and ends
-/// the child, without what its parent will still do.
-[[noreturn]] BELAY_DECL void end_forked_child(int rank, const char* problem) noexcept;
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/own_process.ipp
-//
-// The page that the kernel wipes in a forked child.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL own_process::own_process() noexcept
-    : number_(::getpid()), bytes_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))) {
-  void* const page = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return;
-  if (::madvise(page, bytes_, MADV_WIPEONFORK) != 0) {  // a kernel before 4.14
-    ::munmap(page, bytes_);
-    return;
-  }
-  mark_ = static_cast<volatile unsigned char*>(page);
-  *mark_ = 1;
-}
-
-[[gnu::cold]] BELAY_DECL own_process::~own_process() {
-  if (mark_ != nullptr) ::munmap(const_cast<unsigned char*>(mark_), bytes_);
-}
-
-[[gnu::cold]] BELAY_DECL void end_forked_child(int rank, const char* problem) noexcept {
-  std::fprintf(stderr,
-               "belay: a forked child of rank %d has left the body%s%s; it is no rank and is ended here (call exec or "
-               "_exit in a child)\n",
-               rank, *problem == '\0' ? "" : " by an exception: ", problem);
-  ::_exit(1);
-}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -48970,87 +49487,6 @@ class group_state {
 // computes. The thread exists from the first start on. Commands have a fixed size and live in a fixed ring, so that a
 // start allocates nothing.
 
-// ---- belay/comm/call_guard.hpp
-//
-// A rank belongs to one thread, of one process, while its run lasts. In checked builds a call that breaks this is an
-// error, which names the line of the call in progress, before anything of it reaches a peer.
-
-namespace belay::inline BELAY_ABI {
-
-/// One of a rank. Any thread may call anything.
-class call_guard {
- public:
-  /// `home` may be null: then any process is the rank's.
-  call_guard(std::shared_ptr<const own_process> home, int rank) noexcept : home_(std::move(home)), rank_(rank) {}
-  call_guard(const call_guard&) = delete;
-  call_guard& operator=(const call_guard&) = delete;
-
-  /// Whether this is the rank's process, not a forked child of it.
-  [[nodiscard]] bool in_own_process() const noexcept { return home_ == nullptr || home_->here(); }
-
-  /// The rank's run is over.
-  void end() noexcept { over_.store(true, std::memory_order_release); }
-
-  /// Throws usage_error in a forked child, and after the rank's run. Also in release builds, where a call affords it.
-  void expect_usable(const char* what, const where& at) const {
-    if (!in_own_process()) refuse_child(what, at);
-    if (over_.load(std::memory_order_acquire)) refuse_late(what, at);
-  }
-
-  /// A call that has the rank to itself while this lives. Throws usage_error while another thread's call lasts.
-  class checked_entry {
-   public:
-    checked_entry(call_guard& guard, const char* what, const where& at) : guard_(&guard) { guard.enter(what, at); }
-    checked_entry(const checked_entry&) = delete;
-    checked_entry& operator=(const checked_entry&) = delete;
-    ~checked_entry() { guard_->leave(); }
-
-   private:
-    call_guard* guard_;
-  };
-  struct [[maybe_unused]] unchecked_entry {
-    unchecked_entry(call_guard&, const char*, const where&) noexcept {}
-  };
-  using entry = std::conditional_t<checked(check_level::local), checked_entry, unchecked_entry>;
-
- private:
-  void enter(const char* what, const where& at) {
-    expect_usable(what, at);  // before the lock, which may have been locked at the fork
-    const std::lock_guard lock(mutex_);
-    if (current_ != nullptr) {
-      throw usage_error(std::string(what) + ": another thread of rank " + std::to_string(rank_) + " is in the " +
-                            current_ + " called at " + at_.text() + "; a rank makes one call at a time",
-                        at);
-    }
-    current_ = what;
-    at_ = at;
-  }
-  void leave() noexcept {
-    const std::lock_guard lock(mutex_);
-    current_ = nullptr;
-  }
-
-  [[noreturn, gnu::cold, gnu::noinline]] void refuse_child(const char* what, const where& at) const {
-    throw usage_error(std::string(what) + ": this process is a forked child of rank " + std::to_string(rank_) +
-                          " (process " + std::to_string(home_->number()) + "), and no rank: it may exec or _exit",
-                      at);
-  }
-  [[noreturn, gnu::cold, gnu::noinline]] void refuse_late(const char* what, const where& at) const {
-    throw usage_error(std::string(what) + ": the run of rank " + std::to_string(rank_) +
-                          " is over; its groups, handles and heaps are for its body",
-                      at);
-  }
-
-  std::shared_ptr<const own_process> home_;
-  int rank_;
-  std::atomic<bool> over_{false};
-  std::mutex mutex_;  // of checked builds, as what follows
-  const char* current_ = nullptr;
-  where at_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/comm/lost_handles.hpp
 //
 // Handles of started communications that nobody has waited for: counted in their destructors, and said by the next call
@@ -49763,6 +50199,8 @@ class basic_group : public group_operations<Group> {
   /// none. It outlives what is started meanwhile.
   void trace_into(span_log* log) const noexcept { stream_->trace_into(log); }
 
+  /// The guard of the rank's calls.
+  [[nodiscard]] call_guard& guard() const noexcept { return stream_->guard(); }
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
   [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
     return {stream_->guard(), what, at};

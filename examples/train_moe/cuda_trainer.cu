@@ -25,7 +25,7 @@ void run_cuda_session(prepared_run& prepared) {
     if (run.dtype == belay::dtype::bf16) return run_rank_as<belay::bf16>(prepared, rank, self);
     run_rank_as<float>(prepared, rank, self);
   };
-  belay::launch(belay::cuda::world(api, control), body, prepared.plan, device_launch_options_of(prepared));
+  belay::launch<model::host_kit>(belay::cuda::world(api, control), body, prepared.plan, device_launch_options_of(prepared));
 }
 
 }  // namespace train_moe

@@ -3,9 +3,7 @@
 
 namespace train_moe {
 
-template class trainer<float, belay::host::rank, host_run>;
-template class trainer<float, belay::rehearsal::rank, rehearsal_run>;
-template void run_rank_as<float>(prepared_run&, belay::host::rank&, host_run&);
-template void run_rank_as<float>(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
+template class trainer<float, belay::rank, host_run>;
+template void run_rank_as<float>(prepared_run&, belay::rank&, host_run&);
 
 }  // namespace train_moe

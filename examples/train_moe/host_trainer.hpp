@@ -11,34 +11,22 @@
 
 namespace train_moe {
 
-using host_run = belay::run<belay::host::rank, belay::engine<belay::host_pages, model::host_kit>>;
-using rehearsal_run = belay::run<belay::rehearsal::rank, belay::rehearsal_engine>;
+using host_run = belay::run<belay::rank, belay::engine<belay::host_pages, model::host_kit>>;
 
 template <class T>
-using host_trainer = trainer<T, belay::host::rank, host_run>;
+using host_trainer = trainer<T, belay::rank, host_run>;
 
-// Each choice of type and frozen parts is a compilation unit.
-extern template class trainer<float, belay::host::rank, host_run>;
-extern template class trainer<float, belay::rehearsal::rank, rehearsal_run>;
-extern template class trainer<belay::bf16, belay::host::rank, host_run>;
-extern template class trainer<belay::bf16, belay::rehearsal::rank, rehearsal_run>;
-extern template class trainer<float, belay::host::rank, host_run, model::freezes_attention>;
-extern template class trainer<float, belay::rehearsal::rank, rehearsal_run, model::freezes_attention>;
-extern template class trainer<float, belay::host::rank, host_run, model::freezes_experts>;
-extern template class trainer<float, belay::rehearsal::rank, rehearsal_run, model::freezes_experts>;
-extern template class trainer<float, belay::host::rank, host_run, model::freezes_parts>;
-extern template class trainer<float, belay::rehearsal::rank, rehearsal_run, model::freezes_parts>;
-extern template void run_rank_as<float>(prepared_run&, belay::host::rank&, host_run&);
-extern template void run_rank_as<float>(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
-extern template void run_rank_as<belay::bf16>(prepared_run&, belay::host::rank&, host_run&);
-extern template void run_rank_as<belay::bf16>(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
-extern template void run_rank_as<float, model::freezes_attention>(prepared_run&, belay::host::rank&, host_run&);
-extern template void run_rank_as<float, model::freezes_attention>(prepared_run&, belay::rehearsal::rank&,
-                                                                  rehearsal_run&);
-extern template void run_rank_as<float, model::freezes_experts>(prepared_run&, belay::host::rank&, host_run&);
-extern template void run_rank_as<float, model::freezes_experts>(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
-extern template void run_rank_as<float, model::freezes_parts>(prepared_run&, belay::host::rank&, host_run&);
-extern template void run_rank_as<float, model::freezes_parts>(prepared_run&, belay::rehearsal::rank&, rehearsal_run&);
+// Each choice of type and frozen parts is a compilation unit, for runs and rehearsals.
+extern template class trainer<float, belay::rank, host_run>;
+extern template class trainer<belay::bf16, belay::rank, host_run>;
+extern template class trainer<float, belay::rank, host_run, model::freezes_attention>;
+extern template class trainer<float, belay::rank, host_run, model::freezes_experts>;
+extern template class trainer<float, belay::rank, host_run, model::freezes_parts>;
+extern template void run_rank_as<float>(prepared_run&, belay::rank&, host_run&);
+extern template void run_rank_as<belay::bf16>(prepared_run&, belay::rank&, host_run&);
+extern template void run_rank_as<float, model::freezes_attention>(prepared_run&, belay::rank&, host_run&);
+extern template void run_rank_as<float, model::freezes_experts>(prepared_run&, belay::rank&, host_run&);
+extern template void run_rank_as<float, model::freezes_parts>(prepared_run&, belay::rank&, host_run&);
 
 /// What the ranks of a run compute on; before it has seen GPUs, as its flags say.
 [[nodiscard]] inline belay::computes_on computes_on_of(const command_line& line) {
@@ -51,7 +39,8 @@ extern template void run_rank_as<float, model::freezes_parts>(prepared_run&, bel
 /// The plan of what all ranks will do.
 [[nodiscard]] inline belay::rehearsal_result rehearsed(prepared_run& rest) {
   const auto body = [&](auto& rank, auto& run) { run_rank(rest, rank, run); };
-  return belay::rehearse(static_cast<int>(rest.line.run.mesh.ranks()), body, computes_on_of(rest.line));
+  return belay::rehearse<model::host_kit>(static_cast<int>(rest.line.run.mesh.ranks()), body,
+                                          computes_on_of(rest.line));
 }
 
 /// Runs what was planned on every rank of `world`; each calls `begin` first.

@@ -5,7 +5,7 @@
 
 #if defined(BELAY_TRAIN_MOE_MPI)
 
-#include "train_moe/mpi_trainer.hpp"
+#include "belay/backend/mpi.hpp"
 #include "train_moe/nccl_trainer.hpp"
 
 namespace train_moe {

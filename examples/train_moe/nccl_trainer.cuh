@@ -34,7 +34,8 @@ void launch_over_nccl(Control& control, prepared_run& prepared, void (*begin)())
     if (prepared.line.run.dtype == belay::dtype::bf16) return run_rank_as<belay::bf16>(prepared, rank, self);
     run_rank_as<float>(prepared, rank, self);
   };
-  belay::launch(belay::nccl::world(api, nccl, control), body, prepared.plan, device_launch_options_of(prepared));
+  belay::launch<model::host_kit>(belay::nccl::world(api, nccl, control), body, prepared.plan,
+                                 device_launch_options_of(prepared));
 }
 
 }  // namespace train_moe

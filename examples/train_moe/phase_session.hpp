@@ -112,7 +112,7 @@ class phase_session {
           return std::move(from);  // it is there
         },
         now_);
-    if constexpr (!Trainer::rehearsing()) write(lines_.transition(world(), switch_.last()));
+    if (!trainer_->rehearsing()) write(lines_.transition(world(), switch_.last()));
   }
   double evaluate(std::size_t after_step, auto& write, auto& say) {
     const double loss = evaluate();

@@ -56,9 +56,8 @@ class run_report {
   template <class Trainer>
   void watch(Trainer& trainer) {
     if (!wanted_) return;
-    if constexpr (!Trainer::rehearsing())
-      if (static_cast<std::size_t>(trainer.mesh().control().rank()) == shown_rank_)
-        record_.watch(trainer, belay::report_rows(*plan_, shown_rank_));
+    if (!trainer.rehearsing() && static_cast<std::size_t>(trainer.mesh().control().rank()) == shown_rank_)
+      record_.watch(trainer, belay::report_rows(*plan_, shown_rank_));
     waits_.open(trainer);
   }
   /// Around each step, within its trace.

@@ -101,29 +101,26 @@ class run_trace {
  private:
   template <class Trainer>
   static void trace_into(Trainer& trainer, belay::span_log* log) {
-    if constexpr (!Trainer::rehearsing()) {
-      auto& run = trainer.run();
-      if constexpr (belay::traced_stream<typename Trainer::engine_type::stream_type>)
-        run.engine().trace_into(log, &run.meters());
-      if constexpr (requires { trainer.mesh().world().trace_into(log); }) trainer.mesh().world().trace_into(log);
-      trainer.mesh().control().trace_into(log);
-    }
+    if (trainer.rehearsing()) return;
+    auto& run = trainer.run();
+    if constexpr (belay::traced_stream<typename Trainer::engine_type::stream_type>)
+      run.engine().trace_into(log, &run.meters());
+    if constexpr (requires { trainer.mesh().world().trace_into(log); }) trainer.mesh().world().trace_into(log);
+    trainer.mesh().control().trace_into(log);
   }
   template <class Trainer>
   void write(Trainer& trainer) {
-    if constexpr (!Trainer::rehearsing()) {
-      if (std::exchange(written_, true)) return;
-      const auto& control = trainer.mesh().control();
-      trainer.run().engine().synchronize();
-      // What was started has a turn before this.
-      const bool started = std::ranges::any_of(
-          log_->spans(), [](const belay::traced_span& each) { return each.lane == belay::span_lane::communication; });
-      if (started) control.start_local(belay::operation::barrier, [] {}).wait();
-      merge_->write(control, *log_, file_);
-      if (const auto problem = file_ == nullptr ? std::nullopt : file_->take_problem())
-        std::fprintf(stderr, "train_moe: the trace is not complete, training goes on: %s\n",
-                     input::problem_text(*problem).c_str());
-    }
+    if (trainer.rehearsing() || std::exchange(written_, true)) return;
+    const auto& control = trainer.mesh().control();
+    trainer.run().engine().synchronize();
+    // What was started has a turn before this.
+    const bool started = std::ranges::any_of(
+        log_->spans(), [](const belay::traced_span& each) { return each.lane == belay::span_lane::communication; });
+    if (started) control.start_local(belay::operation::barrier, [] {}).wait();
+    merge_->write(control, *log_, file_);
+    if (const auto problem = file_ == nullptr ? std::nullopt : file_->take_problem())
+      std::fprintf(stderr, "train_moe: the trace is not complete, training goes on: %s\n",
+                   input::problem_text(*problem).c_str());
   }
 
   belay::traced_steps steps_;

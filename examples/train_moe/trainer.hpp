@@ -145,7 +145,7 @@ class trainer {
   }
 
   [[nodiscard]] const options& settings() const noexcept { return settings_; }
-  [[nodiscard]] static constexpr bool rehearsing() noexcept { return Run::rehearsing(); }
+  [[nodiscard]] bool rehearsing() const noexcept { return run_->rehearsing(); }
   [[nodiscard]] Run& run() noexcept { return *run_; }
   [[nodiscard]] const mesh_type& mesh() const noexcept { return mesh_; }
   [[nodiscard]] exchange_type& exchange() noexcept { return exchange_; }

@@ -50,23 +50,19 @@ class wait_record {
   /// has room.
   template <class Trainer>
   void begin(const Trainer& trainer, const run_trace& trace) {
-    if constexpr (!Trainer::rehearsing()) {
-      if (!watches_) return;
-      now_ = 1 - now_;
-      logs_[now_]->clear();
-      own_ = !trace.traces() || trace.full();
-      if (own_) trainer.mesh().control().trace_into(&*logs_[now_]);
-    }
+    if (!watches_ || trainer.rehearsing()) return;
+    now_ = 1 - now_;
+    logs_[now_]->clear();
+    own_ = !trace.traces() || trace.full();
+    if (own_) trainer.mesh().control().trace_into(&*logs_[now_]);
   }
   template <class Trainer>
   void end(const Trainer& trainer, run_trace& trace) {
-    if constexpr (!Trainer::rehearsing()) {
-      if (!watches_) return;
-      spans_[now_] = own_ ? logs_[now_]->spans() : trace.of_step();
-      if (!own_) return;
-      trainer.mesh().control().trace_into(nullptr);
-      if (trace.traces()) trace.forget(spans_[now_].size());
-    }
+    if (!watches_ || trainer.rehearsing()) return;
+    spans_[now_] = own_ ? logs_[now_]->spans() : trace.of_step();
+    if (!own_) return;
+    trainer.mesh().control().trace_into(nullptr);
+    if (trace.traces()) trace.forget(spans_[now_].size());
   }
   /// After a committed step: of the one before, because only of that everything that was started is over. Collective
   /// over the world.

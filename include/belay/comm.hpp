@@ -16,6 +16,8 @@
 #include "belay/comm/op_call.hpp"             // IWYU pragma: export
 #include "belay/comm/p2p.hpp"                 // IWYU pragma: export
 #include "belay/comm/pending.hpp"             // IWYU pragma: export
+#include "belay/comm/rank.hpp"                // IWYU pragma: export
+#include "belay/comm/rank_questions.hpp"      // IWYU pragma: export
 #include "belay/comm/reduction.hpp"           // IWYU pragma: export
 #include "belay/comm/rehearsal.hpp"           // IWYU pragma: export
 #include "belay/comm/start_order.hpp"         // IWYU pragma: export

@@ -175,10 +175,10 @@ std::map<belay::operation, std::size_t> bytes_of_operations(options run) {
     trainer<T, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>> trained{run, rank,
                                                                                                          self, source};
     for (const std::size_t step : self.steps(run.steps)) static_cast<void>(trained.train(step));
-    if constexpr (requires { rank.state(); }) {
+    if (const auto* const thread = rank.template backend<belay::host::rank>(); thread != nullptr) {
       const std::lock_guard guard(lock);
       for (const belay::lane which : {belay::lane::caller, belay::lane::stream}) {
-        const auto& recorder = rank.state()->recorder(rank.number(), which);
+        const auto& recorder = thread->state()->recorder(rank.number(), which);
         REQUIRE(recorder.count() <= recorder.capacity());  // none is forgotten
         for (std::uint64_t i = 0; i < recorder.count(); ++i) out[recorder[i].what] += recorder[i].bytes;
       }

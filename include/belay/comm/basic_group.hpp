@@ -135,6 +135,8 @@ class basic_group : public group_operations<Group> {
   /// none. It outlives what is started meanwhile.
   void trace_into(span_log* log) const noexcept { stream_->trace_into(log); }
 
+  /// The guard of the rank's calls.
+  [[nodiscard]] call_guard& guard() const noexcept { return stream_->guard(); }
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
   [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
     return {stream_->guard(), what, at};

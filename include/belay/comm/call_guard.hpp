@@ -42,16 +42,23 @@ class call_guard {
   /// A call that has the rank to itself while this lives. Throws usage_error while another thread's call lasts.
   class checked_entry {
    public:
-    checked_entry(call_guard& guard, const char* what, const where& at) : guard_(&guard) { guard.enter(what, at); }
+    checked_entry(call_guard& guard, const char* what, const where& at) : checked_entry(&guard, what, at) {}
+    /// Of a rank that may have no guard: null.
+    checked_entry(call_guard* guard, const char* what, const where& at) : guard_(guard) {
+      if (guard_ != nullptr) guard_->enter(what, at);
+    }
     checked_entry(const checked_entry&) = delete;
     checked_entry& operator=(const checked_entry&) = delete;
-    ~checked_entry() { guard_->leave(); }
+    ~checked_entry() {
+      if (guard_ != nullptr) guard_->leave();
+    }
 
    private:
     call_guard* guard_;
   };
   struct [[maybe_unused]] unchecked_entry {
     unchecked_entry(call_guard&, const char*, const where&) noexcept {}
+    unchecked_entry(call_guard*, const char*, const where&) noexcept {}
   };
   using entry = std::conditional_t<checked(check_level::local), checked_entry, unchecked_entry>;
 

@@ -53,12 +53,19 @@ concept moves_nothing = communicator<C> && requires {
   requires C::moves_nothing;
 };
 
+/// A group whose abilities and promises are asked when the program runs: `traits()`. What a template would refuse of
+/// another group when it is compiled, it refuses of this one when it is called (see `expect_promise`).
+template <class C>
+concept tells_traits = communicator<C> && requires(const C& c) {
+  { c.traits().rehearsed } -> std::convertible_to<bool>;
+};
+
 /// Whether a group moves nothing, which some know when they are compiled, and `group` when it runs.
 template <class C>
 [[nodiscard]] constexpr bool is_rehearsed(const C& of) {
   if constexpr (moves_nothing<C>)
     return true;
-  else if constexpr (requires { of.traits().rehearsed; })
+  else if constexpr (tells_traits<C>)
     return of.traits().rehearsed;
   else
     return false;
@@ -70,9 +77,7 @@ template <class C>
 /// Sums, products and averages are added ((x0 + x1) + x2) + ... in rank order: the same bits on all ranks, on every
 /// such backend and from all_reduce, reduce_scatter and reduce alike. NCCL, for one, does not promise it.
 template <class C>
-concept sums_in_rank_order = communicator<C> && requires {
-  requires C::sums_in_rank_order;
-};
+concept sums_in_rank_order = tells_traits<C> || (communicator<C> && requires { requires C::sums_in_rank_order; });
 
 /// All ranks get the same bits of one all_reduce, in whatever order it adds: replicated parameters stay alike. What
 /// other operations give, another mesh or another run may differ. NCCL promises that much.
@@ -81,9 +86,7 @@ concept sums_alike = sums_in_rank_order<C> || (communicator<C> && requires { req
 
 /// Ranks may hold different numbers of elements: the operations whose names end in _v are offered.
 template <class C>
-concept has_varying_counts = communicator<C> && requires {
-  requires C::has_varying_counts;
-};
+concept has_varying_counts = tells_traits<C> || (communicator<C> && requires { requires C::has_varying_counts; });
 
 /// Sends and receives between pairs of its ranks can be called.
 template <class C>
@@ -131,6 +134,23 @@ concept mirrored_by_messages = communicator<C> && !directly_addressable<C> && ca
 /// One boolean, so that a diagnostic does not list both alternatives.
 template <class C>
 inline constexpr bool reaches_peers_memory = directly_addressable<C> || mirrored_by_messages<C>;
+
+/// Whether peers' memory is loaded and stored, and whether it is mirrored by messages, as some groups know when they
+/// are compiled, and `group` when it runs.
+template <class C>
+[[nodiscard]] constexpr bool addresses_peers([[maybe_unused]] const C& of) noexcept {
+  if constexpr (tells_traits<C>)
+    return of.traits().addresses_peers;
+  else
+    return directly_addressable<C>;
+}
+template <class C>
+[[nodiscard]] constexpr bool mirrors_peers([[maybe_unused]] const C& of) noexcept {
+  if constexpr (tells_traits<C>)
+    return of.traits().mirrors_peers;
+  else
+    return mirrored_by_messages<C>;
+}
 
 /// Can have a symmetric heap, by addresses or by messages.
 template <class C>

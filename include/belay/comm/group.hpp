@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "belay/comm/borrowed_work.hpp"
+#include "belay/comm/call_guard.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/group_interface.hpp"
 #include "belay/comm/group_operations.hpp"
@@ -32,13 +33,14 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// A backend's own group: runs and starts what was checked.
+/// A backend's own group: runs and starts what was checked. (What it is asked for comes before whether it is copied,
+/// which would ask again where a class is made of a group.)
 template <class G>
-concept backend_group = communicator<G> && requires(const G& g, const op_call& call, const start_order& how) {
+concept backend_group = requires(const G& g, const op_call& call, const start_order& how) {
   g.run_call(call);
   { g.start_call(call, how) } -> std::same_as<pending>;
   { g.members() } -> std::convertible_to<std::span<const int>>;
-};
+} && communicator<G>;
 
 /// The implementation over a backend's group (comm/typed_group.hpp).
 template <class G>
@@ -61,7 +63,8 @@ class group : public group_operations<group> {
   [[nodiscard]] int size() const noexcept { return of_->size(); }
   /// The ranks of the world that the group is made of, in group order.
   [[nodiscard]] std::span<const int> members() const { return of_->members(); }
-  [[nodiscard]] const group_traits& traits() const noexcept { return of_->traits(); }
+  /// The abilities and promises of the group.
+  [[nodiscard]] group_traits traits() const noexcept { return of_->traits(); }
 
   /// A handle onto the group whose calls wait `timeout` for peers instead of the world's timeout. Throws usage_error.
   [[nodiscard]] group within(std::chrono::duration<double> timeout, where at = where::current()) const {
@@ -96,6 +99,11 @@ class group : public group_operations<group> {
   /// Operations of this rank in all of its groups are spans of `log` from now on; null: of none. It outlives what is
   /// started meanwhile.
   void trace_into(span_log* log, where at = where::current()) const { of_->trace_into(log, at); }
+
+  /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
+  [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
+    return {of_->guard(), what, at};
+  }
 
   /// Runs, and starts, an operation that was checked (see `check_call`).
   void run_call(const op_call& call) const { of_->run(call); }

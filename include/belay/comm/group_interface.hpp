@@ -13,6 +13,8 @@
 #include <span>
 
 #include "belay/comm/borrowed_work.hpp"
+#include "belay/comm/call_guard.hpp"
+#include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_operations.hpp"
 #include "belay/comm/op_call.hpp"
@@ -20,6 +22,7 @@
 #include "belay/comm/start_order.hpp"
 #include "belay/comm/symmetric_region.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 
@@ -46,6 +49,15 @@ struct group_traits {
   /// Host threads meet in each operation, so that no graph has it; or what is started under a capture is in the graph.
   bool meets_on_host = false, is_captured = false;
 };
+
+/// Throws usage_error with `sentence` where a group that tells its traits when it runs lacks one; of other groups a
+/// static_assert with that sentence has asked.
+template <class C>
+void expect_promise([[maybe_unused]] const C& of, [[maybe_unused]] bool group_traits::* promise,
+                    [[maybe_unused]] const char* sentence, [[maybe_unused]] where at) {
+  if constexpr (tells_traits<C>)
+    if (!(of.traits().*promise)) throw usage_error(sentence, at);
+}
 
 /// Runs the operations of a group where it is called.
 class operation_runner {
@@ -94,9 +106,9 @@ class group_memory {
 /// One rank's part in a group. Belongs to the rank's thread. Arguments of calls were checked, by `group`, once.
 class group_interface : public operation_runner {
  public:
-  /// Rank `rank` of `size`; `traits` outlives it.
+  /// Rank `rank` of `size`.
   group_interface(int rank, int size, const group_traits& traits) noexcept
-      : traits_(&traits), rank_(rank), size_(size) {}
+      : traits_(traits), rank_(rank), size_(size) {}
   virtual ~group_interface() = default;
 
   // Every call asks for these: no function of the backend's.
@@ -104,7 +116,7 @@ class group_interface : public operation_runner {
   /// This rank's number, where that is no question (see `layout_rank`), and how many there are.
   [[nodiscard]] int unasked_rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] const group_traits& traits() const noexcept { return *traits_; }
+  [[nodiscard]] const group_traits& traits() const noexcept { return traits_; }
 
   /// This rank's number in the group, which is a question in a rehearsal.
   [[nodiscard]] virtual int rank() const = 0;
@@ -124,13 +136,15 @@ class group_interface : public operation_runner {
   [[nodiscard]] virtual std::shared_ptr<group_interface> within(std::chrono::duration<double> timeout, where at) = 0;
   virtual void trace_into(span_log* log, where at) = 0;
 
+  /// The guard of the rank's calls; null where nobody looks after those.
+  [[nodiscard]] virtual call_guard* guard() const { return nullptr; }
   /// Null where buffers are memory of the host.
   [[nodiscard]] virtual group_memory* device() { return nullptr; }
   /// The group of the same ranks for memory of the host; null where this group itself is one.
   [[nodiscard]] virtual const group* control() const { return nullptr; }
 
  private:
-  const group_traits* traits_;
+  group_traits traits_;
   int rank_, size_;
 };
 

@@ -271,7 +271,8 @@ class mesh {
     if (!made) {
       made.emplace(make(which, at));
       groups_->asked.add(which);
-      if constexpr (rehearsed && has_mesh_record<Rank>) rank_->meshes().add(shape_, {which});
+      if constexpr (has_mesh_record<Rank>)
+        if (is_rehearsed(groups_->world)) rank_->meshes().add(shape_, {which});
     }
     return *made;
   }
@@ -297,8 +298,6 @@ class mesh {
   [[nodiscard]] axis_set asked() const noexcept { return groups_->asked; }
 
  private:
-  static constexpr bool rehearsed = moves_nothing<group_type>;
-
   struct groups {
     groups(group_type all, control_type beside) : world(std::move(all)), control(std::move(beside)) {}
 
@@ -310,7 +309,8 @@ class mesh {
   };
 
   [[nodiscard]] static axis_set recorded(Rank& rank, const axes& shape) {
-    if constexpr (has_mesh_record<Rank> && !rehearsed) return rank.meshes().asked(shape);
+    if constexpr (has_mesh_record<Rank>)
+      if (!is_rehearsed(rank.world())) return rank.meshes().asked(shape);
     return {};
   }
 
@@ -333,7 +333,7 @@ class mesh {
       return rank_->group(members, at);
   }
   void expect_same_on_all([[maybe_unused]] axis which, [[maybe_unused]] const where& at) const {
-    if constexpr (checked(check_level::across_ranks) && !rehearsed) {
+    if (checked(check_level::across_ranks) && !is_rehearsed(groups_->world)) {
       const std::uint64_t mine[] = {static_cast<std::uint64_t>(which)};
       std::vector<std::uint64_t> all(static_cast<std::size_t>(rank_->size()));
       groups_->control.all_gather(std::span<const std::uint64_t>(mine), std::span(all), at);

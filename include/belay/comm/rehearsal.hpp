@@ -22,10 +22,12 @@
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
+#include "belay/comm/group_interface.hpp"
 #include "belay/comm/group_operations.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/comm/op_call.hpp"
 #include "belay/comm/pending.hpp"
+#include "belay/comm/rank_questions.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/comm/symmetric_region.hpp"
 #include "belay/core/config.hpp"
@@ -36,71 +38,6 @@
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {
 
-/// The questions that a body has asked of its rank, which ranks could answer differently. Ranks that answer alike run
-/// the body alike, so that one of them is rehearsed for all.
-class rank_questions {
- public:
-  /// The body has asked for the rank's number, or its place along an axis.
-  void ask_number() noexcept { number_ = true; }
-  void ask_place(const axes& shape, axis which) {
-    for (entry& each : places_) {
-      if (each.shape == shape) return each.along.add(which);
-    }
-    places_.push_back({shape, {which}});
-  }
-
-  /// Whether the ranks `a` and `b` of one world give the same answers.
-  [[nodiscard]] bool same(int a, int b) const noexcept {
-    if (number_ && a != b) return false;
-    for (const entry& each : places_) {
-      const coordinate one = coordinate_of(each.shape, a), other = coordinate_of(each.shape, b);
-      const auto asked = [&](axis which) { return each.along.has(which); };
-      const bool plane = asked(axis::replica) || asked(axis::dense_shard);
-      const bool data = asked(axis::data) || asked(axis::shard) || asked(axis::shard_replica);
-      if (asked(axis::pipeline) && one.pipeline != other.pipeline) return false;
-      if ((data || plane) && one.data != other.data) return false;
-      if ((asked(axis::expert) || plane) && one.expert != other.expert) return false;
-      if (asked(axis::tensor) && one.tensor != other.tensor) return false;
-    }
-    return true;
-  }
-
- private:
-  struct entry {
-    axes shape;
-    axis_set along;
-  };
-  std::vector<entry> places_;
-  bool number_ = false;
-};
-
-/// A number of a rank along an axis; reading it is a question.
-class asked_number {
- public:
-  /// A number that notes that it was read.
-  asked_number(std::shared_ptr<rank_questions> asked, const axes& shape, axis which, int value) noexcept
-      : asked_(std::move(asked)), shape_(shape), which_(which), value_(value) {}
-  operator int() const {
-    asked_->ask_place(shape_, which_);
-    return value_;
-  }
-
- private:
-  std::shared_ptr<rank_questions> asked_;
-  axes shape_;
-  axis which_;
-  int value_;
-};
-
-/// The coordinate of a rank, each number of which is a question of its own.
-struct place {
-  /// Numbers that note that they were read.
-  asked_number pipeline, data, expert, tensor;
-
-  /// All of them, which counts as a question for each.
-  operator coordinate() const { return {pipeline, data, expert, tensor}; }
-};
-
 /// Has the operations of a backend's group. None touches the memory it is given, fails or waits; a started one is
 /// ready.
 class group : public group_operations<group> {
@@ -110,8 +47,19 @@ class group : public group_operations<group> {
   static constexpr bool sums_in_rank_order = true;
   static constexpr bool has_varying_counts = true;
 
-  /// Ranks of the world in order, and this one's number among them.
-  group(std::vector<int> members, int rank) noexcept : members_(std::move(members)), rank_(rank) {}
+  /// Ranks of the world in order, and this one's number among them; `promises` are those of the backend that will run.
+  group(std::vector<int> members, int rank, const group_traits& promises = all_promises()) noexcept
+      : members_(std::move(members)), rank_(rank), promises_(promises) {}
+
+  /// The promises of a rehearsal that stands for no world.
+  [[nodiscard]] static constexpr group_traits all_promises() noexcept {
+    group_traits out;
+    out.rehearsed = out.sums_in_rank_order = out.sums_alike = out.has_varying_counts = out.starts_local_work = true;
+    out.addresses_peers = true;
+    return out;
+  }
+  /// The abilities and promises of the group that will run.
+  [[nodiscard]] const group_traits& promises() const noexcept { return promises_; }
 
   /// This rank's number in the group, which is a question.
   [[nodiscard]] int rank() const {
@@ -168,6 +116,7 @@ class group : public group_operations<group> {
 
   std::vector<int> members_;
   int rank_;
+  group_traits promises_;
   std::shared_ptr<rank_questions> asked_;
   std::shared_ptr<stream_clock> clock_;  // of all communications of the rank; of a group without a rank, none
   axes shape_;                           // of the mesh that it is a group of
@@ -178,10 +127,15 @@ class group : public group_operations<group> {
 class rank {
  public:
   using group_type = rehearsal::group;
-  using place_type = rehearsal::place;
+  using place_type = asked_coordinate;
 
   /// Rank `number` of a world of `size`. Throws usage_error where there is no such rank.
-  rank(int number, int size, where at = where::current()) : number_(number), size_(size) {
+  rank(int number, int size, where at = where::current()) : rank(number, size, group::all_promises(), at) {}
+  /// Rank `number` of a world of `size` whose groups promise `promises`, of those that move something.
+  rank(int number, int size, const group_traits& promises, where at = where::current())
+      : number_(number), size_(size), promises_(promises) {
+    promises_.rehearsed = true;
+    promises_.on_device = promises_.device_memory_alone = false;  // its memory is addresses
     if (size < 1 || number < 0 || number >= size) {
       throw usage_error("rank " + std::to_string(number) + " of a world of " + std::to_string(size), at);
     }
@@ -195,15 +149,9 @@ class rank {
   }
   [[nodiscard]] int unasked_rank() const noexcept { return number_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] rehearsal::group world() const { return asking({all_ranks_, number_}); }
+  [[nodiscard]] rehearsal::group world() const { return asking({all_ranks_, number_, promises_}); }
   /// Its place in a mesh.
-  [[nodiscard]] rehearsal::place place(const axes& shape) const {
-    const coordinate here = coordinate_of(shape, number_);
-    return {{asked_, shape, axis::pipeline, here.pipeline},
-            {asked_, shape, axis::data, here.data},
-            {asked_, shape, axis::expert, here.expert},
-            {asked_, shape, axis::tensor, here.tensor}};
-  }
+  [[nodiscard]] asked_coordinate place(const axes& shape) const { return coordinate_asked(asked_, shape, number_); }
   /// A group along an axis of a mesh.
   [[nodiscard]] rehearsal::group group_along(std::span<const int> members, const axes& shape, axis which,
                                              where at = where::current()) const {
@@ -218,7 +166,8 @@ class rank {
     if (place == members.size()) {
       throw usage_error("rank " + std::to_string(number_) + " makes a group that it is not in", at);
     }
-    return asking({std::vector<int>(members.data(), members.data() + members.size()), static_cast<int>(place)});
+    return asking(
+        {std::vector<int>(members.data(), members.data() + members.size()), static_cast<int>(place), promises_});
   }
   [[nodiscard]] static constexpr std::uint64_t abandoned() noexcept { return 0; }
 
@@ -227,6 +176,7 @@ class rank {
   [[nodiscard]] const mesh_record& meshes() const noexcept { return meshes_; }
   /// The questions that the body has asked so far.
   [[nodiscard]] const rank_questions& questions() const noexcept { return *asked_; }
+  [[nodiscard]] const std::shared_ptr<rank_questions>& shared_questions() const noexcept { return asked_; }
 
  private:
   [[nodiscard]] rehearsal::group asking(rehearsal::group made) const noexcept {
@@ -237,6 +187,7 @@ class rank {
 
   int number_;
   int size_;
+  group_traits promises_;
   std::shared_ptr<rank_questions> asked_ = std::make_shared<rank_questions>();
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::communication, 1);
   std::vector<int> all_ranks_;

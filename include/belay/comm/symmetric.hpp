@@ -64,7 +64,7 @@ class symmetric_heap {
 
  public:
   /// Whether `at(peer)` is the peer's memory itself.
-  static constexpr bool direct = directly_addressable<Group>;
+  [[nodiscard]] bool direct() const noexcept { return is_rehearsed(group_) || addresses_peers(group_); }
 
   /// A lease: a range at one offset on every rank. A plain value; it owns nothing and is void once released.
   class slot {
@@ -99,10 +99,10 @@ class symmetric_heap {
   /// Collective. Throws `comm_error` (mismatch) when the ranks disagree on the size, `budget_error` when the
   /// system has no memory.
   symmetric_heap(Group group, symmetric_heap_options options, where at = where::current())
-      : group_(std::move(group)),
+      : group_(with_memory(std::move(group), at)),
         region_(make_region(group_, options.bytes, site_of(options, at))),
-        post_(direct ? 0 : group_.size()),
-        others_(direct ? std::vector<int>{} : peers_of(group_)),
+        post_(direct() ? 0 : group_.size()),
+        others_(direct() ? std::vector<int>{} : peers_of(group_)),
         offsets_(options.bytes, options.max_slots, options.meter),
         records_(options.max_slots),
         when_full_(options.when_full) {
@@ -173,7 +173,7 @@ class symmetric_heap {
   /// Tells the ranks `to` that what this rank has put and given to them is there, and returns when the ranks `from`
   /// have told the same; each of those calls it with this rank on its other list. Throws `comm_error` like an exchange.
   void signal(std::span<const int> to, std::span<const int> from, where at = where::current()) {
-    if constexpr (direct) {
+    if (direct()) {
       const std::byte token{};
       std::byte taken{};
       std::vector<p2p> transfers;
@@ -190,20 +190,17 @@ class symmetric_heap {
   /// Puts, gives and signals for work of a stream, which addresses the region by `base` instead of a slot: `place` is
   /// in bytes from the region's begin, and `calls` are those of the same group in the stream, which carry the messages.
   /// One thing at a time, of the host and of streams, puts, gives or signals.
-  void put_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
-    if constexpr (!direct) {
-      if (peer != layout_rank(group_)) post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);
-    }
+  void put_bytes(int peer, std::size_t place, std::size_t bytes) {
+    if (!direct() && peer != layout_rank(group_))
+      post_.push(peer, mirror_side::part, place, region_.at(peer) + place, bytes);
   }
-  void give_bytes([[maybe_unused]] int peer, [[maybe_unused]] std::size_t place, [[maybe_unused]] std::size_t bytes) {
+  void give_bytes(int peer, std::size_t place, std::size_t bytes) {
     const int me = layout_rank(group_);
-    if constexpr (!direct) {
-      if (peer != me) post_.push(peer, mirror_side::mirror, place, region_.at(me) + place, bytes);
-    }
+    if (!direct() && peer != me) post_.push(peer, mirror_side::mirror, place, region_.at(me) + place, bytes);
   }
   template <class Calls>
   void synchronize_in(const Calls& calls, where at) {
-    if constexpr (direct)
+    if (direct())
       calls.barrier(at);
     else
       post_.signal(calls, region_, offsets_.capacity_bytes(), others_, others_, at);
@@ -275,8 +272,18 @@ class symmetric_heap {
     const bool known = !options.at.in_standard_library() && std::strcmp(options.at.file, where::current().file) != 0;
     return at.in_standard_library() && known ? options.at : at;
   }
+  // Of a group that tells when it runs whether it has such memory.
+  static Group with_memory(Group group, where at) {
+    if constexpr (tells_traits<Group>)
+      if (!group.traits().rehearsed && !addresses_peers(group) && !mirrors_peers(group))
+        throw usage_error(
+            "a symmetric heap needs a group whose ranks can address each other's memory, or one that agrees on its "
+            "size and exchanges messages",
+            at);
+    return group;
+  }
   static symmetric_region make_region(const Group& group, std::size_t bytes, where at) {
-    if constexpr (direct) {
+    if constexpr (directly_addressable<Group>) {
       return group.make_symmetric(bytes, at);
     } else {
       group.agree_symmetric(bytes, at);

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "belay/comm/borrowed_work.hpp"
+#include "belay/comm/call_guard.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/group.hpp"
 #include "belay/comm/group_interface.hpp"
@@ -76,11 +77,20 @@ template <class G>
   return out;
 }
 
+// A rehearsal's group has the promises of the world that will run.
+template <class G>
+[[nodiscard]] constexpr group_traits traits_told([[maybe_unused]] const G& of) noexcept {
+  if constexpr (requires { of.promises(); })
+    return of.promises();
+  else
+    return traits_of<G>();
+}
+
 template <class G>
 class typed_group final : public group_interface {
  public:
   explicit typed_group(G of)
-      : group_interface(layout_rank(of), of.size(), all_traits), of_(std::move(of)), memory_(of_) {
+      : group_interface(layout_rank(of), of.size(), traits_told(of)), of_(std::move(of)), memory_(of_) {
     if constexpr (works_on_device<G>) control_.emplace(of_.control());
   }
 
@@ -125,6 +135,12 @@ class typed_group final : public group_interface {
     else if constexpr (requires { of_.trace_into(log); })
       of_.trace_into(log);
   }
+  [[nodiscard]] call_guard* guard() const override {
+    if constexpr (requires { of_.guard(); })
+      return &of_.guard();
+    else
+      return nullptr;
+  }
   [[nodiscard]] group_memory* device() override {
     if constexpr (works_on_device<G>)
       return &memory_;
@@ -137,8 +153,6 @@ class typed_group final : public group_interface {
   [[nodiscard]] const G& of() const noexcept { return of_; }
 
  private:
-  static constexpr group_traits all_traits = traits_of<G>();
-
   template <class Calls>
   static void call_with(const kept_work<const group_calls&>& work, const Calls& calls) {
     composite_runner<Calls> own(calls);

@@ -47,8 +47,6 @@ template <stream Stream>
 class copy_stream {
  public:
   using stream_type = Stream;
-  /// Whether the stream below it runs nothing, as in a rehearsal.
-  static constexpr bool runs_nothing = Stream::runs_nothing;
   /// Whether the host may run the work, and so can take its time.
   static constexpr bool has_policy = std::constructible_from<Stream, const stream_settings&, int, stream_kind>;
 

@@ -24,14 +24,11 @@ namespace belay::inline BELAY_ABI {
 
 class host_stream : public counted_stream {
  public:
-  /// Work does run.
-  static constexpr bool runs_nothing = false;
-
   /// Runs work at once, on the calling thread.
   explicit host_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
   /// Runs it as `how` says: a stream of rank `rank`.
   explicit host_stream(const stream_settings& how, int rank = 0, stream_kind kind = stream_kind::compute)
-      : counted_stream(kind) {
+      : counted_stream(kind), runs_nothing_(how.policy == stream_policy::rehearsal) {
     if (how.policy == stream_policy::queued) queue_ = std::make_unique<queue_stream>(kind, how.watch);
     if (how.policy == stream_policy::adversarial) queue_ = std::make_unique<queue_stream>(how.arbiter, rank, kind);
   }
@@ -39,11 +36,14 @@ class host_stream : public counted_stream {
   /// Runs `work()` in this stream's order. It is kept by value until it has run: trivially copyable, at most 288 bytes.
   template <std::invocable Work>
   void run(const Work& work) {
+    if (runs_nothing_) return;
     if (queue_ == nullptr)
       work();
     else
       queue_->run(work);
   }
+  /// Whether it is a rehearsal's, whose work is not run.
+  [[nodiscard]] bool runs_nothing() const noexcept { return runs_nothing_; }
   [[nodiscard]] stream_event record() {
     return (queue_ == nullptr ? stream_event{} : queue_->record()).at(counted_stream::mark());
   }
@@ -92,6 +92,7 @@ class host_stream : public counted_stream {
 
   std::unique_ptr<queue_stream> queue_;
   span_log* spans_ = nullptr;
+  bool runs_nothing_ = false;
 };
 
 static_assert(clocked_stream<host_stream>);

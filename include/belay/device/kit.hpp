@@ -146,6 +146,7 @@ class host_kit {
   template <class C, class A, class B>
   requires kernel::mixed_operands<C, A, B>
   void product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {
+    if (runs_nothing(stream_)) return note_mixed();
     stream_.run([=, panels = panels_] { multiply<C, A, B>(c, a, b, alpha, beta, panels); });
   }
   template <class T, std::integral Index>
@@ -158,6 +159,7 @@ class host_kit {
   requires kernel::mixed_operands<C, A, B>
   void grouped(operand<C> c, operand<const A> a, operand_stack<const B> b, view<const Index, 1> ends,
                compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
+    if (runs_nothing(stream_)) return note_mixed();
     stream_.run([=, panels = panels_] { multiply_rows<C, A, B>(c, a, b, ends, alpha, beta, panels, found); });
   }
   template <class T, std::integral Index>
@@ -170,9 +172,12 @@ class host_kit {
   requires kernel::mixed_operands<C, A, B>
   void grouped(operand_stack<C> c, operand<const A> a, operand<const B> b, view<const Index, 1> ends,
                compute_type_t<C> alpha, compute_type_t<C> beta, const kernel::findings_note& found = {}) {
+    if (runs_nothing(stream_)) return note_mixed();
     stream_.run([=, panels = panels_] { multiply_stack<C, A, B>(c, a, b, ends, alpha, beta, panels, found); });
   }
-  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return panels_ == nullptr ? 0 : sizeof *panels_; }
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept {
+    return panels_ == nullptr && !multiplies_mixed_ ? 0 : sizeof *panels_;
+  }
   /// Panels of products of narrow types lie in `memory` from now on, which is aligned to 64 bytes and outlives what is
   /// queued; where it is too small, on the stack of the thread that computes.
   void use_workspace(std::span<std::byte> memory) noexcept {
@@ -233,8 +238,11 @@ class host_kit {
     }
   }
 
+  void note_mixed() noexcept { multiplies_mixed_ = true; }
+
   stream_type stream_;
   kernel::mixed_panels* panels_ = nullptr;
+  bool multiplies_mixed_ = false;  // in a rehearsal
 };
 
 /// Does nothing: the kit of a rehearsal.

@@ -40,8 +40,6 @@ class queue_stream {
   class turns;
 
  public:
-  /// Work does run.
-  static constexpr bool runs_nothing = false;
   static constexpr std::size_t capacity = 256;      // pieces of work queued at most; one more waits
   static constexpr std::size_t closure_room = 288;  // bytes of a piece of work
   static constexpr std::size_t label_room = 32;     // and of what tells whose it is, where its type has `label_bytes`

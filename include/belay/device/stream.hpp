@@ -79,9 +79,6 @@ class counted_stream {
 /// Runs work at once, on the calling thread.
 class immediate_stream : public counted_stream {
  public:
-  /// Work does run.
-  static constexpr bool runs_nothing = false;
-
   /// Runs what it is given before it returns.
   explicit immediate_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
 
@@ -107,6 +104,15 @@ void synchronize(Stream& stream, where at) {
     stream.synchronize();
 }
 
+/// Whether a stream runs nothing, so that only sizes and order matter: that of a rehearsal.
+template <stream Stream>
+[[nodiscard]] constexpr bool runs_nothing(const Stream& stream) noexcept {
+  if constexpr (requires { stream.runs_nothing(); })
+    return stream.runs_nothing();
+  else
+    return false;
+}
+
 /// Copies bytes of the host; the places do not overlap.
 struct copied_bytes {
   /// Copies so many bytes, which do not overlap.
@@ -129,15 +135,13 @@ void queue_copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
 /// Runs nothing: the stream of a rehearsal, where only sizes and order matter.
 class rehearsal_stream : public counted_stream {
  public:
-  /// Nothing runs.
-  static constexpr bool runs_nothing = true;
-
   /// Counts places as another stream, for a rehearsal.
   explicit rehearsal_stream(stream_kind kind = stream_kind::compute) : counted_stream(kind) {}
 
   /// Work is not run; events have places, so that memory is freed as it will be.
   template <std::invocable Work>
   void run(Work&&) const noexcept {}
+  [[nodiscard]] static constexpr bool runs_nothing() noexcept { return true; }
   [[nodiscard]] stream_event record() noexcept { return stream_event().at(mark()); }
   void wait(const stream_event& mark) noexcept { join(mark); }
   void synchronize() const noexcept {}

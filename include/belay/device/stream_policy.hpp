@@ -17,8 +17,8 @@ class stream_watch;
 
 /// `immediate`: the host runs work itself when it is given. `queued`: each stream has a thread. `adversarial`: a
 /// `stream_arbiter` runs one piece of work of one stream of one rank at a time, when all hosts wait: whatever lacks an
-/// event reads what is not there yet.
-enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
+/// event reads what is not there yet. `rehearsal`: work is not run, and memory may be addresses without pages.
+enum class stream_policy : std::uint8_t { immediate, queued, adversarial, rehearsal };
 
 /// The name, as `--streams` has it: "immediate", "queued", "adversarial".
 [[nodiscard]] constexpr const char* name(stream_policy which) noexcept {
@@ -26,6 +26,7 @@ enum class stream_policy : std::uint8_t { immediate, queued, adversarial };
     case stream_policy::immediate: return "immediate";
     case stream_policy::queued: return "queued";
     case stream_policy::adversarial: return "adversarial";
+    case stream_policy::rehearsal: return "rehearsal";
   }
   return "unknown";
 }

@@ -83,6 +83,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
         copies_(layout_, families_, memory_, at),
         open_(layout_.buckets().size()),
         pending_(layout_.buckets().size()) {
+    for (const auto& family : families_) expect_serves_buckets(family.group, at);
     for (std::size_t p = 0; p < members_.size(); ++p) contributors_.emplace_back(*this, p);
   }
 
@@ -109,7 +110,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Compares parameters, layout and values within each family, once after `bind`; throws usage_error on all ranks of a
   /// family that differ. Collective over all families.
   void compare_replicas(where at = where::current()) {
-    if constexpr (!moves_nothing<Group>) {
+    if (!this->rehearsed()) {
       if (!std::exchange(replicas_compared_, true)) check_replicas<T>(layout_, members_, families_, at);
     }
   }
@@ -119,7 +120,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     prepare(at);
     if (shares_.any()) throw usage_error("divided gradients are added to by frame.add_to: call begin_unwritten", at);
     for (auto& each : contributors_) each.note_written();
-    if constexpr (!moves_nothing<Group>) {
+    if (!this->rehearsed()) {
       this->zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
     }
     expect(micro_batches, at);
@@ -134,14 +135,14 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Zeroes the gradient of a parameter that nothing has written.
   void zero(std::size_t parameter) {
     contributors_[parameter].note_written();
-    if constexpr (!moves_nothing<Group>) {
+    if (!this->rehearsed()) {
       if (members_[parameter].parameter().gradient() == nullptr) return;  // divided
       this->zero_in_memory(this->gradient_of(parameter), where::current());
     }
   }
   /// A hash of what the gradient of a parameter holds, in checked builds; 0 where it is not known.
   [[nodiscard]] std::uint64_t content_of(std::size_t parameter) const noexcept {
-    if constexpr (sealed) {
+    if (seals()) {
       const std::span<const gradient_type> gradient = this->gradient_of(parameter);
       if (gradient.data() != nullptr && !gradient.empty()) return gradient_checksums::hash_of(gradient) | 1U;
     }
@@ -188,7 +189,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
           if (!shares_.contributed(b, micro_batch)) continue;
           const stream_event over = shares_.reduce(b, contributors_, computed_, kept_, at);
           if (open_[b] == 0) copies_.reduced(b, over);
-        } else if constexpr (sealed) {
+        } else if (seals()) {
           if (contributions_.complete(p)) note_complete(p, micro_batch, at);
         }
       } else {
@@ -282,8 +283,13 @@ class gradient_buckets : public bound_buckets<T, Group> {
   [[nodiscard]] std::size_t launched() const noexcept { return launched_; }
 
  private:
-  static constexpr bool sealed = checked(check_level::local) && !moves_nothing<Group> && !works_on_device<Group>;
-  static constexpr bool across_ranks = checked(check_level::across_ranks) && !moves_nothing<Group>;
+  // Whether checksums of gradients are kept, and whether ranks are compared.
+  [[nodiscard]] bool seals() const noexcept {
+    return checked(check_level::local) && !works_on_device<Group> && !this->rehearsed();
+  }
+  [[nodiscard]] bool compares_ranks() const noexcept {
+    return checked(check_level::across_ranks) && !this->rehearsed();
+  }
 
   enum class phase { idle, reducing };
 
@@ -305,7 +311,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
       for (std::size_t parameter : layout_.buckets()[b].members)
         open_[b] += micro_batches * contributions_.uses(parameter);
     }
-    if constexpr (across_ranks) {
+    if (compares_ranks()) {
       const char* why = nullptr;
       if (shares_.any())
         why =
@@ -320,7 +326,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     latest_ = 0;
     computed_ = {};
     stage_ = phase::reducing;
-    if constexpr (sealed) {
+    if (seals()) {
       for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
         if (!shares_.divides(bucket_of_[p])) note_complete(p, gradient_checksums::no_micro_batch, at);
     }
@@ -351,7 +357,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     wait_all(pending_);
     shares_.wait_all(where::current());
     copies_.wait_all(where::current());
-    if constexpr (!moves_nothing<Group>) shares_.zero_untouched();
+    if (!this->rehearsed()) shares_.zero_untouched();
     launched_ = 0;
     stage_ = phase::idle;
   }
@@ -361,7 +367,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     if (stage_ != phase::reducing) throw usage_error("finish without begin, or twice", at);
     if (!complete()) throw usage_error(missing_text(), at);
     wait_for_buckets();
-    if constexpr (sealed) {
+    if (seals()) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
         if (shares_.divides(bucket_of_[p])) continue;
         checksums_.seal(p, this->gradient_of(p));  // where no peer has waited for it
@@ -386,7 +392,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     const std::string different = compare_targets(changed.empty() ? divisor.count() : rank_comparison::abstains, at);
     if (!changed.empty()) throw usage_error(changed, at);
     if (!different.empty()) throw usage_error(different, at);
-    if constexpr (!moves_nothing<Group>) {
+    if (!this->rehearsed()) {
       const auto scale = static_cast<gradient_type>(1.0 / static_cast<double>(divisor.count()));
       this->scale_owned(scale, at);
     }
@@ -397,7 +403,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   // How the families' ranks differ in their divisors, or "". Called once in every step, also where the step ends
   // without a divisor: the other ranks wait.
   std::string compare_targets(std::uint64_t targets, where at) {
-    if constexpr (across_ranks) return difference_of_targets(compared_, families_, targets, at);
+    if (compares_ranks()) return difference_of_targets(compared_, families_, targets, at);
     return {};
   }
 

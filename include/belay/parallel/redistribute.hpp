@@ -23,6 +23,7 @@
 
 #include "belay/comm/axis.hpp"
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/group_interface.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -53,12 +54,12 @@ template <class T, auto Op>
 inline constexpr bool same_in_any_order =
     std::is_integral_v<T> || Op.code == reduction::minimum || Op.code == reduction::maximum;
 
-/// A partial sum of floating point becomes the same bits by both its ways, all_reduce and reduce_scatter_v.
-template <class T, class From, class Group>
-inline constexpr bool reduces_reproducibly = true;
-template <class T, auto Op, axis Axis, class Group>
-inline constexpr bool reduces_reproducibly<T, partial<Op, Axis>, Group> =
-    same_in_any_order<T, Op> || sums_in_rank_order<Group>;
+/// A partial sum of floating point becomes the same bits by both its ways, all_reduce and reduce_scatter_v, where the
+/// group adds in rank order.
+template <class T, class From>
+inline constexpr bool needs_rank_order = false;
+template <class T, auto Op, axis Axis>
+inline constexpr bool needs_rank_order<T, partial<Op, Axis>> = !same_in_any_order<T, Op>;
 
 /// The rules for redistributions over one group, each a sentence of the compiler.
 template <class T, class From, class To, class Group>
@@ -74,12 +75,23 @@ constexpr void check_redistribution() {
                 "nothing can be redistributed to partial: a partial is made by computing one operand on every rank");
   static_assert(std::same_as<From, To> || (contiguous_placement<From> && contiguous_placement<To>),
                 "redistribute moves contiguous parts: only dimension 0 can be sharded, make it the first one");
-  static_assert(std::same_as<From, To> || reduces_reproducibly<T, From, Group>,
+  static_assert(std::same_as<From, To> || !needs_rank_order<T, From> || sums_in_rank_order<Group>,
                 "a partial sum becomes the same bits whether it is replicated or sharded: take a communicator with "
                 "sums_in_rank_order, as belay::host and belay::mpi have");
   static_assert(std::same_as<From, To> || !(is_shard<From> || is_shard<To>) || has_varying_counts<Group>,
                 "the parts of a sharded tensor may differ in size: take a communicator with has_varying_counts, as "
                 "belay::host and belay::mpi have");
+}
+
+/// Asks a group of what `check_redistribution` asks its type. Throws usage_error.
+template <class T, class From, class To, class Group>
+void expect_redistribution(const Group& group, where at) {
+  if constexpr (!std::same_as<From, To>) {
+    if constexpr (needs_rank_order<T, From>)
+      expect_promise(group, &group_traits::sums_in_rank_order, rank_order_promised, at);
+    if constexpr (is_shard<From> || is_shard<To>)
+      expect_promise(group, &group_traits::has_varying_counts, varying_counts_promised, at);
+  }
 }
 
 /// The tensor of `from` with placement `To`, in the memory of `from`: the result's `local()` lies inside of
@@ -92,6 +104,7 @@ requires(placement<To> && !tensor_mesh<Group>)
                 "from shard to replicate the whole needs memory of its own: redistribute<To>(from, storage)");
   if constexpr (redistributable_in_place<From, To>) {
     Group group = from.group();
+    expect_redistribution<T, From, To>(group, at);
     const std::span<T> memory = from.local();
     const shard_counts counts = from.counts();
     const local_part own = from.own();
@@ -126,9 +139,11 @@ requires(placement<To> && !tensor_mesh<Group>)
                       at);
   if constexpr (is_shard<From> && is_replicate<To>) {
     Group group = from.group();
+    expect_redistribution<T, From, To>(group, at);
     const std::span<const T> part = from.local();
     T* place = storage.data() + from.own().first;
-    if (!part.empty() && place != part.data()) std::memmove(place, part.data(), part.size_bytes());
+    if (!part.empty() && place != part.data() && !is_rehearsed(group))
+      std::memmove(place, part.data(), part.size_bytes());
     if (group.size() > 1) group.all_gather_v(storage, from.counts().counts(), at);
     return {group, storage, from.counts(), at};
   } else {

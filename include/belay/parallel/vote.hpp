@@ -25,7 +25,7 @@ namespace belay::inline BELAY_ABI {
 template <class Mesh>
 requires communicator<typename Mesh::control_type>
 void expect_agreement(const Mesh& mesh, std::uint64_t participants, where at) {
-  if constexpr (!moves_nothing<typename Mesh::control_type>) {
+  if (!is_rehearsed(mesh.control())) {
     const auto& group = mesh.control();
     if (group.size() < 2) return;
     // A word and its complement: their maxima are complements where all ranks have the same word.
@@ -73,7 +73,7 @@ requires communicator<typename Mesh::control_type>
   group.all_reduce(std::span<std::uint64_t>(sums), sum, at);
   group.all_reduce(std::span<std::uint64_t>(largest), maximum, at);
   group.all_reduce(std::span<double>(loss), sum, at);
-  if constexpr (!moves_nothing<typename Mesh::control_type>) {
+  if (!is_rehearsed(group)) {
     if (largest[1] != ~largest[2] && (largest[1] | largest[2]) != 0) {
       rank_comparison compared;
       const std::array<std::uint64_t, 1> words{divisor};

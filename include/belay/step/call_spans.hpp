@@ -85,9 +85,6 @@ class call_spans {
     call_spans* owner_ = nullptr;  // while it is traced
     std::optional<queued_span<Stream>> traced_;
   };
-  void begin(const std::byte*, std::size_t, where) const noexcept {}
-  void end() const noexcept {}
-
  private:
   static constexpr std::uint64_t unknown = ~std::uint64_t{0};
 
@@ -95,6 +92,45 @@ class call_spans {
   Stream* stream_ = nullptr;
   const tier_meters* meters_ = nullptr;
   std::array<std::uint64_t, tier_count> noted_{};  // by tier, last
+};
+
+/// The watch of an engine that computes or is rehearsed, as is known when it is made.
+template <traced_stream Stream>
+class switched_watch {
+ public:
+  /// Explains faults of steps from now on, between steps.
+  void explain_faults() noexcept { rehearses_ = true; }
+
+  void trace_into(span_log* log, Stream& stream, const tier_meters* meters) noexcept {
+    spans_.trace_into(log, stream, meters);
+  }
+  [[nodiscard]] span_log* log() const noexcept { return spans_.log(); }
+
+  /// `bytes` from `first` are addresses without memory until `end`, where it is a rehearsal.
+  void begin(const std::byte* first, std::size_t bytes, where at) {
+    if (rehearses_) faults_.begin(first, bytes, at);
+  }
+  void end() noexcept {
+    if (rehearses_) faults_.end();
+  }
+
+  /// The running call while the mark exists. Marks nest.
+  class mark {
+   public:
+    mark(switched_watch& owner, const call_under_way& now) : traced_(owner.spans_, now) {
+      if (owner.rehearses_) [[unlikely]]
+        rehearsed_.emplace(owner.faults_, now);
+    }
+
+   private:
+    typename call_spans<Stream>::mark traced_;
+    std::optional<rehearsal_watch::mark> rehearsed_;
+  };
+
+ private:
+  call_spans<Stream> spans_;
+  rehearsal_watch faults_;
+  bool rehearses_ = false;
 };
 
 }  // namespace belay::inline BELAY_ABI

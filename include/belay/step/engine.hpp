@@ -48,14 +48,13 @@ struct watch_of {
   using type = no_watch;
 };
 template <class Stream>
-  requires(Stream::runs_nothing)
+  requires requires { Stream::runs_nothing(); }
 struct watch_of<Stream> {
   using type = rehearsal_watch;
 };
 template <traced_stream Stream>
-  requires(!Stream::runs_nothing)
 struct watch_of<Stream> {
-  using type = call_spans<Stream>;
+  using type = switched_watch<Stream>;
 };
 
 /// The type that lets the host see an engine's memory, where it does not address that itself; else empty.
@@ -114,6 +113,8 @@ class engine {
         streams_(streams),
         rank_(rank),
         left_(streams.policy == stream_policy::adversarial ? freed_memory::poisoned : freed_by_default) {
+    if constexpr (requires { watch_.explain_faults(); })
+      if (rehearsing()) watch_.explain_faults();
     adopt(arena_);
   }
 
@@ -191,7 +192,7 @@ class engine {
   template <std::invocable Work>
   void run_on_host(Work&& work, where at = where::current()) {
     belay::synchronize(compute(), at);
-    if constexpr (!stream_type::runs_nothing) work();
+    if (!rehearsing()) work();
   }
 
   /// Is told which layer's call is running. A rehearsal's watch explains a fault with it; on streams of the host it is
@@ -210,7 +211,7 @@ class engine {
   }
   /// The log of the step that is traced, or null.
   [[nodiscard]] span_log* spans() const noexcept {
-    if constexpr (traced_stream<stream_type> && !stream_type::runs_nothing)
+    if constexpr (traced_stream<stream_type>)
       return watch_.log();
     else
       return nullptr;
@@ -249,8 +250,7 @@ class engine {
       other.name_lost_of(*ledger_);
       if (&other != &arena_ && std::find(of_steps_.begin(), of_steps_.end(), &other) == of_steps_.end())
         of_steps_.push_back(&other);
-      if constexpr (!stream_type::runs_nothing)
-        if (left_ != freed_memory::as_it_was) other.poison_in(kit_.stream(), left_, owners_);
+      if (left_ != freed_memory::as_it_was && !rehearsing()) other.poison_in(kit_.stream(), left_, owners_);
     }
   }
   /// Whether `address` is in memory that is leased for steps alone.
@@ -340,7 +340,7 @@ class engine {
   /// first failure of what was queued.
   [[nodiscard]] const kernel::findings_record& read_findings(where at) {
     const stream_event copied = findings_.copy(compute());
-    if constexpr (rehearsing()) return findings_.none();
+    if (rehearsing()) return findings_.none();
     owners_->expect_overwritten();
     const span_timer waits(add_wait(spans(), span_lane::host, copied, at));
     try {
@@ -370,7 +370,8 @@ class engine {
   }
   /// Bytes of the findings, in the memory of the device, beside the activations.
   static constexpr std::size_t findings_bytes = belay::findings<Memory>::bytes;
-  [[nodiscard]] static constexpr bool rehearsing() noexcept { return stream_type::runs_nothing; }
+  /// Whether nothing runs, and activations are addresses without pages.
+  [[nodiscard]] bool rehearsing() const noexcept { return rehearses_; }
 
   /// Steps have room for so many rows a dispatch from now on; 0: for what their participants were made for.
   void make_room(std::uint64_t rows) noexcept { room_ = rows, ++memory_version_; }
@@ -411,6 +412,7 @@ class engine {
   owed_bytes owed_;
   belay::findings<Memory> findings_;  // before the streams, which write it
   Kit kit_;
+  bool rehearses_ = runs_nothing(kit_.stream());
   stream_settings streams_;  // of `copies_`, with `rank_`
   int rank_ = 0;
   std::unique_ptr<copies_type> copies_;

@@ -216,7 +216,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
     auto& stream = engine_->compute();
     if constexpr (requires(typename Engine::stream_type& given) { given.immediate(); }) {  // nvcc sees its type alone
       if (stream.immediate())
-        work();  // the call names itself
+        stream.run(work);  // the call names itself
       else
         stream.run(work_of_call<Work>{work, call_->layer, call_->at.file, call_->at.line,
                                       static_cast<std::uint32_t>(call_->layer_index),
@@ -263,7 +263,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   template <class Parameter>
   [[nodiscard]] auto read(const Parameter& parameter) const {
     const auto values = parameter.values();
-    if (!rehearsing() && values.data() == nullptr && values.size() != 0) [[unlikely]]
+    if (values.data() == nullptr && values.size() != 0) [[unlikely]]
       refuse_unbound(parameter, "read");
     return values;
   }
@@ -282,7 +282,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
 
   /// The call as its layer may ask for it: whether nothing runs, no backward comes, or a forward is repeated; its
   /// names.
-  [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
+  [[nodiscard]] bool rehearsing() const noexcept { return engine_->rehearsing(); }
   [[nodiscard]] bool forward_only() const noexcept { return mode_ == frame_mode::observing; }
   [[nodiscard]] bool replaying() const noexcept { return mode_ == frame_mode::replaying; }
   [[nodiscard]] const invocation& call() const noexcept { return *call_; }
@@ -294,7 +294,8 @@ class frame : public frame_arithmetic<frame<Engine>> {
 
  private:
   template <class Parameter>
-  [[noreturn, gnu::cold, gnu::noinline]] void refuse_unbound(const Parameter& parameter, const char* what) const {
+  [[gnu::cold, gnu::noinline]] void refuse_unbound(const Parameter& parameter, const char* what) const {
+    if (rehearsing()) return;
     const char* why =
         "and has no memory: it is in no parameter_store and no gradient_buckets, or missing in for_each_parameter";
     if constexpr (requires { parameter.divided(); })
@@ -314,8 +315,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
       engine_->compute().wait(target->before_memory());
       engine_->compute().wait(target->give_memory(call_->at));
     }
-    if (!rehearsing() && parameter.gradient_values().data() == nullptr && parameter.gradient_values().size() != 0)
-        [[unlikely]]
+    if (parameter.gradient_values().data() == nullptr && parameter.gradient_values().size() != 0) [[unlikely]]
       refuse_unbound(parameter, "added to");
     if (target != nullptr) contributions_->add(*target);
   }
@@ -328,7 +328,7 @@ class frame : public frame_arithmetic<frame<Engine>> {
   }
   template <class T>
   [[nodiscard]] lease_mark mark_of(lease_purpose purpose) noexcept {
-    if constexpr (rehearsing()) return {};
+    if (rehearsing()) return {};
     std::uint16_t& owner = owners_[static_cast<std::size_t>(purpose)];
     if (owner != 0) return {kind_of_element<T>(), owner};
     const lease_mark made = engine_->activations().mark_of(

@@ -141,7 +141,7 @@ class offloaded_activations {
     if (number == nothing) return relocation({});
     one_call& one = calls_[number];
     const bool in_order = order_->expected.advance(number);
-    if constexpr (Engine::rehearsing()) order_->found.note(number);
+    if (engine_->rehearsing()) order_->found.note(number);
     if (leaving_ != nothing) leaving_ == number || leaving_ == order_->expected.next() ? turn_back(at) : retire(at);
     if (!in_order && started_ != nothing && started_ != number) take_back(at);
     count(one, in_order);
@@ -254,7 +254,7 @@ class offloaded_activations {
     next_ = 0;
     leaving_ = started_ = nothing;
     order_->expected.begin();
-    if constexpr (Engine::rehearsing()) order_->found = {};
+    if (engine_->rehearsing()) order_->found = {};
   }
 
   // What streams have queued points to the file, so a run keeps it.
@@ -278,7 +278,7 @@ class offloaded_activations {
   // Of the size that was planned, which is another one when a step is replayed with more room.
   void make_file(where at) {
     file_bytes_ = lower_->memory().size_bytes();
-    if constexpr (!Engine::rehearsing()) {
+    if (!engine_->rehearsing()) {
       file_->reset();
       if (file_bytes_ == 0) return;
       file_->emplace(files_, file_bytes_, sizes_, ring_, at);
@@ -293,7 +293,7 @@ class offloaded_activations {
   }
   // A block is whole blocks of the medium: one piece after the other is put together in a slot, and written.
   void write(const one_call& one, where at) {
-    if constexpr (!Engine::rehearsing()) {
+    if (!engine_->rehearsing()) {
       auto& copies = engine_->copies();
       auto* const file = &**file_;
       const std::uint64_t first = place_in_file(one);
@@ -306,7 +306,7 @@ class offloaded_activations {
     }
   }
   void read(const one_call& one, where at) {
-    if constexpr (!Engine::rehearsing()) {
+    if (!engine_->rehearsing()) {
       auto& copies = engine_->copies();
       auto* const file = &**file_;
       const std::uint64_t first = place_in_file(one);

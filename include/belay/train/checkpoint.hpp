@@ -139,7 +139,7 @@ class checkpoints {
   /// not fit: then state is filled in part.
   resumed_run open(resume_from from = resume_from::nothing, where at = where::current()) {
     resumed_run out;
-    if constexpr (!moves_nothing<control_type>) {
+    if (!is_rehearsed(mesh_->control())) {
       if (!enabled()) return out;
       expect_same_manifests(at);
       safetensors::file_agreement problems;
@@ -188,41 +188,38 @@ class checkpoints {
   /// to end. A checkpoint that could not be written does not end the training; see `take_problem`. Collective. Throws
   /// file_error where that of a stop could not be written, usage_error before `open`.
   [[nodiscard]] bool after(std::uint64_t number, where at = where::current()) {
-    if constexpr (moves_nothing<control_type>) {
-      if (enabled()) held_ = state_.hold(at);
+    if (!enabled()) return false;
+    if (is_rehearsed(control())) {
+      held_ = state_.hold(at);
       return false;
-    } else {
-      if (!enabled()) return false;
-      if (!writer_) throw usage_error("a checkpoint before saved.open(...)", at);
-      const ballot heard = heard_ ? *std::exchange(heard_, std::nullopt) : vote(at);
-      settle(heard, at);
-      const bool stops = heard.asked_to_stop > 0;
-      const bool due = options_.every > 0 && number % options_.every == 0;
-      const bool begun = (!stops && !due) || last_started_ == number || start(number, at);
-      if (!stops) return false;
-      if (!begun) throw *std::exchange(problem_, std::nullopt);
-      close(at);
-      if (options_.stop != nullptr) options_.stop->note_followed();
-      return true;
     }
+    if (!writer_) throw usage_error("a checkpoint before saved.open(...)", at);
+    const ballot heard = heard_ ? *std::exchange(heard_, std::nullopt) : vote(at);
+    settle(heard, at);
+    const bool stops = heard.asked_to_stop > 0;
+    const bool due = options_.every > 0 && number % options_.every == 0;
+    const bool begun = (!stops && !due) || last_started_ == number || start(number, at);
+    if (!stops) return false;
+    if (!begun) throw *std::exchange(problem_, std::nullopt);
+    close(at);
+    if (options_.stop != nullptr) options_.stop->note_followed();
+    return true;
   }
 
   /// Returns when what was begun is committed. Collective. Throws file_error on all ranks where it could not be; what
   /// was given up before is no error here.
   void close(where at = where::current()) {
-    if constexpr (!moves_nothing<control_type>) {
-      if (!writer_) return;
-      std::optional<file_error> before = std::exchange(problem_, std::nullopt);
-      finish(at);
-      writer_->wait_done();
-      safetensors::file_agreement problems;
-      problems.attempt([&] {
-        if (auto late = writer_->take_late_problem()) throw *late;
-        if (problem_) throw *problem_;
-      });
-      problems.agree(control(), at);
-      problem_ = std::move(before);
-    }
+    if (is_rehearsed(control()) || !writer_) return;
+    std::optional<file_error> before = std::exchange(problem_, std::nullopt);
+    finish(at);
+    writer_->wait_done();
+    safetensors::file_agreement problems;
+    problems.attempt([&] {
+      if (auto late = writer_->take_late_problem()) throw *late;
+      if (problem_) throw *problem_;
+    });
+    problems.agree(control(), at);
+    problem_ = std::move(before);
   }
 
   /// Why the last checkpoint that failed could not be written, and what could not be removed since `open`; each once,
@@ -284,7 +281,7 @@ class checkpoints {
   // `step` is what the folder's name says, where that is to be what is in it.
   std::uint64_t load_step(const std::string& folder, state_kinds kinds, std::optional<std::uint64_t> step, where at) {
     std::uint64_t bytes_read = 0;
-    if constexpr (!moves_nothing<control_type>) {
+    if (!is_rehearsed(mesh_->control())) {
       run_->engine().expect_between_steps(at);
       before_update();
       safetensors::file_agreement problems;

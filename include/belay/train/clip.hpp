@@ -159,7 +159,7 @@ class gradient_norm {
                   "mesh.control()");
     if (!gradients.latest())
       throw usage_error("the norm of gradients that were applied, or whose buckets have begun another step", at);
-    if constexpr (checked(check_level::across_ranks) && !moves_nothing<std::remove_cvref_t<Group>>) {
+    if (checked(check_level::across_ranks) && !is_rehearsed(world)) {
       const std::string found = difference_of_targets(compared_, world, gradients.targets(), at);
       if (!found.empty()) throw usage_error(found, at);
     }

@@ -4,7 +4,7 @@
 // memory for every rank, so that every byte is known before the first is touched, and a run that does not fit is
 // refused with its table.
 //
-//   auto train = [](auto& rank, auto& run) { ... };
+//   auto train = [](belay::rank& rank, auto& run) { ... };
 //   int main() { belay::launch(belay::host::world{2}, train); }
 //   const belay::rehearsal_result plan = belay::rehearse(4, train);   // of four ranks, without running them
 #pragma once
@@ -26,6 +26,7 @@
 
 #include "belay/comm/launcher.hpp"
 #include "belay/comm/mesh.hpp"
+#include "belay/comm/rank.hpp"
 #include "belay/comm/rehearsal.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -48,16 +49,58 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// The plan of `body` on `size` ranks: it is run over addresses without memory, and computes, sends and prints nothing;
-/// once for all ranks that give the same answers to what it asks of its rank (number, coordinates, places in groups).
-/// Throws what the body throws. Ranks compute on the host, unless `on` says otherwise.
-template <training_body Body>
-[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, computes_on on, where at = where::current()) {
+/// Stands for the kit that a world's ranks compute with, where a launch names none: `host_kit<>` on the host.
+struct kit_of_world {};
+
+/// A world whose ranks have memory and a kit of their own, such as a device's.
+template <class World>
+concept has_kit = requires {
+  typename World::memory_type;
+  typename World::kit_type;
+};
+
+/// The engine of a rank's run, and the one in which its body is rehearsed. On a host that is one type, where the kit
+/// has streams of the policy `rehearsal`. What runs on a device is rehearsed with the kit of the host that a launch
+/// names, or with one that does nothing.
+template <class World, class Kit>
+struct engine_of {
+  using type = engine<host_pages, Kit>;
+  using rehearsed = typename rehearsed_engine<type>::type;
+};
+template <class World>
+struct engine_of<World, kit_of_world> : engine_of<World, host_kit<>> {};
+template <has_kit World, class Kit>
+struct engine_of<World, Kit> {
+  using type = engine<typename World::memory_type, typename World::kit_type>;
+  using rehearsed = typename rehearsed_engine<engine<host_pages, Kit>>::type;
+};
+template <has_kit World>
+struct engine_of<World, kit_of_world> {
+  using type = engine<typename World::memory_type, typename World::kit_type>;
+  using rehearsed = rehearsal_engine;
+};
+/// The engine in which a body of ranks of the host, or of `World`, is rehearsed.
+template <class Kit, class World = void>
+using rehearsed_engine_of = typename engine_of<std::remove_cvref_t<World>, Kit>::rehearsed;
+
+/// The promises of a world's groups: those that it tells, or those of a rehearsal that stands for no world.
+template <class World>
+[[nodiscard]] group_traits promises_of([[maybe_unused]] const World& world) {
+  if constexpr (requires { world.promises(); })
+    return world.promises();
+  else
+    return rehearsal::group::all_promises();
+}
+
+/// The plan of `body` on `size` ranks, rehearsed on `Engine`; see `rehearse`.
+template <class Engine, training_body<Engine> Body>
+[[nodiscard]] rehearsal_result rehearse_on(int size, Body& body, computes_on on, const group_traits& promises,
+                                           where at) {
   rehearsal_result out;
   std::vector<std::optional<planned_run>> all(static_cast<std::size_t>(size));
   for (int number = 0; number < size; ++number) {
     if (all[static_cast<std::size_t>(number)]) continue;
-    const rank_rehearsal kind(number, size, body, 0, at, on);
+    const rank_rehearsal<Engine> kind(number, size, body, 0, at, on, promises);
     for (int other = number; other < size; ++other)
       if (kind.stands_for(other)) all[static_cast<std::size_t>(other)] = kind.leased_by(other);
     out.meshes.add(kind.meshes());
@@ -71,14 +114,25 @@ template <training_body Body>
   out.plan = belay::plan(std::move(plans));
   return out;
 }
-template <training_body Body>
-[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, where at = where::current()) {
-  return rehearse(size, body, computes_on::host, at);
+
+/// The plan of `body` on `size` ranks: it is run over addresses without memory, and computes, sends and prints nothing;
+/// once for all ranks that give the same answers to what it asks of its rank (number, coordinates, places in groups).
+/// Throws what the body throws. Ranks compute on the host, unless `on` says otherwise, with `Kit`.
+template <class Kit = kit_of_world, training_body<rehearsed_engine_of<Kit>> Body>
+[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, computes_on on, where at = where::current()) {
+  return rehearse_on<rehearsed_engine_of<Kit>>(size, body, on, rehearsal::group::all_promises(), at);
 }
-template <class World, training_body Body>
-requires requires(const World& world) { world.size(); }
+template <class Kit = kit_of_world, training_body<rehearsed_engine_of<Kit>> Body>
+[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, where at = where::current()) {
+  return rehearse<Kit>(size, body, computes_on::host, at);
+}
+/// The plan of `body` on the ranks of `world`, whose groups promise what they will in a run: what they lack is refused
+/// here, before anything is allocated.
+template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
+  requires requires(const World& world) { world.size(); }
 [[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, where at = where::current()) {
-  return rehearse(world.size(), body, computes_on_of<World>, at);
+  return rehearse_on<rehearsed_engine_of<Kit, World>>(world.size(), body, computes_on_of<World>, promises_of(world),
+                                                      at);
 }
 
 /// A world whose ranks are threads of this process.
@@ -123,6 +177,8 @@ template <class T, class Rank>
 template <class World, class Engine>
 [[nodiscard]] stream_settings stream_settings_for(const stream_choice& chosen, int size, where at) {
   if (chosen.policy == stream_policy::immediate) return {};
+  if (chosen.policy == stream_policy::rehearsal)
+    throw usage_error("a launch runs its body: belay::rehearse(world, body) rehearses it", at);
   if (!has_stream_settings<Engine>)
     throw usage_error(std::string("streams that are ") + name(chosen.policy) +
                           " need a kit that is made of stream_settings, as host_kit is",
@@ -133,21 +189,7 @@ template <class World, class Engine>
   return {chosen.policy, std::make_shared<stream_arbiter>(chosen.seed, static_cast<std::size_t>(size)), nullptr};
 }
 
-/// The engine of a rank's run: over memory of the host, or over what the world says that its ranks have.
-template <class World, class Kit>
-struct engine_of {
-  using type = engine<host_pages, Kit>;
-};
-template <class World, class Kit>
-requires requires {
-  typename World::memory_type;
-  typename World::kit_type;
-}
-struct engine_of<World, Kit> {
-  using type = engine<typename World::memory_type, typename World::kit_type>;
-};
-
-/// Where such a rank's run gets them.
+/// Where a rank's run gets its memory and its kit.
 template <class Engine, class Rank>
 [[nodiscard]] run_parts<Engine> run_parts_of([[maybe_unused]] Rank& rank) {
   if constexpr (requires { rank.make_kit(); })
@@ -171,7 +213,7 @@ void run_body(Body& body, Rank& rank, Run& self) {
 
 /// Runs `body` on every rank of `world`, with the memory of `planned`, a rehearsal of the same body on as many ranks.
 /// Throws plan_refused, and what `world.run` throws: the first cause.
-template <class Kit = host_kit<>, class World, training_body Body>
+template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
 void launch(World&& world, Body&& body, const rehearsal_result& planned, const launch_options& options = {},
             where at = where::current()) {
   const int size = world.size();
@@ -204,6 +246,7 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   known.plan = belay::plan(std::move(plans));
   expect_fits(priced(known, communication), options, ranks_here, at, devices);
   using engine_type = typename engine_of<std::remove_cvref_t<World>, Kit>::type;
+  const group_traits promises = promises_of(world);
   const stream_settings streams = stream_settings_for<World, engine_type>(options.streams, size, at);
   // A communication that is under way when a body is left by an exception still uses its rank's memory.
   std::vector<std::shared_ptr<void>> kept(static_cast<std::size_t>(size));
@@ -223,14 +266,18 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
     // Each rank rehearses itself; the same.
     const auto again = [&, number](std::uint64_t rows) {
       constexpr computes_on on = computes_on_of<std::remove_cvref_t<World>>;
-      planned_run own = rank_rehearsal(number, size, body, rows, at, on).leased_by(number);
+      planned_run own =
+          rank_rehearsal<rehearsed_engine_of<Kit, World>>(number, size, body, rows, at, on, promises).leased_by(number);
       widen_workspace(own, workspace);
       rehearsal_result grown;
       grown.plan = belay::plan(exchanged_plans(control_of(rank.world()), own.plan, at));
       expect_fits(priced(grown, communication), options, ranks_here, at, room);
       return own;
     };
-    using run_type = run<rank_type, engine_type>;
+    // Bodies have one type of rank, whatever the backend; those of devices are still types of their own.
+    constexpr bool erased = backend_rank<rank_type>;
+    using body_rank = std::conditional_t<erased, belay::rank, rank_type>;
+    using run_type = run<body_rank, engine_type>;
     stream_settings own_streams = streams;
     if constexpr (watches_streams<rank_type>) own_streams.watch = rank.watch();
     const auto mine = static_cast<std::size_t>(number);
@@ -243,14 +290,23 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
       const std::vector<device_usage> measured = told_by_ranks(rank, used, at);
       if (number == 0 && options.measured) options.measured(measured);
     }
+    const auto run_here = [&] {
+      if constexpr (erased) {
+        belay::rank of_body(rank);
+        of_body.meshes().add(planned.meshes);
+        run_body(body, of_body, *self);
+      } else {
+        run_body(body, rank, *self);
+      }
+    };
     if constexpr (takes_arbiter<rank_type>) {
       if (streams.arbiter != nullptr) {
         rank.use(streams.arbiter);
-        run_body(body, rank, *self);
+        run_here();
         return rank.finish();
       }
     }
-    run_body(body, rank, *self);
+    run_here();
   };
   if constexpr (requires { world.run(rank_body, at); })
     world.run(rank_body, at);
@@ -261,9 +317,9 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
 /// Rehearses `body`, refuses what does not fit, and runs it on every rank of `world`: threads, processes, or this
 /// process's rank where a launcher has started them. What the run leases outlives every body. Throws plan_refused, and
 /// what `world.run` throws: the first cause. Layers compute with `Kit`: `launch<my_kit>(world, body)`.
-template <class Kit = host_kit<>, class World, training_body Body>
+template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
 void launch(World&& world, Body&& body, const launch_options& options = {}, where at = where::current()) {
-  launch<Kit>(world, body, rehearse(world, body, at), options, at);
+  launch<Kit>(world, body, rehearse<Kit>(world, body, at), options, at);
 }
 
 /// Whether this process prints `error`, of all that a launcher has started: errors that every rank has alike are told

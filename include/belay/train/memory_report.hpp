@@ -34,7 +34,7 @@ class memory_report {
   /// Puts in what this rank has leased, and gets the others'. Collective over the mesh: one sum.
   template <class Run, class Mesh>
   void gather(const Run& run, const Mesh& mesh, where at = where::current()) {
-    if constexpr (!Run::rehearsing()) {
+    if (!run.rehearsing()) {
       std::fill(all_.begin(), all_.end(), std::uint64_t{0});
       const auto own = static_cast<std::size_t>(mesh.control().rank());
       for (std::size_t number = 0; number < tier_count; ++number) {

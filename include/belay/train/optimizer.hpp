@@ -232,7 +232,7 @@ class adamw {
     const auto on_host = [&] { kernel::for_each_index(state_.size(), zeros); };
     if constexpr (works_on_device<Group>)
       tier_ == tier::device ? buckets.any_group().each(state_.size(), zeros, where::current()) : on_host();
-    else if constexpr (!moves_nothing<Group>)
+    else if (!buckets.rehearsed())
       on_host();
   }
   [[nodiscard]] static std::span<state_type> expect_size(std::span<state_type> state,
@@ -279,7 +279,7 @@ class adamw {
     const std::span<std::byte> ring = lease_ring(on_device ? tier::device : in_host ? tier::host : memory.state);
     std::span<std::byte> beside;
     if (on_device && in_file) beside = lease_ring(tier::host);
-    if constexpr (!moves_nothing<Group>) {
+    if (!buckets_->rehearsed()) {
       auto& engine = run.engine();
       static_cast<void>(engine.copies());  // its thread is there before the first step
       const slot_contents free = engine.poisons() ? slot_contents::poisoned : slot_contents::kept;
@@ -346,7 +346,7 @@ class adamw {
     const reduced_gradients<T> used = std::move(gradients);
     last_token_ = number;
     ++steps_;
-    if constexpr (moves_nothing<Group>) return;
+    if (buckets_->rehearsed()) return;
     adamw_settings plain = settings_;
     plain.decay = 0;
     const auto decayed = kernel::adamw_at_step<state_type>(settings_, steps_, clip.value());

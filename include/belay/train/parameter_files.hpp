@@ -145,7 +145,7 @@ template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
     for (safetensors::declaration& each : tensors_of(parameter)) own.push_back(std::move(each));
   });
   declared_tensors out;
-  if constexpr (moves_nothing<typename Mesh::control_type>) {
+  if (is_rehearsed(mesh.control())) {
     out.all = std::move(own);
     return out;
   }
@@ -190,7 +190,7 @@ struct every_tensor {
 template <class Mesh, lists_parameters Model, class Writer, class Tensors = one_tensor_each, class Mine = every_tensor>
 void write_parameters(const Mesh& mesh, Model& model, Writer& out, const Tensors& tensors_of = {},
                       const Mine& is_mine = {}, where at = where::current()) {
-  if constexpr (!moves_nothing<typename Mesh::group_type>) {
+  if (!is_rehearsed(mesh.world())) {
     std::vector<safetensors::declaration> tensors;
     const void* whose = nullptr;
     each_written(mesh, model, [&](const auto& parameter, std::size_t first, auto values) {
@@ -214,7 +214,7 @@ struct export_options {
 template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
 void export_parameters(const Mesh& mesh, Model& model, const std::string& folder, export_options options = {},
                        const Tensors& tensors_of = {}, where at = where::current()) {
-  if constexpr (!moves_nothing<typename Mesh::group_type>) {
+  if (!is_rehearsed(mesh.world())) {
     const declared_tensors declared = tensors_of_mesh(mesh, model, tensors_of, at);
     safetensors::collective_writer out(mesh.control(), folder,
                                        safetensors::file_division(declared.all, options.largest), at);
@@ -266,7 +266,7 @@ void fill_parameters(Model& model, const safetensors::basic_folder<Files>& in, c
 template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
 void import_parameters(const Mesh& mesh, Model& model, const std::string& path, const Tensors& tensors_of = {},
                        where at = where::current()) {
-  if constexpr (!moves_nothing<typename Mesh::group_type>) {
+  if (!is_rehearsed(mesh.world())) {
     mesh.control().barrier(at);  // nobody reads what is here, and is to be filled
     safetensors::file_agreement problems;
     problems.attempt([&] {

@@ -169,7 +169,7 @@ class phase_residency final : public state_mover {
       add(each.memory, nullptr, end);
       end += sizes.rounded(each.memory.size());
     }
-    if constexpr (!Run::rehearsing()) {
+    if (!run_->rehearsing()) {
       if (end == 0) return;
       file_.emplace(files, end, sizes, ring, at);
       file_->see_through(access_);
@@ -242,7 +242,7 @@ class phase_residency final : public state_mover {
     in_file_ += leased_size(each.here.size());
   }
   void copy(std::byte* to, const std::byte* from, std::size_t bytes, where at) const {
-    if constexpr (!Run::rehearsing())
+    if (!run_->rehearsing())
       access_ != nullptr ? access_->copy(to, from, bytes, at) : void(std::memcpy(to, from, bytes));
   }
   // Returns when the medium has it.

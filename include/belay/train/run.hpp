@@ -66,6 +66,7 @@ class run {
         planned_(std::move(planned.memory)),
         again_(again),
         parts_(std::move(parts)) {
+    parts_.addresses_only = streams.policy == stream_policy::rehearsal;
     parts_.make(engine_, planned_.activations, meters_[tier::device], streams, number);
     leased_.add({tier::device, "findings", Engine::findings_bytes, Engine::findings_bytes});
     meters_[tier::device].add(Engine::findings_bytes);
@@ -80,7 +81,7 @@ class run {
   /// The engine of all steps. It stays where it is when a replay gives it more memory.
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }
   [[nodiscard]] const Engine& engine() const noexcept { return *engine_; }
-  [[nodiscard]] static constexpr bool rehearsing() noexcept { return Engine::stream_type::runs_nothing; }
+  [[nodiscard]] bool rehearsing() const noexcept { return engine_->rehearsing(); }
   [[nodiscard]] const tier_meters& meters() const noexcept { return meters_; }
   /// The processor that the body was rehearsed for.
   [[nodiscard]] computes_on computes() const noexcept { return planned_.computes; }
@@ -127,7 +128,7 @@ class run {
   [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
                                          where at = where::current()) {
     const std::size_t elements = elements_of(number_);
-    if constexpr (rehearsing()) {
+    if (rehearsing()) {
       leased_.add_shares(ranks_, [&](int rank) { return elements_of(rank) * sizeof(T); });
       if (engine_->step_number() > 0)
         meters_[where_it_is].expect_peak(meters_[where_it_is].peak_bytes() + leased_size(elements * sizeof(T)));
@@ -135,8 +136,8 @@ class run {
     return lease<T>(where_it_is, elements, purpose, at);
   }
 
-  /// A share of `lease_reached`, in memory that the ranks of `group` reach by address, where they are
-  /// `directly_addressable`: `ranks` then has the first element of each one's lease, in group order. In a rehearsal,
+  /// A share of `lease_reached`, in memory that the ranks of `group` reach by address, where they
+  /// can: `ranks` then has the first element of each one's lease, in group order. In a rehearsal,
   /// elsewhere, where nobody has any elements, and in lower tiers beside a device, `ranks` is empty. Collective over
   /// the group.
   template <class T>
@@ -151,7 +152,7 @@ class run {
     for (int rank = 0; rank < ranks_; ++rank) most = greater_of(most, leased_size(elements_of(rank) * sizeof(T)));
     if (most == 0) return {lease_share<T>(where_it_is, elements_of, purpose, at), {}};
     const std::size_t elements = elements_of(number_);
-    if constexpr (rehearsing()) {
+    if (rehearsing()) {
       const std::span<T> own = lease_share<T>(where_it_is, elements_of, purpose, at);
       leased_.note_reach(most);
       return {own, {}};
@@ -159,7 +160,7 @@ class run {
       const std::size_t bytes = leased_size(elements * sizeof(T));
       leased_.add({where_it_is, purpose, bytes, most});
       if constexpr (directly_addressable<group_type>) {
-        if (where_it_is == tier::device || !works_on_device<group_type>) {
+        if (addresses_peers(group) && (where_it_is == tier::device || !works_on_device<group_type>)) {
           const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
           reached_.push_back(std::make_unique<heap_type>(group, options, at));
           const auto slot = reached_.back()->lease(elements * sizeof(T), purpose, at);
@@ -189,7 +190,8 @@ class run {
   void vacate(tier where_it_is, std::span<std::byte> part) noexcept {
     meters_[where_it_is].remove(leased_size(part.size()));
     leased_.vacate(part);
-    if constexpr (!rehearsing() && !device_region<memory_type>) discard_pages(part.data(), part.size());
+    if constexpr (!device_region<memory_type>)
+      if (!rehearsing()) discard_pages(part.data(), part.size());
   }
   /// Counts `part`, which was vacated, again: it is written from here on.
   void occupy(tier where_it_is, std::span<std::byte> part) noexcept {
@@ -202,7 +204,7 @@ class run {
   template <std::invocable<int> BytesOf>
   void charge_share(tier where_it_is, BytesOf&& bytes_of, const char* purpose,
                     file_bytes of_file = file_bytes::on_disk) {
-    if constexpr (rehearsing()) leased_.add_shares(ranks_, bytes_of);
+    if (rehearsing()) leased_.add_shares(ranks_, bytes_of);
     const std::size_t bytes = leased_size(bytes_of(number_));
     leased_.add({where_it_is, purpose, bytes, bytes, of_file});
     meters_[where_it_is].add(bytes);
@@ -266,15 +268,13 @@ class run {
   template <class Result, class Print>
     requires(std::invocable<Print&, double> || std::invocable<Print&, const step_summary&>)
   void(report)(const Result& result, Print&& print) {  // so that no macro of that name takes its arguments
-    if constexpr (!rehearsing()) {
-      if (number_ != 0) return;
-      if constexpr (std::invocable<Print&, const step_summary&>)
-        print(result.summary());
-      else if constexpr (requires { result.summary(); })
-        print(result.summary().mean_loss());
-      else
-        print(result.mean_loss());
-    }
+    if (rehearsing() || number_ != 0) return;
+    if constexpr (std::invocable<Print&, const step_summary&>)
+      print(result.summary());
+    else if constexpr (requires { result.summary(); })
+      print(result.summary().mean_loss());
+    else
+      print(result.mean_loss());
   }
 
   /// The numbers 1 to `count`, or those after `done`, each until its step is committed: one that must be replayed comes
@@ -286,7 +286,7 @@ class run {
 
   /// Whether `number` is a multiple of `count`. In a rehearsal it is, so that what a run does only at times, such as an
   /// evaluation, is planned too.
-  [[nodiscard]] static constexpr bool every(std::size_t count, std::size_t number) noexcept {
+  [[nodiscard]] bool every(std::size_t count, std::size_t number) const noexcept {
     return rehearsing() || (count > 0 && number % count == 0);
   }
 
@@ -313,7 +313,7 @@ class run {
   [[nodiscard]] planned_run leased_by(int rank) const {
     planned_run out;
     out.memory.computes = planned_.computes;
-    if constexpr (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
+    if (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
     for (std::size_t i = 0; i < lasting().items().size(); ++i) {
       plan_item item = lasting().items()[i];
       const rank_shares* const shares = leased_.shares_of(i);

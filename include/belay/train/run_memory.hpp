@@ -89,7 +89,11 @@ struct run_parts {
   std::function<memory_type(tier, std::size_t)> memory = {};
   std::function<kit_type()> kit = {};
 
+  bool addresses_only = false;  // in a rehearsal
+
   [[nodiscard]] memory_type region(tier where_it_is, std::size_t bytes) const {
+    if constexpr (std::constructible_from<memory_type, reserved_addresses&&>)
+      if (addresses_only) return memory_type(reserved_addresses(bytes));
     if constexpr (std::constructible_from<memory_type, std::size_t>)
       return memory_in<memory_type>(where_it_is, bytes);
     else
@@ -100,7 +104,7 @@ struct run_parts {
     if constexpr (!std::constructible_from<memory_type, std::size_t>)
       engine.emplace(region(tier::device, activations), meter, kit());
     else if constexpr (has_stream_settings<Engine>)
-      engine.emplace(memory_type{activations}, meter, streams, rank);
+      engine.emplace(region(tier::device, activations), meter, streams, rank);
     else
       engine.emplace(memory_type{activations}, meter);
   }

@@ -41,7 +41,7 @@ class shares_in_file final : public file_shares {
                  std::span<std::byte> ring, where at)
       : engine_(&engine), addresses_(bytes, at) {
     static_cast<void>(engine.copies());  // its thread is there before the first step
-    if constexpr (!Engine::rehearsing()) {
+    if (!engine.rehearsing()) {
       access_ = engine.access(at);
       if (access_ != nullptr) seen_.resize(host_access::piece_bytes);
       if (bytes == 0) return;

@@ -44,7 +44,7 @@ class staged {
   template <std::invocable<std::span<T>> Fill>
   void write(Fill&& fill, where at = where::current()) {
     copied_.synchronize(at);
-    if constexpr (!Run::rehearsing()) fill(host_);
+    if (!run_->rehearsing()) fill(host_);
     move(data(), host_.data());
   }
   /// Queues a copy of the device's side to the host's, for `values`.

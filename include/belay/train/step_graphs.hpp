@@ -94,7 +94,7 @@ class step_graphs {
   step_graphs(const Mesh& mesh, Store& store, Optimizer& optimizer, graph_use use, where at = where::current())
       : store_(&store), use_(use) {
     if (use == graph_use::none) return;
-    if constexpr (!run_type::rehearsing()) expect_possible(mesh, optimizer, at);
+    if (!store.run().rehearsing()) expect_possible(mesh, optimizer, at);
     lease(at);
     if constexpr (can_capture) {
       auto scale = std::make_shared<device_numbers<gradient_type, memory_type>>(engine().activations().memory(), at);

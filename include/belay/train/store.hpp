@@ -180,7 +180,7 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     end_gathers(order_of_step::executed, at);
     auto reduced = reduce(mesh, divisor, at);
     double squares = 0;
-    if constexpr (!moves_nothing<group_type>) squares = norm_.squares_over(reduced, mesh, at);
+    if (!this->rehearsed()) squares = norm_.squares_over(reduced, mesh, at);
     return committed_part{*this, std::move(reduced), squares};
   }
   template <class Divisor>
@@ -361,17 +361,14 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     });
   }
   void expect_names_apart(where at) const {
-    if constexpr (!moves_nothing<group_type>) {
-      if (mesh_->shape().pipeline == 1) return;
-      stage_names own;
-      for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
-      for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
-      own.expect_apart(*mesh_, at);
-    }
+    if (this->rehearsed() || mesh_->shape().pipeline == 1) return;
+    stage_names own;
+    for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
+    for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
+    own.expect_apart(*mesh_, at);
   }
   void compare_along_tensor(where at) {
-    if constexpr (moves_nothing<group_type>) return;
-    if (mesh_->shape().tensor == 1) return;
+    if (this->rehearsed() || mesh_->shape().tensor == 1) return;
     tensor_copies<value_type> own;
     for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add(buckets_.parameter(p));
     for (const auto& one : frozen_.members()) own.add(*one.parameter);
@@ -386,10 +383,8 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   }
   template <class Parameter>
   void add_filler(Parameter& parameter) {
-    if constexpr (!moves_nothing<group_type>) {
-      if (parameter.spec().first_values.how() == initial::kind::filled) return;
-      fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
-    }
+    if (this->rehearsed() || parameter.spec().first_values.how() == initial::kind::filled) return;
+    fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
   }
 
   template <class Divisor>

@@ -173,10 +173,12 @@ class store_memory {
     expect_plan_compared(at);
     expect_settled(at);
     gathers_->hold(layer, engine, at);
-    if constexpr (moves_nothing<group_type>)
+    if (rehearsed())
       for (const phase each : all_phases) run_->note_gathers(gathers_number_, each, gathers_->noted(each));
   }
   void give_back(std::uint32_t layer) noexcept { gathers_->give_back(layer); }
+  /// Whether nothing is moved, and memory is addresses.
+  [[nodiscard]] bool rehearsed() const { return is_rehearsed(mesh_->world()); }
   [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept { return gathers_->bytes_of(layer); }
 
   // For `store_gradients`: gradients are committed that are to be applied, or are no longer.
@@ -243,8 +245,7 @@ class store_memory {
   }
 
   void note_micro_batches(std::size_t count) {
-    if constexpr (moves_nothing<group_type>)
-      if (gathers_) run_->note_micro_batches(gathers_number_, count);
+    if (rehearsed() && gathers_) run_->note_micro_batches(gathers_number_, count);
   }
 
   /// Once: whether all ranks that gather together have one plan. Collective over them.
@@ -366,9 +367,9 @@ class store_memory {
     // A device addresses its peers' memory, and not that of their host.
     const bool lower = std::ranges::any_of(all.layout().families(),
                                            [](const family_shape& each) { return each.values != tier::device; });
-    const bool reaches = directly_addressable<group_type> && (!works_on_device<group_type> || !lower);
+    const bool reaches = addresses_peers(mesh_->world()) && (!works_on_device<group_type> || !lower);
     (reaches ? reaches_ : together_) = true;
-    if (reaches && !moves_nothing<group_type>) {
+    if (reaches && !rehearsed()) {
       std::vector<bucket_places> places;
       for (const int rank : dividing().members()) places.emplace_back(all.layout(), in_families(rank));
       reached.emplace(dividing().members(), std::move(places));

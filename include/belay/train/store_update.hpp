@@ -77,7 +77,7 @@ class store_update {
     if (!made_) make(at);
     auto& buckets = store_->buckets();
     auto& engine = store_->run().engine();
-    if constexpr (moves_nothing<group_type>) {
+    if (store_->rehearsed()) {
       rehearse(f, at);
     } else if (streamed_) {
       const auto computes = [&](const owned_range<value_type>& range, std::size_t offset, value_type* value,
@@ -116,15 +116,14 @@ class store_update {
     const std::span<std::byte> ring = run.template lease_share<std::byte>(
         on_device ? tier::device : tier::host, [&](int rank) { return sizes.ring_bytes(owned(rank)); }, "update ring",
         at);
-    if constexpr (!moves_nothing<group_type>) {
-      auto& buckets = store_->buckets();
-      std::vector<bucket_copies> copied =
-          copies_of_buckets(buckets, [&](tier in) { return on_device && in != tier::device; });
-      const slot_contents free = run.engine().poisons() ? slot_contents::poisoned : slot_contents::kept;
-      streamed_ = std::make_shared<streamed_type>(buckets.owned(), elements(), std::move(copied), memory, sizes,
-                                                  masters_, ring, std::span<std::byte>(), free, at);
-      run.keep(streamed_);
-    }
+    if (store_->rehearsed()) return;
+    auto& buckets = store_->buckets();
+    std::vector<bucket_copies> copied =
+        copies_of_buckets(buckets, [&](tier in) { return on_device && in != tier::device; });
+    const slot_contents free = run.engine().poisons() ? slot_contents::poisoned : slot_contents::kept;
+    streamed_ = std::make_shared<streamed_type>(buckets.owned(), elements(), std::move(copied), memory, sizes, masters_,
+                                                ring, std::span<std::byte>(), free, at);
+    run.keep(streamed_);
   }
   // Whether something lies where it cannot be addressed: on a host in a file, on a device in any lower tier.
   [[nodiscard]] bool streams() const {

@@ -46,7 +46,7 @@ class [[nodiscard]] whole_parameter {
     const auto place = std::find_if(bucket.parameters.begin(), bucket.parameters.end(),
                                     [&](const auto& each) { return each.parameter == &parameter; });
     values_ = whole.subspan(place->offset, parameter.local_size());
-    if constexpr (moves_nothing<Group>) return;
+    if (is_rehearsed(*bucket.group)) return;
     try {
       if constexpr (can_start_local<Group, bucket_pull<T>>) {
         if (bucket.reached != nullptr) {  // after the update, which the communication stream waits for

@@ -110,9 +110,8 @@ auto training(const std::string& place, const std::string& mode) {
     for (auto number : run.steps(3)) {
       const bool second_step = !run.rehearsing() && number == 2;
       const auto returns = [&](const char* here) {
-        if constexpr (std::is_same_v<std::remove_reference_t<decltype(rank)>, belay::mpi::rank>)
-          return second_step && rank.number() == 1 && place == here && !fail(mode, rank);
-        return false;
+        return second_step && rank.number() == 1 && place == here &&
+               !fail(mode, *rank.template backend<belay::mpi::rank>());
       };
       belay::step step{run.engine(), store};
       if (second_step && place == "one_more_call" && rank.number() == 1)

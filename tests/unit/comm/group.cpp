@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <string>
@@ -18,6 +20,7 @@
 #include "belay/backend/host.hpp"
 #include "belay/comm/op_call.hpp"
 #include "belay/comm/rehearsal.hpp"
+#include "belay/comm/symmetric.hpp"
 #include "belay/core/error.hpp"
 
 namespace {
@@ -182,4 +185,23 @@ TEST_CASE("memory that all ranks address, of a part of the ranks") {
     for (int q = 0; q < some.size(); ++q) CHECK(*cell(q) == 100 + some.members()[static_cast<std::size_t>(q)]);
     some.barrier();
   });
+}
+
+TEST_CASE("a heap of a group is leased by the rank's run alone, one call at a time") {
+  std::vector<std::unique_ptr<belay::symmetric_heap<group>>> heaps(2);
+  belay::host::world{2}.run([&](belay::host::rank& rank) {
+    const group world = rank.world();
+    auto& heap = heaps[static_cast<std::size_t>(rank.number())];
+    heap = std::make_unique<belay::symmetric_heap<group>>(world, belay::symmetric_heap_options{.bytes = 4096});
+    CHECK(heap->direct());
+    const auto slot = heap->lease(64, "row");
+    const int peer = 1 - world.rank();
+    std::memset(slot.at(peer), world.rank() + 1, 64);
+    heap->put(peer, slot, 0, 64);
+    heap->synchronize();
+    CHECK(std::to_integer<int>(*slot.local()) == peer + 1);
+    heap->release(slot);
+  });
+  if (belay::checked(belay::check_level::local))
+    CHECK(contains(refusal([&] { static_cast<void>(heaps[0]->lease(64, "late")); }), "the run of rank 0 is over"));
 }

@@ -155,7 +155,7 @@ TEST_CASE("a step that is replayed, or was cut off, leaves nothing in the stage"
           optimizer.apply(std::move(*ok), {.learning_rate = 1e-2, .clip = 1.0});
         }
       }
-      if constexpr (!std::remove_reference_t<decltype(run)>::rehearsing()) found.keep(net);
+      if (!run.rehearsing()) found.keep(net);
     });
     CHECK(numbers == std::vector<std::size_t>{1, 2, 2, 3});
     CHECK(found == loop);
@@ -226,7 +226,7 @@ TEST_CASE("a step of a pipeline allocates nothing after the first") {
               pipeline = pipeline_of(mesh)](const auto& step, const batch& data) mutable {
         const std::uint64_t before = tools::heap_allocations();
         pipeline.run(step, *stage, data.inputs(), data.loss());
-        if constexpr (!std::remove_reference_t<decltype(step.engine())>::rehearsing())
+        if (!step.engine().rehearsing())
           if (counting) counts.push_back(tools::heap_allocations() - before);
       };
     };

@@ -110,7 +110,7 @@ trained train(const setting& how, const Before& before) {
       if (!run.rehearsing() && rank.number() == 0)
         out.values.insert(out.values.end(), whole.values().begin(), whole.values().end());
     }
-    if constexpr (!std::remove_reference_t<decltype(run)>::rehearsing()) {
+    if (!run.rehearsing()) {
       if (rank.number() != 0) return;
       for (std::size_t t = 0; t < belay::tier_count; ++t) {
         const auto& meter = run.meters()[static_cast<tier>(t)];

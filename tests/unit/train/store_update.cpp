@@ -138,7 +138,7 @@ trained train(const setting& how) {
       const auto whole = store.read(layer->weight);
       if (!run.rehearsing()) own.insert(own.end(), whole.values().begin(), whole.values().end());
     }
-    if constexpr (!std::remove_reference_t<decltype(run)>::rehearsing())
+    if (!run.rehearsing())
       for (std::size_t in = 0; in < belay::tier_count; ++in)
         if (run.planned().peak_bytes(static_cast<tier>(in)) != run.meters()[static_cast<tier>(in)].peak_bytes())
           out.as_planned = false;

@@ -58,7 +58,7 @@ std::vector<double> train(World&& world, const stream_choice& how, const Between
       }
       // A function: branches beside handles are more than Clang's -Wconsumed always follows.
       const auto meanwhile = [&]([[maybe_unused]] std::size_t m) {
-        if constexpr (!std::remove_reference_t<decltype(run)>::rehearsing())
+        if (!run.rehearsing())
           if (m == 2) between(rank, run, number);
       };
       belay::step step{run.engine(), store};
@@ -118,7 +118,7 @@ TEST_CASE("a kernel or a copy that does not end is a timeout at the commit that 
       const auto get_stuck = [&](auto& rank, auto& run, std::size_t step) {
         if (rank.number() != 0 || step != 2) return;
         // Until the world has failed: what runs for ever cannot be stopped.
-        const auto stuck = [world = rank.state().get()] {
+        const auto stuck = [world = rank.template backend<belay::host::rank>()->state().get()] {
           while (!world->aborted()) std::this_thread::yield();
         };
         copies ? run.engine().copies().run(stuck) : run.engine().compute().run(stuck);

@@ -53,8 +53,6 @@ struct single_run {
 template <device_api Api>
 class stream : public counted_stream {
  public:
-  /// Work does run.
-  static constexpr bool runs_nothing = false;
   using graph_type = graph<Api>;
 
   /// Where the rank's world gives a `watch`, every wait for the stream ends, as one for a `queue_stream` does.

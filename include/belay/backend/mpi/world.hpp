@@ -23,6 +23,7 @@
 #include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/backend/mpi/rank.hpp"
 #include "belay/comm/checked_timeout.hpp"
+#include "belay/comm/group.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -58,6 +59,8 @@ class world {
   /// This process's rank and the number of all.
   [[nodiscard]] int number() const noexcept { return number_; }
   [[nodiscard]] int size() const noexcept { return size_; }
+  /// The promises of its groups, for a rehearsal.
+  [[nodiscard]] static constexpr group_traits promises() noexcept { return traits_of<mpi::group>(); }
 
   /// Runs the body as this process's rank and returns its result when all ranks have left theirs. If it throws, the
   /// others' waits end with `comm_error`, and what it threw is thrown from here. All ranks of the communicator call

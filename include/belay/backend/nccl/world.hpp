@@ -32,6 +32,7 @@
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/backend/nccl/rank.hpp"
 #include "belay/comm/axis.hpp"
+#include "belay/comm/group_interface.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
@@ -89,6 +90,13 @@ class world {
 
   /// Ranks.
   [[nodiscard]] int size() const noexcept { return control_.size(); }
+  /// The promises of its groups, for a rehearsal.
+  [[nodiscard]] static constexpr group_traits promises() noexcept {
+    group_traits out;
+    out.sums_in_rank_order = sums_in_rank_order;
+    out.sums_alike = out.has_varying_counts = true;
+    return out;
+  }
   /// Runs the body on every rank, as `Control` does. Throws what that throws: the first cause; input_error on all ranks
   /// where a machine has fewer devices than ranks.
   template <class Body>

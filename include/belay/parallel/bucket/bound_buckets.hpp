@@ -68,6 +68,8 @@ class bound_buckets {
   [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
   /// A group of this rank: its memory is that of values and gradients on the device.
   [[nodiscard]] const Group& any_group() const noexcept { return families_.front().group; }
+  /// Whether nothing is moved, and memory is not touched.
+  [[nodiscard]] bool rehearsed() const noexcept { return !families_.empty() && is_rehearsed(families_.front().group); }
   /// The number of a parameter's bucket.
   [[nodiscard]] std::size_t bucket_of(std::size_t parameter) const noexcept { return bucket_of_[parameter]; }
   /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.

@@ -113,7 +113,7 @@ struct bucket_reduction {
       return b.counts.empty() ? group.start_all_reduce(gradients, sum, how)
                               : group.start_reduce_scatter_v(gradients, b.counts, sum, how);
     } else {
-      if constexpr (checked(check_level::local) && !moves_nothing<Group>) {
+      if (checked(check_level::local) && !is_rehearsed(group)) {
         if constexpr (can_start_composite<Group, bucket_reduction>)
           if (!how.event.ready()) return group.start_composite(operation::all_reduce, *this, how);
         seal();

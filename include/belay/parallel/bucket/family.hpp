@@ -11,6 +11,7 @@
 
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/group_interface.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/device/tier.hpp"
@@ -40,6 +41,18 @@ constexpr bool serves_buckets() {
                   "has_varying_counts, as belay::host and belay::mpi have");
   }
   return true;
+}
+/// Asks a group of what `serves_buckets` asks its type. Throws usage_error.
+template <class Group>
+void expect_serves_buckets(const Group& group, where at) {
+  expect_promise(group, &group_traits::sums_alike,
+                 "ranks that replicate a parameter update it with the same bits: take a communicator with "
+                 "sums_in_rank_order, as belay::host and belay::mpi have, or one that promises sums_alike",
+                 at);
+  expect_promise(group, &group_traits::has_varying_counts,
+                 "the ranks of a family own different numbers of gradients: take a communicator with "
+                 "has_varying_counts, as belay::host and belay::mpi have",
+                 at);
 }
 
 /// A family: the ranks that replicate some of the parameters, and the part of their state that they divide. Where there

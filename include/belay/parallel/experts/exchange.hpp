@@ -29,6 +29,7 @@
 
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/group_interface.hpp"
 #include "belay/comm/heap_of.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
@@ -76,8 +77,12 @@ class expert_exchange {
         heap_(&heap),
         shape_(shape_of(settings, static_cast<std::size_t>(group_.size()),
                         static_cast<std::size_t>(layout_rank(group_)), at)) {
+    expect_promise(group_, &group_traits::has_varying_counts,
+                   "the ranks of an expert exchange gather their counts with all_gather_v: take a communicator with "
+                   "has_varying_counts, as belay::host and belay::mpi have",
+                   at);
     set_capacity(settings.capacity, at);
-    moves_ = std::make_shared<moves_type>(shape_);
+    moves_ = std::make_shared<moves_type>(shape_, group_);
   }
 
   /// Over symmetric memory of a run (train/run.hpp), which is planned and grows when a step is replayed. Dispatches are

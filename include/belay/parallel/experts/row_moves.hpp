@@ -50,10 +50,10 @@ template <class T, class Group, class Heap>
 class row_moves {
  public:
   using rows_type = moved_rows<T, Heap>;
-  static constexpr bool mirrored = mirrored_by_messages<Group>;
 
-  explicit row_moves(const expert_shape& shape)
+  row_moves(const expert_shape& shape, const Group& group)
       : shape_(shape),
+        mirrored_(mirrors_peers(group)),
         selections_(shape.ranks * shape.experts),
         cursor_(shape.experts),
         ends_(works_on_device<Group> ? shape.local() + 1 : 0),
@@ -87,7 +87,7 @@ class row_moves {
     note_needed(most);
     if (most > shape_.capacity) kernel::findings_note{rows.found, {}}.need_rows(most);
     expert_offsets(shape_, all, rows.offsets);
-    if constexpr (mirrored) expert_cuts(shape_, all, rows.cuts);
+    if (mirrored_) expert_cuts(shape_, all, rows.cuts);
     expert_places(shape_, all, rows.routed.choices, {cursor_.data(), {cursor_.size()}}, rows.places);
   }
 
@@ -173,28 +173,24 @@ class row_moves {
     if (large) kernel::finish_non_temporal();
   }
   /// This rank's rows, from its mirrors to their owners' slots.
-  void put_rows([[maybe_unused]] const rows_type& rows) {
-    if constexpr (mirrored) {
-      if (shape_.ranks == 1) return;
-      const std::size_t bytes = shape_.hidden * sizeof(T);
-      for (std::size_t i = 0; i < rows.places.size(); ++i) {
-        const std::int32_t place = rows.places.data()[i];
-        if (place == no_place) continue;
-        const auto owner = static_cast<std::size_t>(rows.routed.choices.data()[i]) / shape_.local();
-        rows.heap->put_bytes(static_cast<int>(owner), rows.first_byte + static_cast<std::size_t>(place) * bytes, bytes);
-      }
+  void put_rows(const rows_type& rows) {
+    if (!mirrored_ || shape_.ranks == 1) return;
+    const std::size_t bytes = shape_.hidden * sizeof(T);
+    for (std::size_t i = 0; i < rows.places.size(); ++i) {
+      const std::int32_t place = rows.places.data()[i];
+      if (place == no_place) continue;
+      const auto owner = static_cast<std::size_t>(rows.routed.choices.data()[i]) / shape_.local();
+      rows.heap->put_bytes(static_cast<int>(owner), rows.first_byte + static_cast<std::size_t>(place) * bytes, bytes);
     }
   }
   /// The rows of this rank's experts, to the mirrors on the ranks that own the tokens.
-  void give_rows([[maybe_unused]] const rows_type& rows) {
-    if constexpr (mirrored) {
-      if (shape_.ranks == 1) return;
-      const std::size_t bytes = shape_.hidden * sizeof(T);
-      for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
-        for (std::size_t i = 0; i < shape_.local(); ++i) {
-          const auto [first, end] = rows_from(peer, i, rows.offsets, rows.cuts);
-          rows.heap->give_bytes(static_cast<int>(peer), rows.first_byte + first * bytes, (end - first) * bytes);
-        }
+  void give_rows(const rows_type& rows) {
+    if (!mirrored_ || shape_.ranks == 1) return;
+    const std::size_t bytes = shape_.hidden * sizeof(T);
+    for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
+      for (std::size_t i = 0; i < shape_.local(); ++i) {
+        const auto [first, end] = rows_from(peer, i, rows.offsets, rows.cuts);
+        rows.heap->give_bytes(static_cast<int>(peer), rows.first_byte + first * bytes, (end - first) * bytes);
       }
     }
   }
@@ -223,6 +219,7 @@ class row_moves {
   }
 
   expert_shape shape_;
+  bool mirrored_;                         // rows are put into mirrors, and given to them
   std::vector<std::int64_t> selections_;  // [ranks, experts], of the current dispatch
   std::vector<std::int64_t> cursor_;
   std::size_t needed_now_ = 0;        // by the dispatch whose counts were gathered last

@@ -96,7 +96,7 @@ struct bucket_gather {
 template <class Group>
 void expect_one_plan(rank_comparison& compared, const Group& group, std::uint64_t fingerprint, where at,
                      std::size_t micro_batches = 0) {
-  if constexpr (!moves_nothing<Group>) {
+  if (!is_rehearsed(group)) {
     const std::array<std::uint64_t, 1> own{fingerprint}, count{micro_batches};
     if (!compared.differ(group, own, at)) return;
     const std::string who = compared.ranks(group);  // the next comparison takes its place
@@ -128,7 +128,7 @@ class parameter_gathers {
     made.index = index;
     for (bucket_type& b : buckets) {
       std::size_t group = 0;
-      if constexpr (!moves_nothing<Group>)
+      if (!is_rehearsed(*b.group))
         if (b.reached == nullptr) add_unique(made.groups, group = executed_.add(*b.group));
       made.gathered.push_back({std::move(b), group, nullptr, {}, {}, {}});
     }
@@ -169,7 +169,7 @@ class parameter_gathers {
       return;
     }
     const bool planned = !expected().numbers().empty(), in_order = expected().advance(number);
-    if constexpr (std::remove_cvref_t<decltype(stream)>::runs_nothing) noted_[index(phase_)].note(number);
+    if (engine.rehearsing()) noted_[index(phase_)].note(number);
     for (const std::size_t group : one.groups) executed_.note(group, number);
     // The plan's memory is that of the layers which come next: they give way, and begin again when the plan goes on.
     if (!in_order) give_way(stream, at);
@@ -345,7 +345,7 @@ class parameter_gathers {
     }
     const std::span<const T> share = b.file == nullptr ? b.share : std::span<const T>();
     std::uint64_t place = 0;
-    if constexpr (!moves_nothing<Group>) place = executed_.count(into.group);
+    if (!is_rehearsed(*b.group)) place = executed_.count(into.group);
     const bucket_gather<T> work{{whole, b.count}, share, b.before, b.counts, number, place, says, order.at};
     return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept));
   }

@@ -13,6 +13,7 @@
 
 #include "belay/comm/axis.hpp"
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/group_interface.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/bounds.hpp"
@@ -29,6 +30,14 @@
 #include "belay/parallel/sharded.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+// What redistributions need of a communicator, where they find that it lacks it.
+inline constexpr const char* rank_order_promised =
+    "a partial sum becomes the same bits whether it is replicated or sharded: take a communicator with "
+    "sums_in_rank_order, as belay::host and belay::mpi have";
+inline constexpr const char* varying_counts_promised =
+    "the parts of a sharded tensor may differ in size: take a communicator with has_varying_counts, as belay::host and "
+    "belay::mpi have";
 
 /// One step for one rank: which box it has before and after, and what its peers have.
 class step_boxes {
@@ -98,6 +107,15 @@ template <placement To, class T, class From, tensor_mesh Mesh>
   return largest * lesser_of<std::size_t>(uses, 2);
 }
 
+/// Whether the groups of a mesh move nothing.
+template <class Mesh>
+[[nodiscard]] constexpr bool is_rehearsed_mesh([[maybe_unused]] const Mesh& mesh) {
+  if constexpr (tells_traits<typename Mesh::group_type>)
+    return is_rehearsed(mesh.world());
+  else
+    return moves_nothing<typename Mesh::group_type>;
+}
+
 /// Takes the steps, in the tensor's memory and the storage.
 template <class From, class To, class T, class Mesh>
 class mesh_redistribution {
@@ -105,7 +123,12 @@ class mesh_redistribution {
   using group_type = typename Mesh::group_type;
 
   mesh_redistribution(const sharded<T, From, Mesh>& from, std::span<T> storage, where at) noexcept
-      : mesh_(from.mesh()), shape_(from.shape()), now_(from.local()), storage_(storage), at_(at) {}
+      : mesh_(from.mesh()),
+        shape_(from.shape()),
+        now_(from.local()),
+        storage_(storage),
+        at_(at),
+        moves_(!is_rehearsed_mesh(from.mesh())) {}
 
   /// Where the result lies.
   [[nodiscard]] std::span<T> run() {
@@ -116,7 +139,6 @@ class mesh_redistribution {
 
  private:
   using kind = redistribution_step::kind;
-  static constexpr bool moves = !moves_nothing<group_type>;
 
   template <std::size_t Index>
   void take() {
@@ -145,19 +167,19 @@ class mesh_redistribution {
       return;
     }
     const std::span<T> to = free(mine.elements());
-    if constexpr (moves) copy_common(boxes.whole(), now_.data(), mine, to.data());
+    if (moves_) copy_common(boxes.whole(), now_.data(), mine, to.data());
     now_ = to;
   }
   void gather(const group_type& group, const step_boxes& boxes) {
     const std::vector<std::size_t> counts = boxes.counts();
     const local_part own = own_of(counts, boxes);
     const std::span<T> staged = free(boxes.whole().elements());
-    if constexpr (moves) std::copy_n(now_.data(), own.count, staged.data() + own.first);
+    if (moves_) std::copy_n(now_.data(), own.count, staged.data() + own.first);
     group.all_gather_v(staged, std::span<const std::size_t>(counts), at_);
     now_ = staged;
     if (boxes.contiguous()) return;
     const std::span<T> to = free(staged.size());
-    if constexpr (moves)
+    if (moves_)
       each_part(boxes, [&](const tensor_box& part, std::size_t first) {
         copy_common(part, staged.data() + first, boxes.whole(), to.data());
       });
@@ -175,7 +197,7 @@ class mesh_redistribution {
       received.push_back(from.back().elements());
     }
     const std::span<T> packed = free(had.elements());
-    if constexpr (moves)
+    if (moves_)
       for (std::size_t r = 0, first = 0; r < to.size(); first += sent[r++])
         copy_common(had, now_.data(), to[r], packed.data() + first);
     now_ = packed;
@@ -184,7 +206,7 @@ class mesh_redistribution {
                        std::span<const std::size_t>(received), at_);
     now_ = arrived;
     const std::span<T> unpacked = free(gets.elements());
-    if constexpr (moves)
+    if (moves_)
       for (std::size_t r = 0, first = 0; r < from.size(); first += received[r++])
         copy_common(from[r], arrived.data() + first, gets, unpacked.data());
     now_ = unpacked;
@@ -194,7 +216,7 @@ class mesh_redistribution {
     const std::vector<std::size_t> counts = boxes.counts();
     if (!boxes.contiguous()) {  // part after part
       const std::span<T> staged = free(boxes.whole().elements());
-      if constexpr (moves)
+      if (moves_)
         each_part(boxes, [&](const tensor_box& part, std::size_t first) {
           copy_common(boxes.whole(), now_.data(), part, staged.data() + first);
         });
@@ -229,6 +251,7 @@ class mesh_redistribution {
   parameter_shape shape_;
   std::span<T> now_, storage_;
   where at_;
+  bool moves_;  // else nothing is touched
 };
 
 /// True, or it does not compile and says why the way from one placement to another is none.
@@ -249,6 +272,20 @@ constexpr bool check_redistribution_over_mesh() {
   return true;
 }
 
+/// Asks the groups of a mesh, which promise alike, of what `check_redistribution_over_mesh` asks their type. Throws
+/// usage_error.
+template <class T, placement From, placement To, class Mesh>
+void expect_redistribution_over_mesh([[maybe_unused]] const Mesh& mesh, [[maybe_unused]] where at) {
+  if constexpr (tells_traits<typename Mesh::group_type>) {
+    using kind = redistribution_step::kind;
+    constexpr const redistribution_steps& steps = steps_between<From, To>;
+    if constexpr ((steps.has(kind::reduce) || steps.has(kind::reduce_scatter)) && !orders_do_not_matter<T, From>())
+      expect_promise(mesh.world(), &group_traits::sums_in_rank_order, rank_order_promised, at);
+    if constexpr (steps.has(kind::gather) || steps.has(kind::reduce_scatter) || steps.has(kind::exchange))
+      expect_promise(mesh.world(), &group_traits::has_varying_counts, varying_counts_promised, at);
+  }
+}
+
 /// The tensor of `from` with placement `To`. Per axis: partial to replicate all_reduce, partial to shard
 /// reduce_scatter_v, shard to replicate all_gather_v, shard of one dimension to shard of another all_to_all_v of what
 /// the boxes have in common, replicate to shard the local slice. `storage` has as many elements as
@@ -260,6 +297,7 @@ requires placement<To>
                                                 where at = where::current()) {
   static_assert(check_placement<To>());
   static_assert(check_redistribution_over_mesh<T, From, To, typename Mesh::group_type>());
+  expect_redistribution_over_mesh<T, From, To>(from.mesh(), at);
   const std::size_t needed = redistribution_elements<To>(from);
   if (storage.size() < needed)
     throw usage_error("this redistribution needs storage for " + std::to_string(needed) + " elements, was given " +

@@ -74,7 +74,7 @@ class basic_collective_writer {
   basic_collective_writer(const Group& group, std::string path, const file_division& division,
                           where at = where::current())
       : group_(group), folder_(std::move(path)) {
-    if constexpr (!moves_nothing<Group>) {
+    if (!is_rehearsed(group_)) {
       lay_out_all(division, at);
       if (group_.rank() == 0) problems_.attempt([&] { create(at); });
       problems_.agree(group_, at);
@@ -98,30 +98,31 @@ class basic_collective_writer {
              where at = where::current()) {
     constexpr bool has_dtype = element<T>;  // a message without the list of what is missing
     static_assert(has_dtype, "this type has no safetensors dtype (belay::dtype lists those that have)");
-    if constexpr (has_dtype && !moves_nothing<Group>) {
-      const place& to = place_of(name, at);
-      const tensor& declared = files_[to.file].content.tensors[to.tensor];
-      if (declared.type != stored_as<T>)
-        throw usage_error("tensor " + printable(declared.name) + " was declared as " +
-                              std::string(safetensors::name(declared.type)) + " and is written as " +
-                              std::string(safetensors::name(stored_as<T>)),
-                          at);
-      const std::uint64_t elements = declared.bytes() / sizeof(T);
-      if (first_element > elements || source.size() > elements - first_element)
-        throw usage_error("elements " + std::to_string(first_element) + " to " +
-                              std::to_string(first_element + source.size()) + " of tensor " + printable(declared.name) +
-                              ", which has " + std::to_string(elements),
-                          at);
-      if (committed_) throw usage_error("tensor " + printable(declared.name) + " is written after the commit", at);
-      if (source.empty()) return;
-      problems_.attempt([&] {
-        output& into = files_[to.file];
-        if (!into.file.is_open()) into.file = basic_file<Files>(temporary(into), O_WRONLY, at);
-        into.file.write(into.content.prefix.size() + declared.begin + first_element * sizeof(T), std::as_bytes(source),
-                        at);
-      });
-      written_[to.number] += source.size_bytes();
-    }
+    if constexpr (has_dtype)
+      if (!is_rehearsed(group_)) {
+        const place& to = place_of(name, at);
+        const tensor& declared = files_[to.file].content.tensors[to.tensor];
+        if (declared.type != stored_as<T>)
+          throw usage_error("tensor " + printable(declared.name) + " was declared as " +
+                                std::string(safetensors::name(declared.type)) + " and is written as " +
+                                std::string(safetensors::name(stored_as<T>)),
+                            at);
+        const std::uint64_t elements = declared.bytes() / sizeof(T);
+        if (first_element > elements || source.size() > elements - first_element)
+          throw usage_error("elements " + std::to_string(first_element) + " to " +
+                                std::to_string(first_element + source.size()) + " of tensor " +
+                                printable(declared.name) + ", which has " + std::to_string(elements),
+                            at);
+        if (committed_) throw usage_error("tensor " + printable(declared.name) + " is written after the commit", at);
+        if (source.empty()) return;
+        problems_.attempt([&] {
+          output& into = files_[to.file];
+          if (!into.file.is_open()) into.file = basic_file<Files>(temporary(into), O_WRONLY, at);
+          into.file.write(into.content.prefix.size() + declared.begin + first_element * sizeof(T),
+                          std::as_bytes(source), at);
+        });
+        written_[to.number] += source.size_bytes();
+      }
   }
 
   /// Returns when every file is on the medium under its name, the index last. Throws on all ranks, with no file
@@ -129,7 +130,7 @@ class basic_collective_writer {
   /// the ranks together did not write each tensor once. A file_error of a rename comes when files before it may have
   /// their names: a folder that must appear in one instant is a `temporary_folder`.
   void commit(where at = where::current()) {
-    if constexpr (!moves_nothing<Group>) {
+    if (!is_rehearsed(group_)) {
       if (std::exchange(committed_, true)) throw usage_error("this writer has been committed", at);
       problems_.attempt([&] {
         for (const output& each : files_)

@@ -65,7 +65,7 @@ class file_agreement {
   /// Collective over `group`, of host memory.
   template <communicator Group>
   void agree(const Group& group, where at = where::current()) {
-    if constexpr (!moves_nothing<Group>) {
+    if (!is_rehearsed(group)) {
       const failure mine = kept_.value_or(failure{kind::none, 0, {}, {}});
       const std::array<std::uint64_t, 2> own{static_cast<std::uint64_t>(mine.what), mine.offset};
       std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(group.size()));

@@ -210,7 +210,7 @@ auto training_body(std::size_t steps, trained& out, MakeRunner make_runner) {
         optimizer.apply(std::move(*ok), {.learning_rate = 1e-2, .clip = 1.0});
       }
     }
-    if constexpr (!std::remove_reference_t<decltype(run)>::rehearsing()) out.keep(net);
+    if (!run.rehearsing()) out.keep(net);
   };
 }
 

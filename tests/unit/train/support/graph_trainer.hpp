@@ -71,7 +71,7 @@ struct shelf {
 template <class T>
 auto body(const trial& what, record& out, const std::function<std::size_t()>& calls = {}) {
   return [&what, &out, calls](auto& rank, auto& run) {
-    constexpr bool rehearsing = std::remove_reference_t<decltype(run)>::rehearsing();
+    const bool rehearsing = run.rehearsing();
     belay::axes axes = what.axes;
     axes.data = rank.size() / axes.expert;
     belay::mesh mesh{rank, axes};
@@ -98,7 +98,7 @@ auto body(const trial& what, record& out, const std::function<std::size_t()>& ca
     const bool tells = !rehearsing && own == 0;
     for (auto number : run.steps(what.steps)) {
       if (number == what.drops_in) graphs.drop();
-      if constexpr (!rehearsing) {
+      if (!rehearsing) {
         for (std::size_t i = 0; i + 1 < elements; ++i)
           staged[i] = 0.125F * static_cast<float>((i * (number % 5 + 1) + 7 * number + 5 * own) % 13) - 0.75F;
         staged[elements - 1] = number == what.overflows_in && ++tries == 1 ? 1.0F : 0.0F;

@@ -61,7 +61,7 @@ class wrong_residency {
     most_in_both_ = 2 * bytes_;
     std::size_t done = 0;
     for (const std::span<std::byte> each : ranges_) {
-      if constexpr (!Run::rehearsing()) std::memcpy(kept_.data() + done, each.data(), each.size());
+      if (!run_->rehearsing()) std::memcpy(kept_.data() + done, each.data(), each.size());
       done += each.size();
       run_->vacate(tier::device, each);
     }
@@ -72,7 +72,7 @@ class wrong_residency {
     std::size_t done = 0;
     for (const std::span<std::byte> each : ranges_) {
       run_->occupy(tier::device, each);
-      if constexpr (!Run::rehearsing()) std::memcpy(each.data(), kept_.data() + done, each.size());
+      if (!run_->rehearsing()) std::memcpy(each.data(), kept_.data() + done, each.size());
       done += each.size();
     }
     if (how_ == policy::copies_all_first) run_->vacate(tier::pinned, kept_);

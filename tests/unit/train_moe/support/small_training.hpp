@@ -74,12 +74,12 @@ class traced_step {
  public:
   template <class Trainer>
   traced_step(belay::trace_file* file, Trainer& of) : file_(file) {
-    if (file == nullptr || Trainer::rehearsing()) return;
+    if (file == nullptr || of.rehearsing()) return;
     merge_.emplace(of.mesh().control(), "", text_);
   }
   template <class Trainer>
   void begin(Trainer& of, std::size_t step) {
-    if constexpr (belay::traced_stream<typename Trainer::engine_type::stream_type> && !Trainer::rehearsing())
+    if constexpr (belay::traced_stream<typename Trainer::engine_type::stream_type>)
       if (merge_ && step == 2) {
         of.run().engine().trace_into(&log_, &of.run().meters());
         trace_groups(of, &log_);
@@ -87,7 +87,7 @@ class traced_step {
   }
   template <class Trainer>
   void end(Trainer& of, std::size_t step) {
-    if constexpr (belay::traced_stream<typename Trainer::engine_type::stream_type> && !Trainer::rehearsing()) {
+    if constexpr (belay::traced_stream<typename Trainer::engine_type::stream_type>) {
       if (!merge_ || step != 2) return;
       of.run().engine().trace_into(nullptr);
       trace_groups(of, nullptr);

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A rehearsal has the promises of the world that will run. What that lacks is refused there, before anything is
+// allocated and before a body runs, on every rank alike; in a world that is used without launch, by the call.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/backend/host.hpp"
+#include "belay/belay.hpp"
+#include "unit/train/support/network.hpp"
+
+namespace {
+
+// Ranks of threads whose groups are said to promise less.
+struct lacking_world {
+  belay::group_traits traits;
+  belay::host::world threads{2};
+
+  [[nodiscard]] int size() const noexcept { return threads.size(); }
+  [[nodiscard]] belay::group_traits promises() const noexcept { return traits; }
+  template <class Body>
+  void run(Body&& body) const {
+    threads.run(body);
+  }
+};
+[[nodiscard]] lacking_world without(bool belay::group_traits::* promise) {
+  lacking_world out{belay::rehearsal::group::all_promises()};
+  out.traits.*promise = false;
+  return out;
+}
+
+// How a launch is refused; a body that runs is none.
+template <class Body>
+std::string refusal(const lacking_world& world, const Body& body) {
+  try {
+    belay::launch(world, [&](belay::rank& rank, auto& run) {
+      CHECK(run.rehearsing());
+      body(rank, run);
+    });
+  } catch (const belay::usage_error& lacks) {
+    return lacks.what();
+  }
+  return "";
+}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+constexpr const char* order =
+    "a partial sum becomes the same bits whether it is replicated or sharded: take a communicator with "
+    "sums_in_rank_order";
+constexpr const char* counts =
+    "the parts of a sharded tensor may differ in size: take a communicator with has_varying_counts";
+
+}  // namespace
+
+TEST_CASE("buckets need sums that are alike on all ranks, and varying counts") {
+  const auto makes_a_store = [](belay::rank& rank, auto& run) {
+    belay::mesh mesh{rank, {.data = rank.size()}};
+    network_bench::network net;
+    belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+  };
+  CHECK(contains(refusal(without(&belay::group_traits::sums_alike), makes_a_store),
+                 "ranks that replicate a parameter update it with the same bits: take a communicator with "
+                 "sums_in_rank_order"));
+  CHECK(contains(refusal(without(&belay::group_traits::has_varying_counts), makes_a_store),
+                 "the ranks of a family own different numbers of gradients: take a communicator with "
+                 "has_varying_counts"));
+  // Sums in whatever order, alike on all ranks, are enough.
+  lacking_world any_order = without(&belay::group_traits::sums_in_rank_order);
+  CHECK_NOTHROW(static_cast<void>(belay::rehearse(any_order, makes_a_store)));
+}
+
+TEST_CASE("redistributions over one group need sums in rank order, and varying counts") {
+  const auto to_whole = [](belay::rank& rank, auto& run) {
+    const std::span<float> memory = run.template lease<float>(belay::tier::device, 6, "sums");
+    const std::array<std::size_t, 2> split{4, 2};
+    belay::sharded<float, belay::partial<belay::sum>, belay::group> sums{rank.world(), memory,
+                                                                         belay::shard_counts{split}};
+    static_cast<void>(belay::redistribute<belay::replicate>(std::move(sums)));
+  };
+  CHECK(contains(refusal(without(&belay::group_traits::sums_in_rank_order), to_whole), order));
+  const auto to_parts = [](belay::rank& rank, auto& run) {
+    const std::span<int> memory = run.template lease<int>(belay::tier::device, 6, "sums");
+    const std::array<std::size_t, 2> split{4, 2};
+    belay::sharded<int, belay::partial<belay::sum>, belay::group> sums{rank.world(), memory,
+                                                                       belay::shard_counts{split}};
+    static_cast<void>(belay::redistribute<belay::shard<0>>(std::move(sums)));
+  };
+  CHECK(contains(refusal(without(&belay::group_traits::has_varying_counts), to_parts), counts));
+  // Integers have the same sum in any order.
+  CHECK_NOTHROW(static_cast<void>(belay::rehearse(without(&belay::group_traits::sums_in_rank_order), to_parts)));
+}
+
+TEST_CASE("redistributions over a mesh need what those over a group do") {
+  const auto over_mesh = [](belay::rank& rank, auto& run) {
+    belay::mesh mesh{rank, {.data = rank.size()}};
+    using sums_type = belay::sharded<float, belay::partial<belay::sum, belay::axis::data>, decltype(mesh)>;
+    const std::span<float> memory = run.template lease<float>(belay::tier::device, 6, "sums");
+    const std::span<float> storage = run.template lease<float>(belay::tier::device, 12, "storage");
+    sums_type sums{mesh, {6}, memory};
+    static_cast<void>(belay::redistribute<belay::shard<0, belay::axis::data>>(std::move(sums), storage));
+  };
+  CHECK(contains(refusal(without(&belay::group_traits::sums_in_rank_order), over_mesh), order));
+  CHECK(contains(refusal(without(&belay::group_traits::has_varying_counts), over_mesh), counts));
+}
+
+TEST_CASE("experts need varying counts") {
+  const auto exchanges = [](belay::rank& rank, auto& run) {
+    belay::mesh mesh{rank, {.expert = rank.size()}};
+    belay::expert_exchange experts{run, mesh.expert(), {.experts = 4, .k = 2, .hidden = 8, .capacity = 16}};
+  };
+  CHECK(contains(refusal(without(&belay::group_traits::has_varying_counts), exchanges),
+                 "the ranks of an expert exchange gather their counts with all_gather_v: take a communicator with "
+                 "has_varying_counts"));
+}
+
+TEST_CASE("a launch does not take the policy of a rehearsal") {
+  const auto body = [](belay::rank&, auto&) {};
+  CHECK_THROWS_WITH_AS(belay::launch(belay::host::world{2}, body,
+                                     belay::launch_options{.streams = {belay::stream_policy::rehearsal, 0}}),
+                       doctest::Contains("belay::rehearse(world, body) rehearses it"), belay::usage_error);
+}
