@@ -5209,8 +5209,8 @@ class group_interface : public operation_runner {
 
 namespace belay::inline BELAY_ABI {
 
-/// A backend's own group: runs and starts what was checked. (What it is asked for comes before whether it is copied,
-/// which would ask again where a class is made of a group.)
+/// A backend's own group: runs and starts what was checked. Its calls are asked for before its copies, because a class
+/// that is made of a group would be asked for this again.
 template <class G>
 concept backend_group = requires(const G& g, const op_call& call, const start_order& how) {
   g.run_call(call);
@@ -27446,7 +27446,7 @@ class sharded<T, Placement, Mesh> {
 
 namespace belay::inline BELAY_ABI {
 
-// What redistributions need of a communicator, where they find that it lacks it.
+// Promises that redistributions need of a communicator, where it lacks them.
 inline constexpr const char* rank_order_promised =
     "a partial sum becomes the same bits whether it is replicated or sharded: take a communicator with "
     "sums_in_rank_order, as belay::host and belay::mpi have";
@@ -40211,10 +40211,7 @@ struct engine_of<World, Kit> {
   using rehearsed = typename rehearsed_engine<engine<host_pages, Kit>>::type;
 };
 template <has_kit World>
-struct engine_of<World, kit_of_world> {
-  using type = engine<typename World::memory_type, typename World::kit_type>;
-  using rehearsed = rehearsal_engine;
-};
+struct engine_of<World, kit_of_world> : engine_of<World, rehearsal_kit> {};
 /// The engine in which a body of ranks of the host, or of `World`, is rehearsed.
 template <class Kit, class World = void>
 using rehearsed_engine_of = typename engine_of<std::remove_cvref_t<World>, Kit>::rehearsed;

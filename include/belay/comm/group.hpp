@@ -33,8 +33,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// A backend's own group: runs and starts what was checked. (What it is asked for comes before whether it is copied,
-/// which would ask again where a class is made of a group.)
+/// A backend's own group: runs and starts what was checked. Its calls are asked for before its copies, because a class
+/// that is made of a group would be asked for this again.
 template <class G>
 concept backend_group = requires(const G& g, const op_call& call, const start_order& how) {
   g.run_call(call);

@@ -75,10 +75,7 @@ struct engine_of<World, Kit> {
   using rehearsed = typename rehearsed_engine<engine<host_pages, Kit>>::type;
 };
 template <has_kit World>
-struct engine_of<World, kit_of_world> {
-  using type = engine<typename World::memory_type, typename World::kit_type>;
-  using rehearsed = rehearsal_engine;
-};
+struct engine_of<World, kit_of_world> : engine_of<World, rehearsal_kit> {};
 /// The engine in which a body of ranks of the host, or of `World`, is rehearsed.
 template <class Kit, class World = void>
 using rehearsed_engine_of = typename engine_of<std::remove_cvref_t<World>, Kit>::rehearsed;

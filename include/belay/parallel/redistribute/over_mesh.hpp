@@ -31,7 +31,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-// What redistributions need of a communicator, where they find that it lacks it.
+// Promises that redistributions need of a communicator, where it lacks them.
 inline constexpr const char* rank_order_promised =
     "a partial sum becomes the same bits whether it is replicated or sharded: take a communicator with "
     "sums_in_rank_order, as belay::host and belay::mpi have";
