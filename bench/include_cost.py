@@ -3,9 +3,9 @@
 """What a compiler needs for the door headers, and for whole programs, beside the headers of the standard library.
 
 Doors: -fsyntax-only of a file with one include, beside six headers of the standard library. Programs: -O2 of one
-all_reduce on threads and of examples/01_plain.cpp, header-only and with separate compilation, beside a file with the
-standard headers that the same program includes. The two are compiled in turn, so that a machine that speeds up or
-slows down does it to both; medians of user and system time are printed.
+all_reduce on threads and of examples, header-only and with separate compilation, beside a file with the standard
+headers that the same program includes. The two are compiled in turn, so that a machine that speeds up or slows down
+does it to both; medians of user and system time are printed. The core: each part of belay/source.hpp, once.
 """
 import argparse
 import os
@@ -34,7 +34,8 @@ int main() {
 }
 """
 # Seconds with g++ -O2: header-only and separately compiled. Clang may take 1.2 times as long.
-programs = {"one all_reduce": (8.0, 3.0), "01_plain": (18.0, 10.0)}
+programs = {"one all_reduce": (8.0, 3.0), "00_hello": (36.0, 6.0), "01_plain": (18.0, 10.0)}
+core_limits = 110.0, 15.0  # all parts, and each
 clang_factor = 1.2
 
 
@@ -86,7 +87,7 @@ def measure_programs(compiler, rounds, write, folder):
     found = {}
     for name, limits in programs.items():
         source = (write("one_all_reduce.cpp", one_all_reduce) if name == "one all_reduce"
-                  else str(root / "examples/01_plain.cpp"))
+                  else str(root / f"examples/{name}.cpp"))
         base = write("standard_of_program.cpp", standard_headers(compiler, source))
         optimized = ("-O2", "-c", "-o", os.path.join(folder, "out.o"))
         whole, declared, theirs = in_turn(rounds, (compiler, source, *optimized),
@@ -98,8 +99,14 @@ def measure_programs(compiler, rounds, write, folder):
             print(f"include_cost: {name} {whole:.1f} s (limit {limits[0]:g}), separately compiled {declared:.1f} s "
                   f"(limit {limits[1]:g})", flush=True)
     source = write("source.cpp", '#include "belay/source.hpp"\n')
-    once = in_turn(rounds, (compiler, source, separate, "-O2", "-c", "-o", os.path.join(folder, "out.o")))[0]
-    print(f"{'source.hpp':15} compiled once: {once:.2f} s", flush=True)
+    text = (root / "include/belay/source.hpp").read_text()
+    count = max(int(part) for part in re.findall(r"BELAY_SOURCE_PART == (\d+)", text))
+    parts = [seconds(compiler, source, separate, f"-DBELAY_SOURCE_PART={part}", "-O2", "-c", "-o",
+                     os.path.join(folder, "out.o")) for part in range(1, count + 1)]
+    print(f"{'source.hpp':15} in {count} parts: " + ", ".join(f"{part:.1f}" for part in parts) + " s", flush=True)
+    if "clang" not in compiler:
+        print(f"include_cost: the core {sum(parts):.0f} s (limit {core_limits[0]:g}), its slowest part "
+              f"{max(parts):.1f} s (limit {core_limits[1]:g})", flush=True)
     return found
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # belay_core(NAME [CHECKS n] [OPTIONS option...])
-#   makes a library target of what depends on no type of a program: belay/source.hpp, compiled once in this build, with
-#   the flags of the directory that calls it. Link NAME in the place of belay::belay to targets that are compiled in
-#   another way than the rest: CHECKS is their BELAY_CHECKS, OPTIONS are those of their compile options that must be the
-#   core's too (-fsanitize=thread, -march=native, -D_GLIBCXX_DEBUG, -DNDEBUG). A program of another BELAY_CHECKS does not
-#   link, and the linker's line says so.
+#   makes a library target of what depends on no type of a program, and of trainings on ranks of the host:
+#   belay/source.hpp, compiled once in this build, part by part, with the flags of the directory that calls it. Link NAME
+#   in the place of belay::belay to targets that are compiled in another way than the rest: CHECKS is their BELAY_CHECKS,
+#   OPTIONS are those of their compile options that must be the core's too (-fsanitize=thread, -march=native,
+#   -D_GLIBCXX_DEBUG, -DNDEBUG). A program of another BELAY_CHECKS does not link, and the linker's line says so.
 #
 # belay::belay is such a core, made here unless there is one; nothing compiles it before something links it. Serves both
 # this project and those who find it installed. A project without C++ of its own (only CUDA, say) gets headers alone.
@@ -18,9 +18,13 @@ function(belay_core name)
     message(FATAL_ERROR "belay_core(${name}): CHECKS is 0 (release), 1 (local checks) or 2 (also across ranks), not '${core_CHECKS}'")
   endif()
   string(MAKE_C_IDENTIFIER "${name}" file)
-  set(source "${CMAKE_CURRENT_BINARY_DIR}/belay_core/${file}.cpp")
-  file(CONFIGURE OUTPUT "${source}" CONTENT "#include \"belay/source.hpp\"\n" @ONLY)
-  add_library(${name} STATIC EXCLUDE_FROM_ALL "${source}")
+  set(sources "")
+  foreach(part RANGE 1 11)  # of source.hpp, compiled side by side
+    set(source "${CMAKE_CURRENT_BINARY_DIR}/belay_core/${file}_${part}.cpp")
+    file(CONFIGURE OUTPUT "${source}" CONTENT "#define BELAY_SOURCE_PART ${part}\n#include \"belay/source.hpp\"\n" @ONLY)
+    list(APPEND sources "${source}")
+  endforeach()
+  add_library(${name} STATIC EXCLUDE_FROM_ALL ${sources})
   target_link_libraries(${name} PUBLIC belay::header_only)
   target_compile_definitions(${name} PUBLIC BELAY_SEPARATE_COMPILATION)
   target_compile_options(${name} PRIVATE ${core_OPTIONS})

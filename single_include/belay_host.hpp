@@ -2405,6 +2405,50 @@ template <class Ranked>
 
 #include <cassert>
 
+// ---- belay/core/function_ref.hpp
+//
+// A callable by reference, as std::function_ref of C++26: code that takes one is compiled once, not once a lambda. For
+// cold code; a call goes through a pointer.
+//
+//   int count_if(int size, belay::function_ref<bool(int)> holds) {
+//     int count = 0;
+//     for (int i = 0; i < size; ++i) count += holds(i);
+//     return count;
+//   }
+
+namespace belay::inline BELAY_ABI {
+
+template <class Signature>
+class function_ref;
+
+/// A plain handle: the callable must outlive every call.
+template <class Result, class... Arguments>
+class function_ref<Result(Arguments...)> {
+ public:
+  /// The callable outlives it.
+  template <class Callable>
+    requires(!std::is_same_v<std::remove_cvref_t<Callable>, function_ref> &&
+             std::is_object_v<std::remove_cvref_t<Callable>> && std::is_invocable_r_v<Result, Callable&, Arguments...>)
+  function_ref(Callable&& callable) noexcept
+      : object_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
+        call_([](void* object, Arguments... arguments) -> Result {
+          auto& callable_there = *static_cast<std::remove_reference_t<Callable>*>(object);
+          if constexpr (std::is_void_v<Result>)
+            static_cast<void>(callable_there(std::forward<Arguments>(arguments)...));
+          else
+            return callable_there(std::forward<Arguments>(arguments)...);
+        }) {}
+
+  /// Calls it.
+  Result operator()(Arguments... arguments) const { return call_(object_, std::forward<Arguments>(arguments)...); }
+
+ private:
+  void* object_;
+  Result (*call_)(void*, Arguments...);
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// A shape: the number of elements along each axis. It is usable in device code, which std::array is not.
@@ -2450,23 +2494,25 @@ template <std::size_t Rank>
 }
 
 /// "4x128x256", for messages.
-[[nodiscard]] inline std::string shape_text(std::span<const std::size_t> shape) {
-  std::string out;
-  for (std::size_t extent : shape) {
-    if (!out.empty()) out += 'x';
-    out += std::to_string(extent);
-  }
-  return out;
-}
+[[nodiscard]] std::string shape_text(std::span<const std::size_t> shape);
+
+/// Throws the `size_error` of a tensor of such a shape, whose name `owner()` returns.
+[[noreturn]] void refuse_tensor(std::span<const std::size_t> shape, std::size_t element_bytes,
+                                function_ref<std::string()> owner, const where& at);
 
 /// Bytes of a tensor of such a shape. Throws `size_error` where they are more than any memory holds; `owner()` returns
 /// the tensor's name for that message.
-template <class T, std::size_t Rank, std::invocable Owner>
-[[nodiscard]] std::size_t tensor_bytes(const extents<Rank>& shape, Owner owner, const where& at) {
-  const auto words = [&] {
-    return owner() + ": " + shape_text(shape) + " elements of " + std::to_string(sizeof(T)) + " bytes are";
-  };
-  return (checked_size(element_count(shape)) * sizeof(T)).value(words, at);
+template <std::size_t Rank>
+[[nodiscard]] std::size_t tensor_bytes(const extents<Rank>& shape, std::size_t element_bytes,
+                                       function_ref<std::string()> owner, const where& at) {
+  const checked_size bytes = checked_size(element_count(shape)) * element_bytes;
+  if (!bytes.fits()) [[unlikely]]
+    refuse_tensor({shape.data(), Rank}, element_bytes, owner, at);
+  return bytes.saturated();
+}
+template <class T, std::size_t Rank>
+[[nodiscard]] std::size_t tensor_bytes(const extents<Rank>& shape, function_ref<std::string()> owner, const where& at) {
+  return tensor_bytes(shape, sizeof(T), owner, at);
 }
 
 /// A dense row-major view of `Rank` dimensions; extents in elements.
@@ -2484,8 +2530,8 @@ class view {
 
   /// A view of mutable elements is also a view of constant ones.
   template <class U>
-  requires(std::same_as<const U, T> && !std::same_as<U, T>) BELAY_HD constexpr view(view<U, Rank> other) noexcept
-      : data_(other.data()), shape_(other.shape()) {}
+    requires(std::same_as<const U, T> && !std::same_as<U, T>)
+  BELAY_HD constexpr view(view<U, Rank> other) noexcept : data_(other.data()), shape_(other.shape()) {}
 
   /// The first element, the shape, and the elements and bytes of it; all elements as a span.
   [[nodiscard]] BELAY_HD constexpr T* data() const noexcept { return data_; }
@@ -2499,7 +2545,8 @@ class view {
 
   /// The element with that index along each axis, which nothing checks: kernels use it.
   template <class... Index>
-  requires(sizeof...(Index) == Rank) [[nodiscard]] BELAY_HD constexpr T& operator()(Index... index) const noexcept {
+    requires(sizeof...(Index) == Rank)
+  [[nodiscard]] BELAY_HD constexpr T& operator()(Index... index) const noexcept {
     const extents<Rank> at{static_cast<std::size_t>(index)...};
     std::size_t offset = 0;
     for (std::size_t axis = 0; axis < Rank; ++axis) offset = offset * shape_[axis] + at[axis];
@@ -2507,18 +2554,24 @@ class view {
   }
 
   /// The sub-view at `index` of the first axis.
-  [[nodiscard]] BELAY_HD constexpr view<T, Rank - 1> operator[](std::size_t index) const noexcept requires(Rank > 1) {
+  [[nodiscard]] BELAY_HD constexpr view<T, Rank - 1> operator[](std::size_t index) const noexcept
+    requires(Rank > 1)
+  {
     extents<Rank - 1> rest{};
     std::size_t stride = 1;
     for (std::size_t axis = 1; axis < Rank; ++axis) stride *= rest[axis - 1] = shape_[axis];
     return {data_ + index * stride, rest};
   }
-  [[nodiscard]] BELAY_HD constexpr T& operator[](std::size_t index) const noexcept requires(Rank == 1) {
+  [[nodiscard]] BELAY_HD constexpr T& operator[](std::size_t index) const noexcept
+    requires(Rank == 1)
+  {
     return data_[index];
   }
 
   /// `count` entries of the first axis beginning at `first`.
-  [[nodiscard]] BELAY_HD constexpr view rows(std::size_t first, std::size_t count) const noexcept requires(Rank >= 1) {
+  [[nodiscard]] BELAY_HD constexpr view rows(std::size_t first, std::size_t count) const noexcept
+    requires(Rank >= 1)
+  {
     extents<Rank> part = shape_;
     part[0] = count;
     std::size_t stride = 1;
@@ -2537,6 +2590,29 @@ template <class T>
 using matrix_view = view<T, 2>;
 
 static_assert(std::is_trivially_copyable_v<matrix_view<float>>);
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/view.ipp
+//
+// Shapes in words.
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL std::string shape_text(std::span<const std::size_t> shape) {
+  std::string out;
+  for (std::size_t extent : shape) {
+    if (!out.empty()) out += 'x';
+    out += std::to_string(extent);
+  }
+  return out;
+}
+
+[[gnu::cold]] BELAY_DECL void refuse_tensor(std::span<const std::size_t> shape, std::size_t element_bytes,
+                                            function_ref<std::string()> owner, const where& at) {
+  throw size_error(owner() + ": " + shape_text(shape) + " elements of " + std::to_string(element_bytes) + " bytes are",
+                   at);
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -6766,47 +6842,6 @@ struct heap_of<Group> {
 //   const belay::launcher_environment mine = belay::find_launcher();
 //   std::printf("%s\n", mine.text().c_str());  // torchrun: rank 1 of 4
 
-// ---- belay/core/function_ref.hpp
-//
-// A callable by reference, as std::function_ref of C++26: code that takes one is compiled once, not once a lambda. For
-// cold code; a call goes through a pointer.
-//
-//   int count_if(int size, belay::function_ref<bool(int)> holds) {
-//     int count = 0;
-//     for (int i = 0; i < size; ++i) count += holds(i);
-//     return count;
-//   }
-
-namespace belay::inline BELAY_ABI {
-
-template <class Signature>
-class function_ref;
-
-/// A plain handle: the callable must outlive every call.
-template <class Result, class... Arguments>
-class function_ref<Result(Arguments...)> {
- public:
-  /// The callable outlives it.
-  template <class Callable>
-  requires(!std::is_same_v<std::remove_cvref_t<Callable>, function_ref> &&
-           std::is_object_v<std::remove_cvref_t<Callable>> && std::is_invocable_r_v<Result, Callable&, Arguments...>)
-      function_ref(Callable&& callable)
-  noexcept
-      : object_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
-        call_([](void* object, Arguments... arguments) -> Result {
-          return (*static_cast<std::remove_reference_t<Callable>*>(object))(std::forward<Arguments>(arguments)...);
-        }) {}
-
-  /// Calls it.
-  Result operator()(Arguments... arguments) const { return call_(object_, std::forward<Arguments>(arguments)...); }
-
- private:
-  void* object_;
-  Result (*call_)(void*, Arguments...);
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 
 /// The place of this process among the ranks, as a launcher says it.
@@ -7494,6 +7529,448 @@ struct asked_coordinate {
 }  // namespace rehearsal
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/device/stream_arbiter.hpp
+//
+// Decides which stream runs next where all streams are late on purpose. It waits until the host thread of every rank
+// waits for something, and then lets one piece of work of one stream run, chosen by a seeded generator: the same seed
+// gives the same order. A communication runs when it is next on the streams of all ranks that it needs.
+//
+//   auto arbiter = std::make_shared<belay::stream_arbiter>(seed, ranks);
+//   belay::launch(belay::host::world{2}, train, {.streams = {belay::stream_policy::adversarial, 7}});  // makes one
+
+#include <condition_variable>
+
+namespace belay::inline BELAY_ABI {
+
+/// A message of an exchange, to or from `peer`, a rank of the world.
+struct stream_transfer {
+  /// The other rank and the direction.
+  enum class direction : std::uint8_t { send, receive };
+  int peer = 0;
+  direction way = direction::send;
+};
+
+/// The peers that a communication needs. A collective begins when it is next on the streams of all `ranks`, its own
+/// among them, with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
+struct stream_meeting {
+  /// The number of the communication; beside it the ranks of a collective or the transfers of an exchange.
+  std::uint64_t key = 0;
+  std::span<const int> ranks;
+  std::span<const stream_transfer> transfers;
+
+  /// Whether all ranks take part.
+  [[nodiscard]] bool collective() const noexcept { return !ranks.empty(); }
+};
+
+/// A stream whose work an arbiter lets run. Its functions are called under the arbiter's lock, but `run_next`.
+class arbitrated {
+ public:
+  /// The runner of the work: the thread that calls `stream_arbiter::wait`, by `run_next`, or a thread of its own, which
+  /// waits for its turn: that of a stream, or a host in a blocking call.
+  enum class runner : std::uint8_t { waiting_host, own_thread, host };
+
+  /// Whether there is a next piece of work, and what it waits for has happened.
+  [[nodiscard]] virtual bool can_run() const noexcept = 0;
+  /// Runs the next piece of work.
+  virtual void run_next() noexcept {}
+  /// The next piece of work as a communication; null where it is of this rank alone. It stays until that is over.
+  [[nodiscard]] virtual const stream_meeting* meets() const noexcept { return nullptr; }
+
+  /// A stream of that rank; `by` runs its next piece of work.
+  arbitrated(int rank, runner by, stream_kind kind = stream_kind::compute) noexcept
+      : rank_(rank), by_(by), kind_(kind) {}
+  arbitrated(const arbitrated&) = delete;  // the arbiter keeps its address
+  arbitrated& operator=(const arbitrated&) = delete;
+
+ protected:
+  ~arbitrated() = default;
+
+ private:
+  friend class stream_arbiter;
+  int rank_;
+  runner by_;
+  stream_kind kind_;
+  bool granted_ = false;
+  std::condition_variable* sleeper_ = nullptr;  // of the thread that waits for its turn
+  const stream_meeting* meeting_ = nullptr;     // of what has its turn
+  bool in_meeting_ = false;                     // while candidates are found
+  std::vector<std::uint64_t> messages_;         // the number of each transfer among all between the same ranks
+};
+
+/// Shared by all ranks of a world of threads.
+class stream_arbiter {
+ public:
+  /// `hosts` threads will take part, each as a `host`. Seed 0 prefers communications to computations, and
+  /// these to copies between tiers: as late as possible for what they read.
+  stream_arbiter(std::uint64_t seed, std::size_t hosts);
+  stream_arbiter(const stream_arbiter&) = delete;
+  stream_arbiter& operator=(const stream_arbiter&) = delete;
+
+  /// The calling thread is a rank's until this is destroyed: nothing runs while it does not wait. Left by an exception,
+  /// it opens the arbiter.
+  class host {
+   public:
+    /// The host thread of one rank.
+    explicit host(stream_arbiter& owner) noexcept : owner_(&owner) {}
+    host(const host&) = delete;
+    host& operator=(const host&) = delete;
+    ~host() {
+      if (std::uncaught_exceptions() > exceptions_) owner_->open();
+      owner_->leave();
+    }
+
+   private:
+    stream_arbiter* owner_;
+    int exceptions_ = std::uncaught_exceptions();
+  };
+
+  /// The stream is chosen from then on, until it ends.
+  void add(arbitrated& stream);
+  /// Its work is over: it is forgotten.
+  void remove(arbitrated& stream) noexcept;
+
+  /// A host waits until `done()`, which is asked under the lock. Meanwhile it runs what has its turn.
+  void wait(function_ref<bool()> done);
+  /// A host begins a blocking call, which has been added: waits until it has its turn. It counts as waiting until
+  /// `end_call`.
+  void begin_call(arbitrated& call);
+  void end_call(arbitrated& call) noexcept;
+  /// A thread of a stream waits until `stream` has its turn.
+  void await_turn(arbitrated& stream);
+  /// The piece of work of `stream` that had its turn is over.
+  void finished(arbitrated& stream) noexcept;
+  /// Everything may run from now on: after a failure, nothing is gained by an order.
+  void open() noexcept;
+
+  /// The number that its choices are drawn from: the same seed gives the same order.
+  [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
+
+ private:
+  struct waiting_host {
+    function_ref<bool()> done;
+    bool released;
+    std::condition_variable called;
+  };
+
+  void leave() noexcept;
+  void let_all_run() noexcept;
+  void schedule(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
+  void sleep(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
+  void call(std::condition_variable& sleeper) noexcept;
+  void call_a_host() noexcept;
+  [[nodiscard]] bool release_hosts();
+  [[nodiscard]] bool must_end(const arbitrated& stream) const noexcept;
+  [[nodiscard]] std::uint64_t& posted(std::uint64_t key, int from, int to, stream_transfer::direction way);
+  void run_one(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
+  void find_candidates();
+  [[nodiscard]] bool lacks_a_rank(const arbitrated& stream) const noexcept;
+  [[nodiscard]] arbitrated* in_meeting(int rank, std::uint64_t key) const noexcept;
+  void grant(arbitrated& stream);
+  [[nodiscard]] std::uint64_t draw(std::uint64_t below) noexcept;
+
+  std::mutex mutex_;
+  std::vector<std::condition_variable*> sleepers_;  // hosts: one that is called goes on with what has its turn next
+  std::uint64_t random_;
+  std::uint64_t seed_;
+  std::size_t running_;    // hosts that do not wait
+  bool one_runs_ = false;  // a computation
+  bool open_ = false;
+  std::vector<arbitrated*> streams_;
+  std::vector<arbitrated*> candidates_;
+  std::vector<waiting_host*> hosts_;
+  std::vector<std::vector<std::uint64_t>> lists_;  // of messages, for whoever is added: a blocking call is, each time
+  struct channel {
+    std::uint64_t key;
+    int from, to;
+    std::uint64_t sends, receives;  // posted so far
+  };
+  std::vector<channel> channels_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/stream_arbiter.ipp
+//
+// Whose turn it is.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void stream_arbiter::add(arbitrated& stream) {
+  const std::lock_guard lock(mutex_);
+  // Ranks register in any order; the order of candidates must not depend on it.
+  const auto after = [](const arbitrated* a, const arbitrated* b) {
+    if (a->rank_ != b->rank_) return a->rank_ < b->rank_;
+    return a->by_ != b->by_ ? a->by_ < b->by_ : a->kind_ < b->kind_;
+  };
+  streams_.insert(std::upper_bound(streams_.begin(), streams_.end(), &stream, after), &stream);
+  if (lists_.empty()) return;
+  stream.messages_ = std::move(lists_.back());
+  lists_.pop_back();
+}
+
+BELAY_DECL void stream_arbiter::remove(arbitrated& stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  streams_.erase(std::remove(streams_.begin(), streams_.end(), &stream), streams_.end());
+  if (lists_.size() < lists_.capacity()) lists_.push_back(std::move(stream.messages_));
+}
+
+BELAY_DECL void stream_arbiter::wait(function_ref<bool()> done) {
+  std::unique_lock lock(mutex_);
+  if (done()) return;
+  waiting_host self{done, false, {}};
+  hosts_.push_back(&self);
+  --running_;
+  while (!self.released) schedule(lock, self.called);
+  hosts_.erase(std::find(hosts_.begin(), hosts_.end(), &self));
+}
+
+BELAY_DECL void stream_arbiter::begin_call(arbitrated& call) {
+  std::unique_lock lock(mutex_);
+  std::condition_variable called;
+  call.sleeper_ = &called;
+  --running_;
+  while (!call.granted_ && !open_) schedule(lock, called);
+  call.sleeper_ = nullptr;
+  if (!must_end(call)) call_a_host();  // an exchange waits for what another one draws
+}
+
+BELAY_DECL void stream_arbiter::end_call(arbitrated& call) noexcept {
+  const std::lock_guard lock(mutex_);
+  ++running_;  // which draws itself once it waits
+  call.granted_ = false;
+  if (open_) call_a_host();
+}
+
+BELAY_DECL void stream_arbiter::await_turn(arbitrated& stream) {
+  std::unique_lock lock(mutex_);
+  std::condition_variable called;
+  stream.sleeper_ = &called;
+  called.wait(lock, [&] { return stream.granted_ || open_; });
+  stream.sleeper_ = nullptr;
+}
+
+BELAY_DECL void stream_arbiter::finished(arbitrated& stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  stream.granted_ = false;
+  call_a_host();
+}
+
+// Lets something run, or waits for what runs. Of all hosts that wait one is enough for it: waking all for each piece of
+// work would take most of a run's time.
+BELAY_DECL void stream_arbiter::schedule(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
+  const auto ends = [&](const arbitrated* stream) { return must_end(*stream); };
+  const bool all_wait = running_ == 0 && !one_runs_ && std::none_of(streams_.begin(), streams_.end(), ends);
+  if (!all_wait && (!open_ || one_runs_)) return sleep(lock, called);
+  if (!release_hosts()) run_one(lock, called);
+}
+
+BELAY_DECL void stream_arbiter::sleep(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
+  sleepers_.push_back(&called);
+  // What is open is nobody's turn: who waits looks again now and then.
+  if (open_)
+    called.wait_for(lock, std::chrono::milliseconds(20));
+  else
+    called.wait(lock);
+  std::erase(sleepers_, &called);
+}
+
+BELAY_DECL void stream_arbiter::call(std::condition_variable& sleeper) noexcept {
+  std::erase(sleepers_, &sleeper);
+  sleeper.notify_one();
+}
+
+// Something has changed while no host looked.
+BELAY_DECL void stream_arbiter::call_a_host() noexcept {
+  while (!sleepers_.empty()) {
+    call(*sleepers_.back());
+    if (!open_) break;
+  }
+}
+
+// Whether what has its turn has all that it needs: it is over before anything else is drawn.
+BELAY_DECL bool stream_arbiter::must_end(const arbitrated& stream) const noexcept {
+  if (!stream.granted_) return false;
+  const stream_meeting* const meeting = stream.meeting_;
+  if (meeting == nullptr) return true;
+  for (std::size_t i = 0; i < meeting->transfers.size(); ++i) {
+    const stream_transfer& one = meeting->transfers[i];
+    const bool sends = one.way == stream_transfer::direction::send;
+    const int from = sends ? stream.rank_ : one.peer, to = sends ? one.peer : stream.rank_;
+    std::uint64_t partners = 0;
+    for (const channel& each : channels_)
+      if (each.key == meeting->key && each.from == from && each.to == to) partners = sends ? each.receives : each.sends;
+    if (partners < stream.messages_[i]) return false;
+  }
+  return true;
+}
+
+BELAY_DECL std::uint64_t& stream_arbiter::posted(std::uint64_t key, int from, int to, stream_transfer::direction way) {
+  const auto is_it = [&](const channel& one) { return one.key == key && one.from == from && one.to == to; };
+  auto found = std::find_if(channels_.begin(), channels_.end(), is_it);
+  if (found == channels_.end()) found = channels_.insert(channels_.end(), {key, from, to, 0, 0});
+  return way == stream_transfer::direction::send ? found->sends : found->receives;
+}
+
+BELAY_DECL void stream_arbiter::open() noexcept {
+  const std::lock_guard lock(mutex_);
+  let_all_run();
+}
+
+BELAY_DECL void stream_arbiter::let_all_run() noexcept {
+  open_ = true;
+  for (arbitrated* one : streams_)
+    if (one->sleeper_ != nullptr) call(*one->sleeper_);
+  call_a_host();
+}
+
+BELAY_DECL void stream_arbiter::leave() noexcept {
+  const std::lock_guard lock(mutex_);
+  --running_;
+  call_a_host();
+}
+
+BELAY_DECL bool stream_arbiter::release_hosts() {
+  bool any = false;
+  for (waiting_host* one : hosts_) {
+    if (one->released || !one->done()) continue;
+    one->released = any = true;
+    ++running_;
+    call(one->called);
+  }
+  return any;
+}
+
+BELAY_DECL void stream_arbiter::run_one(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
+  find_candidates();
+  if (candidates_.empty()) {
+    // Nothing can go on: ranks have called different things, or one is gone. The operations say which.
+    return open_ ? sleep(lock, called) : let_all_run();
+  }
+  const auto communicates = [](const arbitrated* one) { return one->by_ != arbitrated::runner::waiting_host; };
+  const auto computes = [](const arbitrated* one) { return one->kind_ == stream_kind::compute; };
+  auto late = std::find_if(candidates_.begin(), candidates_.end(), communicates);
+  if (late == candidates_.end()) late = std::find_if(candidates_.begin(), candidates_.end(), computes);
+  arbitrated& next = seed_ != 0                  ? *candidates_[draw(candidates_.size())]
+                     : late != candidates_.end() ? **late
+                                                 : *candidates_.front();
+  if (next.by_ == arbitrated::runner::waiting_host) {
+    one_runs_ = true;
+    lock.unlock();
+    next.run_next();
+    lock.lock();
+    one_runs_ = false;
+    if (open_) call_a_host();
+    return;
+  }
+  if (const stream_meeting* meeting = next.meets(); meeting != nullptr && meeting->collective()) {
+    const std::uint64_t key = meeting->key;
+    for (int rank : meeting->ranks)
+      if (arbitrated* peer = in_meeting(rank, key)) grant(*peer);
+  } else {
+    grant(next);
+  }
+}
+
+BELAY_DECL void stream_arbiter::grant(arbitrated& stream) {
+  stream.granted_ = true;
+  if (stream.sleeper_ != nullptr) call(*stream.sleeper_);
+  stream.messages_.clear();
+  const stream_meeting* const meeting = stream.meeting_ = stream.meets();
+  if (meeting == nullptr) return;
+  for (const stream_transfer& one : meeting->transfers) {
+    const bool sends = one.way == stream_transfer::direction::send;
+    const int from = sends ? stream.rank_ : one.peer, to = sends ? one.peer : stream.rank_;
+    stream.messages_.push_back(++posted(meeting->key, from, to, one.way));
+  }
+}
+
+// What could run now: work of one rank, and communications whose ranks have all come.
+BELAY_DECL void stream_arbiter::find_candidates() {
+  candidates_.clear();
+  for (arbitrated* stream : streams_) {
+    stream->in_meeting_ = false;
+    if (stream->granted_ || (open_ && stream->by_ != arbitrated::runner::waiting_host) || !stream->can_run()) continue;
+    stream->in_meeting_ = stream->meets() != nullptr && stream->meets()->collective();
+    candidates_.push_back(stream);
+  }
+  const auto is_alone = [&](const arbitrated* one) {
+    return one->meets() != nullptr && one->meets()->collective() && !one->in_meeting_;
+  };
+  for (bool changed = true; std::exchange(changed, false);) {
+    for (arbitrated* stream : candidates_) {
+      if (!stream->in_meeting_ || !lacks_a_rank(*stream)) continue;
+      stream->in_meeting_ = false;
+      changed = true;
+    }
+  }
+  candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), is_alone), candidates_.end());
+}
+
+BELAY_DECL arbitrated* stream_arbiter::in_meeting(int rank, std::uint64_t key) const noexcept {
+  for (arbitrated* stream : streams_)
+    if (stream->rank_ == rank && stream->in_meeting_ && stream->meets()->key == key) return stream;
+  return nullptr;
+}
+
+BELAY_DECL bool stream_arbiter::lacks_a_rank(const arbitrated& stream) const noexcept {
+  const stream_meeting& mine = *stream.meets();
+  return std::any_of(mine.ranks.begin(), mine.ranks.end(),
+                     [&](int rank) { return in_meeting(rank, mine.key) == nullptr; });
+}
+
+BELAY_DECL std::uint64_t stream_arbiter::draw(std::uint64_t below) noexcept {
+  // splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+  std::uint64_t z = random_ += 0x9E3779B97F4A7C15U;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+  return (z ^ (z >> 31)) % below;
+}
+
+BELAY_DECL stream_arbiter::stream_arbiter(std::uint64_t seed, std::size_t hosts)
+    : random_(seed), seed_(seed), running_(hosts) {
+  streams_.reserve(8 * hosts);  // waiting allocates nothing
+  sleepers_.reserve(hosts);
+  candidates_.reserve(8 * hosts);
+  lists_.reserve(8 * hosts);
+  for (std::size_t i = 0; i < hosts; ++i) lists_.emplace_back().reserve(64);
+  hosts_.reserve(hosts);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/stream_watch.hpp
+//
+// What bounds the waits for a rank's streams. The world that the rank is of gives it: how long a piece of work may run,
+// and whether what it waits for can still come. A stream that was made without one waits for as long as it takes.
+//
+//   belay::host_stream compute({.policy = belay::stream_policy::queued, .watch = rank.watch()}, rank.number());
+//   compute.run([=] { use(to); });
+//   compute.synchronize();  // comm_error: the work takes longer than the world's timeout, or a peer has failed
+
+namespace belay::inline BELAY_ABI {
+
+/// Asked by threads that wait, for one rank. Not by those that find what they wait for.
+class stream_watch {
+ public:
+  /// One piece of work that runs for longer is stuck.
+  [[nodiscard]] virtual std::chrono::steady_clock::duration limit() const noexcept = 0;
+  /// Whether the world has failed.
+  [[nodiscard]] virtual bool failed() const noexcept = 0;
+  /// Throws its first cause, to the wait at `at`. Only after `failed()`.
+  [[noreturn]] virtual void raise(where at) const = 0;
+  /// Fails the world, because this rank is stuck as `what` says, and throws the first cause to the wait at `at`.
+  [[noreturn]] virtual void give_up(const std::string& what, where at) const = 0;
+  /// Fails the world, because this rank has met what `what` says, which was `thrown`. From any thread.
+  virtual void fail(error_kind thrown, const std::string& what, where at) const = 0;
+  /// The rank's number in its world.
+  [[nodiscard]] virtual int rank() const noexcept = 0;
+
+ protected:
+  ~stream_watch() = default;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// The interface that a backend implements so that its rank can be a `belay::rank`. Belongs to the rank's thread.
@@ -7521,6 +7998,15 @@ class rank_interface {
   [[nodiscard]] virtual std::uint64_t abandoned() const = 0;
   /// Where a rehearsal notes what the body asks of its rank; null in a world that runs.
   [[nodiscard]] virtual std::shared_ptr<rehearsal::rank_questions> questions() const { return nullptr; }
+
+  // For `launch`.
+
+  /// The bounds of waits for this rank's streams; null where there are none.
+  [[nodiscard]] virtual std::shared_ptr<const stream_watch> watch() const { return nullptr; }
+  /// Communication begins in the turns of `arbiter` from here on, of a rank that is a thread of this process; until
+  /// `finish`, after which nothing of it is under way.
+  virtual void use(std::shared_ptr<stream_arbiter> arbiter) { static_cast<void>(arbiter); }
+  virtual void finish() noexcept {}
 
  private:
   int number_, size_;
@@ -7552,6 +8038,19 @@ class typed_rank final : public rank_interface {
       return of_->shared_questions();
     else
       return nullptr;
+  }
+
+  [[nodiscard]] std::shared_ptr<const stream_watch> watch() const override {
+    if constexpr (requires { of_->watch(); })
+      return of_->watch();
+    else
+      return nullptr;
+  }
+  void use([[maybe_unused]] std::shared_ptr<stream_arbiter> arbiter) override {
+    if constexpr (requires { of_->use(arbiter); }) of_->use(std::move(arbiter));
+  }
+  void finish() noexcept override {
+    if constexpr (requires { of_->finish(); }) of_->finish();
   }
 
   /// The backend's rank.
@@ -7611,6 +8110,12 @@ class rank {
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const { return of_->abandoned(); }
 
+  /// For `launch`: the bounds of waits for this rank's streams, and the order of its communication; see
+  /// `rank_interface`.
+  [[nodiscard]] std::shared_ptr<const stream_watch> watch() const { return of_->watch(); }
+  void use(std::shared_ptr<stream_arbiter> arbiter) { of_->use(std::move(arbiter)); }
+  void finish() noexcept { of_->finish(); }
+
   /// The backend's rank, for what it alone can do: `rank.backend<belay::host::rank>()`. Null where this rank is one of
   /// another backend, or of a rehearsal.
   template <class R>
@@ -7664,24 +8169,13 @@ class group : public group_operations<group> {
   [[nodiscard]] const group_traits& promises() const noexcept { return promises_; }
 
   /// This rank's number in the group, which is a question.
-  [[nodiscard]] int rank() const {
-    if (asked_ != nullptr && size() > 1) {
-      if (along_)
-        asked_->ask_place(shape_, *along_);
-      else
-        asked_->ask_number();
-    }
-    return rank_;
-  }
+  [[nodiscard]] int rank() const;
   /// This rank's number in the group, which is no question: for a library whose sizes are computed for all ranks; see
   /// `layout_rank`.
   [[nodiscard]] int unasked_rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   /// Their numbers in the world: a question too, but in a group of all.
-  [[nodiscard]] std::span<const int> members() const {
-    if (asked_ != nullptr && along_) asked_->ask_number();
-    return {members_.data(), members_.size()};
-  }
+  [[nodiscard]] std::span<const int> members() const;
 
   /// Nothing of `work` is done.
   template <class Work>
@@ -7708,11 +8202,7 @@ class group : public group_operations<group> {
 
  private:
   // It comes after what it would come after in a run.
-  [[nodiscard]] pending started(operation what, const start_order& how) const noexcept {
-    if (clock_ == nullptr) return pending(nullptr, 0, what, how.at);
-    clock_->join(how.event.clock());
-    return pending(nullptr, 0, what, how.at, clock_->mark(stream_kind::communication));
-  }
+  [[nodiscard]] pending started(operation what, const start_order& how) const noexcept;
 
   friend class rank;
 
@@ -7734,21 +8224,10 @@ class rank {
   /// Rank `number` of a world of `size`. Throws usage_error where there is no such rank.
   rank(int number, int size, where at = where::current()) : rank(number, size, group::all_promises(), at) {}
   /// Rank `number` of a world of `size` whose groups promise `promises`, of those that move something.
-  rank(int number, int size, const group_traits& promises, where at = where::current())
-      : number_(number), size_(size), promises_(promises) {
-    promises_.rehearsed = true;
-    promises_.on_device = promises_.device_memory_alone = false;  // its memory is addresses
-    if (size < 1 || number < 0 || number >= size) {
-      throw usage_error("rank " + std::to_string(number) + " of a world of " + std::to_string(size), at);
-    }
-    for (int peer = 0; peer < size; ++peer) all_ranks_.push_back(peer);
-  }
+  rank(int number, int size, const group_traits& promises, where at = where::current());
 
   /// This is a question.
-  [[nodiscard]] int number() const noexcept {
-    asked_->ask_number();
-    return number_;
-  }
+  [[nodiscard]] int number() const noexcept;
   [[nodiscard]] int unasked_rank() const noexcept { return number_; }
   [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] rehearsal::group world() const { return asking({all_ranks_, number_, promises_}); }
@@ -7756,21 +8235,8 @@ class rank {
   [[nodiscard]] asked_coordinate place(const axes& shape) const { return coordinate_asked(asked_, shape, number_); }
   /// A group along an axis of a mesh.
   [[nodiscard]] rehearsal::group group_along(std::span<const int> members, const axes& shape, axis which,
-                                             where at = where::current()) const {
-    rehearsal::group made = group(members, at);
-    made.shape_ = shape;
-    made.along_ = which;
-    return made;
-  }
-  [[nodiscard]] rehearsal::group group(std::span<const int> members, where at = where::current()) const {
-    std::size_t place = 0;
-    while (place < members.size() && members[place] != number_) ++place;
-    if (place == members.size()) {
-      throw usage_error("rank " + std::to_string(number_) + " makes a group that it is not in", at);
-    }
-    return asking(
-        {std::vector<int>(members.data(), members.data() + members.size()), static_cast<int>(place), promises_});
-  }
+                                             where at = where::current()) const;
+  [[nodiscard]] rehearsal::group group(std::span<const int> members, where at = where::current()) const;
   [[nodiscard]] static constexpr std::uint64_t abandoned() noexcept { return 0; }
 
   /// The groups that the body has asked of its meshes. A rank of a real world to which it is given makes them at once.
@@ -7781,11 +8247,7 @@ class rank {
   [[nodiscard]] const std::shared_ptr<rank_questions>& shared_questions() const noexcept { return asked_; }
 
  private:
-  [[nodiscard]] rehearsal::group asking(rehearsal::group made) const noexcept {
-    made.asked_ = asked_;
-    made.clock_ = clock_;
-    return made;
-  }
+  [[nodiscard]] rehearsal::group asking(rehearsal::group made) const noexcept;
 
   int number_;
   int size_;
@@ -7798,6 +8260,76 @@ class rank {
 
 static_assert(has_groups<rank> && has_mesh_record<rank> && moves_nothing<group> && directly_addressable<group> &&
               has_all_operations<group>);
+
+}  // namespace rehearsal
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/rehearsal.ipp
+//
+// Groups and ranks of a rehearsal.
+
+namespace belay::inline BELAY_ABI {
+namespace rehearsal {
+
+BELAY_DECL int group::rank() const {
+  if (asked_ != nullptr && size() > 1) {
+    if (along_)
+      asked_->ask_place(shape_, *along_);
+    else
+      asked_->ask_number();
+  }
+  return rank_;
+}
+
+BELAY_DECL std::span<const int> group::members() const {
+  if (asked_ != nullptr && along_) asked_->ask_number();
+  return {members_.data(), members_.size()};
+}
+
+BELAY_DECL auto group::started(operation what, const start_order& how) const noexcept -> pending {
+  if (clock_ == nullptr) return pending(nullptr, 0, what, how.at);
+  clock_->join(how.event.clock());
+  return pending(nullptr, 0, what, how.at, clock_->mark(stream_kind::communication));
+}
+
+BELAY_DECL rank::rank(int number, int size, const group_traits& promises, where at)
+    : number_(number), size_(size), promises_(promises) {
+  promises_.rehearsed = true;
+  promises_.on_device = promises_.device_memory_alone = false;  // its memory is addresses
+  if (size < 1 || number < 0 || number >= size) {
+    throw usage_error("rank " + std::to_string(number) + " of a world of " + std::to_string(size), at);
+  }
+  for (int peer = 0; peer < size; ++peer) all_ranks_.push_back(peer);
+}
+
+BELAY_DECL int rank::number() const noexcept {
+  asked_->ask_number();
+  return number_;
+}
+
+BELAY_DECL auto rank::group_along(std::span<const int> members, const axes& shape, axis which, where at) const
+    -> rehearsal::group {
+  rehearsal::group made = group(members, at);
+  made.shape_ = shape;
+  made.along_ = which;
+  return made;
+}
+
+BELAY_DECL auto rank::group(std::span<const int> members, where at) const -> rehearsal::group {
+  std::size_t place = 0;
+  while (place < members.size() && members[place] != number_) ++place;
+  if (place == members.size()) {
+    throw usage_error("rank " + std::to_string(number_) + " makes a group that it is not in", at);
+  }
+  return asking(
+      {std::vector<int>(members.data(), members.data() + members.size()), static_cast<int>(place), promises_});
+}
+
+BELAY_DECL auto rank::asking(rehearsal::group made) const noexcept -> rehearsal::group {
+  made.asked_ = asked_;
+  made.clock_ = clock_;
+  return made;
+}
 
 }  // namespace rehearsal
 }  // namespace belay::inline BELAY_ABI
@@ -8103,47 +8635,20 @@ struct tensor_box {
   std::vector<box_side> sides;
 
   /// Elements within.
-  [[nodiscard]] std::size_t elements() const noexcept {
-    std::size_t out = 1;
-    for (const box_side& each : sides) out *= each.count();
-    return out;
-  }
+  [[nodiscard]] std::size_t elements() const noexcept;
   /// "[2:4, 0:64]".
-  [[nodiscard]] std::string text() const {
-    std::string out = "[";
-    for (const box_side& each : sides)
-      out += (out.size() > 1 ? ", " : "") + std::to_string(each.first) + ":" + std::to_string(each.end);
-    return out + "]";
-  }
+  [[nodiscard]] std::string text() const;
   friend bool operator==(const tensor_box&, const tensor_box&) = default;
 };
 
 /// All of a tensor of `shape`.
-[[nodiscard]] inline tensor_box whole_box(std::span<const std::size_t> shape) {
-  tensor_box out;
-  for (const std::size_t extent : shape) out.sides.push_back({0, extent});
-  return out;
-}
+[[nodiscard]] tensor_box whole_box(std::span<const std::size_t> shape);
 
 /// The part that two boxes of one tensor have in common. Where there is none, a side is empty.
-[[nodiscard]] inline tensor_box intersection(const tensor_box& a, const tensor_box& b) {
-  tensor_box out;
-  for (std::size_t d = 0; d < a.sides.size(); ++d) {
-    const std::size_t first = greater_of(a.sides[d].first, b.sides[d].first);
-    out.sides.push_back({first, greater_of(first, lesser_of(a.sides[d].end, b.sides[d].end))});
-  }
-  return out;
-}
+[[nodiscard]] tensor_box intersection(const tensor_box& a, const tensor_box& b);
 
 /// Whether all of `inner` lies in `outer`.
-[[nodiscard]] inline bool lies_in(const tensor_box& inner, const tensor_box& outer) noexcept {
-  if (inner.sides.size() != outer.sides.size()) return false;
-  for (std::size_t d = 0; d < inner.sides.size(); ++d) {
-    const box_side& side = inner.sides[d];
-    if (side.first > side.end || side.first < outer.sides[d].first || side.end > outer.sides[d].end) return false;
-  }
-  return true;
-}
+[[nodiscard]] bool lies_in(const tensor_box& inner, const tensor_box& outer) noexcept;
 
 /// Calls `visit(element of a, element of b, count)` for the contiguous runs of what two boxes of one tensor have in
 /// common, in order. Elements of a box are counted row by row.
@@ -8188,30 +8693,13 @@ void copy_common(const tensor_box& from, const T* source, const tensor_box& to, 
 class box_runs {
  public:
   /// The runs of that box in a tensor of that shape, row-major.
-  box_runs(std::span<const std::size_t> shape, const tensor_box& of) : box_(&of), strides_(shape.size()) {
-    std::size_t stride = 1;
-    for (std::size_t d = shape.size(); d-- > 0; stride *= shape[d]) strides_[d] = stride;
-    outer_ = shape.size();
-    while (outer_ > 0) {
-      --outer_;
-      length_ *= of.sides[outer_].count();
-      if (of.sides[outer_].count() != shape[outer_]) break;
-    }
-    for (std::size_t d = 0; d < outer_; ++d) runs_ *= of.sides[d].count();
-    if (length_ == 0) runs_ = 0;
-  }
+  box_runs(std::span<const std::size_t> shape, const tensor_box& of);
 
   /// How many runs there are, and the elements of each.
   [[nodiscard]] std::size_t runs() const noexcept { return runs_; }
   [[nodiscard]] std::size_t length() const noexcept { return length_; }
   /// The first element of run `number`, counted in the tensor. It grows with the number.
-  [[nodiscard]] std::size_t begin(std::size_t number) const noexcept {
-    std::size_t out = 0;
-    for (std::size_t d = outer_; d < strides_.size(); ++d) out += box_->sides[d].first * strides_[d];
-    for (std::size_t d = outer_; d-- > 0; number /= box_->sides[d].count())
-      out += (box_->sides[d].first + number % box_->sides[d].count()) * strides_[d];
-    return out;
-  }
+  [[nodiscard]] std::size_t begin(std::size_t number) const noexcept;
 
   /// Calls `visit(element of the tensor, element of the box, count)` for what elements `first` to `end - 1` of the box
   /// and elements `from` to `to - 1` of the tensor have in common, run by run.
@@ -8244,6 +8732,73 @@ class box_runs {
   std::size_t runs_ = 1;
   std::size_t length_ = 1;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/box.ipp
+//
+// Boxes of a tensor: how they are cut, compared and walked.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::size_t tensor_box::elements() const noexcept {
+  std::size_t out = 1;
+  for (const box_side& each : sides) out *= each.count();
+  return out;
+}
+
+BELAY_DECL std::string tensor_box::text() const {
+  std::string out = "[";
+  for (const box_side& each : sides)
+    out += (out.size() > 1 ? ", " : "") + std::to_string(each.first) + ":" + std::to_string(each.end);
+  return out + "]";
+}
+
+BELAY_DECL tensor_box whole_box(std::span<const std::size_t> shape) {
+  tensor_box out;
+  for (const std::size_t extent : shape) out.sides.push_back({0, extent});
+  return out;
+}
+
+BELAY_DECL tensor_box intersection(const tensor_box& a, const tensor_box& b) {
+  tensor_box out;
+  for (std::size_t d = 0; d < a.sides.size(); ++d) {
+    const std::size_t first = greater_of(a.sides[d].first, b.sides[d].first);
+    out.sides.push_back({first, greater_of(first, lesser_of(a.sides[d].end, b.sides[d].end))});
+  }
+  return out;
+}
+
+BELAY_DECL bool lies_in(const tensor_box& inner, const tensor_box& outer) noexcept {
+  if (inner.sides.size() != outer.sides.size()) return false;
+  for (std::size_t d = 0; d < inner.sides.size(); ++d) {
+    const box_side& side = inner.sides[d];
+    if (side.first > side.end || side.first < outer.sides[d].first || side.end > outer.sides[d].end) return false;
+  }
+  return true;
+}
+
+BELAY_DECL box_runs::box_runs(std::span<const std::size_t> shape, const tensor_box& of)
+    : box_(&of), strides_(shape.size()) {
+  std::size_t stride = 1;
+  for (std::size_t d = shape.size(); d-- > 0; stride *= shape[d]) strides_[d] = stride;
+  outer_ = shape.size();
+  while (outer_ > 0) {
+    --outer_;
+    length_ *= of.sides[outer_].count();
+    if (of.sides[outer_].count() != shape[outer_]) break;
+  }
+  for (std::size_t d = 0; d < outer_; ++d) runs_ *= of.sides[d].count();
+  if (length_ == 0) runs_ = 0;
+}
+
+BELAY_DECL std::size_t box_runs::begin(std::size_t number) const noexcept {
+  std::size_t out = 0;
+  for (std::size_t d = outer_; d < strides_.size(); ++d) out += box_->sides[d].first * strides_[d];
+  for (std::size_t d = outer_; d-- > 0; number /= box_->sides[d].count())
+    out += (box_->sides[d].first + number % box_->sides[d].count()) * strides_[d];
+  return out;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -8366,10 +8921,7 @@ struct obligation_id {
 class open_obligations : public usage_error {
  public:
   /// `list` is one line an obligation.
-  open_obligations(const std::string& list, std::size_t count, where at)
-      : usage_error(
-            std::to_string(count) + (count == 1 ? " obligation is" : " obligations are") + " still open\n" + list, at),
-        count_(count) {}
+  open_obligations(const std::string& list, std::size_t count, where at);
 
   /// How many were open.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
@@ -8434,28 +8986,10 @@ class ledger {
   }
   /// The obligations that are open and can be discharged by nobody, for an error of memory that they hold: empty where
   /// there are none.
-  [[nodiscard]] std::string lost_text() const {
-    std::size_t count = 0;
-    for (const entry& slot : entries_) count += slot.is_open() && slot.lost ? 1 : 0;
-    if (count == 0) return {};
-    return "; " + std::to_string(count) +
-           (count == 1 ? " obligation is open whose handle is gone, and holds"
-                       : " obligations are open whose handles are gone, and hold") +
-           " memory until the step ends:\n" + list(16, count, [](const entry& slot) { return slot.lost; });
-  }
+  [[nodiscard]] std::string lost_text() const;
 
   /// Forgets every obligation; ids that are still held are no longer open.
-  void clear() noexcept {
-    free_ = none;
-    for (std::uint32_t i = static_cast<std::uint32_t>(entries_.size()); i-- > 1;) {
-      entry& slot = entries_[i];
-      if (slot.is_open()) ++slot.generation;
-      slot.next_free = free_;
-      free_ = i;
-    }
-    open_ = 0;
-    misused_ = 0;
-  }
+  void clear() noexcept;
 
   /// The obligation that was opened as `id`; how many are open; how many were discharged twice or after their step.
   [[nodiscard]] const obligation& at(obligation_id id) const noexcept { return entries_[id.index].what; }
@@ -8478,11 +9012,7 @@ class ledger {
  private:
   static constexpr std::uint32_t none = 0;
 
-  [[nodiscard]] static std::size_t entries_for(std::size_t capacity, where at) {
-    if (capacity < 0xffffffffU) return capacity + 1;
-    throw usage_error(
-        "a ledger for " + std::to_string(capacity) + " obligations at a time: it has room for less than 2^32", at);
-  }
+  [[nodiscard]] static std::size_t entries_for(std::size_t capacity, where at);
 
   // A function of its own, so that `open` is short enough to be inlined.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(where at) const {
@@ -8516,6 +9046,47 @@ class ledger {
   std::size_t open_ = 0;
   std::size_t misused_ = 0;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/ledger.ipp
+//
+// Obligations in words, and the end of a step.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL open_obligations::open_obligations(const std::string& list, std::size_t count, where at)
+    : usage_error(std::to_string(count) + (count == 1 ? " obligation is" : " obligations are") + " still open\n" + list,
+                  at),
+      count_(count) {}
+
+BELAY_DECL std::string ledger::lost_text() const {
+  std::size_t count = 0;
+  for (const entry& slot : entries_) count += slot.is_open() && slot.lost ? 1 : 0;
+  if (count == 0) return {};
+  return "; " + std::to_string(count) +
+         (count == 1 ? " obligation is open whose handle is gone, and holds"
+                     : " obligations are open whose handles are gone, and hold") +
+         " memory until the step ends:\n" + list(16, count, [](const entry& slot) { return slot.lost; });
+}
+
+BELAY_DECL void ledger::clear() noexcept {
+  free_ = none;
+  for (std::uint32_t i = static_cast<std::uint32_t>(entries_.size()); i-- > 1;) {
+    entry& slot = entries_[i];
+    if (slot.is_open()) ++slot.generation;
+    slot.next_free = free_;
+    free_ = i;
+  }
+  open_ = 0;
+  misused_ = 0;
+}
+
+BELAY_DECL std::size_t ledger::entries_for(std::size_t capacity, where at) {
+  if (capacity < 0xffffffffU) return capacity + 1;
+  throw usage_error(
+      "a ledger for " + std::to_string(capacity) + " obligations at a time: it has room for less than 2^32", at);
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -9952,8 +10523,6 @@ class device_access final : public host_access {
 //   compute.run([=] { use(to); });
 //   compute.synchronize();
 
-#include <condition_variable>
-
 namespace belay::inline BELAY_ABI {
 
 class stream_arbiter;
@@ -10059,449 +10628,12 @@ static_assert(stream<queue_stream>);
 //
 // The thread of a stream, or its turns. Whoever waits for a stream looks every slice whether it gets on.
 
-// ---- belay/device/stream_arbiter.hpp
-//
-// Decides which stream runs next where all streams are late on purpose. It waits until the host thread of every rank
-// waits for something, and then lets one piece of work of one stream run, chosen by a seeded generator: the same seed
-// gives the same order. A communication runs when it is next on the streams of all ranks that it needs.
-//
-//   auto arbiter = std::make_shared<belay::stream_arbiter>(seed, ranks);
-//   belay::launch(belay::host::world{2}, train, {.streams = {belay::stream_policy::adversarial, 7}});  // makes one
-
-namespace belay::inline BELAY_ABI {
-
-/// A message of an exchange, to or from `peer`, a rank of the world.
-struct stream_transfer {
-  /// The other rank and the direction.
-  enum class direction : std::uint8_t { send, receive };
-  int peer = 0;
-  direction way = direction::send;
-};
-
-/// The peers that a communication needs. A collective begins when it is next on the streams of all `ranks`, its own
-/// among them, with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
-struct stream_meeting {
-  /// The number of the communication; beside it the ranks of a collective or the transfers of an exchange.
-  std::uint64_t key = 0;
-  std::span<const int> ranks;
-  std::span<const stream_transfer> transfers;
-
-  /// Whether all ranks take part.
-  [[nodiscard]] bool collective() const noexcept { return !ranks.empty(); }
-};
-
-/// A stream whose work an arbiter lets run. Its functions are called under the arbiter's lock, but `run_next`.
-class arbitrated {
- public:
-  /// The runner of the work: the thread that calls `stream_arbiter::wait`, by `run_next`, or a thread of its own, which
-  /// waits for its turn: that of a stream, or a host in a blocking call.
-  enum class runner : std::uint8_t { waiting_host, own_thread, host };
-
-  /// Whether there is a next piece of work, and what it waits for has happened.
-  [[nodiscard]] virtual bool can_run() const noexcept = 0;
-  /// Runs the next piece of work.
-  virtual void run_next() noexcept {}
-  /// The next piece of work as a communication; null where it is of this rank alone. It stays until that is over.
-  [[nodiscard]] virtual const stream_meeting* meets() const noexcept { return nullptr; }
-
-  /// A stream of that rank; `by` runs its next piece of work.
-  arbitrated(int rank, runner by, stream_kind kind = stream_kind::compute) noexcept
-      : rank_(rank), by_(by), kind_(kind) {}
-  arbitrated(const arbitrated&) = delete;  // the arbiter keeps its address
-  arbitrated& operator=(const arbitrated&) = delete;
-
- protected:
-  ~arbitrated() = default;
-
- private:
-  friend class stream_arbiter;
-  int rank_;
-  runner by_;
-  stream_kind kind_;
-  bool granted_ = false;
-  std::condition_variable* sleeper_ = nullptr;  // of the thread that waits for its turn
-  const stream_meeting* meeting_ = nullptr;     // of what has its turn
-  bool in_meeting_ = false;                     // while candidates are found
-  std::vector<std::uint64_t> messages_;         // the number of each transfer among all between the same ranks
-};
-
-/// Shared by all ranks of a world of threads.
-class stream_arbiter {
- public:
-  /// `hosts` threads will take part, each as a `host`. Seed 0 prefers communications to computations, and
-  /// these to copies between tiers: as late as possible for what they read.
-  stream_arbiter(std::uint64_t seed, std::size_t hosts) : random_(seed), seed_(seed), running_(hosts) {
-    streams_.reserve(8 * hosts);  // waiting allocates nothing
-    sleepers_.reserve(hosts);
-    candidates_.reserve(8 * hosts);
-    lists_.reserve(8 * hosts);
-    for (std::size_t i = 0; i < hosts; ++i) lists_.emplace_back().reserve(64);
-    hosts_.reserve(hosts);
-  }
-  stream_arbiter(const stream_arbiter&) = delete;
-  stream_arbiter& operator=(const stream_arbiter&) = delete;
-
-  /// The calling thread is a rank's until this is destroyed: nothing runs while it does not wait. Left by an exception,
-  /// it opens the arbiter.
-  class host {
-   public:
-    /// The host thread of one rank.
-    explicit host(stream_arbiter& owner) noexcept : owner_(&owner) {}
-    host(const host&) = delete;
-    host& operator=(const host&) = delete;
-    ~host() {
-      if (std::uncaught_exceptions() > exceptions_) owner_->open();
-      owner_->leave();
-    }
-
-   private:
-    stream_arbiter* owner_;
-    int exceptions_ = std::uncaught_exceptions();
-  };
-
-  /// The stream is chosen from then on, until it ends.
-  void add(arbitrated& stream);
-  /// Its work is over: it is forgotten.
-  void remove(arbitrated& stream) noexcept;
-
-  /// A host waits until `done()`, which is asked under the lock. Meanwhile it runs what has its turn.
-  void wait(function_ref<bool()> done);
-  /// A host begins a blocking call, which has been added: waits until it has its turn. It counts as waiting until
-  /// `end_call`.
-  void begin_call(arbitrated& call);
-  void end_call(arbitrated& call) noexcept;
-  /// A thread of a stream waits until `stream` has its turn.
-  void await_turn(arbitrated& stream);
-  /// The piece of work of `stream` that had its turn is over.
-  void finished(arbitrated& stream) noexcept;
-  /// Everything may run from now on: after a failure, nothing is gained by an order.
-  void open() noexcept;
-
-  /// The number that its choices are drawn from: the same seed gives the same order.
-  [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
-
- private:
-  struct waiting_host {
-    function_ref<bool()> done;
-    bool released;
-    std::condition_variable called;
-  };
-
-  void leave() noexcept;
-  void let_all_run() noexcept;
-  void schedule(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
-  void sleep(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
-  void call(std::condition_variable& sleeper) noexcept;
-  void call_a_host() noexcept;
-  [[nodiscard]] bool release_hosts();
-  [[nodiscard]] bool must_end(const arbitrated& stream) const noexcept;
-  [[nodiscard]] std::uint64_t& posted(std::uint64_t key, int from, int to, stream_transfer::direction way);
-  void run_one(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
-  void find_candidates();
-  [[nodiscard]] bool lacks_a_rank(const arbitrated& stream) const noexcept;
-  [[nodiscard]] arbitrated* in_meeting(int rank, std::uint64_t key) const noexcept;
-  void grant(arbitrated& stream);
-  [[nodiscard]] std::uint64_t draw(std::uint64_t below) noexcept;
-
-  std::mutex mutex_;
-  std::vector<std::condition_variable*> sleepers_;  // hosts: one that is called goes on with what has its turn next
-  std::uint64_t random_;
-  std::uint64_t seed_;
-  std::size_t running_;    // hosts that do not wait
-  bool one_runs_ = false;  // a computation
-  bool open_ = false;
-  std::vector<arbitrated*> streams_;
-  std::vector<arbitrated*> candidates_;
-  std::vector<waiting_host*> hosts_;
-  std::vector<std::vector<std::uint64_t>> lists_;  // of messages, for whoever is added: a blocking call is, each time
-  struct channel {
-    std::uint64_t key;
-    int from, to;
-    std::uint64_t sends, receives;  // posted so far
-  };
-  std::vector<channel> channels_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/stream_arbiter.ipp
-//
-// Whose turn it is.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL void stream_arbiter::add(arbitrated& stream) {
-  const std::lock_guard lock(mutex_);
-  // Ranks register in any order; the order of candidates must not depend on it.
-  const auto after = [](const arbitrated* a, const arbitrated* b) {
-    if (a->rank_ != b->rank_) return a->rank_ < b->rank_;
-    return a->by_ != b->by_ ? a->by_ < b->by_ : a->kind_ < b->kind_;
-  };
-  streams_.insert(std::upper_bound(streams_.begin(), streams_.end(), &stream, after), &stream);
-  if (lists_.empty()) return;
-  stream.messages_ = std::move(lists_.back());
-  lists_.pop_back();
-}
-
-BELAY_DECL void stream_arbiter::remove(arbitrated& stream) noexcept {
-  const std::lock_guard lock(mutex_);
-  streams_.erase(std::remove(streams_.begin(), streams_.end(), &stream), streams_.end());
-  if (lists_.size() < lists_.capacity()) lists_.push_back(std::move(stream.messages_));
-}
-
-BELAY_DECL void stream_arbiter::wait(function_ref<bool()> done) {
-  std::unique_lock lock(mutex_);
-  if (done()) return;
-  waiting_host self{done, false, {}};
-  hosts_.push_back(&self);
-  --running_;
-  while (!self.released) schedule(lock, self.called);
-  hosts_.erase(std::find(hosts_.begin(), hosts_.end(), &self));
-}
-
-BELAY_DECL void stream_arbiter::begin_call(arbitrated& call) {
-  std::unique_lock lock(mutex_);
-  std::condition_variable called;
-  call.sleeper_ = &called;
-  --running_;
-  while (!call.granted_ && !open_) schedule(lock, called);
-  call.sleeper_ = nullptr;
-  if (!must_end(call)) call_a_host();  // an exchange waits for what another one draws
-}
-
-BELAY_DECL void stream_arbiter::end_call(arbitrated& call) noexcept {
-  const std::lock_guard lock(mutex_);
-  ++running_;  // which draws itself once it waits
-  call.granted_ = false;
-  if (open_) call_a_host();
-}
-
-BELAY_DECL void stream_arbiter::await_turn(arbitrated& stream) {
-  std::unique_lock lock(mutex_);
-  std::condition_variable called;
-  stream.sleeper_ = &called;
-  called.wait(lock, [&] { return stream.granted_ || open_; });
-  stream.sleeper_ = nullptr;
-}
-
-BELAY_DECL void stream_arbiter::finished(arbitrated& stream) noexcept {
-  const std::lock_guard lock(mutex_);
-  stream.granted_ = false;
-  call_a_host();
-}
-
-// Lets something run, or waits for what runs. Of all hosts that wait one is enough for it: waking all for each piece of
-// work would take most of a run's time.
-BELAY_DECL void stream_arbiter::schedule(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
-  const auto ends = [&](const arbitrated* stream) { return must_end(*stream); };
-  const bool all_wait = running_ == 0 && !one_runs_ && std::none_of(streams_.begin(), streams_.end(), ends);
-  if (!all_wait && (!open_ || one_runs_)) return sleep(lock, called);
-  if (!release_hosts()) run_one(lock, called);
-}
-
-BELAY_DECL void stream_arbiter::sleep(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
-  sleepers_.push_back(&called);
-  // What is open is nobody's turn: who waits looks again now and then.
-  if (open_)
-    called.wait_for(lock, std::chrono::milliseconds(20));
-  else
-    called.wait(lock);
-  std::erase(sleepers_, &called);
-}
-
-BELAY_DECL void stream_arbiter::call(std::condition_variable& sleeper) noexcept {
-  std::erase(sleepers_, &sleeper);
-  sleeper.notify_one();
-}
-
-// Something has changed while no host looked.
-BELAY_DECL void stream_arbiter::call_a_host() noexcept {
-  while (!sleepers_.empty()) {
-    call(*sleepers_.back());
-    if (!open_) break;
-  }
-}
-
-// Whether what has its turn has all that it needs: it is over before anything else is drawn.
-BELAY_DECL bool stream_arbiter::must_end(const arbitrated& stream) const noexcept {
-  if (!stream.granted_) return false;
-  const stream_meeting* const meeting = stream.meeting_;
-  if (meeting == nullptr) return true;
-  for (std::size_t i = 0; i < meeting->transfers.size(); ++i) {
-    const stream_transfer& one = meeting->transfers[i];
-    const bool sends = one.way == stream_transfer::direction::send;
-    const int from = sends ? stream.rank_ : one.peer, to = sends ? one.peer : stream.rank_;
-    std::uint64_t partners = 0;
-    for (const channel& each : channels_)
-      if (each.key == meeting->key && each.from == from && each.to == to) partners = sends ? each.receives : each.sends;
-    if (partners < stream.messages_[i]) return false;
-  }
-  return true;
-}
-
-BELAY_DECL std::uint64_t& stream_arbiter::posted(std::uint64_t key, int from, int to, stream_transfer::direction way) {
-  const auto is_it = [&](const channel& one) { return one.key == key && one.from == from && one.to == to; };
-  auto found = std::find_if(channels_.begin(), channels_.end(), is_it);
-  if (found == channels_.end()) found = channels_.insert(channels_.end(), {key, from, to, 0, 0});
-  return way == stream_transfer::direction::send ? found->sends : found->receives;
-}
-
-BELAY_DECL void stream_arbiter::open() noexcept {
-  const std::lock_guard lock(mutex_);
-  let_all_run();
-}
-
-BELAY_DECL void stream_arbiter::let_all_run() noexcept {
-  open_ = true;
-  for (arbitrated* one : streams_)
-    if (one->sleeper_ != nullptr) call(*one->sleeper_);
-  call_a_host();
-}
-
-BELAY_DECL void stream_arbiter::leave() noexcept {
-  const std::lock_guard lock(mutex_);
-  --running_;
-  call_a_host();
-}
-
-BELAY_DECL bool stream_arbiter::release_hosts() {
-  bool any = false;
-  for (waiting_host* one : hosts_) {
-    if (one->released || !one->done()) continue;
-    one->released = any = true;
-    ++running_;
-    call(one->called);
-  }
-  return any;
-}
-
-BELAY_DECL void stream_arbiter::run_one(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
-  find_candidates();
-  if (candidates_.empty()) {
-    // Nothing can go on: ranks have called different things, or one is gone. The operations say which.
-    return open_ ? sleep(lock, called) : let_all_run();
-  }
-  const auto communicates = [](const arbitrated* one) { return one->by_ != arbitrated::runner::waiting_host; };
-  const auto computes = [](const arbitrated* one) { return one->kind_ == stream_kind::compute; };
-  auto late = std::find_if(candidates_.begin(), candidates_.end(), communicates);
-  if (late == candidates_.end()) late = std::find_if(candidates_.begin(), candidates_.end(), computes);
-  arbitrated& next = seed_ != 0                  ? *candidates_[draw(candidates_.size())]
-                     : late != candidates_.end() ? **late
-                                                 : *candidates_.front();
-  if (next.by_ == arbitrated::runner::waiting_host) {
-    one_runs_ = true;
-    lock.unlock();
-    next.run_next();
-    lock.lock();
-    one_runs_ = false;
-    if (open_) call_a_host();
-    return;
-  }
-  if (const stream_meeting* meeting = next.meets(); meeting != nullptr && meeting->collective()) {
-    const std::uint64_t key = meeting->key;
-    for (int rank : meeting->ranks)
-      if (arbitrated* peer = in_meeting(rank, key)) grant(*peer);
-  } else {
-    grant(next);
-  }
-}
-
-BELAY_DECL void stream_arbiter::grant(arbitrated& stream) {
-  stream.granted_ = true;
-  if (stream.sleeper_ != nullptr) call(*stream.sleeper_);
-  stream.messages_.clear();
-  const stream_meeting* const meeting = stream.meeting_ = stream.meets();
-  if (meeting == nullptr) return;
-  for (const stream_transfer& one : meeting->transfers) {
-    const bool sends = one.way == stream_transfer::direction::send;
-    const int from = sends ? stream.rank_ : one.peer, to = sends ? one.peer : stream.rank_;
-    stream.messages_.push_back(++posted(meeting->key, from, to, one.way));
-  }
-}
-
-// What could run now: work of one rank, and communications whose ranks have all come.
-BELAY_DECL void stream_arbiter::find_candidates() {
-  candidates_.clear();
-  for (arbitrated* stream : streams_) {
-    stream->in_meeting_ = false;
-    if (stream->granted_ || (open_ && stream->by_ != arbitrated::runner::waiting_host) || !stream->can_run()) continue;
-    stream->in_meeting_ = stream->meets() != nullptr && stream->meets()->collective();
-    candidates_.push_back(stream);
-  }
-  const auto is_alone = [&](const arbitrated* one) {
-    return one->meets() != nullptr && one->meets()->collective() && !one->in_meeting_;
-  };
-  for (bool changed = true; std::exchange(changed, false);) {
-    for (arbitrated* stream : candidates_) {
-      if (!stream->in_meeting_ || !lacks_a_rank(*stream)) continue;
-      stream->in_meeting_ = false;
-      changed = true;
-    }
-  }
-  candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), is_alone), candidates_.end());
-}
-
-BELAY_DECL arbitrated* stream_arbiter::in_meeting(int rank, std::uint64_t key) const noexcept {
-  for (arbitrated* stream : streams_)
-    if (stream->rank_ == rank && stream->in_meeting_ && stream->meets()->key == key) return stream;
-  return nullptr;
-}
-
-BELAY_DECL bool stream_arbiter::lacks_a_rank(const arbitrated& stream) const noexcept {
-  const stream_meeting& mine = *stream.meets();
-  return std::any_of(mine.ranks.begin(), mine.ranks.end(),
-                     [&](int rank) { return in_meeting(rank, mine.key) == nullptr; });
-}
-
-BELAY_DECL std::uint64_t stream_arbiter::draw(std::uint64_t below) noexcept {
-  // splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-  std::uint64_t z = random_ += 0x9E3779B97F4A7C15U;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-  return (z ^ (z >> 31)) % below;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/device/stream_patience.hpp
 //
 // How long one wait for a stream goes on, where the rank's world gives a watch: whoever waits asks every 20 ms.
 //
 //   belay::stream_patience mine(*watch);
 //   while (!reached_within(belay::stream_patience::slice)) mine.expect_more([] { return ""; }, source, at);
-
-// ---- belay/device/stream_watch.hpp
-//
-// What bounds the waits for a rank's streams. The world that the rank is of gives it: how long a piece of work may run,
-// and whether what it waits for can still come. A stream that was made without one waits for as long as it takes.
-//
-//   belay::host_stream compute({.policy = belay::stream_policy::queued, .watch = rank.watch()}, rank.number());
-//   compute.run([=] { use(to); });
-//   compute.synchronize();  // comm_error: the work takes longer than the world's timeout, or a peer has failed
-
-namespace belay::inline BELAY_ABI {
-
-/// Asked by threads that wait, for one rank. Not by those that find what they wait for.
-class stream_watch {
- public:
-  /// One piece of work that runs for longer is stuck.
-  [[nodiscard]] virtual std::chrono::steady_clock::duration limit() const noexcept = 0;
-  /// Whether the world has failed.
-  [[nodiscard]] virtual bool failed() const noexcept = 0;
-  /// Throws its first cause, to the wait at `at`. Only after `failed()`.
-  [[noreturn]] virtual void raise(where at) const = 0;
-  /// Fails the world, because this rank is stuck as `what` says, and throws the first cause to the wait at `at`.
-  [[noreturn]] virtual void give_up(const std::string& what, where at) const = 0;
-  /// Fails the world, because this rank has met what `what` says, which was `thrown`. From any thread.
-  virtual void fail(error_kind thrown, const std::string& what, where at) const = 0;
-  /// The rank's number in its world.
-  [[nodiscard]] virtual int rank() const noexcept = 0;
-
- protected:
-  ~stream_watch() = default;
-};
-
-}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -14087,82 +14219,23 @@ class bucket_layout {
   }
 
   /// Elements whose optimizer state is on rank `rank_in_family[f]` of each family f, without padding.
-  [[nodiscard]] std::size_t owned_elements(std::span<const std::size_t> rank_in_family) const {
-    std::size_t count = 0;
-    for (const bucket& b : buckets_)
-      each_owned(b, rank_in_family[b.family], [&](const parameter_range& range) { count += range.count; });
-    return count;
-  }
+  [[nodiscard]] std::size_t owned_elements(std::span<const std::size_t> rank_in_family) const;
 
   /// A hash of the buckets of one family: their parameters, counted within the family, with identities, sizes, order
   /// and division. It is equal on ranks whose layouts agree.
-  [[nodiscard]] std::uint64_t fingerprint(std::size_t family) const {
-    std::vector<std::size_t> place(sizes_.size());  // parameters of the family before each
-    std::vector<bool> in_family(sizes_.size());
-    for (const bucket& b : buckets_)
-      for (std::size_t parameter : b.members) in_family[parameter] = b.family == family;
-    for (std::size_t p = 1; p < place.size(); ++p) place[p] = place[p - 1] + (in_family[p - 1] ? 1 : 0);
-    content_hash hash;
-    hash.add(families_[family].ranks).add(static_cast<std::uint64_t>(families_[family].stage)).add(unit_.k());
-    hash.add(static_cast<std::uint64_t>(families_[family].reduces));
-    for (const bucket& b : buckets_) {
-      if (b.family != family) continue;
-      hash.add(b.count).add(b.members.size());
-      for (std::size_t parameter : b.members)
-        hash.add(place[parameter]).add(sizes_[parameter]).add(identities_[parameter]);
-      for (std::size_t count : b.counts) hash.add(count);
-    }
-    return hash.value();
-  }
+  [[nodiscard]] std::uint64_t fingerprint(std::size_t family) const;
 
  private:
   [[nodiscard]] std::size_t padded(std::size_t elements) const noexcept {
     return borrowed_ ? elements : (elements + align_ - 1) / align_ * align_;
   }
 
-  [[nodiscard]] static std::string too_much(std::size_t parameter, std::size_t elements, std::size_t element_bytes) {
-    return "the buckets of parameter number " + std::to_string(parameter) + " (" + std::to_string(elements) +
-           " elements of " + std::to_string(element_bytes) + " bytes) and those after it are";
-  }
+  [[nodiscard]] static std::string too_much(std::size_t parameter, std::size_t elements, std::size_t element_bytes);
 
-  void place(bucket& b, even_shares& shares) {
-    if (borrowed_) {
-      std::reverse(b.members.begin(), b.members.end());  // they were found from the end of the memory
-      elements_ = greater_of(elements_, b.first + b.count);
-    } else {
-      b.first = elements_;
-      for (std::size_t parameter : b.members) {
-        offsets_[parameter] = elements_;
-        elements_ += padded(sizes_[parameter]);
-      }
-    }
-    const family_shape family = families_[b.family];
-    if (family.stage == zero_stage::none) return;
-    b.counts = std::vector<std::size_t>(family.ranks);
-    std::size_t all = 0;
-    for (std::size_t parameter : b.members) all += sizes_[parameter];
-    shares.begin(all);
-    for (std::size_t parameter : b.members) {
-      const std::size_t unit = unit_.elements();
-      const std::size_t tail = sizes_[parameter] % unit;
-      shares.give(sizes_[parameter] / unit, unit,
-                  [&](std::size_t rank, std::size_t units) { b.counts[rank] += units * unit; });
-      if (tail > 0) shares.give(1, tail, [&](std::size_t rank, std::size_t) { b.counts[rank] += padded(tail); });
-    }
-    b.before = std::vector<std::size_t>(family.ranks);
-    for (std::size_t rank = 1; rank < family.ranks; ++rank) b.before[rank] = b.before[rank - 1] + b.counts[rank - 1];
-  }
+  void place(bucket& b, even_shares& shares);
 
   // In place; in a checked build behind all gradients, which are kept.
-  void place_reductions() noexcept {
-    gradient_elements_ = elements_;
-    for (bucket& b : buckets_) {
-      b.reduced_at = b.first;
-      if (!checked(check_level::local) || families_[b.family].ranks < 2 || family_of(b).divides_gradients()) continue;
-      b.reduced_at = gradient_elements_;
-      gradient_elements_ += b.count;
-    }
-  }
+  void place_reductions() noexcept;
 
   std::vector<family_shape> families_;
   std::vector<std::size_t> sizes_;
@@ -14175,6 +14248,84 @@ class bucket_layout {
   bool borrowed_ = false;
   ownership_unit unit_;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/bucket/layout.ipp
+//
+// Where every parameter lies in the memory of its buckets, which rank owns which range of it, and in what order buckets
+// are launched.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::size_t bucket_layout::owned_elements(std::span<const std::size_t> rank_in_family) const {
+  std::size_t count = 0;
+  for (const bucket& b : buckets_)
+    each_owned(b, rank_in_family[b.family], [&](const parameter_range& range) { count += range.count; });
+  return count;
+}
+
+BELAY_DECL std::uint64_t bucket_layout::fingerprint(std::size_t family) const {
+  std::vector<std::size_t> place(sizes_.size());  // parameters of the family before each
+  std::vector<bool> in_family(sizes_.size());
+  for (const bucket& b : buckets_)
+    for (std::size_t parameter : b.members) in_family[parameter] = b.family == family;
+  for (std::size_t p = 1; p < place.size(); ++p) place[p] = place[p - 1] + (in_family[p - 1] ? 1 : 0);
+  content_hash hash;
+  hash.add(families_[family].ranks).add(static_cast<std::uint64_t>(families_[family].stage)).add(unit_.k());
+  hash.add(static_cast<std::uint64_t>(families_[family].reduces));
+  for (const bucket& b : buckets_) {
+    if (b.family != family) continue;
+    hash.add(b.count).add(b.members.size());
+    for (std::size_t parameter : b.members)
+      hash.add(place[parameter]).add(sizes_[parameter]).add(identities_[parameter]);
+    for (std::size_t count : b.counts) hash.add(count);
+  }
+  return hash.value();
+}
+
+BELAY_DECL std::string bucket_layout::too_much(std::size_t parameter, std::size_t elements, std::size_t element_bytes) {
+  return "the buckets of parameter number " + std::to_string(parameter) + " (" + std::to_string(elements) +
+         " elements of " + std::to_string(element_bytes) + " bytes) and those after it are";
+}
+
+BELAY_DECL void bucket_layout::place(bucket& b, even_shares& shares) {
+  if (borrowed_) {
+    std::reverse(b.members.begin(), b.members.end());  // they were found from the end of the memory
+    elements_ = greater_of(elements_, b.first + b.count);
+  } else {
+    b.first = elements_;
+    for (std::size_t parameter : b.members) {
+      offsets_[parameter] = elements_;
+      elements_ += padded(sizes_[parameter]);
+    }
+  }
+  const family_shape family = families_[b.family];
+  if (family.stage == zero_stage::none) return;
+  b.counts = std::vector<std::size_t>(family.ranks);
+  std::size_t all = 0;
+  for (std::size_t parameter : b.members) all += sizes_[parameter];
+  shares.begin(all);
+  for (std::size_t parameter : b.members) {
+    const std::size_t unit = unit_.elements();
+    const std::size_t tail = sizes_[parameter] % unit;
+    shares.give(sizes_[parameter] / unit, unit,
+                [&](std::size_t rank, std::size_t units) { b.counts[rank] += units * unit; });
+    if (tail > 0) shares.give(1, tail, [&](std::size_t rank, std::size_t) { b.counts[rank] += padded(tail); });
+  }
+  b.before = std::vector<std::size_t>(family.ranks);
+  for (std::size_t rank = 1; rank < family.ranks; ++rank) b.before[rank] = b.before[rank - 1] + b.counts[rank - 1];
+}
+
+BELAY_DECL void bucket_layout::place_reductions() noexcept {
+  gradient_elements_ = elements_;
+  for (bucket& b : buckets_) {
+    b.reduced_at = b.first;
+    if (!checked(check_level::local) || families_[b.family].ranks < 2 || family_of(b).divides_gradients()) continue;
+    b.reduced_at = gradient_elements_;
+    gradient_elements_ += b.count;
+  }
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -16002,6 +16153,388 @@ template <class T>
 //   auto outcome = std::move(step).commit(mesh, belay::samples{64});            // of all ranks, equal on all
 //   auto outcome = std::move(step).commit(mesh, belay::local_targets{counted});  // of this rank; the commit sums them
 
+// ---- belay/step/participant.hpp
+//
+// What takes part in a step: a store of parameters, an expert exchange, a class of one's own. The step begins it,
+// finishes it in its commit, and asks for its findings, so that none of these can be forgotten. All ranks name the same
+// participants in the same order; the vote compares it.
+//
+//   class counted_dropout final : public belay::participant {   // one of a program's own, without gradients
+//    public:
+//     void begin(const belay::step_start&, belay::where) override { dropped = 0; }
+//     std::uint64_t fingerprint() const override { return 17; }
+//     std::size_t dropped = 0;
+//   };
+
+// ---- belay/step/commit.hpp
+//
+// How a step ends. All ranks reduce their findings to one small ballot, and every rank draws the same conclusion from
+// it: the step is committed, must be replayed with more room, or is refused. An optimizer takes only the token of a
+// committed step, and only `step::commit` makes one. Where the step had participants, their reduced gradients are in
+// the token.
+//
+//   auto outcome = std::move(step).commit(mesh, belay::samples{64});
+//   if (const auto* again = replay(outcome)) grow(again->needed_rows);
+//   if (const auto* why = refused(outcome)) std::puts(text(*why).c_str());
+//   if (auto* done = committed(outcome)) optimizer.apply(std::move(*done), {.learning_rate = 1e-3});
+
+#include <tuple>
+
+namespace belay::inline BELAY_ABI {
+
+/// One rank's findings. Over ranks they are summed, except `needed_rows`, of which the maximum counts.
+struct ballot {
+  /// Handles that still owe, handles that were used wrongly, and what losses add up to.
+  std::uint64_t open_obligations = 0;
+  std::uint64_t misused_handles = 0;
+  std::uint64_t non_finite = 0;   // gradients that are not finite
+  std::uint64_t needed_rows = 0;  // rows that a rank was to receive in one dispatch; 0 without overflow
+  double loss = 0;
+  // Of a run's checkpoints (train/checkpoint.hpp): nothing is refused for them.
+  std::uint64_t unwritten = 0;   // ranks whose files are not on their medium yet
+  std::uint64_t unwritable = 0;  // ranks whose files could not be written
+  /// Ranks that were asked to end.
+  std::uint64_t asked_to_stop = 0;
+};
+
+/// The divisor of a rank that has none: it agrees with every other.
+inline constexpr std::uint64_t no_divisor = ~std::uint64_t{0};
+
+/// How a step ended.
+enum class end_of_step : std::uint8_t { cut_off, committed, replay, refused };
+
+/// Proof that a step was committed on all ranks. Move-only, made by `step::commit` alone.
+class committed_step {
+ public:
+  committed_step(committed_step&& other) noexcept : number_(std::exchange(other.number_, 0)) {}
+  committed_step& operator=(committed_step&& other) noexcept {
+    number_ = std::exchange(other.number_, 0);
+    return *this;
+  }
+  ~committed_step() = default;
+
+  /// The engine's step number, from 1.
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+
+ private:
+  template <class Engine, class... Participants>
+  friend class step;
+  template <class Token>
+  friend class basic_step_outcome;
+  explicit committed_step(std::uint64_t number) noexcept : number_(number) {}
+  std::uint64_t number_;
+};
+
+/// A dispatch overflowed: run the step again, from the same inputs, with room for `needed_rows`.
+struct replay_step {
+  /// Rows a dispatch that the next try has room for.
+  std::uint64_t needed_rows = 0;
+};
+
+/// The step must not be applied; `findings` are those of all ranks, `list` names this rank's open obligations.
+struct refused_step {
+  /// Findings of all ranks; open obligations of this one, one a line.
+  ballot findings;
+  std::string list;
+};
+
+/// The results of a step, the same on all ranks.
+struct step_summary {
+  std::uint64_t number = 0;   // of the engine's steps, from 1
+  double loss = 0;            // summed over all ranks
+  double norm = 0;            // of all gradients, after the division
+  std::uint64_t divisor = 0;  // samples or target tokens of the global batch
+
+  /// The loss of one sample or token.
+  [[nodiscard]] double mean_loss() const noexcept { return divisor == 0 ? 0.0 : loss / static_cast<double>(divisor); }
+};
+
+/// The part that `Participant` gives to a committed step: its reduced gradients.
+template <class Participant>
+using committed_part = typename Participant::committed_part;
+
+/// Proof that a step was committed on all ranks, with the reduced gradients of its participants. An optimizer consumes
+/// it. A part that is neither applied nor discarded is named when its participant begins the next step.
+template <class... Participants>
+class committed_gradients {
+ public:
+  committed_gradients(committed_gradients&&) noexcept = default;
+  committed_gradients& operator=(committed_gradients&&) = delete;
+
+  /// The number of the step, and what it reduced.
+  [[nodiscard]] std::uint64_t number() const noexcept { return summary_.number; }
+  [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
+  /// The norm of all gradients of the step, every parameter counted once.
+  [[nodiscard]] double norm() const noexcept { return summary_.norm; }
+
+  /// The part of one participant, to be moved to its optimizer: `optimizer.apply(ok->part(store), {...})`. Throws
+  /// usage_error for one that was not in the step.
+  template <class Participant>
+  [[nodiscard]] committed_part<Participant>&& part(const Participant& of, where at = where::current()) && {
+    return std::move(find(of, at));
+  }
+  template <class Participant>
+  [[nodiscard]] committed_part<Participant>&& part(const Participant& of, where at = where::current()) & {
+    return std::move(find(of, at));
+  }
+
+  /// The only part that has gradients.
+  [[nodiscard]] auto&& only_part() && {
+    constexpr std::size_t place = only_place();
+    return std::move(std::get<place>(parts_));
+  }
+  /// The ranges of reduced gradients that this rank owns, to look at. An optimizer of one's own changes the values in
+  /// `store.update(std::move(*ok), f)`, which gathers them on the ranks that replicate them.
+  [[nodiscard]] auto gradients() const noexcept {
+    constexpr std::size_t place = only_place();
+    return std::get<place>(parts_).owned();
+  }
+
+  /// The gradients will not be applied.
+  void discard() && noexcept {
+    std::apply([](auto&... part) { (part.discard(), ...); }, parts_);
+  }
+
+ private:
+  template <class Engine, class... Others>
+  friend class step;
+  template <class Token>
+  friend class basic_step_outcome;
+
+  committed_gradients(const step_summary& summary, std::tuple<committed_part<Participants>...>&& parts) noexcept
+      : summary_(summary), parts_(std::move(parts)) {
+    std::apply([&](auto&... part) { (part.note(summary_), ...); }, parts_);
+  }
+
+  [[nodiscard]] static consteval std::size_t count_of_stores() {
+    return (std::size_t{0} + ... + (committed_part<Participants>::reduces ? 1U : 0U));
+  }
+  [[nodiscard]] static consteval std::size_t only_place() {
+    static_assert(count_of_stores() == 1,
+                  "belay: the step has no store, or several: take the part of each, as in apply(ok->part(store), ...)");
+    constexpr std::array<bool, sizeof...(Participants)> reduces{committed_part<Participants>::reduces...};
+    std::size_t place = 0;
+    while (!reduces[place]) ++place;
+    return place;
+  }
+
+  template <class Participant>
+  [[nodiscard]] committed_part<Participant>& find(const Participant& of, where at) {
+    committed_part<Participant>* found = nullptr;
+    std::apply(
+        [&](auto&... part) {
+          const auto look = [&](auto& one) {
+            if constexpr (std::is_same_v<std::remove_reference_t<decltype(one)>, committed_part<Participant>>)
+              if (one.is_of(of)) found = &one;
+          };
+          (look(part), ...);
+        },
+        parts_);
+    if (found == nullptr)
+      throw usage_error(
+          "the part of a store that was not among the participants of step " + std::to_string(summary_.number), at);
+    return *found;
+  }
+
+  step_summary summary_;
+  std::tuple<committed_part<Participants>...> parts_;
+};
+
+/// The part of a participant that has no gradients.
+struct no_committed_part {
+  /// Of a participant that reduces nothing.
+  static constexpr bool reduces = false;
+  void note(const step_summary&) noexcept {}
+  void discard() noexcept {}
+  template <class Participant>
+  [[nodiscard]] bool is_of(const Participant&) const noexcept {
+    return false;
+  }
+};
+
+/// One of the three; `committed`, `replay` and `refused` return a pointer to it or null. Move-only, like the token.
+template <class Token>
+class basic_step_outcome {
+ public:
+  /// How the step ended.
+  basic_step_outcome(Token done) noexcept : end_(end::committed), committed_(std::move(done)) {}
+  basic_step_outcome(replay_step again) noexcept : end_(end::replay), replay_(again) {}
+  basic_step_outcome(refused_step why) noexcept : end_(end::refused), refused_(std::move(why)) {}
+  /// The step was refused; `unread`, which outlives the outcome, is true until `refused` returns why.
+  basic_step_outcome(refused_step why, bool& unread) noexcept : basic_step_outcome(std::move(why)) {
+    unread_ = &unread;
+    unread = true;
+  }
+
+  template <class T>
+  friend T* committed(basic_step_outcome<T>& outcome) noexcept;
+  template <class T>
+  friend const replay_step* replay(const basic_step_outcome<T>& outcome) noexcept;
+  template <class T>
+  friend const refused_step* refused(const basic_step_outcome<T>& outcome) noexcept;
+
+ private:
+  enum class end : std::uint8_t { committed, replay, refused };
+  end end_;
+  std::optional<Token> committed_;
+  replay_step replay_;
+  refused_step refused_;
+  bool* unread_ = nullptr;
+};
+
+/// The outcome of a step without participants.
+using step_outcome = basic_step_outcome<committed_step>;
+
+/// The token of a committed step, or null.
+template <class Token>
+[[nodiscard]] Token* committed(basic_step_outcome<Token>& outcome) noexcept {
+  using end = typename basic_step_outcome<Token>::end;
+  return outcome.end_ == end::committed ? &*outcome.committed_ : nullptr;
+}
+/// The rows to make room for in a replay, or null where the step ended otherwise.
+template <class Token>
+[[nodiscard]] const replay_step* replay(const basic_step_outcome<Token>& outcome) noexcept {
+  using end = typename basic_step_outcome<Token>::end;
+  return outcome.end_ == end::replay ? &outcome.replay_ : nullptr;
+}
+/// Why the step was refused, or null. A loop over `run.steps` throws a refusal that nobody asked for.
+template <class Token>
+[[nodiscard]] const refused_step* refused(const basic_step_outcome<Token>& outcome) noexcept {
+  using end = typename basic_step_outcome<Token>::end;
+  if (outcome.end_ != end::refused) return nullptr;
+  if (outcome.unread_ != nullptr) *outcome.unread_ = false;
+  return &outcome.refused_;
+}
+
+/// Why a step was refused, in one line.
+[[nodiscard]] inline std::string text(const refused_step& outcome) {
+  std::string out = "step refused:";
+  const auto say = [&](std::uint64_t count, const char* one, const char* several) {
+    if (count == 0) return;
+    out += out.back() == ':' ? " " : ", ";
+    out += std::to_string(count) + (count == 1 ? one : several);
+  };
+  say(outcome.findings.open_obligations, " open obligation", " open obligations");
+  say(outcome.findings.misused_handles, " handle used twice", " handles used twice");
+  if (outcome.findings.non_finite > 0) out += std::string(out.back() == ':' ? " " : ", ") + "gradients are not finite";
+  return outcome.list.empty() ? out : out + "\n" + outcome.list;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The start of a step, as its participants are told of it.
+struct step_start {
+  /// Micro-batches of the step on this rank.
+  std::size_t micro_batches = 1;
+  std::uint64_t participants = 0;  // a hash of all participants of the step and their order
+};
+
+/// Whether a rank ends a step in its commit as all do, or gives it up.
+enum class order_of_step : std::uint8_t { executed, abandoned };
+
+/// By what gradients are divided, once: samples or target tokens of the whole batch, equal on all ranks, or what this
+/// rank counted of it.
+struct divisor_value {
+  /// Of which batch the count is: of the whole one, or of this rank's part.
+  enum class counted : std::uint8_t { on_all_ranks, on_this_rank };
+  std::size_t count = 0;                        // samples or target tokens
+  counted where_it_is = counted::on_all_ranks;  // and of what batch
+};
+
+/// A divisor of gradients.
+template <class D>
+concept step_divisor = requires(const D& divisor) {
+  { divisor.value() } -> std::same_as<divisor_value>;
+};
+/// Whether a step can be divided by it, as a value, for a message without the list of what is missing.
+template <class D>
+inline constexpr bool is_step_divisor = step_divisor<D>;
+
+/// The base of all that takes part in steps. A step calls it, and it outlives the step; it stays where it is meanwhile.
+class participant {
+ public:
+  using committed_part = no_committed_part;
+
+  participant() = default;
+  participant(const participant&) = default;
+  participant& operator=(const participant&) = default;
+  virtual ~participant() = default;
+
+  /// A step begins; called again, before the first forward, where the step says another number of micro-batches.
+  virtual void begin(const step_start& start, where at) = 0;
+  /// A word that is equal on all ranks, hashed with its place in the order of participants; the vote compares it.
+  [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
+
+  /// In a commit, on all ranks: may be collective. What is reduced is kept until it is taken or discarded.
+  virtual void finish(const divisor_value& /*divisor*/, where /*at*/) {}
+  /// Instead of `finish`, in a commit that is refused before gradients are complete: joins the collectives that peers
+  /// wait in.
+  virtual void abandon(where /*at*/) { withdraw(); }
+  /// The step ends without commit. Nothing waits for peers.
+  virtual void withdraw() noexcept {}
+  /// After all are finished, for the vote.
+  [[nodiscard]] virtual ballot findings() { return {}; }
+
+  /// Room for so many rows, before `begin`, in a step that is replayed.
+  virtual void make_room(std::size_t /*rows*/, where /*at*/) {}
+  /// The vote of all ranks.
+  virtual void learn(const ballot& /*all*/) {}
+  /// First in a commit, before that waits for the device: throws usage_error on all ranks where they have not queued
+  /// the same.
+  virtual void compare(order_of_step /*own*/, where /*at*/) {}
+
+  /// The gradients that were finished: the sum of squares over all ranks, and the number by which they are divided.
+  struct reduced_sums {
+    double squares = 0;         // over all ranks and parameters
+    std::uint64_t divisor = 0;  // 0 where the participant divides nothing
+    bool reduces = false;       // whether the participant has gradients at all
+  };
+  [[nodiscard]] virtual reduced_sums reduced() const { return {}; }
+  /// Where gradients that were finished are not finite, to be appended to a line; empty where they are.
+  [[nodiscard]] virtual std::string not_finite() const { return {}; }
+  /// Calls `see(norm)` for each that is not finite.
+  virtual void each_not_finite(function_ref<void(double)> /*see*/) const {}
+  /// Drops gradients that were finished: they will not be applied.
+  virtual void discard_part() noexcept {}
+  /// Gives what was finished to the token of a committed step.
+  [[nodiscard]] no_committed_part take_part() noexcept { return {}; }
+};
+
+/// The ranks of a step, as its commit asks them. A step itself knows none.
+class step_ranks {
+ public:
+  /// Throws usage_error on all ranks where their participants differ.
+  virtual void expect_same_participants(std::uint64_t participants, where at) const = 0;
+  /// The sum of the ballots. Throws usage_error on all ranks where their divisors differ.
+  [[nodiscard]] virtual ballot vote(const ballot& own, std::uint64_t divisor, where at) const = 0;
+
+ protected:
+  ~step_ranks() = default;
+};
+
+/// A class that takes part in steps: it derives from `participant`.
+template <class P>
+concept step_participant = std::derived_from<P, participant> && requires(P& one) {
+  { one.take_part() } -> std::same_as<typename P::committed_part>;
+};
+
+/// Whether a class is a participant of a step, as a value, for a message without the list of what is missing.
+template <class P>
+inline constexpr bool is_step_participant = step_participant<P>;
+
+/// An engine with the place where it was named, which stands for the step's.
+template <class Engine>
+struct engine_here {
+  /// An engine with the site that named it.
+  engine_here(Engine& named, where site = where::current()) noexcept : engine(&named), at(site) {}
+  Engine* engine;
+  where at;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// The number of target tokens of the global batch, equal on all ranks.
@@ -16012,6 +16545,8 @@ class target_tokens {
     if (count == 0) throw usage_error("a batch without target tokens has no mean", at);
   }
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  /// For a step's commit.
+  [[nodiscard]] divisor_value value() const noexcept { return {count_, divisor_value::counted::on_all_ranks}; }
 
  private:
   std::size_t count_;
@@ -16025,6 +16560,8 @@ class samples {
     if (count == 0) throw usage_error("a batch without samples has no mean", at);
   }
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  /// For a step's commit.
+  [[nodiscard]] divisor_value value() const noexcept { return {count_, divisor_value::counted::on_all_ranks}; }
 
  private:
   std::size_t count_;
@@ -16037,17 +16574,14 @@ class local_targets {
   /// May be 0 on some ranks.
   explicit constexpr local_targets(std::size_t count) noexcept : count_(count) {}
   [[nodiscard]] constexpr std::size_t count() const noexcept { return count_; }
+  /// For a step's commit.
+  [[nodiscard]] constexpr divisor_value value() const noexcept {
+    return {count_, divisor_value::counted::on_this_rank};
+  }
 
  private:
   std::size_t count_;
 };
-
-/// Whether a step can be divided by it.
-template <class D>
-inline constexpr bool is_step_divisor =
-    std::is_same_v<D, target_tokens> || std::is_same_v<D, samples> || std::is_same_v<D, local_targets>;
-template <class D>
-concept step_divisor = is_step_divisor<D>;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -18513,262 +19047,6 @@ class switched_watch {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/step/commit.hpp
-//
-// How a step ends. All ranks reduce their findings to one small ballot, and every rank draws the same conclusion from
-// it: the step is committed, must be replayed with more room, or is refused. An optimizer takes only the token of a
-// committed step, and only `step::commit` makes one. Where the step had participants, their reduced gradients are in
-// the token.
-//
-//   auto outcome = std::move(step).commit(mesh, belay::samples{64});
-//   if (const auto* again = replay(outcome)) grow(again->needed_rows);
-//   if (const auto* why = refused(outcome)) std::puts(text(*why).c_str());
-//   if (auto* done = committed(outcome)) optimizer.apply(std::move(*done), {.learning_rate = 1e-3});
-
-#include <tuple>
-
-namespace belay::inline BELAY_ABI {
-
-/// One rank's findings. Over ranks they are summed, except `needed_rows`, of which the maximum counts.
-struct ballot {
-  /// Handles that still owe, handles that were used wrongly, and what losses add up to.
-  std::uint64_t open_obligations = 0;
-  std::uint64_t misused_handles = 0;
-  std::uint64_t non_finite = 0;   // gradients that are not finite
-  std::uint64_t needed_rows = 0;  // rows that a rank was to receive in one dispatch; 0 without overflow
-  double loss = 0;
-  // Of a run's checkpoints (train/checkpoint.hpp): nothing is refused for them.
-  std::uint64_t unwritten = 0;   // ranks whose files are not on their medium yet
-  std::uint64_t unwritable = 0;  // ranks whose files could not be written
-  /// Ranks that were asked to end.
-  std::uint64_t asked_to_stop = 0;
-};
-
-/// The divisor of a rank that has none: it agrees with every other.
-inline constexpr std::uint64_t no_divisor = ~std::uint64_t{0};
-
-/// How a step ended.
-enum class end_of_step : std::uint8_t { cut_off, committed, replay, refused };
-
-/// Proof that a step was committed on all ranks. Move-only, made by `step::commit` alone.
-class committed_step {
- public:
-  committed_step(committed_step&& other) noexcept : number_(std::exchange(other.number_, 0)) {}
-  committed_step& operator=(committed_step&& other) noexcept {
-    number_ = std::exchange(other.number_, 0);
-    return *this;
-  }
-  ~committed_step() = default;
-
-  /// The engine's step number, from 1.
-  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
-
- private:
-  template <class Engine, class... Participants>
-  friend class step;
-  template <class Token>
-  friend class basic_step_outcome;
-  explicit committed_step(std::uint64_t number) noexcept : number_(number) {}
-  std::uint64_t number_;
-};
-
-/// A dispatch overflowed: run the step again, from the same inputs, with room for `needed_rows`.
-struct replay_step {
-  /// Rows a dispatch that the next try has room for.
-  std::uint64_t needed_rows = 0;
-};
-
-/// The step must not be applied; `findings` are those of all ranks, `list` names this rank's open obligations.
-struct refused_step {
-  /// Findings of all ranks; open obligations of this one, one a line.
-  ballot findings;
-  std::string list;
-};
-
-/// The results of a step, the same on all ranks.
-struct step_summary {
-  std::uint64_t number = 0;   // of the engine's steps, from 1
-  double loss = 0;            // summed over all ranks
-  double norm = 0;            // of all gradients, after the division
-  std::uint64_t divisor = 0;  // samples or target tokens of the global batch
-
-  /// The loss of one sample or token.
-  [[nodiscard]] double mean_loss() const noexcept { return divisor == 0 ? 0.0 : loss / static_cast<double>(divisor); }
-};
-
-/// The part that `Participant` gives to a committed step: its reduced gradients.
-template <class Participant>
-using committed_part = typename Participant::committed_part;
-
-/// Proof that a step was committed on all ranks, with the reduced gradients of its participants. An optimizer consumes
-/// it. A part that is neither applied nor discarded is named when its participant begins the next step.
-template <class... Participants>
-class committed_gradients {
- public:
-  committed_gradients(committed_gradients&&) noexcept = default;
-  committed_gradients& operator=(committed_gradients&&) = delete;
-
-  /// The number of the step, and what it reduced.
-  [[nodiscard]] std::uint64_t number() const noexcept { return summary_.number; }
-  [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
-  /// The norm of all gradients of the step, every parameter counted once.
-  [[nodiscard]] double norm() const noexcept { return summary_.norm; }
-
-  /// The part of one participant, to be moved to its optimizer: `optimizer.apply(ok->part(store), {...})`. Throws
-  /// usage_error for one that was not in the step.
-  template <class Participant>
-  [[nodiscard]] committed_part<Participant>&& part(const Participant& of, where at = where::current()) && {
-    return std::move(find(of, at));
-  }
-  template <class Participant>
-  [[nodiscard]] committed_part<Participant>&& part(const Participant& of, where at = where::current()) & {
-    return std::move(find(of, at));
-  }
-
-  /// The only part that has gradients.
-  [[nodiscard]] auto&& only_part() && {
-    constexpr std::size_t place = only_place();
-    return std::move(std::get<place>(parts_));
-  }
-  /// The ranges of reduced gradients that this rank owns, to look at. An optimizer of one's own changes the values in
-  /// `store.update(std::move(*ok), f)`, which gathers them on the ranks that replicate them.
-  [[nodiscard]] auto gradients() const noexcept {
-    constexpr std::size_t place = only_place();
-    return std::get<place>(parts_).owned();
-  }
-
-  /// The gradients will not be applied.
-  void discard() && noexcept {
-    std::apply([](auto&... part) { (part.discard(), ...); }, parts_);
-  }
-
- private:
-  template <class Engine, class... Others>
-  friend class step;
-  template <class Token>
-  friend class basic_step_outcome;
-
-  committed_gradients(const step_summary& summary, std::tuple<committed_part<Participants>...>&& parts) noexcept
-      : summary_(summary), parts_(std::move(parts)) {
-    std::apply([&](auto&... part) { (part.note(summary_), ...); }, parts_);
-  }
-
-  [[nodiscard]] static consteval std::size_t count_of_stores() {
-    return (std::size_t{0} + ... + (committed_part<Participants>::reduces ? 1U : 0U));
-  }
-  [[nodiscard]] static consteval std::size_t only_place() {
-    static_assert(count_of_stores() == 1,
-                  "belay: the step has no store, or several: take the part of each, as in apply(ok->part(store), ...)");
-    constexpr std::array<bool, sizeof...(Participants)> reduces{committed_part<Participants>::reduces...};
-    std::size_t place = 0;
-    while (!reduces[place]) ++place;
-    return place;
-  }
-
-  template <class Participant>
-  [[nodiscard]] committed_part<Participant>& find(const Participant& of, where at) {
-    committed_part<Participant>* found = nullptr;
-    std::apply(
-        [&](auto&... part) {
-          const auto look = [&](auto& one) {
-            if constexpr (std::is_same_v<std::remove_reference_t<decltype(one)>, committed_part<Participant>>)
-              if (one.is_of(of)) found = &one;
-          };
-          (look(part), ...);
-        },
-        parts_);
-    if (found == nullptr)
-      throw usage_error(
-          "the part of a store that was not among the participants of step " + std::to_string(summary_.number), at);
-    return *found;
-  }
-
-  step_summary summary_;
-  std::tuple<committed_part<Participants>...> parts_;
-};
-
-/// The part of a participant that has no gradients.
-struct no_committed_part {
-  /// Of a participant that reduces nothing.
-  static constexpr bool reduces = false;
-  void note(const step_summary&) noexcept {}
-  void discard() noexcept {}
-  template <class Participant>
-  [[nodiscard]] bool is_of(const Participant&) const noexcept {
-    return false;
-  }
-};
-
-/// One of the three; `committed`, `replay` and `refused` return a pointer to it or null. Move-only, like the token.
-template <class Token>
-class basic_step_outcome {
- public:
-  /// How the step ended.
-  basic_step_outcome(Token done) noexcept : end_(end::committed), committed_(std::move(done)) {}
-  basic_step_outcome(replay_step again) noexcept : end_(end::replay), replay_(again) {}
-  basic_step_outcome(refused_step why) noexcept : end_(end::refused), refused_(std::move(why)) {}
-  /// The step was refused; `unread`, which outlives the outcome, is true until `refused` returns why.
-  basic_step_outcome(refused_step why, bool& unread) noexcept : basic_step_outcome(std::move(why)) {
-    unread_ = &unread;
-    unread = true;
-  }
-
-  template <class T>
-  friend T* committed(basic_step_outcome<T>& outcome) noexcept;
-  template <class T>
-  friend const replay_step* replay(const basic_step_outcome<T>& outcome) noexcept;
-  template <class T>
-  friend const refused_step* refused(const basic_step_outcome<T>& outcome) noexcept;
-
- private:
-  enum class end : std::uint8_t { committed, replay, refused };
-  end end_;
-  std::optional<Token> committed_;
-  replay_step replay_;
-  refused_step refused_;
-  bool* unread_ = nullptr;
-};
-
-/// The outcome of a step without participants.
-using step_outcome = basic_step_outcome<committed_step>;
-
-/// The token of a committed step, or null.
-template <class Token>
-[[nodiscard]] Token* committed(basic_step_outcome<Token>& outcome) noexcept {
-  using end = typename basic_step_outcome<Token>::end;
-  return outcome.end_ == end::committed ? &*outcome.committed_ : nullptr;
-}
-/// The rows to make room for in a replay, or null where the step ended otherwise.
-template <class Token>
-[[nodiscard]] const replay_step* replay(const basic_step_outcome<Token>& outcome) noexcept {
-  using end = typename basic_step_outcome<Token>::end;
-  return outcome.end_ == end::replay ? &outcome.replay_ : nullptr;
-}
-/// Why the step was refused, or null. A loop over `run.steps` throws a refusal that nobody asked for.
-template <class Token>
-[[nodiscard]] const refused_step* refused(const basic_step_outcome<Token>& outcome) noexcept {
-  using end = typename basic_step_outcome<Token>::end;
-  if (outcome.end_ != end::refused) return nullptr;
-  if (outcome.unread_ != nullptr) *outcome.unread_ = false;
-  return &outcome.refused_;
-}
-
-/// Why a step was refused, in one line.
-[[nodiscard]] inline std::string text(const refused_step& outcome) {
-  std::string out = "step refused:";
-  const auto say = [&](std::uint64_t count, const char* one, const char* several) {
-    if (count == 0) return;
-    out += out.back() == ':' ? " " : ", ";
-    out += std::to_string(count) + (count == 1 ? one : several);
-  };
-  say(outcome.findings.open_obligations, " open obligation", " open obligations");
-  say(outcome.findings.misused_handles, " handle used twice", " handles used twice");
-  if (outcome.findings.non_finite > 0) out += std::string(out.back() == ':' ? " " : ", ") + "gradients are not finite";
-  return outcome.list.empty() ? out : out + "\n" + outcome.list;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/step/owed_bytes.hpp
 //
 // The bytes of a trainer's own memory that owed backwards say they keep. They are no lease, and count as one: in the
@@ -18879,52 +19157,24 @@ class engine {
 
   /// All leases of steps come from the region `activations`. `meter` is that of its tier, and outlives the engine. At
   /// most `max_leases` leases and `max_obligations` obligations are live in one step.
-  engine(Memory activations, tier_meter& meter, std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
-      : meter_(&meter),
-        max_leases_(max_leases),
-        arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(std::make_shared<belay::ledger>(max_obligations)),
-        owed_(meter),
-        findings_(arena_.memory()) {
-    adopt(arena_);
-  }
+  engine(Memory activations, tier_meter& meter, std::size_t max_leases = 16384, std::size_t max_obligations = 4096);
   /// All leases of steps come from the region `activations`. The kit's stream runs as `streams` says: that of rank
   /// `rank`. `meter` is that of its tier, and outlives the engine. At most `max_leases` leases and `max_obligations`
   /// obligations are live in one step.
   engine(Memory activations, tier_meter& meter, const stream_settings& streams, int rank,
          std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
-    requires std::constructible_from<Kit, const stream_settings&, int>
-      : meter_(&meter),
-        max_leases_(max_leases),
-        arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(std::make_shared<belay::ledger>(max_obligations)),
-        owed_(meter),
-        findings_(arena_.memory()),
-        kit_(streams, rank),
-        streams_(streams),
-        rank_(rank),
-        left_(streams.policy == stream_policy::adversarial ? freed_memory::poisoned : freed_by_default) {
-    if constexpr (requires { watch_.explain_faults(); })
-      if (rehearsing()) watch_.explain_faults();
-    adopt(arena_);
-  }
+    requires std::constructible_from<Kit, const stream_settings&, int>;
 
   /// All leases of steps come from the region `activations`, memory of the device of `kit`, which the caller has made.
   /// Memory that is free holds `left`. `meter` is that of its tier, and outlives the engine. At most `max_leases`
   /// leases and `max_obligations` obligations are live in one step.
   engine(Memory activations, tier_meter& meter, Kit kit, freed_memory left = freed_by_default,
          std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
-    requires std::move_constructible<Kit>
-      : meter_(&meter),
-        max_leases_(max_leases),
-        arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(std::make_shared<belay::ledger>(max_obligations)),
-        owed_(meter),
-        findings_(arena_.memory()),
-        kit_(std::move(kit)),
-        left_(left) {
-    adopt(arena_);
-  }
+    requires std::move_constructible<Kit>;
+
+  engine(const engine&) = delete;  // steps, handles and runs point to it
+  engine& operator=(const engine&) = delete;
+  ~engine();
 
   /// Activations, open obligations, and what computes. They live as long as the run.
   [[nodiscard]] arena<Memory>& activations() noexcept { return arena_; }
@@ -18943,40 +19193,16 @@ class engine {
 
   using copies_type = copy_stream<stream_type>;
   /// The stream of copies between tiers. The first call makes it: in a body, before its first step.
-  [[nodiscard]] copies_type& copies() {
-    if (copies_ != nullptr) return *copies_;
-    // (nvcc does not see what compute() has.)
-    if constexpr (requires(stream_type& compute_stream) { compute_stream.beside(stream_kind::copy); })
-      copies_ = std::make_unique<copies_type>(compute().beside(stream_kind::copy));
-    else if constexpr (std::constructible_from<copies_type, const stream_settings&, int>)
-      copies_ = std::make_unique<copies_type>(streams_, rank_);
-    else
-      copies_ = std::make_unique<copies_type>();
-    if constexpr (traced_stream<stream_type>) copies_->stream().trace_into(spans());
-    if constexpr (requires(stream_type& captured) { captured.join_captures(); }) copies_->stream().join_captures();
-    return *copies_;
-  }
+  [[nodiscard]] copies_type& copies();
   /// How the host sees the memory of a device; null where it addresses that itself. The first call makes it, with a
   /// stream: in a body, before its first step. Throws backend_error.
-  [[nodiscard]] const host_access* access([[maybe_unused]] where at = where::current()) {
-    if constexpr (device_region<Memory>) {
-      if (access_ == nullptr)
-        access_ = std::make_unique<access_type>(compute().beside(stream_kind::copy),
-                                                arena_.memory().host_beside(host_access::piece_bytes, at));
-      return access_.get();
-    } else {
-      return nullptr;
-    }
-  }
+  [[nodiscard]] const host_access* access([[maybe_unused]] where at = where::current());
   /// Whether something has asked for it.
   [[nodiscard]] bool has_copies() const noexcept { return copies_ != nullptr; }
   /// Of the copies so far.
   [[nodiscard]] copy_times times_of_copies() const noexcept { return has_copies() ? copies_->times() : copy_times{}; }
   /// Returns when all that the streams have queued is over; throws the first failure of it.
-  void synchronize(where at = where::current()) {
-    belay::synchronize(compute(), at);
-    if (has_copies()) copies_->synchronize(at);
-  }
+  void synchronize(where at = where::current());
 
   /// Runs `work()` on the calling thread, once all that the kit's stream has queued is over. A rehearsal does not run
   /// it.
@@ -18994,12 +19220,7 @@ class engine {
   /// Calls of layers, copies and waits are spans of `log` from now on, with the live bytes of `meters`; null: of none.
   /// Log and meters outlive what is queued meanwhile, and the engine stays where it is. Between steps.
   void trace_into(span_log* log, const tier_meters* meters = nullptr)
-    requires traced_stream<stream_type>
-  {
-    watch_.trace_into(log, compute(), meters);
-    compute().trace_into(log);
-    if (has_copies()) copies_->stream().trace_into(log);
-  }
+    requires traced_stream<stream_type>;
   /// The log of the step that is traced, or null.
   [[nodiscard]] span_log* spans() const noexcept {
     if constexpr (traced_stream<stream_type>)
@@ -19016,15 +19237,9 @@ class engine {
   /// Steps run in `train`; see step/phase.hpp.
   [[nodiscard]] phase current_phase() const noexcept { return phase_; }
   /// For `phase_switch` only. Throws usage_error while a step or pass is open.
-  void enter(phase next, where at) {
-    expect_between_steps(at);
-    phase_ = next;
-  }
+  void enter(phase next, where at);
   /// Throws usage_error while a step or pass of this engine is open.
-  void expect_between_steps(where at) const {
-    if (in_step_)
-      throw usage_error("a step of this engine is still open: commit it, or let it end, before the next", at);
-  }
+  void expect_between_steps(where at) const;
 
   /// Continues the step numbers of an engine that this one replaces: an optimizer refuses a token whose number is not
   /// above its last one's.
@@ -19045,82 +19260,35 @@ class engine {
     }
   }
   /// Whether `address` is in memory that is leased for steps alone.
-  [[nodiscard]] bool is_of_steps(const void* address) const noexcept {
-    return arena_.has(address) ||
-           std::any_of(of_steps_.begin(), of_steps_.end(), [&](const auto* one) { return one->has(address); });
-  }
+  [[nodiscard]] bool is_of_steps(const void* address) const noexcept;
   /// The owner of memory that was read after it had been given back, where a number that is not finite says it, or an
   /// index that is none; else empty. In checked builds, and as far as what has computed keeps the payload of a NaN.
-  [[nodiscard]] std::string given_back(double found) const { return owners_->text(owner_in(found)); }
-  [[nodiscard]] std::string given_back(std::int64_t index) const { return owners_->text(owner_in_integer(index)); }
+  [[nodiscard]] std::string given_back(double found) const;
+  [[nodiscard]] std::string given_back(std::int64_t index) const;
 
   /// Leases come from `activations` from now on, and the region before is freed. Between steps: numbers, epoch and how
   /// the last step ended stay.
-  void use(Memory activations) {
-    synchronize();
-    arena_.open_addresses();
-    arena_ = arena<Memory>(tier::device, std::move(activations), max_leases_, *meter_);
-    adopt(arena_);
-    ++epoch_;
-    ++memory_version_;
-  }
+  void use(Memory activations);
   /// Changes when steps get other memory, or room for more: what was captured as a graph is of another then.
   [[nodiscard]] std::uint64_t memory_version() const noexcept { return memory_version_; }
 
   /// For `step` only. Throws usage_error while another step of this engine is open, in a phase that does not train, and
   /// where a forward-only pass has overflowed and was not repeated.
-  void begin_step(where at) {
-    if (phase_ != phase::train)
-      throw usage_error("a step trains, and this rank is in its " + std::string(name(phase_)) +
-                            " phase: go back with phases.to_train(std::move(...))",
-                        at);
-    if (passes_.needed_rows > 0)
-      throw usage_error(
-          "a forward-only pass overflowed, and was not repeated with more room: run it in "
-          "belay::evaluate(run, mesh, body)",
-          at);
-    expect_right(std::exchange(passes_.wrong, 0), passes_.first_wrong);
-    begin(at);
-    last_end_ = end_of_step::cut_off;
-    unread_refusal_ = false;
-    begun_at_ = at;
-    ++step_number_;
-  }
+  void begin_step(where at);
   /// For `forward_only` only: a pass counts as no step, and changes nothing that the last step has left.
   void begin_pass(where at) { begin(at); }
-  void note_pass(const pass_findings& found) noexcept {
-    passes_.open_obligations += found.open_obligations;
-    if (found.needed_rows > passes_.needed_rows) passes_.needed_rows = found.needed_rows;
-    passes_.count += found.count;
-    passes_.loss += found.loss;
-    if (passes_.wrong == 0) passes_.first_wrong = found.first_wrong;
-    passes_.wrong += found.wrong;
-  }
+  void note_pass(const pass_findings& found) noexcept;
   /// The findings of forward-only passes since the last call.
   [[nodiscard]] pass_findings take_pass_findings() noexcept { return std::exchange(passes_, {}); }
 
   /// For `step` only. What is queued and has not begun is skipped; returns when what has begun is over.
-  void cancel_queued() noexcept {
-    if constexpr (requires { compute().cancel(); }) compute().cancel();
-    if (has_copies()) copies_->cancel();
-  }
+  void cancel_queued() noexcept;
   /// For `step` only: returns when the copies of a step that is committed are over. What has failed in them, the next
   /// step throws.
-  void finish_copies(where at) {
-    if (has_copies()) copies_->wait_until_idle(at);
-  }
+  void finish_copies(where at);
   /// For `step` and `forward_only` only. Ends every lease and every obligation of the step. What it has queued is over
   /// where it was committed; else it is skipped, because it may wait for peers that wait for this rank.
-  void end_step() noexcept {
-    cancel_queued();
-    if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
-    if (ledger_->open_count() + ledger_->misuse_count() > 0) ledger_->clear();
-    owed_.clear();
-    owners_->forget_failure();  // of a step that is cut off
-    watch_.end();
-    in_step_ = false;
-    ++epoch_;
-  }
+  void end_step() noexcept;
 
   /// Adds to the loss of the step or pass that runs, in the order of the compute stream; the commit of a step sums it
   /// over all ranks. `count` is that of a pass's targets or samples. A kernel has `found()` for it.
@@ -19129,36 +19297,12 @@ class engine {
   [[nodiscard]] kernel::findings_record* found() const noexcept { return findings_.record(); }
   /// For `step` and `forward_only` only: copies it for the host, once, and waits for that copy's event. Throws the
   /// first failure of what was queued.
-  [[nodiscard]] const kernel::findings_record& read_findings(where at) {
-    const stream_event copied = findings_.copy(compute());
-    if (rehearsing()) return findings_.none();
-    owners_->expect_overwritten();
-    const span_timer waits(add_wait(spans(), span_lane::host, copied, at));
-    try {
-      return findings_.read(copied, epoch_, at);
-    } catch (...) {
-      belay::synchronize(compute(), at);  // a failure is told once
-      throw;
-    }
-  }
+  [[nodiscard]] const kernel::findings_record& read_findings(where at);
   /// For `step` and `forward_only` only: the findings, copied for the host; null where something has failed, which the
   /// next step or pass throws.
-  [[nodiscard]] const kernel::findings_record* try_findings(where at) noexcept {
-    try {
-      const stream_event copied = findings_.copy(compute());
-      return rehearsing() ? &findings_.none() : &findings_.read(copied, epoch_, at);
-    } catch (...) {
-      return nullptr;
-    }
-  }
+  [[nodiscard]] const kernel::findings_record* try_findings(where at) noexcept;
   /// Throws the usage_error of indices or rows that kernels have found to be none.
-  void expect_right(std::uint64_t wrong, const kernel::finding& first) const {
-    if (wrong == 0) return;
-    const std::string why = given_back(first.value);
-    throw usage_error(text(first) + (wrong == 1 ? "" : ", and " + std::to_string(wrong - 1) + " more") +
-                          (why.empty() ? "" : "; " + why),
-                      site_of(first));
-  }
+  void expect_right(std::uint64_t wrong, const kernel::finding& first) const;
   /// Bytes of the findings, in the memory of the device, beside the activations.
   static constexpr std::size_t findings_bytes = belay::findings<Memory>::bytes;
   /// Whether nothing runs, and activations are addresses without pages.
@@ -19172,29 +19316,16 @@ class engine {
   [[nodiscard]] end_of_step last_end() const noexcept { return last_end_; }
   [[nodiscard]] std::uint64_t needed_rows() const noexcept { return needed_rows_; }
   /// Throws the text of a refusal that nobody has read, as `error` at the step's site.
-  void expect_refusal_read() const {
-    if (unread_refusal_) throw error(refusal_, refused_at_);
-  }
+  void expect_refusal_read() const;
   /// Where the last step was made.
   [[nodiscard]] const where& step_site() const noexcept { return begun_at_; }
   /// For `step` only.
   void note_end(end_of_step how) noexcept { last_end_ = how; }
   void note_rows(std::uint64_t needed) noexcept { needed_rows_ = needed, ++memory_version_; }
-  [[nodiscard]] bool& note_refusal(std::string why, where at) {
-    refusal_ = std::move(why);
-    refused_at_ = at;
-    return unread_refusal_;
-  }
+  [[nodiscard]] bool& note_refusal(std::string why, where at);
 
  private:
-  void begin(where at) {
-    expect_between_steps(at);
-    synchronize(at);  // throws what has failed since the last step
-    watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
-    in_step_ = true;
-    ++epoch_;
-    findings_.begin(compute(), epoch_);
-  }
+  void begin(where at);
 
   tier_meter* meter_;
   std::size_t max_leases_;
@@ -19231,6 +19362,252 @@ using host_engine = engine<host_pages, host_kit<>>;
 using rehearsal_engine = engine<reserved_addresses, rehearsal_kit>;
 
 }  // namespace belay::inline BELAY_ABI
+
+// ---- belay/step/engine.ipp
+//
+// An engine out of its class: a program links that of the host, and compiles those of its own kits.
+
+namespace belay::inline BELAY_ABI {
+
+template <memory_region Memory, compute_kit<float> Kit>
+engine<Memory, Kit>::engine(Memory activations, tier_meter& meter, Kit kit, freed_memory left, std::size_t max_leases,
+                            std::size_t max_obligations)
+  requires std::move_constructible<Kit>
+    : meter_(&meter),
+      max_leases_(max_leases),
+      arena_(tier::device, std::move(activations), max_leases, meter),
+      ledger_(std::make_shared<belay::ledger>(max_obligations)),
+      owed_(meter),
+      findings_(arena_.memory()),
+      kit_(std::move(kit)),
+      left_(left) {
+  adopt(arena_);
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+engine<Memory, Kit>::engine(Memory activations, tier_meter& meter, const stream_settings& streams, int rank,
+                            std::size_t max_leases, std::size_t max_obligations)
+  requires std::constructible_from<Kit, const stream_settings&, int>
+    : meter_(&meter),
+      max_leases_(max_leases),
+      arena_(tier::device, std::move(activations), max_leases, meter),
+      ledger_(std::make_shared<belay::ledger>(max_obligations)),
+      owed_(meter),
+      findings_(arena_.memory()),
+      kit_(streams, rank),
+      streams_(streams),
+      rank_(rank),
+      left_(streams.policy == stream_policy::adversarial ? freed_memory::poisoned : freed_by_default) {
+  if constexpr (requires { watch_.explain_faults(); })
+    if (rehearsing()) watch_.explain_faults();
+  adopt(arena_);
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+engine<Memory, Kit>::engine(Memory activations, tier_meter& meter, std::size_t max_leases, std::size_t max_obligations)
+    : meter_(&meter),
+      max_leases_(max_leases),
+      arena_(tier::device, std::move(activations), max_leases, meter),
+      ledger_(std::make_shared<belay::ledger>(max_obligations)),
+      owed_(meter),
+      findings_(arena_.memory()) {
+  adopt(arena_);
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+auto engine<Memory, Kit>::copies() -> copies_type& {
+  if (copies_ != nullptr) return *copies_;
+  // (nvcc does not see what compute() has.)
+  if constexpr (requires(stream_type& compute_stream) { compute_stream.beside(stream_kind::copy); })
+    copies_ = std::make_unique<copies_type>(compute().beside(stream_kind::copy));
+  else if constexpr (std::constructible_from<copies_type, const stream_settings&, int>)
+    copies_ = std::make_unique<copies_type>(streams_, rank_);
+  else
+    copies_ = std::make_unique<copies_type>();
+  if constexpr (traced_stream<stream_type>) copies_->stream().trace_into(spans());
+  if constexpr (requires(stream_type& captured) { captured.join_captures(); }) copies_->stream().join_captures();
+  return *copies_;
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+auto engine<Memory, Kit>::access([[maybe_unused]] where at) -> const host_access* {
+  if constexpr (device_region<Memory>) {
+    if (access_ == nullptr)
+      access_ = std::make_unique<access_type>(compute().beside(stream_kind::copy),
+                                              arena_.memory().host_beside(host_access::piece_bytes, at));
+    return access_.get();
+  } else {
+    return nullptr;
+  }
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::synchronize(where at) {
+  belay::synchronize(compute(), at);
+  if (has_copies()) copies_->synchronize(at);
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::trace_into(span_log* log, const tier_meters* meters)
+  requires traced_stream<stream_type>
+{
+  watch_.trace_into(log, compute(), meters);
+  compute().trace_into(log);
+  if (has_copies()) copies_->stream().trace_into(log);
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::enter(phase next, where at) {
+  expect_between_steps(at);
+  phase_ = next;
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::expect_between_steps(where at) const {
+  if (in_step_) throw usage_error("a step of this engine is still open: commit it, or let it end, before the next", at);
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+std::string engine<Memory, Kit>::given_back(std::int64_t index) const {
+  return owners_->text(owner_in_integer(index));
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+std::string engine<Memory, Kit>::given_back(double found) const {
+  return owners_->text(owner_in(found));
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+bool engine<Memory, Kit>::is_of_steps(const void* address) const noexcept {
+  return arena_.has(address) ||
+         std::any_of(of_steps_.begin(), of_steps_.end(), [&](const auto* one) { return one->has(address); });
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::use(Memory activations) {
+  synchronize();
+  arena_.open_addresses();
+  arena_ = arena<Memory>(tier::device, std::move(activations), max_leases_, *meter_);
+  adopt(arena_);
+  ++epoch_;
+  ++memory_version_;
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::begin_step(where at) {
+  if (phase_ != phase::train)
+    throw usage_error("a step trains, and this rank is in its " + std::string(name(phase_)) +
+                          " phase: go back with phases.to_train(std::move(...))",
+                      at);
+  if (passes_.needed_rows > 0)
+    throw usage_error(
+        "a forward-only pass overflowed, and was not repeated with more room: run it in "
+        "belay::evaluate(run, mesh, body)",
+        at);
+  expect_right(std::exchange(passes_.wrong, 0), passes_.first_wrong);
+  begin(at);
+  last_end_ = end_of_step::cut_off;
+  unread_refusal_ = false;
+  begun_at_ = at;
+  ++step_number_;
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::note_pass(const pass_findings& found) noexcept {
+  passes_.open_obligations += found.open_obligations;
+  if (found.needed_rows > passes_.needed_rows) passes_.needed_rows = found.needed_rows;
+  passes_.count += found.count;
+  passes_.loss += found.loss;
+  if (passes_.wrong == 0) passes_.first_wrong = found.first_wrong;
+  passes_.wrong += found.wrong;
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::cancel_queued() noexcept {
+  if constexpr (requires { compute().cancel(); }) compute().cancel();
+  if (has_copies()) copies_->cancel();
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::finish_copies(where at) {
+  if (has_copies()) copies_->wait_until_idle(at);
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::end_step() noexcept {
+  cancel_queued();
+  if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
+  if (ledger_->open_count() + ledger_->misuse_count() > 0) ledger_->clear();
+  owed_.clear();
+  owners_->forget_failure();  // of a step that is cut off
+  watch_.end();
+  in_step_ = false;
+  ++epoch_;
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+auto engine<Memory, Kit>::read_findings(where at) -> const kernel::findings_record& {
+  const stream_event copied = findings_.copy(compute());
+  if (rehearsing()) return findings_.none();
+  owners_->expect_overwritten();
+  const span_timer waits(add_wait(spans(), span_lane::host, copied, at));
+  try {
+    return findings_.read(copied, epoch_, at);
+  } catch (...) {
+    belay::synchronize(compute(), at);  // a failure is told once
+    throw;
+  }
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+auto engine<Memory, Kit>::try_findings(where at) noexcept -> const kernel::findings_record* {
+  try {
+    const stream_event copied = findings_.copy(compute());
+    return rehearsing() ? &findings_.none() : &findings_.read(copied, epoch_, at);
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::expect_right(std::uint64_t wrong, const kernel::finding& first) const {
+  if (wrong == 0) return;
+  const std::string why = given_back(first.value);
+  throw usage_error(text(first) + (wrong == 1 ? "" : ", and " + std::to_string(wrong - 1) + " more") +
+                        (why.empty() ? "" : "; " + why),
+                    site_of(first));
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::expect_refusal_read() const {
+  if (unread_refusal_) throw error(refusal_, refused_at_);
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+auto engine<Memory, Kit>::note_refusal(std::string why, where at) -> bool& {
+  refusal_ = std::move(why);
+  refused_at_ = at;
+  return unread_refusal_;
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+void engine<Memory, Kit>::begin(where at) {
+  expect_between_steps(at);
+  synchronize(at);  // throws what has failed since the last step
+  watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
+  in_step_ = true;
+  ++epoch_;
+  findings_.begin(compute(), epoch_);
+}
+
+template <memory_region Memory, compute_kit<float> Kit>
+engine<Memory, Kit>::~engine() = default;
+
+}  // namespace belay::inline BELAY_ABI
+
+#if defined(BELAY_SEPARATE_COMPILATION)
+extern template class belay::engine<belay::host_pages, belay::host_kit<>>;
+#endif
 
 // ---- belay/step/gradient_sum.hpp
 //
@@ -19315,20 +19692,10 @@ struct invocation {
 
   /// Throws the usage_error of an output that is asked for too late. Takes a copy, so that a handle whose address no
   /// one else needs stays in registers.
-  [[noreturn, gnu::cold, gnu::noinline]] static void refuse_output(invocation call, const char* when, const char* file,
-                                                                   int line) {
-    throw usage_error("the output of layer " + std::to_string(call.layer_index) + " '" + printable(call.layer) +
-                          "' (micro-batch " + std::to_string(call.micro_batch) + ") opened at " + call.at.text() +
-                          " is asked for " + when,
-                      {file, "", line});
-  }
+  [[noreturn, gnu::cold]] static void refuse_output(invocation call, const char* when, const char* file, int line);
 
   /// In a handler of what this call, or work that it has queued, has thrown: throws it again with the call's name.
-  [[noreturn, gnu::cold, gnu::noinline]] void rethrow(const char* what) const {
-    rethrow_from("layer " + std::to_string(layer_index) + " '" + layer + "' (micro-batch " +
-                     std::to_string(micro_batch) + "), " + what,
-                 at);
-  }
+  [[noreturn, gnu::cold]] void rethrow(const char* what) const;
   /// Runs `work()`, which is a call of the layer: what it throws has the call's name.
   template <class Work>
   decltype(auto) run(layer_call what, Work&& work) const {
@@ -19639,6 +20006,27 @@ template <class T, std::size_t Rank, class Frame>
 template <class T, std::size_t Rank, class Frame>
 [[nodiscard]] view<T, Rank> remember(Frame& frame, const extents<Rank>& shape) {
   return frame.template remember<T>(shape);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/step/frame.ipp
+//
+// What a call of a layer says where it is refused, or fails.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void invocation::refuse_output(invocation call, const char* when, const char* file, int line) {
+  throw usage_error("the output of layer " + std::to_string(call.layer_index) + " '" + printable(call.layer) +
+                        "' (micro-batch " + std::to_string(call.micro_batch) + ") opened at " + call.at.text() +
+                        " is asked for " + when,
+                    {file, "", line});
+}
+
+BELAY_DECL void invocation::rethrow(const char* what) const {
+  rethrow_from("layer " + std::to_string(layer_index) + " '" + layer + "' (micro-batch " + std::to_string(micro_batch) +
+                   "), " + what,
+               at);
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -21053,74 +21441,12 @@ class row_moves {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/step/participant.hpp
-//
-// What takes part in a step: a store of parameters, an expert exchange, a class of one's own. The step begins it,
-// finishes it in its commit, and asks for its findings, so that none of these can be forgotten. All ranks name the same
-// participants in the same order; the vote compares it.
-//
-//   struct counted_dropout {                        // a participant of one's own, without gradients
-//     using committed_part = belay::no_committed_part;
-//     void begin(const belay::step_start&, belay::where) { dropped = 0; }
-//     template <class Mesh, class Divisor>
-//     belay::no_committed_part finish(const Mesh&, Divisor, belay::where) { return {}; }
-//     template <class Mesh>
-//     void abandon(const Mesh&, belay::where) {}
-//     void withdraw() noexcept {}
-//     belay::ballot findings() { return {}; }
-//     std::uint64_t fingerprint() const { return 17; }
-//   };
-
-namespace belay::inline BELAY_ABI {
-
-/// The start of a step, as its participants are told of it.
-struct step_start {
-  /// Micro-batches of the step on this rank.
-  std::size_t micro_batches = 1;
-  std::uint64_t participants = 0;  // a hash of all participants of the step and their order
-};
-
-/// Whether a rank ends a step in its commit as all do, or gives it up.
-enum class order_of_step : std::uint8_t { executed, abandoned };
-
-/// `begin(start)`: a step begins; called again, before the first forward, where the step says another number of
-/// micro-batches. `findings()`: after the last backward, for the vote. `withdraw()`: the step ends without commit, and
-/// nothing waits for peers. `fingerprint()`: equal on all ranks. `finish(mesh, divisor, at)` and `abandon(mesh, at)`,
-/// which are templates, end a step in its commit: the first gives the participant's part of the token, the second joins
-/// the collectives that peers wait in. A participant whose room can overflow has `make_room(rows, at)`, which is called
-/// before `begin` once a step was replayed. One that wants to know the vote has `learn(ballot)`, which gets that of all
-/// ranks. One whose ranks have queued work that waits for each other's has `compare(order_of_step, at)`, which a commit
-/// calls before it waits for that: it throws on all ranks where this was not the same work.
-template <class P>
-concept step_participant = requires(P& participant, const P& same, const step_start& start, where at) {
-  typename P::committed_part;
-  participant.begin(start, at);
-  participant.withdraw();
-  { participant.findings() } -> std::convertible_to<ballot>;
-  { same.fingerprint() } -> std::convertible_to<std::uint64_t>;
-};
-
-/// Whether a class is a participant of a step, as a value, for a message without the list of what is missing.
-template <class P>
-inline constexpr bool is_step_participant = step_participant<P>;
-
-/// An engine with the place where it was named, which stands for the step's.
-template <class Engine>
-struct engine_here {
-  /// An engine with the site that named it.
-  engine_here(Engine& named, where site = where::current()) noexcept : engine(&named), at(site) {}
-  Engine* engine;
-  where at;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 
 /// One rank of an expert group. All ranks of the group make the same calls in the same order. One exchange serves all
 /// layers of a stage, and allocates nothing after `prepare`. The heap outlives it and has no other user.
 template <class T, class Group, class Heap = typename heap_of<Group>::type>
-class expert_exchange {
+class expert_exchange final : public participant {
   static_assert(has_symmetric_memory<Group> || has_local_memory<Group>,
                 "experts are reached through symmetric memory, or memory that peers send into: take a group that is "
                 "directly_addressable, mirrored_by_messages or has_local_memory, as those of all backends are");
@@ -21238,36 +21564,28 @@ class expert_exchange {
   }
 
   // What a step asks of its participants.
-  using committed_part = no_committed_part;
-  void begin(const step_start&, where at) {
+  void begin(const step_start&, where at) override {
     withdraw();
     named_ = true;
     if (part_ == part::waits) part_ = part::takes;
     begin_step(at);
   }
-  template <class Mesh, class Divisor>
-  [[nodiscard]] no_committed_part finish(const Mesh&, const Divisor&, where) noexcept {
-    end_part();
-    return {};
-  }
-  template <class Mesh>
-  void abandon(const Mesh&, where) noexcept {
-    withdraw();
-  }
-  void withdraw() noexcept {
+  void finish(const divisor_value&, where) noexcept override { end_part(); }
+  void abandon(where) noexcept override { withdraw(); }
+  void withdraw() noexcept override {
     static_cast<void>(take_overflow());
     end_part();
   }
   /// An overflow is in the findings of the step, where the dispatch has written it.
-  [[nodiscard]] ballot findings() noexcept {
+  [[nodiscard]] ballot findings() noexcept override {
     static_cast<void>(take_overflow());
     return {};
   }
-  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept override {
     return fnv1a().add_text("expert_exchange").add(shape_.experts).add(shape_.k).add(shape_.capacity).value();
   }
   /// Room for `rows` rows and an eighth more, so that a drifting router does not replay every step.
-  void make_room(std::size_t rows, where at) {
+  void make_room(std::size_t rows, where at) override {
     const std::size_t wanted = rows + rows / 8;
     if (wanted > shape_.capacity) set_capacity(wanted, at);
   }
@@ -24613,6 +24931,296 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/step/step_core.hpp
+//
+// The course of a step over its participants, whatever their types: it begins them, finishes or abandons them in the
+// commit, votes, and ends in exactly one way. `step` adds the types: which participants, and the token that their
+// parts make.
+
+namespace belay::inline BELAY_ABI {
+
+/// How a step ended. Of a refused one `unread` is of the engine, and true until somebody reads why.
+struct ended_step {
+  end_of_step how = end_of_step::cut_off;
+  step_summary summary = {};
+  std::uint64_t needed_rows = 0;  // of a replay
+  refused_step why = {};
+  bool* unread = nullptr;
+};
+
+template <class Engine>
+class step_core {
+ public:
+  /// Begins a step of one micro-batch, and all `participants`; they, the array and the engine outlive it. Throws
+  /// usage_error while another step of the engine is open.
+  step_core(Engine& of, where at, std::span<participant* const> participants);
+  step_core(const step_core&) = delete;
+  step_core& operator=(const step_core&) = delete;
+
+  [[nodiscard]] bool ended() const noexcept { return ended_; }
+  /// Of a step that nobody has ended: says so, with the handles that were lost in it, unless an exception is on its
+  /// way; and cuts it off.
+  void leave() noexcept;
+  void cut_off() noexcept;
+  void micro_batches(std::size_t count, where at) const;
+  void add(const ballot& findings) noexcept;
+
+  /// Ends a step without participants. Throws open_obligations, in a checked build.
+  [[nodiscard]] ended_step commit(function_ref<ballot(const ballot&)> vote, where at);
+  /// Ends the step over its ranks. Collective. What participants have finished is kept by them where it is committed.
+  /// Throws open_obligations, in a checked build, and what participants and ranks throw.
+  [[nodiscard]] ended_step commit(const step_ranks& ranks, const divisor_value& divisor, where at);
+
+ private:
+  void compare(where at) const;
+  [[nodiscard]] ballot vote(const step_ranks& ranks, std::uint64_t divisor, where at) const;
+  // The one place where the host waits for what the step has queued, and reads it.
+  void read_findings(where at);
+  [[nodiscard]] std::string close_obligations();
+  void expect_no_obligations(const std::string& list, where at);
+  [[nodiscard]] std::uint64_t order() const;
+  // Where gradients are not finite, of the participants that can tell.
+  [[nodiscard]] std::string not_finite(std::uint64_t number) const;
+  void end(end_of_step how, where at);
+  [[nodiscard]] ended_step refused(const ballot& all, std::string list) const;
+  void report_abandoned() const noexcept;
+
+  Engine* engine_;
+  where at_;
+  std::span<participant* const> participants_;
+  ballot findings_;
+  kernel::finding not_finite_loss_;
+  bool ended_ = false;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/step/step_core.ipp
+//
+// The course of a step, out of its class: a program links that of host engines, and compiles those of its own kits.
+
+namespace belay::inline BELAY_ABI {
+
+template <class Engine>
+step_core<Engine>::step_core(Engine& of, where at, std::span<participant* const> participants)
+    : engine_(&of), at_(at), participants_(participants) {
+  engine_->begin_step(at_);
+  try {
+    const step_start start{1, order()};
+    for (participant* const each : participants_) {
+      if (engine_->room() != 0) each->make_room(static_cast<std::size_t>(engine_->room()), at_);
+      each->begin(start, at_);
+    }
+  } catch (...) {
+    cut_off();
+    throw;
+  }
+}
+
+template <class Engine>
+void step_core<Engine>::leave() noexcept {
+  if (std::uncaught_exceptions() == 0) report_abandoned();
+  cut_off();
+}
+
+template <class Engine>
+void step_core<Engine>::cut_off() noexcept {
+  if (std::exchange(ended_, true)) return;
+  engine_->cancel_queued();  // it may be in what the participants withdraw
+  for (participant* const each : participants_) each->withdraw();
+  engine_->end_step();
+}
+
+template <class Engine>
+void step_core<Engine>::micro_batches(std::size_t count, where at) const {
+  const step_start start{count, order()};
+  for (participant* const each : participants_) each->begin(start, at);
+}
+
+template <class Engine>
+void step_core<Engine>::add(const ballot& findings) noexcept {
+  findings_.non_finite += findings.non_finite;
+  findings_.loss += findings.loss;
+  findings_.unwritten += findings.unwritten;
+  findings_.unwritable += findings.unwritable;
+  findings_.asked_to_stop += findings.asked_to_stop;
+  if (findings.needed_rows > findings_.needed_rows) findings_.needed_rows = findings.needed_rows;
+}
+
+template <class Engine>
+ended_step step_core<Engine>::commit(function_ref<ballot(const ballot&)> vote, where at) {
+  read_findings(at);
+  std::string list = close_obligations();
+  ended_step out;
+  out.summary.number = engine_->step_number();
+  engine_->finish_copies(at);
+  ended_ = true;
+  engine_->end_step();
+  expect_no_obligations(list, at);
+  const ballot all = vote(findings_);
+  out.how = end_of_step::refused;
+  if (all.open_obligations + all.misused_handles > 0) {
+    out.why = {all, std::move(list)};
+  } else if (all.needed_rows > 0) {
+    out.how = end_of_step::replay;
+    out.needed_rows = all.needed_rows;
+  } else if (all.non_finite > 0) {
+    out.why = {all, {}};
+  } else {
+    out.how = end_of_step::committed;
+  }
+  return out;
+}
+
+template <class Engine>
+ended_step step_core<Engine>::commit(const step_ranks& ranks, const divisor_value& divisor, where at) {
+  compare(at);  // a device whose ranks have not queued the same would not come to its end
+  read_findings(at);
+  std::string list = close_obligations();
+  if (findings_.open_obligations > 0) expect_no_obligations(list, at);
+  ranks.expect_same_participants(order(),
+                                 at);  // before ranks wait for each other in what only some of them take part in
+  if (findings_.open_obligations + findings_.misused_handles > 0) {
+    for (participant* const each : participants_) each->abandon(at);
+    const ballot all = vote(ranks, no_divisor, at);
+    end(end_of_step::refused, at);
+    return refused(all, std::move(list));
+  }
+  ended_step out;
+  out.summary.number = engine_->step_number();
+  // In the order in which they were named: each may be collective.
+  for (participant* const each : participants_) each->finish(divisor, at);
+  double squares = 0;
+  for (participant* const each : participants_) {
+    const participant::reduced_sums own = each->reduced();
+    if (!own.reduces) continue;
+    squares += own.squares;
+    out.summary.divisor = own.divisor;
+  }
+  out.summary.norm = __builtin_sqrt(squares);
+  for (participant* const each : participants_) add(each->findings());
+  if (!engine_->rehearsing() && !is_finite(squares)) ++findings_.non_finite;
+  const ballot all = vote(ranks, out.summary.divisor, at);
+  out.summary.loss = all.loss;
+  const bool is_refused =
+      all.open_obligations + all.misused_handles > 0 || (all.needed_rows == 0 && all.non_finite > 0);
+  if (is_refused) list = all.non_finite > 0 ? not_finite(out.summary.number) : std::string();
+  if (is_refused || all.needed_rows > 0)
+    for (participant* const each : participants_) each->discard_part();
+  out.how = is_refused ? end_of_step::refused : all.needed_rows > 0 ? end_of_step::replay : end_of_step::committed;
+  end(out.how, at);
+  if (is_refused) return refused(all, std::move(list));
+  if (out.how == end_of_step::replay) engine_->note_rows(all.needed_rows);
+  out.needed_rows = all.needed_rows;
+  return out;
+}
+
+template <class Engine>
+void step_core<Engine>::compare(where at) const {
+  const ledger& obligations = engine_->obligations();
+  const bool whole = obligations.open_count() + obligations.misuse_count() == 0;
+  for (participant* const each : participants_)
+    each->compare(whole ? order_of_step::executed : order_of_step::abandoned, at);
+}
+
+template <class Engine>
+ballot step_core<Engine>::vote(const step_ranks& ranks, std::uint64_t divisor, where at) const {
+  const ballot all = ranks.vote(findings_, divisor, at);
+  for (participant* const each : participants_) each->learn(all);
+  return all;
+}
+
+template <class Engine>
+void step_core<Engine>::read_findings(where at) {
+  const kernel::findings_record& found = engine_->read_findings(at);
+  if (found.wrong > 0) [[unlikely]] {
+    const kernel::finding first = found.first_wrong;
+    const std::uint64_t wrong = found.wrong;
+    cut_off();
+    engine_->expect_right(wrong, first);
+  }
+  add({.needed_rows = found.needed_rows, .loss = found.loss});
+  if (found.not_finite > 0) not_finite_loss_ = found.first_not_finite;
+}
+
+template <class Engine>
+std::string step_core<Engine>::close_obligations() {
+  const ledger& obligations = engine_->obligations();
+  findings_.open_obligations = obligations.open_count();
+  findings_.misused_handles = obligations.misuse_count();
+  return findings_.open_obligations > 0 ? obligations.text() : std::string();
+}
+
+template <class Engine>
+void step_core<Engine>::expect_no_obligations(const std::string& list, where at) {
+  if constexpr (checked(check_level::local)) {
+    if (findings_.open_obligations == 0) return;
+    cut_off();
+    throw open_obligations(list, static_cast<std::size_t>(findings_.open_obligations), at);
+  }
+}
+
+template <class Engine>
+std::uint64_t step_core<Engine>::order() const {
+  fnv1a hash;
+  for (const participant* const each : participants_) hash.add(each->fingerprint());
+  return hash.value();
+}
+
+template <class Engine>
+std::string step_core<Engine>::not_finite(std::uint64_t number) const {
+  std::string out = "  step " + std::to_string(number) + " of this engine", given_back;
+  const auto name_owner = [&](double found) {
+    if (given_back.empty()) given_back = engine_->given_back(found);
+  };
+  for (const participant* const each : participants_) {
+    out += each->not_finite();
+    each->each_not_finite(name_owner);
+  }
+  out += "\n";
+  if (not_finite_loss_.kind != kernel::finding_kind::nothing) {
+    out += "  " + text(not_finite_loss_) + ", at " + site_of(not_finite_loss_).text() + "\n";
+    name_owner(__builtin_bit_cast(double, not_finite_loss_.value));
+  }
+  if (!given_back.empty()) out += "  " + given_back + "\n";
+  return out;
+}
+
+template <class Engine>
+void step_core<Engine>::end(end_of_step how, where at) {
+  engine_->finish_copies(at);
+  ended_ = true;
+  engine_->end_step();
+  engine_->note_end(how);
+}
+
+template <class Engine>
+ended_step step_core<Engine>::refused(const ballot& all, std::string list) const {
+  ended_step out;
+  out.how = end_of_step::refused;
+  out.why = {all, std::move(list)};
+  out.unread = &engine_->note_refusal(text(out.why), at_);
+  return out;
+}
+
+template <class Engine>
+void step_core<Engine>::report_abandoned() const noexcept {
+  try {
+    const std::string list = engine_->obligations().text();
+    const std::string what = std::string("a step ended without commit") +
+                             (list.empty() ? ": commit it, or end it with step.cut_off()" : ", with open obligations");
+    std::fprintf(stderr, "%s: belay: %s\n%s", at_.text().c_str(), what.c_str(), list.c_str());
+    engine_->note_refusal(what, at_) = true;  // a loop over `run.steps` throws it
+  } catch (...) {                             // no memory for the list; the step's memory is reclaimed nevertheless
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+#if defined(BELAY_SEPARATE_COMPILATION)
+extern template class belay::step_core<belay::host_engine>;
+#endif
+
 // ---- belay/step/tape.hpp
 //
 // The typed tape: what is owed is part of the tape's type, the last forward on top. A body that must return an empty
@@ -24746,11 +25354,28 @@ concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word
   { vote_over(mesh, own, word, at) } -> std::same_as<ballot>;
 };
 
+/// The ranks of a mesh, to be asked in a commit.
+template <votes Mesh>
+class ranks_of_mesh final : public step_ranks {
+ public:
+  /// The mesh outlives it.
+  explicit ranks_of_mesh(const Mesh& mesh) noexcept : mesh_(&mesh) {}
+  void expect_same_participants(std::uint64_t participants, where at) const override {
+    expect_agreement(*mesh_, participants, at);
+  }
+  [[nodiscard]] ballot vote(const ballot& own, std::uint64_t divisor, where at) const override {
+    return vote_over(*mesh_, own, divisor, at);
+  }
+
+ private:
+  const Mesh* mesh_;
+};
+
 template <class Engine, class... Participants>
 class [[nodiscard]] BELAY_OBLIGATION step {
   static_assert((is_step_participant<Participants> && ...),
                 "belay: a step is made of an engine and of what takes part in it: parameter_store, expert_exchange, or "
-                "a class with begin, finish, abandon, withdraw, findings and fingerprint");
+                "a class that derives from belay::participant");
 
  public:
   using engine_type = Engine;
@@ -24760,20 +25385,10 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   /// Begins a step of one micro-batch, and all `participants`, which outlive it. Throws usage_error while another step
   /// of the engine is open.
   BELAY_OPENS explicit step(engine_here<Engine> engine, Participants&... participants)
-      : engine_(engine.engine), at_(engine.at), participants_(participants...) {
-    engine_->begin_step(at_);
-    try {
-      const step_start start{1, order()};
-      each([&](auto& participant) {
-        if constexpr (requires { participant.make_room(std::size_t{}, at_); })
-          if (engine_->room() != 0) participant.make_room(static_cast<std::size_t>(engine_->room()), at_);
-        participant.begin(start, at_);
-      });
-    } catch (...) {
-      cut_off();
-      throw;
-    }
-  }
+      : engine_(engine.engine),
+        participants_(participants...),
+        all_{&participants...},
+        core_(*engine.engine, engine.at, std::span(all_.data(), sizeof...(Participants))) {}
   step(const step&) = delete;
   step& operator=(const step&) = delete;
 
@@ -24781,16 +25396,12 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   /// it; its memory is released, and the handles that were lost in it are printed. One that an exception ends is cut
   /// off: what it left open is the exception's doing.
   BELAY_IF_DISCHARGED ~step() {
-    if (ended_) return;
-    if (std::uncaught_exceptions() == 0) report_abandoned();
-    cut_off();
+    if (!core_.ended()) [[unlikely]]
+      core_.leave();
   }
 
   /// The step has `count` (0 or more) micro-batches on this rank. Before its first forward.
-  void micro_batches(std::size_t count, where at = where::current()) const {
-    const step_start start{count, order()};
-    each([&](auto& participant) { participant.begin(start, at); });
-  }
+  void micro_batches(std::size_t count, where at = where::current()) const { core_.micro_batches(count, at); }
 
   /// The engine; forwards without a micro-batch are of number 0, others of `micro_batch(i)`.
   [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
@@ -24798,16 +25409,11 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   [[nodiscard]] micro_batch_scope<Engine> micro_batch(std::size_t index) const noexcept { return {*engine_, index}; }
 
   /// Findings of this rank for the vote: overflow and non-finite gradients.
-  void observe(const ballot& findings) noexcept { add(findings); }
+  void observe(const ballot& findings) noexcept { core_.add(findings); }
 
   /// Ends a step that a failure elsewhere, such as a peer's, has interrupted. Its memory is released. Obligations that
   /// can no longer be discharged are not reported. Nothing is communicated.
-  BELAY_ENDS void cut_off() noexcept {
-    if (std::exchange(ended_, true)) return;
-    engine_->cancel_queued();  // it may be in what the participants withdraw
-    each([](auto& participant) { participant.withdraw(); });
-    engine_->end_step();
-  }
+  BELAY_ENDS void cut_off() noexcept { core_.cut_off(); }
 
   /// Calls `body(tape)`, which must return an empty tape: a forward without its backward does not compile.
   template <class Body>
@@ -24824,18 +25430,10 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   template <class Vote>
   requires(std::invocable<Vote, ballot> && sizeof...(Participants) == 0) BELAY_DISCHARGES [[nodiscard]] step_outcome
       commit(Vote&& vote, where at = where::current()) && {
-    read_findings(at);
-    std::string list = close_obligations();
-    const std::uint64_t number = engine_->step_number();
-    engine_->finish_copies(at);
-    ended_ = true;
-    engine_->end_step();
-    expect_no_obligations(list, at);
-    const ballot all = std::forward<Vote>(vote)(findings_);
-    if (all.open_obligations + all.misused_handles > 0) return refused_step{all, std::move(list)};
-    if (all.needed_rows > 0) return replay_step{all.needed_rows};
-    if (all.non_finite > 0) return refused_step{all, {}};
-    return committed_step{number};
+    ended_step done = core_.commit([&](const ballot& own) { return vote(own); }, at);
+    if (done.how == end_of_step::committed) return committed_step{done.summary.number};
+    if (done.how == end_of_step::replay) return replay_step{done.needed_rows};
+    return std::move(done.why);
   }
   BELAY_DISCHARGES [[nodiscard]] step_outcome commit(where at = where::current()) &&
       requires(sizeof...(Participants) == 0) {
@@ -24850,56 +25448,20 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   template <votes Mesh, class Divisor>
   requires(sizeof...(Participants) > 0) BELAY_DISCHARGES [[nodiscard]] outcome_type
       commit(const Mesh& mesh, const Divisor& divisor, where at = where::current()) && {
-    compare(at);  // a device whose ranks have not queued the same would not come to its end
-    read_findings(at);
-    std::string list = close_obligations();
-    if (findings_.open_obligations > 0) expect_no_obligations(list, at);
-    expect_agreement(mesh, order(), at);  // before ranks wait for each other in what only some of them take part in
-    if (findings_.open_obligations + findings_.misused_handles > 0) {
-      each([&](auto& participant) { participant.abandon(mesh, at); });
-      const ballot all = vote(mesh, no_divisor, at);
-      end(end_of_step::refused, at);
-      return refuse(all, std::move(list));
+    static_assert(is_step_divisor<Divisor>,
+                  "belay: a step is divided by belay::samples{n} or belay::target_tokens{n} of the global batch, or by "
+                  "belay::local_targets{n} of this rank, which the commit sums");
+    if constexpr (is_step_divisor<Divisor>) {
+      ended_step done = core_.commit(ranks_of_mesh<Mesh>(mesh), divisor.value(), at);
+      if (done.how == end_of_step::replay) return replay_step{done.needed_rows};
+      if (done.how == end_of_step::refused) return {std::move(done.why), *done.unread};
+      const auto take = [](auto&... participant) {
+        return std::tuple<committed_part<Participants>...>{participant.take_part()...};
+      };
+      return token_type{done.summary, std::apply(take, participants_)};
+    } else {
+      std::terminate();
     }
-    // In the order in which they were named: each may be collective.
-    auto parts = std::apply(
-        [&](auto&... participant) {
-          return std::tuple<committed_part<Participants>...>{participant.finish(mesh, divisor, at)...};
-        },
-        participants_);
-    step_summary summary;
-    summary.number = engine_->step_number();
-    double squares = 0;
-    std::apply(
-        [&](const auto&... part) {
-          const auto look = [&](const auto& one) {
-            if constexpr (requires { one.squares(); }) {
-              squares += one.squares();
-              summary.divisor = one.divisor();
-            }
-          };
-          (look(part), ...);
-        },
-        parts);
-    summary.norm = __builtin_sqrt(squares);
-    each([&](auto& participant) { add(participant.findings()); });
-    if (!engine_->rehearsing() && !is_finite(squares)) ++findings_.non_finite;
-    const ballot all = vote(mesh, summary.divisor, at);
-    summary.loss = all.loss;
-    if (all.open_obligations + all.misused_handles > 0 || (all.needed_rows == 0 && all.non_finite > 0)) {
-      list = all.non_finite > 0 ? not_finite(summary, parts) : std::string();
-      discard(parts);
-      end(end_of_step::refused, at);
-      return refuse(all, std::move(list));
-    }
-    if (all.needed_rows > 0) {
-      discard(parts);
-      end(end_of_step::replay, at);
-      engine_->note_rows(all.needed_rows);
-      return replay_step{all.needed_rows};
-    }
-    end(end_of_step::committed, at);
-    return token_type{summary, std::move(parts)};
   }
   /// Any other call does not compile, with a sentence.
   template <class Mesh, class... Arguments>
@@ -24920,124 +25482,10 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   }
 
  private:
-  template <class Action>
-  void each(Action&& action) const {
-    std::apply([&](auto&... participant) { (action(participant), ...); }, participants_);
-  }
-  template <class Parts>
-  static void discard(Parts& parts) noexcept {
-    std::apply([](auto&... part) { (part.discard(), ...); }, parts);
-  }
-
-  void compare(where at) const {
-    const ledger& obligations = engine_->obligations();
-    const bool whole = obligations.open_count() + obligations.misuse_count() == 0;
-    each([&](auto& participant) {
-      if constexpr (requires { participant.compare(order_of_step::executed, at); })
-        participant.compare(whole ? order_of_step::executed : order_of_step::abandoned, at);
-    });
-  }
-
-  template <class Mesh>
-  [[nodiscard]] ballot vote(const Mesh& mesh, std::uint64_t divisor, where at) {
-    const ballot all = vote_over(mesh, findings_, divisor, at);
-    each([&](auto& participant) {
-      if constexpr (requires { participant.learn(all); }) participant.learn(all);
-    });
-    return all;
-  }
-
-  void add(const ballot& findings) noexcept {
-    findings_.non_finite += findings.non_finite;
-    findings_.loss += findings.loss;
-    findings_.unwritten += findings.unwritten;
-    findings_.unwritable += findings.unwritable;
-    findings_.asked_to_stop += findings.asked_to_stop;
-    if (findings.needed_rows > findings_.needed_rows) findings_.needed_rows = findings.needed_rows;
-  }
-
-  // The one place where the host waits for what the step has queued, and reads it.
-  void read_findings(where at) {
-    const kernel::findings_record& found = engine_->read_findings(at);
-    if (found.wrong > 0) [[unlikely]] {
-      const kernel::finding first = found.first_wrong;
-      const std::uint64_t wrong = found.wrong;
-      cut_off();
-      engine_->expect_right(wrong, first);
-    }
-    add({.needed_rows = found.needed_rows, .loss = found.loss});
-    if (found.not_finite > 0) not_finite_loss_ = found.first_not_finite;
-  }
-  [[nodiscard]] std::string close_obligations() {
-    ledger& obligations = engine_->obligations();
-    findings_.open_obligations = obligations.open_count();
-    findings_.misused_handles = obligations.misuse_count();
-    return findings_.open_obligations > 0 ? obligations.text() : std::string();
-  }
-  void expect_no_obligations(const std::string& list, where at) {
-    if constexpr (checked(check_level::local)) {
-      if (findings_.open_obligations == 0) return;
-      cut_off();
-      throw open_obligations(list, static_cast<std::size_t>(findings_.open_obligations), at);
-    }
-  }
-
-  [[nodiscard]] std::uint64_t order() const {
-    fnv1a hash;
-    each([&](auto& participant) { hash.add(participant.fingerprint()); });
-    return hash.value();
-  }
-
-  // Where gradients are not finite, of the parts that can tell.
-  template <class Parts>
-  [[nodiscard]] std::string not_finite(const step_summary& summary, const Parts& parts) const {
-    std::string out = "  step " + std::to_string(summary.number) + " of this engine", given_back;
-    const auto name_owner = [&](double found) {
-      if (given_back.empty()) given_back = engine_->given_back(found);
-    };
-    const auto look = [&](const auto& one) {
-      if constexpr (requires { one.not_finite(); }) out += one.not_finite();
-      if constexpr (requires { one.each_not_finite(name_owner); }) one.each_not_finite(name_owner);
-    };
-    std::apply([&](const auto&... part) { (look(part), ...); }, parts);
-    out += "\n";
-    if (not_finite_loss_.kind != kernel::finding_kind::nothing)
-      out += "  " + text(not_finite_loss_) + ", at " + site_of(not_finite_loss_).text() + "\n";
-    if (not_finite_loss_.kind != kernel::finding_kind::nothing)
-      name_owner(__builtin_bit_cast(double, not_finite_loss_.value));
-    if (!given_back.empty()) out += "  " + given_back + "\n";
-    return out;
-  }
-
-  void end(end_of_step how, where at) {
-    engine_->finish_copies(at);
-    ended_ = true;
-    engine_->end_step();
-    engine_->note_end(how);
-  }
-  [[nodiscard]] outcome_type refuse(const ballot& all, std::string list) {
-    refused_step why{all, std::move(list)};
-    return {why, engine_->note_refusal(text(why), at_)};
-  }
-
-  void report_abandoned() const noexcept {
-    try {
-      const std::string list = engine_->obligations().text();
-      const std::string what =
-          std::string("a step ended without commit") +
-          (list.empty() ? ": commit it, or end it with step.cut_off()" : ", with open obligations");
-      std::fprintf(stderr, "%s: belay: %s\n%s", at_.text().c_str(), what.c_str(), list.c_str());
-      engine_->note_refusal(what, at_) = true;  // a loop over `run.steps` throws it
-    } catch (...) {                             // no memory for the list; the step's memory is reclaimed nevertheless
-    }
-  }
-
   Engine* engine_;
-  where at_;
   std::tuple<Participants&...> participants_;
-  ballot findings_;
-  kernel::finding not_finite_loss_;
-  bool ended_ = false;
+  std::array<participant*, sizeof...(Participants)> all_;
+  step_core<Engine> core_;
 };
 
 template <class Engine, class... Participants>
@@ -26625,8 +27073,8 @@ namespace belay::inline BELAY_ABI {
 template <class Engine, class... Participants>
 class forward_only {
   static_assert((is_step_participant<Participants> && ...),
-                "belay: a pass is made of an engine and of what takes part in it: expert_exchange, or a class with "
-                "begin, finish, abandon, withdraw, findings and fingerprint");
+                "belay: a pass is made of an engine and of what takes part in it: expert_exchange, or a class that "
+                "derives from belay::participant");
 
  public:
   using engine_type = Engine;
@@ -26638,8 +27086,7 @@ class forward_only {
     engine_->begin_pass(at_);
     try {
       each([&](auto& participant) {
-        if constexpr (requires { participant.make_room(std::size_t{}, at_); })
-          if (engine_->room() != 0) participant.make_room(static_cast<std::size_t>(engine_->room()), at_);
+        if (engine_->room() != 0) participant.make_room(static_cast<std::size_t>(engine_->room()), at_);
         participant.begin(step_start{}, at_);
       });
     } catch (...) {
@@ -29220,16 +29667,7 @@ struct plan_table {
 }
 
 /// "12.5 MiB", to the nearest tenth, in the unit that leaves one to four digits before the point.
-[[nodiscard]] inline std::string bytes_text(std::uint64_t bytes) {
-  if (bytes < 1024) return std::to_string(bytes) + " B";
-  constexpr std::string_view units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  std::size_t unit = 0;
-  std::uint64_t size = 1024;
-  // What would be rounded to 1024 of a unit is one of the next.
-  for (; unit + 1 < std::size(units) && tenths_of(bytes, size) >= 10240; ++unit) size *= 1024;
-  const std::uint64_t tenths = tenths_of(bytes, size);
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " " + std::string(units[unit]);
-}
+[[nodiscard]] std::string bytes_text(std::uint64_t bytes);
 
 /// Formats plan tables. It builds strings, so it is not for every step.
 class plan_printer {
@@ -29237,72 +29675,27 @@ class plan_printer {
   static constexpr std::size_t most_columns = 8;  // more ranks are shown as smallest, largest and sum
 
   /// The table outlives it.
-  explicit plan_printer(const plan_table& table) : table_(table) {
-    for (const plan_row& row : table.rows) {
-      if (row.bytes.size() > ranks_) ranks_ = row.bytes.size();
-    }
-  }
+  explicit plan_printer(const plan_table& table);
 
   /// True when every tier of every rank is within its budget.
-  [[nodiscard]] bool fits() const {
-    for (const plan_budget& budget : table_.budgets) {
-      for (std::size_t rank = 0; rank < ranks_; ++rank) {
-        if (total(budget.tier, rank) > budget.bytes) return false;
-      }
-    }
-    return true;
-  }
+  [[nodiscard]] bool fits() const;
 
   /// The table; then, for each tier that exceeds its budget, the worst rank and the missing bytes; then what would
   /// help.
-  [[nodiscard]] std::string text() const {
-    std::vector<std::string> cells;
-    add_heading(cells);
-    for (const plan_row& first : table_.rows) {
-      if (&first != &first_of(first.tier)) continue;  // its tier was shown already
-      for (const plan_row& row : table_.rows) {
-        if (row.tier != first.tier) continue;
-        add_line(cells, row.tier, row.purpose, [&](std::size_t rank) { return of(row, rank); });
-      }
-      add_line(cells, first.tier, "total", [&](std::size_t rank) { return total(first.tier, rank); });
-      for (const plan_budget& budget : table_.budgets) {
-        if (budget.tier != first.tier) continue;
-        add_line(cells, budget.tier, "budget", [&](std::size_t) { return budget.bytes; });
-      }
-    }
-    return aligned(cells) + shortages();
-  }
+  [[nodiscard]] std::string text() const;
 
  private:
   [[nodiscard]] static std::uint64_t of(const plan_row& row, std::size_t rank) noexcept {
     return rank < row.bytes.size() ? row.bytes[rank] : 0;
   }
 
-  [[nodiscard]] std::uint64_t total(std::string_view tier, std::size_t rank) const noexcept {
-    checked_size folded;
-    for (const plan_row& row : table_.rows) {
-      if (row.tier == tier) folded += of(row, rank);
-    }
-    return folded.saturated();
-  }
+  [[nodiscard]] std::uint64_t total(std::string_view tier, std::size_t rank) const noexcept;
 
-  [[nodiscard]] const plan_row& first_of(std::string_view tier) const noexcept {
-    std::size_t row = 0;
-    while (table_.rows[row].tier != tier) ++row;
-    return table_.rows[row];
-  }
+  [[nodiscard]] const plan_row& first_of(std::string_view tier) const noexcept;
 
   [[nodiscard]] std::size_t columns() const noexcept { return 2 + (ranks_ > most_columns ? 3 : ranks_); }
 
-  void add_heading(std::vector<std::string>& cells) const {
-    cells.push_back("tier");
-    cells.push_back("bytes for");
-    if (ranks_ > most_columns) {
-      for (const char* word : {"smallest", "largest", "all ranks"}) cells.push_back(word);
-    } else {
-      for (std::size_t rank = 0; rank < ranks_; ++rank) cells.push_back("rank " + std::to_string(rank));
-    }
-  }
+  void add_heading(std::vector<std::string>& cells) const;
 
   // Row by row, `columns()` cells each.
   template <class BytesOfRank>
@@ -29327,53 +29720,133 @@ class plan_printer {
   }
 
   // The cells as lines: words left-aligned, numbers right-aligned.
-  [[nodiscard]] std::string aligned(std::vector<std::string>& cells) const {
-    for (std::size_t column = 0; column < columns(); ++column) {
-      std::size_t width = 0;
-      for (std::size_t i = column; i < cells.size(); i += columns()) {
-        if (cells[i].size() > width) width = cells[i].size();
-      }
-      for (std::size_t i = column; i < cells.size(); i += columns()) {
-        cells[i].insert(column < 2 ? cells[i].size() : 0, width - cells[i].size(), ' ');
-      }
-    }
-    std::string text;
-    for (std::size_t i = 0; i < cells.size(); i += columns()) {
-      text += cells[i];
-      for (std::size_t column = 1; column < columns(); ++column) text += "  " + cells[i + column];
-      text.erase(text.find_last_not_of(' ') + 1);
-      text += '\n';
-    }
-    return text;
-  }
+  [[nodiscard]] std::string aligned(std::vector<std::string>& cells) const;
 
-  [[nodiscard]] std::string shortages() const {
-    std::string text;
-    for (const plan_budget& budget : table_.budgets) {
-      std::uint64_t most = budget.bytes;
-      std::size_t worst = 0;
-      for (std::size_t rank = 0; rank < ranks_; ++rank) {
-        const std::uint64_t needs = total(budget.tier, rank);
-        if (needs > most) {
-          most = needs;
-          worst = rank;
-        }
-      }
-      if (most == budget.bytes) continue;
-      const std::uint64_t missing = most - budget.bytes;
-      text += printable(budget.tier) + ": rank " + std::to_string(worst) + " needs " + std::to_string(most) +
-              " bytes (" + bytes_text(most) + "), the budget is " + std::to_string(budget.bytes) + " (" +
-              bytes_text(budget.bytes) + "): short by " + std::to_string(missing) + " (" + bytes_text(missing) + ")\n";
-    }
-    if (text.empty() || table_.suggestions.empty()) return text;
-    text += "what would need less:\n";
-    for (std::string_view suggestion : table_.suggestions) text += "  - " + printable(suggestion) + "\n";
-    return text;
-  }
+  [[nodiscard]] std::string shortages() const;
 
   plan_table table_;
   std::size_t ranks_ = 0;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/plan_table.ipp
+//
+// The table of a plan in words.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::string bytes_text(std::uint64_t bytes) {
+  if (bytes < 1024) return std::to_string(bytes) + " B";
+  constexpr std::string_view units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  std::size_t unit = 0;
+  std::uint64_t size = 1024;
+  // What would be rounded to 1024 of a unit is one of the next.
+  for (; unit + 1 < std::size(units) && tenths_of(bytes, size) >= 10240; ++unit) size *= 1024;
+  const std::uint64_t tenths = tenths_of(bytes, size);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " " + std::string(units[unit]);
+}
+
+BELAY_DECL plan_printer::plan_printer(const plan_table& table) : table_(table) {
+  for (const plan_row& row : table.rows) {
+    if (row.bytes.size() > ranks_) ranks_ = row.bytes.size();
+  }
+}
+
+BELAY_DECL bool plan_printer::fits() const {
+  for (const plan_budget& budget : table_.budgets) {
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      if (total(budget.tier, rank) > budget.bytes) return false;
+    }
+  }
+  return true;
+}
+
+BELAY_DECL std::string plan_printer::text() const {
+  std::vector<std::string> cells;
+  add_heading(cells);
+  for (const plan_row& first : table_.rows) {
+    if (&first != &first_of(first.tier)) continue;  // its tier was shown already
+    for (const plan_row& row : table_.rows) {
+      if (row.tier != first.tier) continue;
+      add_line(cells, row.tier, row.purpose, [&](std::size_t rank) { return of(row, rank); });
+    }
+    add_line(cells, first.tier, "total", [&](std::size_t rank) { return total(first.tier, rank); });
+    for (const plan_budget& budget : table_.budgets) {
+      if (budget.tier != first.tier) continue;
+      add_line(cells, budget.tier, "budget", [&](std::size_t) { return budget.bytes; });
+    }
+  }
+  return aligned(cells) + shortages();
+}
+
+BELAY_DECL std::uint64_t plan_printer::total(std::string_view tier, std::size_t rank) const noexcept {
+  checked_size folded;
+  for (const plan_row& row : table_.rows) {
+    if (row.tier == tier) folded += of(row, rank);
+  }
+  return folded.saturated();
+}
+
+BELAY_DECL auto plan_printer::first_of(std::string_view tier) const noexcept -> const plan_row& {
+  std::size_t row = 0;
+  while (table_.rows[row].tier != tier) ++row;
+  return table_.rows[row];
+}
+
+BELAY_DECL void plan_printer::add_heading(std::vector<std::string>& cells) const {
+  cells.push_back("tier");
+  cells.push_back("bytes for");
+  if (ranks_ > most_columns) {
+    for (const char* word : {"smallest", "largest", "all ranks"}) cells.push_back(word);
+  } else {
+    for (std::size_t rank = 0; rank < ranks_; ++rank) cells.push_back("rank " + std::to_string(rank));
+  }
+}
+
+BELAY_DECL std::string plan_printer::aligned(std::vector<std::string>& cells) const {
+  for (std::size_t column = 0; column < columns(); ++column) {
+    std::size_t width = 0;
+    for (std::size_t i = column; i < cells.size(); i += columns()) {
+      if (cells[i].size() > width) width = cells[i].size();
+    }
+    for (std::size_t i = column; i < cells.size(); i += columns()) {
+      cells[i].insert(column < 2 ? cells[i].size() : 0, width - cells[i].size(), ' ');
+    }
+  }
+  std::string text;
+  for (std::size_t i = 0; i < cells.size(); i += columns()) {
+    text += cells[i];
+    for (std::size_t column = 1; column < columns(); ++column) text += "  " + cells[i + column];
+    text.erase(text.find_last_not_of(' ') + 1);
+    text += '\n';
+  }
+  return text;
+}
+
+BELAY_DECL std::string plan_printer::shortages() const {
+  std::string text;
+  for (const plan_budget& budget : table_.budgets) {
+    std::uint64_t most = budget.bytes;
+    std::size_t worst = 0;
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      const std::uint64_t needs = total(budget.tier, rank);
+      if (needs > most) {
+        most = needs;
+        worst = rank;
+      }
+    }
+    if (most == budget.bytes) continue;
+    const std::uint64_t missing = most - budget.bytes;
+    text += printable(budget.tier) + ": rank " + std::to_string(worst) + " needs " + std::to_string(most) + " bytes (" +
+            bytes_text(most) + "), the budget is " + std::to_string(budget.bytes) + " (" + bytes_text(budget.bytes) +
+            "): short by " + std::to_string(missing) + " (" + bytes_text(missing) + ")\n";
+  }
+  if (text.empty() || table_.suggestions.empty()) return text;
+  text += "what would need less:\n";
+  for (std::string_view suggestion : table_.suggestions) text += "  - " + printable(suggestion) + "\n";
+  return text;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -30478,11 +30951,7 @@ class rank_plan {
   [[nodiscard]] std::size_t capacity_bytes(tier of) const noexcept { return folded(of, &plan_item::capacity); }
 
  private:
-  [[nodiscard]] std::size_t folded(tier of, std::size_t plan_item::*what) const noexcept {
-    checked_size total;
-    for (const plan_item& item : items_) total += item.where_it_is == of ? item.*what : 0;
-    return total.saturated();
-  }
+  [[nodiscard]] std::size_t folded(tier of, std::size_t plan_item::* what) const noexcept;
   std::vector<plan_item> items_;
 };
 
@@ -30505,40 +30974,13 @@ class plan {
   [[nodiscard]] const std::vector<rank_plan>& ranks() const noexcept { return ranks_; }
 
   /// The worst shortage against a budget per rank, or nothing.
-  [[nodiscard]] std::optional<plan_shortage> shortage(const budget& limit) const {
-    std::optional<plan_shortage> worst;
-    for (std::size_t kind = 0; kind < tier_count; ++kind) {
-      const tier of = static_cast<tier>(kind);
-      for (std::size_t r = 0; r < ranks_.size(); ++r) {
-        const std::size_t needed = ranks_[r].peak_bytes(of);
-        // Without a budget the limit is the largest size of an object.
-        const std::size_t most = limit[of] < largest_size ? limit[of] : largest_size;
-        if (needed <= most) continue;
-        if (worst && needed - most <= worst->needed_bytes - worst->budget_bytes) continue;
-        worst = plan_shortage{of, static_cast<int>(r), needed, most};
-      }
-    }
-    return worst;
-  }
+  [[nodiscard]] std::optional<plan_shortage> shortage(const budget& limit) const;
 
   /// Purposes of a tier in the order in which the first rank that has them lists them.
-  [[nodiscard]] std::vector<std::string> purposes(tier of) const {
-    std::vector<std::string> out;
-    for (const rank_plan& rank : ranks_) {
-      for (const plan_item& item : rank.items()) {
-        if (item.where_it_is == of && !holds(out, item.purpose)) out.push_back(item.purpose);
-      }
-    }
-    return out;
-  }
+  [[nodiscard]] std::vector<std::string> purposes(tier of) const;
 
  private:
-  [[nodiscard]] static bool holds(const std::vector<std::string>& list, const std::string& wanted) noexcept {
-    for (const std::string& each : list) {
-      if (each == wanted) return true;
-    }
-    return false;
-  }
+  [[nodiscard]] static bool holds(const std::vector<std::string>& list, const std::string& wanted) noexcept;
 
   std::vector<rank_plan> ranks_;
 };
@@ -30555,6 +30997,53 @@ class plan_refused : public error {
  private:
   plan_shortage shortage_;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/plan.ipp
+//
+// Sums of a plan, and what it lacks of a budget.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::size_t rank_plan::folded(tier of, std::size_t plan_item::* what) const noexcept {
+  checked_size total;
+  for (const plan_item& item : items_) total += item.where_it_is == of ? item.*what : 0;
+  return total.saturated();
+}
+
+BELAY_DECL auto plan::shortage(const budget& limit) const -> std::optional<plan_shortage> {
+  std::optional<plan_shortage> worst;
+  for (std::size_t kind = 0; kind < tier_count; ++kind) {
+    const tier of = static_cast<tier>(kind);
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      const std::size_t needed = ranks_[r].peak_bytes(of);
+      // Without a budget the limit is the largest size of an object.
+      const std::size_t most = limit[of] < largest_size ? limit[of] : largest_size;
+      if (needed <= most) continue;
+      if (worst && needed - most <= worst->needed_bytes - worst->budget_bytes) continue;
+      worst = plan_shortage{of, static_cast<int>(r), needed, most};
+    }
+  }
+  return worst;
+}
+
+BELAY_DECL std::vector<std::string> plan::purposes(tier of) const {
+  std::vector<std::string> out;
+  for (const rank_plan& rank : ranks_) {
+    for (const plan_item& item : rank.items()) {
+      if (item.where_it_is == of && !holds(out, item.purpose)) out.push_back(item.purpose);
+    }
+  }
+  return out;
+}
+
+BELAY_DECL bool plan::holds(const std::vector<std::string>& list, const std::string& wanted) noexcept {
+  for (const std::string& each : list) {
+    if (each == wanted) return true;
+  }
+  return false;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -30743,118 +31232,31 @@ class header_scanner {
   [[nodiscard]] char peek() const { return cursor_ < text_.size() ? text_[cursor_] : '\0'; }
 
   /// Skips space and returns the position of the next token.
-  std::size_t next() {
-    while (cursor_ < text_.size() && is_space(text_[cursor_])) ++cursor_;
-    return cursor_;
-  }
-  [[nodiscard]] bool next_is(char wanted) {
-    next();
-    return cursor_ < text_.size() && text_[cursor_] == wanted;
-  }
-  [[nodiscard]] bool take_if(char wanted) {
-    if (!next_is(wanted)) return false;
-    ++cursor_;
-    return true;
-  }
-  void take(char wanted) {
-    if (take_if(wanted)) return;
-    if (cursor_ == text_.size()) fail(cursor_, std::string("the header ends where ") + wanted + " was expected");
-    fail(cursor_, std::string("expected ") + wanted);
-  }
+  std::size_t next();
+  [[nodiscard]] bool next_is(char wanted);
+  [[nodiscard]] bool take_if(char wanted);
+  void take(char wanted);
 
   /// Whether a null came next, which is taken.
-  [[nodiscard]] bool take_null() {
-    constexpr std::string_view null = "null";
-    if (text_.substr(next(), null.size()) != null) return false;
-    cursor_ += null.size();
-    return true;
-  }
+  [[nodiscard]] bool take_null();
 
   /// Throws where anything but space follows.
-  void finish() {
-    next();
-    if (cursor_ != text_.size()) fail(cursor_, "something follows the header's closing }");
-  }
+  void finish();
 
   /// An integer from 0 to `largest`, without sign, fraction, exponent or leading zeros.
-  [[nodiscard]] std::uint64_t integer(std::uint64_t largest) {
-    const std::size_t begin = next();
-    std::uint64_t value = 0;
-    while (cursor_ < text_.size() && is_digit(text_[cursor_])) {
-      value = value * 10 + static_cast<std::uint64_t>(text_[cursor_] - '0');
-      if (value > largest) fail(begin, "a number is larger than " + std::to_string(largest));
-      ++cursor_;
-    }
-    if (cursor_ == begin) fail(begin, "expected an integer that is not negative");
-    if (text_[begin] == '0' && cursor_ - begin > 1) fail(begin, "a number has leading zeros");
-    if (cursor_ < text_.size() && (peek() == '.' || peek() == 'e' || peek() == 'E')) {
-      fail(begin, "a number is not an integer");
-    }
-    return value;
-  }
+  [[nodiscard]] std::uint64_t integer(std::uint64_t largest);
 
   /// A number that a double holds.
-  [[nodiscard]] double number() {
-    const std::size_t begin = next();
-    while (cursor_ < text_.size() && is_plain(text_[cursor_])) ++cursor_;
-    const std::string_view digits = text_.substr(begin, cursor_ - begin);
-    double value = 0;
-    const auto [end, wrong] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (wrong != std::errc{} || end != digits.data() + digits.size() || !is_finite(value))
-      fail(begin, "expected a number");
-    return value;
-  }
+  [[nodiscard]] double number();
 
   /// A string of at most `most` bytes, its escapes resolved. `what` names it in errors.
-  [[nodiscard]] std::string string(std::uint64_t most, const char* what) {
-    const std::size_t begin = next();
-    if (!take_if('"')) fail(begin, std::string("expected ") + what + " in quotes");
-    std::string result;
-    for (;;) {
-      if (cursor_ == text_.size()) fail(begin, std::string(what) + " has no closing quote");
-      const char c = text_[cursor_];
-      if (static_cast<unsigned char>(c) < 0x20) fail(cursor_, std::string(what) + " holds a control character");
-      ++cursor_;
-      if (c == '"') return result;
-      if (c == '\\') {
-        escape(result);
-      } else {
-        result.push_back(c);
-      }
-      if (result.size() > most) fail(begin, std::string(what) + " is longer than " + std::to_string(most) + " bytes");
-    }
-  }
+  [[nodiscard]] std::string string(std::uint64_t most, const char* what);
 
   /// Skips a value that nobody reads, of objects, arrays, strings, numbers and literals nested at most 16 deep.
-  void skip_value(int depth = 0) {
-    const std::size_t begin = next();
-    if (depth > 16) fail(begin, "a value is nested too deep");
-    if (next_is('"')) return static_cast<void>(string(largest_text, "a string"));
-    if (const bool object = next_is('{'); object || next_is('[')) {
-      const char close = object ? '}' : ']';
-      ++cursor_;
-      for (bool first = true; !take_if(close); first = false) {
-        if (!first) take(',');
-        if (object) {
-          static_cast<void>(string(largest_text, "a field"));
-          take(':');
-        }
-        skip_value(depth + 1);
-      }
-      return;
-    }
-    while (cursor_ < text_.size() && is_plain(text_[cursor_])) ++cursor_;
-    if (cursor_ == begin) fail(begin, "expected a value");
-  }
+  void skip_value(int depth = 0);
 
   /// Throws where the text is not valid UTF-8 (shortest forms, no surrogates, nothing beyond U+10FFFF).
-  void check_utf8() const {
-    for (std::size_t i = 0; i < text_.size();) {
-      const std::size_t length = utf8_length(text_.substr(i));
-      if (length == 0) fail(i, "the header is not valid UTF-8");
-      i += length;
-    }
-  }
+  void check_utf8() const;
 
  private:
   static constexpr std::uint64_t largest_text = 1U << 16U;
@@ -30866,74 +31268,11 @@ class header_scanner {
   static bool is_space(char c) noexcept { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
   static bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
 
-  void escape(std::string& result) {
-    const std::size_t begin = cursor_ - 1;
-    if (cursor_ == text_.size()) fail(begin, "the header ends inside an escape");
-    const char c = text_[cursor_++];
-    switch (c) {
-      case '"':
-      case '\\':
-      case '/': result.push_back(c); return;
-      case 'b': result.push_back('\b'); return;
-      case 'f': result.push_back('\f'); return;
-      case 'n': result.push_back('\n'); return;
-      case 'r': result.push_back('\r'); return;
-      case 't': result.push_back('\t'); return;
-      case 'u': break;
-      default: fail(begin, "an unknown escape");
-    }
-    unsigned code = hex(begin);
-    if (code >= 0xDC00 && code <= 0xDFFF) fail(begin, "half of a surrogate pair");
-    if (code >= 0xD800 && code <= 0xDBFF) {
-      if (text_.substr(cursor_, 2) != "\\u") fail(begin, "half of a surrogate pair");
-      cursor_ += 2;
-      const unsigned low = hex(begin);
-      if (low < 0xDC00 || low > 0xDFFF) fail(begin, "half of a surrogate pair");
-      code = 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00);
-    }
-    append_utf8(result, code);
-  }
+  void escape(std::string& result);
 
-  [[nodiscard]] unsigned hex(std::size_t begin) {
-    unsigned value = 0;
-    for (int i = 0; i < 4; ++i) {
-      const char c = peek();
-      unsigned digit = 0;
-      if (is_digit(c)) {
-        digit = static_cast<unsigned>(c - '0');
-      } else if (c >= 'a' && c <= 'f') {
-        digit = static_cast<unsigned>(c - 'a') + 10;
-      } else if (c >= 'A' && c <= 'F') {
-        digit = static_cast<unsigned>(c - 'A') + 10;
-      } else {
-        fail(begin, "an escape needs four hexadecimal digits");
-      }
-      value = value * 16 + digit;
-      ++cursor_;
-    }
-    return value;
-  }
+  [[nodiscard]] unsigned hex(std::size_t begin);
 
-  static void append_utf8(std::string& result, unsigned code) {
-    const auto put = [&result](unsigned value) {
-      result.push_back(static_cast<char>(static_cast<unsigned char>(value)));
-    };
-    if (code < 0x80) {
-      put(code);
-    } else if (code < 0x800) {
-      put(0xC0U | code >> 6U);
-      put(0x80U | (code & 0x3FU));
-    } else if (code < 0x10000) {
-      put(0xE0U | code >> 12U);
-      put(0x80U | (code >> 6U & 0x3FU));
-      put(0x80U | (code & 0x3FU));
-    } else {
-      put(0xF0U | code >> 18U);
-      put(0x80U | (code >> 12U & 0x3FU));
-      put(0x80U | (code >> 6U & 0x3FU));
-      put(0x80U | (code & 0x3FU));
-    }
-  }
+  static void append_utf8(std::string& result, unsigned code);
 
   std::string_view text_;
   const std::string& path_;
@@ -30941,6 +31280,194 @@ class header_scanner {
   std::size_t first_;
   std::size_t cursor_ = 0;
 };
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/safetensors/scanner.ipp
+//
+// The tokens of a header.
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+BELAY_DECL std::size_t header_scanner::next() {
+  while (cursor_ < text_.size() && is_space(text_[cursor_])) ++cursor_;
+  return cursor_;
+}
+
+BELAY_DECL bool header_scanner::next_is(char wanted) {
+  next();
+  return cursor_ < text_.size() && text_[cursor_] == wanted;
+}
+
+BELAY_DECL bool header_scanner::take_if(char wanted) {
+  if (!next_is(wanted)) return false;
+  ++cursor_;
+  return true;
+}
+
+BELAY_DECL void header_scanner::take(char wanted) {
+  if (take_if(wanted)) return;
+  if (cursor_ == text_.size()) fail(cursor_, std::string("the header ends where ") + wanted + " was expected");
+  fail(cursor_, std::string("expected ") + wanted);
+}
+
+BELAY_DECL bool header_scanner::take_null() {
+  constexpr std::string_view null = "null";
+  if (text_.substr(next(), null.size()) != null) return false;
+  cursor_ += null.size();
+  return true;
+}
+
+BELAY_DECL void header_scanner::finish() {
+  next();
+  if (cursor_ != text_.size()) fail(cursor_, "something follows the header's closing }");
+}
+
+BELAY_DECL std::uint64_t header_scanner::integer(std::uint64_t largest) {
+  const std::size_t begin = next();
+  std::uint64_t value = 0;
+  while (cursor_ < text_.size() && is_digit(text_[cursor_])) {
+    value = value * 10 + static_cast<std::uint64_t>(text_[cursor_] - '0');
+    if (value > largest) fail(begin, "a number is larger than " + std::to_string(largest));
+    ++cursor_;
+  }
+  if (cursor_ == begin) fail(begin, "expected an integer that is not negative");
+  if (text_[begin] == '0' && cursor_ - begin > 1) fail(begin, "a number has leading zeros");
+  if (cursor_ < text_.size() && (peek() == '.' || peek() == 'e' || peek() == 'E')) {
+    fail(begin, "a number is not an integer");
+  }
+  return value;
+}
+
+BELAY_DECL double header_scanner::number() {
+  const std::size_t begin = next();
+  while (cursor_ < text_.size() && is_plain(text_[cursor_])) ++cursor_;
+  const std::string_view digits = text_.substr(begin, cursor_ - begin);
+  double value = 0;
+  const auto [end, wrong] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (wrong != std::errc{} || end != digits.data() + digits.size() || !is_finite(value))
+    fail(begin, "expected a number");
+  return value;
+}
+
+BELAY_DECL std::string header_scanner::string(std::uint64_t most, const char* what) {
+  const std::size_t begin = next();
+  if (!take_if('"')) fail(begin, std::string("expected ") + what + " in quotes");
+  std::string result;
+  for (;;) {
+    if (cursor_ == text_.size()) fail(begin, std::string(what) + " has no closing quote");
+    const char c = text_[cursor_];
+    if (static_cast<unsigned char>(c) < 0x20) fail(cursor_, std::string(what) + " holds a control character");
+    ++cursor_;
+    if (c == '"') return result;
+    if (c == '\\') {
+      escape(result);
+    } else {
+      result.push_back(c);
+    }
+    if (result.size() > most) fail(begin, std::string(what) + " is longer than " + std::to_string(most) + " bytes");
+  }
+}
+
+BELAY_DECL void header_scanner::skip_value(int depth) {
+  const std::size_t begin = next();
+  if (depth > 16) fail(begin, "a value is nested too deep");
+  if (next_is('"')) return static_cast<void>(string(largest_text, "a string"));
+  if (const bool object = next_is('{'); object || next_is('[')) {
+    const char close = object ? '}' : ']';
+    ++cursor_;
+    for (bool first = true; !take_if(close); first = false) {
+      if (!first) take(',');
+      if (object) {
+        static_cast<void>(string(largest_text, "a field"));
+        take(':');
+      }
+      skip_value(depth + 1);
+    }
+    return;
+  }
+  while (cursor_ < text_.size() && is_plain(text_[cursor_])) ++cursor_;
+  if (cursor_ == begin) fail(begin, "expected a value");
+}
+
+BELAY_DECL void header_scanner::check_utf8() const {
+  for (std::size_t i = 0; i < text_.size();) {
+    const std::size_t length = utf8_length(text_.substr(i));
+    if (length == 0) fail(i, "the header is not valid UTF-8");
+    i += length;
+  }
+}
+
+BELAY_DECL void header_scanner::escape(std::string& result) {
+  const std::size_t begin = cursor_ - 1;
+  if (cursor_ == text_.size()) fail(begin, "the header ends inside an escape");
+  const char c = text_[cursor_++];
+  switch (c) {
+    case '"':
+    case '\\':
+    case '/': result.push_back(c); return;
+    case 'b': result.push_back('\b'); return;
+    case 'f': result.push_back('\f'); return;
+    case 'n': result.push_back('\n'); return;
+    case 'r': result.push_back('\r'); return;
+    case 't': result.push_back('\t'); return;
+    case 'u': break;
+    default: fail(begin, "an unknown escape");
+  }
+  unsigned code = hex(begin);
+  if (code >= 0xDC00 && code <= 0xDFFF) fail(begin, "half of a surrogate pair");
+  if (code >= 0xD800 && code <= 0xDBFF) {
+    if (text_.substr(cursor_, 2) != "\\u") fail(begin, "half of a surrogate pair");
+    cursor_ += 2;
+    const unsigned low = hex(begin);
+    if (low < 0xDC00 || low > 0xDFFF) fail(begin, "half of a surrogate pair");
+    code = 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00);
+  }
+  append_utf8(result, code);
+}
+
+BELAY_DECL auto header_scanner::hex(std::size_t begin) -> unsigned {
+  unsigned value = 0;
+  for (int i = 0; i < 4; ++i) {
+    const char c = peek();
+    unsigned digit = 0;
+    if (is_digit(c)) {
+      digit = static_cast<unsigned>(c - '0');
+    } else if (c >= 'a' && c <= 'f') {
+      digit = static_cast<unsigned>(c - 'a') + 10;
+    } else if (c >= 'A' && c <= 'F') {
+      digit = static_cast<unsigned>(c - 'A') + 10;
+    } else {
+      fail(begin, "an escape needs four hexadecimal digits");
+    }
+    value = value * 16 + digit;
+    ++cursor_;
+  }
+  return value;
+}
+
+BELAY_DECL void header_scanner::append_utf8(std::string& result, unsigned code) {
+  const auto put = [&result](unsigned value) {
+    result.push_back(static_cast<char>(static_cast<unsigned char>(value)));
+  };
+  if (code < 0x80) {
+    put(code);
+  } else if (code < 0x800) {
+    put(0xC0U | code >> 6U);
+    put(0x80U | (code & 0x3FU));
+  } else if (code < 0x10000) {
+    put(0xE0U | code >> 12U);
+    put(0x80U | (code >> 6U & 0x3FU));
+    put(0x80U | (code & 0x3FU));
+  } else {
+    put(0xF0U | code >> 18U);
+    put(0x80U | (code >> 12U & 0x3FU));
+    put(0x80U | (code >> 6U & 0x3FU));
+    put(0x80U | (code & 0x3FU));
+  }
+}
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
@@ -34422,11 +34949,7 @@ struct manifest {
   std::vector<manifest_tensor> tensors;
 
   /// The tensor of that name, or null.
-  [[nodiscard]] const manifest_tensor* find(std::string_view name) const noexcept {
-    for (const manifest_tensor& each : tensors)
-      if (each.name == name) return &each;
-    return nullptr;
-  }
+  [[nodiscard]] const manifest_tensor* find(std::string_view name) const noexcept;
 };
 
 inline constexpr std::uint64_t largest_manifest = std::uint64_t{1} << 30;  // bytes
@@ -34435,50 +34958,9 @@ inline constexpr std::string_view checkpoint_format = "belay-checkpoint-1";
 /// The text of a manifest. `parse_manifest` reads it.
 class manifest_text {
  public:
-  [[nodiscard]] static std::string of(const manifest& from) {
-    manifest_text writer;
-    std::string& out = writer.out_;
-    out = "{\"format\":";
-    append_json(out, checkpoint_format);
-    out += ",\n\"id\":";
-    append_json(out, from.id);
-    out += ",\"step\":" + std::to_string(from.step);
-    out += ",\n\"mesh\":{\"pipeline\":" + std::to_string(from.mesh.pipeline) +
-           ",\"data\":" + std::to_string(from.mesh.data) + ",\"expert\":" + std::to_string(from.mesh.expert) +
-           ",\"tensor\":" + std::to_string(from.mesh.tensor) +
-           ",\"shard_group\":" + std::to_string(from.mesh.shards()) + "},\n\"optimizers\":[";
-    writer.list(from.optimizers, [&](const manifest_optimizer& each) {
-      out += "{\"steps\":" + std::to_string(each.steps) + ",\"settings\":{";
-      writer.list(each.settings, [&](const auto& one) {
-        append_json(out, one.first);
-        out += ':' + decimal(one.second);
-      });
-      out += "}}";
-    });
-    out += "],\n\"state\":{";
-    writer.list(from.states, [&](const auto& one) {
-      append_json(out, one.first);
-      out += ':';
-      append_json(out, one.second);
-    });
-    out += "},\n\"files\":[";
-    writer.list(from.files, [&](const manifest_file& each) { writer.file(each); });
-    out += "],\n\"tensors\":[";
-    writer.list(from.tensors, [&](const manifest_tensor& each) { writer.tensor(each); });
-    out += "],\n";
-    const std::uint32_t checksum = crc32c_of(std::as_bytes(std::span<const char>(out)));
-    out += checksum_field;
-    append_hex(out, checksum, 8);
-    out += "\"}\n";
-    return std::move(out);
-  }
+  [[nodiscard]] static std::string of(const manifest& from);
   /// The list of tensors alone.
-  [[nodiscard]] static std::string of(const std::vector<manifest_tensor>& tensors) {
-    manifest_text writer;
-    writer.out_ = "[";
-    writer.list(tensors, [&](const manifest_tensor& each) { writer.tensor(each); });
-    return writer.out_ + "]";
-  }
+  [[nodiscard]] static std::string of(const std::vector<manifest_tensor>& tensors);
 
   static constexpr std::string_view checksum_field = "\"crc32c\":\"";
   static constexpr std::size_t tail = checksum_field.size() + 8 + 3;  // bytes that the checksum does not cover
@@ -34492,42 +34974,107 @@ class manifest_text {
       each(one);
     }
   }
-  void file(const manifest_file& each) {
-    out_ += "{\"name\":";
-    append_json(out_, each.name);
-    out_ += ",\"bytes\":" + std::to_string(each.bytes) + ",\"crc32c\":\"";
-    for (const std::uint32_t one : each.checksums) append_hex(out_, one, 8);
-    out_ += "\"}";
-  }
-  void tensor(const manifest_tensor& each) {
-    out_ += "{\"name\":";
-    append_json(out_, each.name);
-    out_ += ",\"shape\":[";
-    for (std::size_t d = 0; d < each.shape.size(); ++d)
-      out_.append(d > 0 ? "," : "").append(std::to_string(each.shape[d]));
-    out_ += "],\"pieces\":[";
-    list(each.pieces, [&](const manifest_piece& piece) {
-      out_ += "{\"part\":";
-      append_json(out_, piece.part);
-      out_ += ",\"dtype\":\"" + std::string(safetensors::name(piece.type)) + "\",\"box\":[";
-      for (std::size_t d = 0; d < piece.box.sides.size(); ++d) {
-        const box_side& side = piece.box.sides[d];
-        out_ += std::string(d > 0 ? "," : "") + "[" + std::to_string(side.first) + "," + std::to_string(side.end) + "]";
-      }
-      out_ += "],\"first\":" + std::to_string(piece.first) + ",\"count\":" + std::to_string(piece.count) +
-              ",\"file\":" + std::to_string(piece.file) + ",\"begin\":" + std::to_string(piece.begin) + "}";
-    });
-    out_ += "]}";
-  }
+  void file(const manifest_file& each);
+  void tensor(const manifest_tensor& each);
   // The shortest decimal that gives the same double.
-  [[nodiscard]] static std::string decimal(double value) {
-    char text[32];
-    const auto end = std::to_chars(text, text + sizeof text, value).ptr;
-    return {text, end};
-  }
+  [[nodiscard]] static std::string decimal(double value);
 
   std::string out_;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/checkpoint/manifest.ipp
+//
+// The manifest of a checkpoint, written.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL auto manifest::find(std::string_view name) const noexcept -> const manifest_tensor* {
+  for (const manifest_tensor& each : tensors)
+    if (each.name == name) return &each;
+  return nullptr;
+}
+
+BELAY_DECL std::string manifest_text::of(const manifest& from) {
+  manifest_text writer;
+  std::string& out = writer.out_;
+  out = "{\"format\":";
+  append_json(out, checkpoint_format);
+  out += ",\n\"id\":";
+  append_json(out, from.id);
+  out += ",\"step\":" + std::to_string(from.step);
+  out += ",\n\"mesh\":{\"pipeline\":" + std::to_string(from.mesh.pipeline) +
+         ",\"data\":" + std::to_string(from.mesh.data) + ",\"expert\":" + std::to_string(from.mesh.expert) +
+         ",\"tensor\":" + std::to_string(from.mesh.tensor) + ",\"shard_group\":" + std::to_string(from.mesh.shards()) +
+         "},\n\"optimizers\":[";
+  writer.list(from.optimizers, [&](const manifest_optimizer& each) {
+    out += "{\"steps\":" + std::to_string(each.steps) + ",\"settings\":{";
+    writer.list(each.settings, [&](const auto& one) {
+      append_json(out, one.first);
+      out += ':' + decimal(one.second);
+    });
+    out += "}}";
+  });
+  out += "],\n\"state\":{";
+  writer.list(from.states, [&](const auto& one) {
+    append_json(out, one.first);
+    out += ':';
+    append_json(out, one.second);
+  });
+  out += "},\n\"files\":[";
+  writer.list(from.files, [&](const manifest_file& each) { writer.file(each); });
+  out += "],\n\"tensors\":[";
+  writer.list(from.tensors, [&](const manifest_tensor& each) { writer.tensor(each); });
+  out += "],\n";
+  const std::uint32_t checksum = crc32c_of(std::as_bytes(std::span<const char>(out)));
+  out += checksum_field;
+  append_hex(out, checksum, 8);
+  out += "\"}\n";
+  return std::move(out);
+}
+
+BELAY_DECL std::string manifest_text::of(const std::vector<manifest_tensor>& tensors) {
+  manifest_text writer;
+  writer.out_ = "[";
+  writer.list(tensors, [&](const manifest_tensor& each) { writer.tensor(each); });
+  return writer.out_ + "]";
+}
+
+BELAY_DECL void manifest_text::file(const manifest_file& each) {
+  out_ += "{\"name\":";
+  append_json(out_, each.name);
+  out_ += ",\"bytes\":" + std::to_string(each.bytes) + ",\"crc32c\":\"";
+  for (const std::uint32_t one : each.checksums) append_hex(out_, one, 8);
+  out_ += "\"}";
+}
+
+BELAY_DECL void manifest_text::tensor(const manifest_tensor& each) {
+  out_ += "{\"name\":";
+  append_json(out_, each.name);
+  out_ += ",\"shape\":[";
+  for (std::size_t d = 0; d < each.shape.size(); ++d)
+    out_.append(d > 0 ? "," : "").append(std::to_string(each.shape[d]));
+  out_ += "],\"pieces\":[";
+  list(each.pieces, [&](const manifest_piece& piece) {
+    out_ += "{\"part\":";
+    append_json(out_, piece.part);
+    out_ += ",\"dtype\":\"" + std::string(safetensors::name(piece.type)) + "\",\"box\":[";
+    for (std::size_t d = 0; d < piece.box.sides.size(); ++d) {
+      const box_side& side = piece.box.sides[d];
+      out_ += std::string(d > 0 ? "," : "") + "[" + std::to_string(side.first) + "," + std::to_string(side.end) + "]";
+    }
+    out_ += "],\"first\":" + std::to_string(piece.first) + ",\"count\":" + std::to_string(piece.count) +
+            ",\"file\":" + std::to_string(piece.file) + ",\"begin\":" + std::to_string(piece.begin) + "}";
+  });
+  out_ += "]}";
+}
+
+BELAY_DECL std::string manifest_text::decimal(double value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
+  return {text, end};
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -34593,34 +35140,15 @@ struct tensor {
   std::uint64_t end = 0;
 
   [[nodiscard]] std::uint64_t bytes() const noexcept { return end - begin; }
-  [[nodiscard]] std::uint64_t elements() const noexcept {
-    std::uint64_t count = 1;
-    for (std::uint64_t extent : shape) count *= extent;
-    return count;
-  }
+  [[nodiscard]] std::uint64_t elements() const noexcept;
 };
 
 /// The order of `tensors` by name; find_tensor needs it.
-[[nodiscard]] inline std::vector<std::size_t> order_by_name(const std::vector<tensor>& tensors) {
-  return order_of(tensors.size(),
-                  [&](std::size_t a, std::size_t b) { return tensors[a].name.compare(tensors[b].name) < 0; });
-}
+[[nodiscard]] std::vector<std::size_t> order_by_name(const std::vector<tensor>& tensors);
 
 /// The tensor called `name`, or null.
-[[nodiscard]] inline const tensor* find_tensor(const std::vector<tensor>& tensors,
-                                               const std::vector<std::size_t>& by_name,
-                                               std::string_view name) noexcept {
-  std::size_t first = 0;
-  std::size_t last = by_name.size();
-  while (first < last) {
-    const std::size_t middle = first + (last - first) / 2;
-    const tensor& candidate = tensors[by_name[middle]];
-    const int order = name.compare(candidate.name);
-    if (order == 0) return &candidate;
-    (order < 0 ? last : first) = order < 0 ? middle : middle + 1;
-  }
-  return nullptr;
-}
+[[nodiscard]] const tensor* find_tensor(const std::vector<tensor>& tensors, const std::vector<std::size_t>& by_name,
+                                        std::string_view name) noexcept;
 
 /// Free text about a file, as keys and values.
 using metadata_list = std::vector<std::pair<std::string, std::string>>;
@@ -34632,15 +35160,8 @@ struct header {
 };
 
 /// Computes the bytes of `shape` elements of `type`; false where they overflow or end inside of a byte.
-[[nodiscard]] inline bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
-                                        std::uint64_t& bytes) noexcept {
-  std::uint64_t total = bits(type);
-  for (std::uint64_t extent : shape) {
-    if (__builtin_mul_overflow(total, extent, &total)) return false;
-  }
-  bytes = total / 8;
-  return total % 8 == 0;
-}
+[[nodiscard]] bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
+                                 std::uint64_t& bytes) noexcept;
 
 /// Reads one header. `text` is the JSON, and `data_bytes` are the bytes after it. Errors count bytes from the beginning
 /// of the file, where the text starts at byte 8. `Scanner` is like header_scanner. The parser is a template so that a
@@ -34819,6 +35340,51 @@ template <class Scanner = header_scanner>
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/safetensors/header.ipp
+//
+// The header of a safetensors file, checked and written.
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+BELAY_DECL std::uint64_t tensor::elements() const noexcept {
+  std::uint64_t count = 1;
+  for (std::uint64_t extent : shape) count *= extent;
+  return count;
+}
+
+BELAY_DECL std::vector<std::size_t> order_by_name(const std::vector<tensor>& tensors) {
+  return order_of(tensors.size(),
+                  [&](std::size_t a, std::size_t b) { return tensors[a].name.compare(tensors[b].name) < 0; });
+}
+
+BELAY_DECL const tensor* find_tensor(const std::vector<tensor>& tensors, const std::vector<std::size_t>& by_name,
+                                     std::string_view name) noexcept {
+  std::size_t first = 0;
+  std::size_t last = by_name.size();
+  while (first < last) {
+    const std::size_t middle = first + (last - first) / 2;
+    const tensor& candidate = tensors[by_name[middle]];
+    const int order = name.compare(candidate.name);
+    if (order == 0) return &candidate;
+    (order < 0 ? last : first) = order < 0 ? middle : middle + 1;
+  }
+  return nullptr;
+}
+
+BELAY_DECL bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
+                              std::uint64_t& bytes) noexcept {
+  std::uint64_t total = bits(type);
+  for (std::uint64_t extent : shape) {
+    if (__builtin_mul_overflow(total, extent, &total)) return false;
+  }
+  bytes = total / 8;
+  return total % 8 == 0;
+}
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// Of one text.
@@ -34829,74 +35395,16 @@ class manifest_parser {
       : scan_(text, path, at, 0), text_(text), path_(path), at_(at) {}
 
   /// Throws file_error.
-  [[nodiscard]] manifest parse() {
-    expect_checksum();
-    manifest out;
-    scan_.check_utf8();
-    scan_.take('{');
-    const std::string format = text_field("format", 64);
-    if (format != checkpoint_format)
-      scan_.fail(0, "is of format " + printable(format) + ", this program reads " + std::string(checkpoint_format));
-    scan_.take(',');
-    out.id = text_field("id", 64);
-    scan_.take(',');
-    out.step = number_field("step");
-    scan_.take(',');
-    out.mesh = mesh();
-    scan_.take(',');
-    key("optimizers");
-    list('[', ']', [&] { out.optimizers.push_back(optimizer()); });
-    scan_.take(',');
-    key("state");
-    list('{', '}', [&] {
-      std::string name = scan_.string(safetensors::largest_name, "the name of a state");
-      scan_.take(':');
-      out.states.emplace_back(std::move(name), scan_.string(largest_manifest, "a state"));
-    });
-    scan_.take(',');
-    key("files");
-    list('[', ']', [&] { out.files.push_back(file()); });
-    scan_.take(',');
-    key("tensors");
-    list('[', ']', [&] { out.tensors.push_back(tensor(&out.files)); });
-    scan_.take(',');
-    static_cast<void>(text_field("crc32c", 8));
-    scan_.take('}');
-    scan_.finish();
-    return out;
-  }
+  [[nodiscard]] manifest parse();
   /// The list of tensors alone, whose files are not known yet.
-  [[nodiscard]] std::vector<manifest_tensor> parse_tensors() {
-    std::vector<manifest_tensor> out;
-    list('[', ']', [&] { out.push_back(tensor(nullptr)); });
-    scan_.finish();
-    return out;
-  }
+  [[nodiscard]] std::vector<manifest_tensor> parse_tensors();
 
  private:
-  void expect_checksum() const {
-    if (text_.size() < manifest_text::tail)
-      throw file_error(path_, text_.size(), "is too short for the manifest of a checkpoint", at_);
-    const std::string_view body = text_.substr(0, text_.size() - manifest_text::tail);
-    std::string wanted(manifest_text::checksum_field);
-    append_hex(wanted, crc32c_of(std::as_bytes(std::span<const char>(body))), 8);
-    if (text_.substr(body.size()) != wanted + "\"}\n")
-      throw file_error(path_, 0, "does not match its checksum: the manifest is damaged, or was edited", at_);
-  }
+  void expect_checksum() const;
 
-  void key(std::string_view wanted) {
-    const std::size_t place = scan_.next();
-    if (scan_.string(64, "a field") != wanted) scan_.fail(place, "expected field " + std::string(wanted));
-    scan_.take(':');
-  }
-  [[nodiscard]] std::string text_field(std::string_view name, std::uint64_t most) {
-    key(name);
-    return scan_.string(most, "a text");
-  }
-  [[nodiscard]] std::uint64_t number_field(std::string_view name) {
-    key(name);
-    return scan_.integer(safetensors::largest_number);
-  }
+  void key(std::string_view wanted);
+  [[nodiscard]] std::string text_field(std::string_view name, std::uint64_t most);
+  [[nodiscard]] std::uint64_t number_field(std::string_view name);
   template <class Each>
   void list(char open, char close, Each&& each) {
     scan_.take(open);
@@ -34906,124 +35414,11 @@ class manifest_parser {
     }
   }
 
-  [[nodiscard]] axes mesh() {
-    key("mesh");
-    scan_.take('{');
-    axes out;
-    bool first = true;
-    for (auto [name, member] :
-         {std::pair{"pipeline", &axes::pipeline}, std::pair{"data", &axes::data}, std::pair{"expert", &axes::expert},
-          std::pair{"tensor", &axes::tensor}, std::pair{"shard_group", &axes::shard_group}}) {
-      if (!std::exchange(first, false)) scan_.take(',');
-      key(name);
-      out.*member = static_cast<int>(scan_.integer(1U << 20U));
-    }
-    scan_.take('}');
-    if (!out.valid()) scan_.fail(scan_.next(), "an axis of the mesh has no ranks");
-    return out;
-  }
-  [[nodiscard]] manifest_optimizer optimizer() {
-    manifest_optimizer out;
-    scan_.take('{');
-    out.steps = number_field("steps");
-    scan_.take(',');
-    key("settings");
-    list('{', '}', [&] {
-      std::string name = scan_.string(256, "a setting");
-      scan_.take(':');
-      out.settings.emplace_back(std::move(name), scan_.number());
-    });
-    scan_.take('}');
-    return out;
-  }
-  [[nodiscard]] manifest_file file() {
-    manifest_file out;
-    scan_.take('{');
-    const std::size_t place = scan_.next();
-    out.name = text_field("name", 255);
-    if (out.name.empty() || out.name == "." || out.name == ".." ||
-        out.name.find_first_of(std::string_view("/\0", 2)) != std::string::npos)
-      scan_.fail(place, printable(out.name) + " is no file beside the manifest");
-    scan_.take(',');
-    out.bytes = number_field("bytes");
-    scan_.take(',');
-    const std::size_t sums = scan_.next();
-    const std::string hex = text_field("crc32c", largest_manifest);
-    if (hex.size() != checkpoint_chunks(out.bytes) * 8)
-      scan_.fail(sums, printable(out.name) + " has " + std::to_string(checkpoint_chunks(out.bytes)) + " chunks and " +
-                           std::to_string(hex.size()) + " digits of checksums");
-    for (std::size_t i = 0; i < hex.size(); i += 8) {
-      std::uint32_t checksum = 0;
-      const auto [end, wrong] = std::from_chars(hex.data() + i, hex.data() + i + 8, checksum, 16);
-      if (wrong != std::errc{} || end != hex.data() + i + 8) scan_.fail(sums, "a checksum has other digits");
-      out.checksums.push_back(checksum);
-    }
-    scan_.take('}');
-    return out;
-  }
-  [[nodiscard]] manifest_tensor tensor(const std::vector<manifest_file>* files) {
-    manifest_tensor out;
-    scan_.take('{');
-    const std::size_t place = scan_.next();
-    out.name = text_field("name", safetensors::largest_name);
-    scan_.take(',');
-    key("shape");
-    list('[', ']', [&] { out.shape.push_back(scan_.integer(safetensors::largest_number)); });
-    std::uint64_t bytes = 0;
-    if (!safetensors::size_in_bytes(safetensors::stored_type::f64, out.shape, bytes))
-      scan_.fail(place, "tensor " + printable(out.name) + " is larger than any memory");
-    scan_.take(',');
-    key("pieces");
-    list('[', ']', [&] { out.pieces.push_back(piece(out, files)); });
-    scan_.take('}');
-    return out;
-  }
-  [[nodiscard]] manifest_piece piece(const manifest_tensor& of, const std::vector<manifest_file>* files) {
-    manifest_piece out;
-    scan_.take('{');
-    const std::size_t place = scan_.next();
-    const auto refuse = [&](const std::string& why) {
-      scan_.fail(place, "a piece of tensor " + printable(of.name) + " " + why);
-    };
-    out.part = text_field("part", 64);
-    scan_.take(',');
-    const std::string type = text_field("dtype", 16);
-    const safetensors::stored_facts* const facts = safetensors::find_stored_type(type);
-    if (facts == nullptr || facts->bits % 8 != 0) refuse("has dtype " + printable(type));
-    out.type = facts->type;
-    scan_.take(',');
-    key("box");
-    list('[', ']', [&] {
-      scan_.take('[');
-      box_side side;
-      side.first = scan_.integer(safetensors::largest_number);
-      scan_.take(',');
-      side.end = scan_.integer(safetensors::largest_number);
-      scan_.take(']');
-      out.box.sides.push_back(side);
-    });
-    if (out.box.sides.size() != of.shape.size()) refuse("has a box of other dimensions");
-    for (std::size_t d = 0; d < of.shape.size(); ++d)
-      if (out.box.sides[d].first > out.box.sides[d].end || out.box.sides[d].end > of.shape[d])
-        refuse("has box " + out.box.text() + ", which is not in it");
-    scan_.take(',');
-    out.first = number_field("first");
-    scan_.take(',');
-    out.count = number_field("count");
-    const std::uint64_t elements = out.box.elements();
-    if (out.first > elements || out.count > elements - out.first) refuse("has elements outside of its box");
-    scan_.take(',');
-    out.file = static_cast<std::size_t>(number_field("file"));
-    scan_.take(',');
-    out.begin = number_field("begin");
-    scan_.take('}');
-    if (files == nullptr) return out;
-    if (out.file >= files->size()) refuse("lies in file number " + std::to_string(out.file));
-    const std::uint64_t size = (*files)[out.file].bytes;
-    if (out.begin > size || out.bytes() > size - out.begin)
-      refuse("lies beyond the end of " + printable((*files)[out.file].name));
-    return out;
-  }
+  [[nodiscard]] axes mesh();
+  [[nodiscard]] manifest_optimizer optimizer();
+  [[nodiscard]] manifest_file file();
+  [[nodiscard]] manifest_tensor tensor(const std::vector<manifest_file>* files);
+  [[nodiscard]] manifest_piece piece(const manifest_tensor& of, const std::vector<manifest_file>* files);
 
   safetensors::header_scanner scan_;
   std::string_view text_;
@@ -35032,8 +35427,211 @@ class manifest_parser {
 };
 
 /// The manifest in `text`, which is that of the file at `path`. Throws file_error with the byte where it is wrong.
-[[nodiscard]] inline manifest parse_manifest(std::string_view text, const std::string& path,
-                                             where at = where::current()) {
+[[nodiscard]] manifest parse_manifest(std::string_view text, const std::string& path, where at = where::current());
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/checkpoint/manifest_parser.ipp
+//
+// The manifest of a checkpoint, read.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL auto manifest_parser::parse() -> manifest {
+  expect_checksum();
+  manifest out;
+  scan_.check_utf8();
+  scan_.take('{');
+  const std::string format = text_field("format", 64);
+  if (format != checkpoint_format)
+    scan_.fail(0, "is of format " + printable(format) + ", this program reads " + std::string(checkpoint_format));
+  scan_.take(',');
+  out.id = text_field("id", 64);
+  scan_.take(',');
+  out.step = number_field("step");
+  scan_.take(',');
+  out.mesh = mesh();
+  scan_.take(',');
+  key("optimizers");
+  list('[', ']', [&] { out.optimizers.push_back(optimizer()); });
+  scan_.take(',');
+  key("state");
+  list('{', '}', [&] {
+    std::string name = scan_.string(safetensors::largest_name, "the name of a state");
+    scan_.take(':');
+    out.states.emplace_back(std::move(name), scan_.string(largest_manifest, "a state"));
+  });
+  scan_.take(',');
+  key("files");
+  list('[', ']', [&] { out.files.push_back(file()); });
+  scan_.take(',');
+  key("tensors");
+  list('[', ']', [&] { out.tensors.push_back(tensor(&out.files)); });
+  scan_.take(',');
+  static_cast<void>(text_field("crc32c", 8));
+  scan_.take('}');
+  scan_.finish();
+  return out;
+}
+
+BELAY_DECL auto manifest_parser::parse_tensors() -> std::vector<manifest_tensor> {
+  std::vector<manifest_tensor> out;
+  list('[', ']', [&] { out.push_back(tensor(nullptr)); });
+  scan_.finish();
+  return out;
+}
+
+BELAY_DECL void manifest_parser::expect_checksum() const {
+  if (text_.size() < manifest_text::tail)
+    throw file_error(path_, text_.size(), "is too short for the manifest of a checkpoint", at_);
+  const std::string_view body = text_.substr(0, text_.size() - manifest_text::tail);
+  std::string wanted(manifest_text::checksum_field);
+  append_hex(wanted, crc32c_of(std::as_bytes(std::span<const char>(body))), 8);
+  if (text_.substr(body.size()) != wanted + "\"}\n")
+    throw file_error(path_, 0, "does not match its checksum: the manifest is damaged, or was edited", at_);
+}
+
+BELAY_DECL void manifest_parser::key(std::string_view wanted) {
+  const std::size_t place = scan_.next();
+  if (scan_.string(64, "a field") != wanted) scan_.fail(place, "expected field " + std::string(wanted));
+  scan_.take(':');
+}
+
+BELAY_DECL std::string manifest_parser::text_field(std::string_view name, std::uint64_t most) {
+  key(name);
+  return scan_.string(most, "a text");
+}
+
+BELAY_DECL std::uint64_t manifest_parser::number_field(std::string_view name) {
+  key(name);
+  return scan_.integer(safetensors::largest_number);
+}
+
+BELAY_DECL auto manifest_parser::mesh() -> axes {
+  key("mesh");
+  scan_.take('{');
+  axes out;
+  bool first = true;
+  for (auto [name, member] :
+       {std::pair{"pipeline", &axes::pipeline}, std::pair{"data", &axes::data}, std::pair{"expert", &axes::expert},
+        std::pair{"tensor", &axes::tensor}, std::pair{"shard_group", &axes::shard_group}}) {
+    if (!std::exchange(first, false)) scan_.take(',');
+    key(name);
+    out.*member = static_cast<int>(scan_.integer(1U << 20U));
+  }
+  scan_.take('}');
+  if (!out.valid()) scan_.fail(scan_.next(), "an axis of the mesh has no ranks");
+  return out;
+}
+
+BELAY_DECL auto manifest_parser::optimizer() -> manifest_optimizer {
+  manifest_optimizer out;
+  scan_.take('{');
+  out.steps = number_field("steps");
+  scan_.take(',');
+  key("settings");
+  list('{', '}', [&] {
+    std::string name = scan_.string(256, "a setting");
+    scan_.take(':');
+    out.settings.emplace_back(std::move(name), scan_.number());
+  });
+  scan_.take('}');
+  return out;
+}
+
+BELAY_DECL auto manifest_parser::file() -> manifest_file {
+  manifest_file out;
+  scan_.take('{');
+  const std::size_t place = scan_.next();
+  out.name = text_field("name", 255);
+  if (out.name.empty() || out.name == "." || out.name == ".." ||
+      out.name.find_first_of(std::string_view("/\0", 2)) != std::string::npos)
+    scan_.fail(place, printable(out.name) + " is no file beside the manifest");
+  scan_.take(',');
+  out.bytes = number_field("bytes");
+  scan_.take(',');
+  const std::size_t sums = scan_.next();
+  const std::string hex = text_field("crc32c", largest_manifest);
+  if (hex.size() != checkpoint_chunks(out.bytes) * 8)
+    scan_.fail(sums, printable(out.name) + " has " + std::to_string(checkpoint_chunks(out.bytes)) + " chunks and " +
+                         std::to_string(hex.size()) + " digits of checksums");
+  for (std::size_t i = 0; i < hex.size(); i += 8) {
+    std::uint32_t checksum = 0;
+    const auto [end, wrong] = std::from_chars(hex.data() + i, hex.data() + i + 8, checksum, 16);
+    if (wrong != std::errc{} || end != hex.data() + i + 8) scan_.fail(sums, "a checksum has other digits");
+    out.checksums.push_back(checksum);
+  }
+  scan_.take('}');
+  return out;
+}
+
+BELAY_DECL auto manifest_parser::tensor(const std::vector<manifest_file>* files) -> manifest_tensor {
+  manifest_tensor out;
+  scan_.take('{');
+  const std::size_t place = scan_.next();
+  out.name = text_field("name", safetensors::largest_name);
+  scan_.take(',');
+  key("shape");
+  list('[', ']', [&] { out.shape.push_back(scan_.integer(safetensors::largest_number)); });
+  std::uint64_t bytes = 0;
+  if (!safetensors::size_in_bytes(safetensors::stored_type::f64, out.shape, bytes))
+    scan_.fail(place, "tensor " + printable(out.name) + " is larger than any memory");
+  scan_.take(',');
+  key("pieces");
+  list('[', ']', [&] { out.pieces.push_back(piece(out, files)); });
+  scan_.take('}');
+  return out;
+}
+
+BELAY_DECL auto manifest_parser::piece(const manifest_tensor& of, const std::vector<manifest_file>* files)
+    -> manifest_piece {
+  manifest_piece out;
+  scan_.take('{');
+  const std::size_t place = scan_.next();
+  const auto refuse = [&](const std::string& why) {
+    scan_.fail(place, "a piece of tensor " + printable(of.name) + " " + why);
+  };
+  out.part = text_field("part", 64);
+  scan_.take(',');
+  const std::string type = text_field("dtype", 16);
+  const safetensors::stored_facts* const facts = safetensors::find_stored_type(type);
+  if (facts == nullptr || facts->bits % 8 != 0) refuse("has dtype " + printable(type));
+  out.type = facts->type;
+  scan_.take(',');
+  key("box");
+  list('[', ']', [&] {
+    scan_.take('[');
+    box_side side;
+    side.first = scan_.integer(safetensors::largest_number);
+    scan_.take(',');
+    side.end = scan_.integer(safetensors::largest_number);
+    scan_.take(']');
+    out.box.sides.push_back(side);
+  });
+  if (out.box.sides.size() != of.shape.size()) refuse("has a box of other dimensions");
+  for (std::size_t d = 0; d < of.shape.size(); ++d)
+    if (out.box.sides[d].first > out.box.sides[d].end || out.box.sides[d].end > of.shape[d])
+      refuse("has box " + out.box.text() + ", which is not in it");
+  scan_.take(',');
+  out.first = number_field("first");
+  scan_.take(',');
+  out.count = number_field("count");
+  const std::uint64_t elements = out.box.elements();
+  if (out.first > elements || out.count > elements - out.first) refuse("has elements outside of its box");
+  scan_.take(',');
+  out.file = static_cast<std::size_t>(number_field("file"));
+  scan_.take(',');
+  out.begin = number_field("begin");
+  scan_.take('}');
+  if (files == nullptr) return out;
+  if (out.file >= files->size()) refuse("lies in file number " + std::to_string(out.file));
+  const std::uint64_t size = (*files)[out.file].bytes;
+  if (out.begin > size || out.bytes() > size - out.begin)
+    refuse("lies beyond the end of " + printable((*files)[out.file].name));
+  return out;
+}
+
+BELAY_DECL manifest parse_manifest(std::string_view text, const std::string& path, where at) {
   return manifest_parser(text, path, at).parse();
 }
 
@@ -36636,32 +37234,23 @@ class store_memory {
   [[nodiscard]] const buckets_type& buckets() const noexcept { return buckets_; }
 
   /// Elements that rank `number` of the world owns, of those that this rank's model lists.
-  [[nodiscard]] std::size_t owned_elements(int number) const {
-    return buckets_.layout().owned_elements(in_families(number));
-  }
+  [[nodiscard]] std::size_t owned_elements(int number) const;
 
   /// In a rehearsal: what a body does from here on depends on what its rank owns.
-  void ask_shares() const {
-    static_cast<void>(mesh_->replicas().rank());
-    static_cast<void>(mesh_->data().rank());
-  }
+  void ask_shares() const;
 
   /// Since `take_gathered` was last called; zeros where no parameters are divided. `eval` has the passes outside of
   /// rollouts.
-  [[nodiscard]] gather_counts gathered(phase in = phase::train) const noexcept {
-    return gathers_ ? gathers_->counts(in) : gather_counts{};
-  }
-  [[nodiscard]] gather_counts take_gathered(phase in = phase::train) noexcept {
-    return gathers_ ? gathers_->take_counts(in) : gather_counts{};
-  }
+  [[nodiscard]] gather_counts gathered(phase in = phase::train) const noexcept;
+  [[nodiscard]] gather_counts take_gathered(phase in = phase::train) noexcept;
   /// Bytes of parameters that are whole now, or on their way.
-  [[nodiscard]] std::size_t gathered_bytes() const noexcept { return gathers_ ? gathers_->live_bytes() : 0; }
+  [[nodiscard]] std::size_t gathered_bytes() const noexcept;
 
   /// Whether shares of parameters lie in tier file.
-  [[nodiscard]] bool in_file() const noexcept { return in_file_; }
+  [[nodiscard]] bool in_file() const noexcept;
   /// Whether a rank that gathers does so by itself: it reaches its peers' shares, or nothing is divided. Else all ranks
   /// that divide a layer's parameters gather them together.
-  [[nodiscard]] bool gathers_alone() const noexcept { return !gathers_ || (reaches_ && !together_); }
+  [[nodiscard]] bool gathers_alone() const noexcept;
 
   /// Calls `write()`, which changes parameters otherwise than an optimizer does: no peer reads this rank's shares
   /// before it is done on all ranks. Collective over the ranks that divide parameters, between steps. Throws
@@ -36697,13 +37286,9 @@ class store_memory {
   // For `phase_switch`.
 
   /// Ends what is gathered. Returns its bytes. Collective over the ranks that divide parameters.
-  std::size_t drain(where at) {
-    const std::size_t bytes = gathered_bytes();
-    if (gathers_) gathers_->retire(at);
-    return bytes;
-  }
+  std::size_t drain(where at);
   /// A hash of the plan of gathers; 0 without.
-  [[nodiscard]] std::uint64_t plan_hash() const noexcept { return gathers_ ? gathers_->fingerprint() : 0; }
+  [[nodiscard]] std::uint64_t plan_hash() const noexcept;
 
   // For checkpoints.
 
@@ -36718,13 +37303,7 @@ class store_memory {
     }
   }
   /// Which ranks keep the same state of trained parameter `p`: the same share where that is divided.
-  [[nodiscard]] stored_copies copies_of(std::size_t p) const {
-    const std::size_t number = buckets_.layout().buckets()[buckets_.bucket_of(p)].family;
-    const family_shape family = buckets_.layout().families()[number];
-    const bool divides_state = family.ranks > 1 && family.stage >= zero_stage::optimizer_state;
-    const auto& parameter = buckets_.parameter(p);
-    return {copies_of_box(parameter, family.divides_values()), copies_of_box(parameter, divides_state)};
-  }
+  [[nodiscard]] stored_copies copies_of(std::size_t p) const;
 
   // For `belay::gathers`.
 
@@ -36747,17 +37326,11 @@ class store_memory {
     for (std::size_t b : never_trained) all.push_back(gathered_bucket_of(frozen_, reached_frozen_, b));
     return all.empty() ? whole : gathers_->add_layer(std::move(all), layer_name(layer), layer_index(layer));
   }
-  void hold(std::uint32_t layer, auto& engine, where at) {
-    expect_plan_compared(at);
-    expect_settled(at);
-    gathers_->hold(layer, engine, at);
-    if (rehearsed())
-      for (const phase each : all_phases) run_->note_gathers(gathers_number_, each, gathers_->noted(each));
-  }
-  void give_back(std::uint32_t layer) noexcept { gathers_->give_back(layer); }
+  void hold(std::uint32_t layer, typename Run::engine_type& engine, where at);
+  void give_back(std::uint32_t layer) noexcept;
   /// Whether nothing is moved, and memory is addresses.
-  [[nodiscard]] bool rehearsed() const { return is_rehearsed(mesh_->world()); }
-  [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept { return gathers_->bytes_of(layer); }
+  [[nodiscard]] bool rehearsed() const;
+  [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept;
 
   // For `store_gradients`: gradients are committed that are to be applied, or are no longer.
   void note_unsettled() noexcept { settled_ = false; }
@@ -36765,82 +37338,17 @@ class store_memory {
 
  protected:
   store_memory(Run& run, const Mesh& mesh, stored_parameters<value_type, gradient_type> found,
-               std::vector<held_stage> stages, const store_options& options, ownership_unit unit, where at)
-      : run_(&run),
-        mesh_(&mesh),
-        parts_(stages.size()),
-        in_file_(std::ranges::any_of(stages, [](const auto& each) { return each.tiers.values == tier::file; })),
-        // No rank reaches into a peer's file: who owns a share stages it, and the ranks gather together.
-        gathers_by_(in_file_                            ? gather_by::collectives
-                    : found.gathers == gather_by::reach ? options.gathers
-                                                        : found.gathers),
-        files_(options.files),
-        buckets_(std::move(found.members),
-                 families_of_parts(mesh, stages, std::identity(), zero_stage::optimizer_state, options.reduce),
-                 options.bucket_bytes, 1, unit, at),
-        frozen_(std::move(found.frozen),
-                families_of_parts(mesh, stages, frozen_stage, zero_stage::none, options.reduce), options.bucket_bytes,
-                at) {
-    run.keep(buckets_.kept_layout());
-    if (!found.values.empty() && stages.front().stage >= zero_stage::gradients)
-      throw usage_error("borrowed memory holds whole values and gradients: ZeRO 2 and 3 divide memory of the run", at);
-    const auto lower = [](const held_stage& each) {
-      return each.tiers.values != tier::device || each.tiers.gradients != tier::device;
-    };
-    if (mesh.shape().replicates_shards() && mesh.shape().shards() == 1 && std::ranges::any_of(stages, lower))
-      throw usage_error("a shard group of one rank has no shares, which could lie in a lower tier", at);
-    if (mesh.shape().replicates_shards() &&
-        std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
-      throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned",
-                        at);
-    if constexpr (requires { requires group_type::takes_device_memory_alone; })
-      if (mesh.shape().replicates_shards() &&
-          std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
-        throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
-    bind(found.values, found.gradients, at);
-    if (buckets_.divides_gradients()) {
-      staging_.emplace(run.step_memory("gradient buckets"));
-      buckets_.use(*staging_);
-      if (std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
-        buckets_.carry_shares(carrier_on<gradient_type>(run.engine(), buckets_.gradient_file()));
-    }
-    if (!frozen_.members().empty()) {
-      const tiered_memory<value_type> frozen =
-          lease_values(frozen_, reached_frozen_, "frozen parameters", "frozen parameter ring", at);
-      frozen_.bind(frozen, std::exchange(file_, nullptr));
-    }
-    run.keep(frozen_.kept());
-    if (const host_access* const access = run.engine().access(at)) {
-      see_through(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
-      see_through(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
-    }
-    if (buckets_.divides_values() || frozen_.places().divided()) {
-      whole_.emplace(run.step_memory("gathered parameters"));
-      gathers_number_ = run.add_gathers();
-      gathers_.emplace(*whole_, options.reshard, options.gathers_ahead, run.planned_gathers(gathers_number_));
-      if (!gathers_alone()) buckets_.gather_together();
-    }
-  }
+               std::vector<held_stage> stages, const store_options& options, ownership_unit unit, where at);
 
-  void note_micro_batches(std::size_t count) {
-    if (rehearsed() && gathers_) run_->note_micro_batches(gathers_number_, count);
-  }
+  void note_micro_batches(std::size_t count);
 
   /// Once: whether all ranks that gather together have one plan. Collective over them.
-  void expect_plan_compared(where at) {
-    if (!gathers_ || std::exchange(compared_plan_, true)) return;
-    rank_comparison compared;
-    expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at, gathers_->micro_batches());
-  }
+  void expect_plan_compared(where at);
 
   /// Peers may write what a gather reads until all of them have updated what they own.
-  void expect_settled(where at) const {
-    if (!gathers_ || settled_) return;
-    throw usage_error(
-        "parameters that ranks divide are gathered between a commit and its update: "
-        "optimizer.apply(std::move(*ok), {...}), or std::move(*ok).discard(), comes first",
-        at);
-  }
+  void expect_settled(where at) const;
+
+  ~store_memory();
 
   Run* run_;
   const Mesh* mesh_;
@@ -36858,58 +37366,13 @@ class store_memory {
   std::optional<parameter_gathers<value_type, group_type>> gathers_;  // where parameters are divided
 
  private:
-  void bind(std::span<value_type> values, std::span<gradient_type> gradients, where at) {
-    const auto& layout = buckets_.layout();
-    const std::size_t own = layout.elements();
-    const auto lease_gradients = [&](std::size_t count, const char* purpose) {
-      return run_->template lease<gradient_type>(tier::device, count, purpose, at);
-    };
-    std::span<value_type> wire;
-    if (const std::size_t count = buckets_.wire_elements(); count > 0)
-      wire = run_->template lease<value_type>(tier::device, count, "gradients on the wire", at);
-    if (values.size() >= own && !values.empty()) {
-      const auto reductions = lease_gradients(layout.gradient_elements() - own, "reductions");
-      return buckets_.bind({{values.first(own)}, {gradients.first(own)}, reductions, wire}, at);
-    }
-    const auto all_values = lease_values(buckets_, reached_, "parameters", "parameter ring", at);
-    file_shares* const value_file = std::exchange(file_, nullptr);
-    if (reached_) buckets_.reach_shares_of(dividing());
-    if (!buckets_.places().divided()) {
-      const auto all = lease_gradients(layout.gradient_elements(), "gradients");
-      return buckets_.bind({all_values, {all.first(own)}, all.subspan(own), wire}, at);
-    }
-    const auto all_gradients = lease_of_buckets<gradient_type>(
-        buckets_, &bucket_places::gradient_elements, &family_shape::gradients, "gradients", "gradient ring", at);
-    file_shares* const gradient_file = std::exchange(file_, nullptr);
-    std::span<gradient_type> reductions;
-    if (const std::size_t count = layout.gradient_elements() - own; count > 0)
-      reductions = lease_gradients(count, "reductions");
-    bucket_memory<value_type> memory{all_values, all_gradients, reductions, wire};
-    memory.value_file = value_file;
-    memory.gradient_file = gradient_file;
-    buckets_.bind(memory, at);
-  }
+  void bind(std::span<value_type> values, std::span<gradient_type> gradients, where at);
 
-  [[nodiscard]] copy_place copies_of_box(const parameter_base<value_type>& parameter, bool divided) const {
-    return belay::copies_of(mesh_->shape(), mesh_->layout_coordinate(), parameter.cut_directions(),
-                            divided ? kept::share : kept::local_part);
-  }
-  [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept {
-    std::size_t p = 0;
-    while (&buckets_.parameter(p) != &parameter) ++p;
-    return buckets_.bucket_of(p);
-  }
+  [[nodiscard]] copy_place copies_of_box(const parameter_base<value_type>& parameter, bool divided) const;
+  [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept;
 
   // The numbers of rank `number` of the world in the families.
-  [[nodiscard]] std::vector<std::size_t> in_families(int number) const {
-    const coordinate there = coordinate_of(mesh_->shape(), number);
-    std::vector<std::size_t> all;
-    for (std::size_t p = 0; p < parts_; ++p)
-      for (std::size_t kind = 0; kind < families_of_part; ++kind)
-        all.push_back(
-            static_cast<std::size_t>(place_along(mesh_->shape(), there, divided_over(cut_of_family(kind))).number));
-    return all;
-  }
+  [[nodiscard]] std::vector<std::size_t> in_families(int number) const;
   // Memory of values or gradients: of divided ones each rank has its share, in its tier.
   template <class T>
   [[nodiscard]] tiered_memory<T> lease_of_buckets(const auto& all,
@@ -36978,6 +37441,260 @@ class store_memory {
   file_shares* file_ = nullptr;  // of what was leased last
   bool compared_plan_ = false;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/store_memory.ipp
+//
+// The memory of a store out of its class.
+
+namespace belay::inline BELAY_ABI {
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+std::size_t store_memory<Run, Mesh, Precision>::owned_elements(int number) const {
+  return buckets_.layout().owned_elements(in_families(number));
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+void store_memory<Run, Mesh, Precision>::ask_shares() const {
+  static_cast<void>(mesh_->replicas().rank());
+  static_cast<void>(mesh_->data().rank());
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+auto store_memory<Run, Mesh, Precision>::gathered(phase in) const noexcept -> gather_counts {
+  return gathers_ ? gathers_->counts(in) : gather_counts{};
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+auto store_memory<Run, Mesh, Precision>::take_gathered(phase in) noexcept -> gather_counts {
+  return gathers_ ? gathers_->take_counts(in) : gather_counts{};
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+std::size_t store_memory<Run, Mesh, Precision>::gathered_bytes() const noexcept {
+  return gathers_ ? gathers_->live_bytes() : 0;
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+bool store_memory<Run, Mesh, Precision>::in_file() const noexcept {
+  return in_file_;
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+bool store_memory<Run, Mesh, Precision>::gathers_alone() const noexcept {
+  return !gathers_ || (reaches_ && !together_);
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+std::size_t store_memory<Run, Mesh, Precision>::drain(where at) {
+  const std::size_t bytes = gathered_bytes();
+  if (gathers_) gathers_->retire(at);
+  return bytes;
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+std::uint64_t store_memory<Run, Mesh, Precision>::plan_hash() const noexcept {
+  return gathers_ ? gathers_->fingerprint() : 0;
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+auto store_memory<Run, Mesh, Precision>::copies_of(std::size_t p) const -> stored_copies {
+  const std::size_t number = buckets_.layout().buckets()[buckets_.bucket_of(p)].family;
+  const family_shape family = buckets_.layout().families()[number];
+  const bool divides_state = family.ranks > 1 && family.stage >= zero_stage::optimizer_state;
+  const auto& parameter = buckets_.parameter(p);
+  return {copies_of_box(parameter, family.divides_values()), copies_of_box(parameter, divides_state)};
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+void store_memory<Run, Mesh, Precision>::give_back(std::uint32_t layer) noexcept {
+  gathers_->give_back(layer);
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+bool store_memory<Run, Mesh, Precision>::rehearsed() const {
+  return is_rehearsed(mesh_->world());
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+std::size_t store_memory<Run, Mesh, Precision>::bytes_of(std::uint32_t layer) const noexcept {
+  return gathers_->bytes_of(layer);
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
+                                                 stored_parameters<value_type, gradient_type> found,
+                                                 std::vector<held_stage> stages, const store_options& options,
+                                                 ownership_unit unit, where at)
+    : run_(&run),
+      mesh_(&mesh),
+      parts_(stages.size()),
+      in_file_(std::ranges::any_of(stages, [](const auto& each) { return each.tiers.values == tier::file; })),
+      // No rank reaches into a peer's file: who owns a share stages it, and the ranks gather together.
+      gathers_by_(in_file_                            ? gather_by::collectives
+                  : found.gathers == gather_by::reach ? options.gathers
+                                                      : found.gathers),
+      files_(options.files),
+      buckets_(std::move(found.members),
+               families_of_parts(mesh, stages, std::identity(), zero_stage::optimizer_state, options.reduce),
+               options.bucket_bytes, 1, unit, at),
+      frozen_(std::move(found.frozen), families_of_parts(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
+              options.bucket_bytes, at) {
+  run.keep(buckets_.kept_layout());
+  if (!found.values.empty() && stages.front().stage >= zero_stage::gradients)
+    throw usage_error("borrowed memory holds whole values and gradients: ZeRO 2 and 3 divide memory of the run", at);
+  const auto lower = [](const held_stage& each) {
+    return each.tiers.values != tier::device || each.tiers.gradients != tier::device;
+  };
+  if (mesh.shape().replicates_shards() && mesh.shape().shards() == 1 && std::ranges::any_of(stages, lower))
+    throw usage_error("a shard group of one rank has no shares, which could lie in a lower tier", at);
+  if (mesh.shape().replicates_shards() &&
+      std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
+    throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned", at);
+  if constexpr (requires { requires group_type::takes_device_memory_alone; })
+    if (mesh.shape().replicates_shards() &&
+        std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
+      throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
+  bind(found.values, found.gradients, at);
+  if (buckets_.divides_gradients()) {
+    staging_.emplace(run.step_memory("gradient buckets"));
+    buckets_.use(*staging_);
+    if (std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
+      buckets_.carry_shares(carrier_on<gradient_type>(run.engine(), buckets_.gradient_file()));
+  }
+  if (!frozen_.members().empty()) {
+    const tiered_memory<value_type> frozen =
+        lease_values(frozen_, reached_frozen_, "frozen parameters", "frozen parameter ring", at);
+    frozen_.bind(frozen, std::exchange(file_, nullptr));
+  }
+  run.keep(frozen_.kept());
+  if (const host_access* const access = run.engine().access(at)) {
+    see_through(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
+    see_through(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
+  }
+  if (buckets_.divides_values() || frozen_.places().divided()) {
+    whole_.emplace(run.step_memory("gathered parameters"));
+    gathers_number_ = run.add_gathers();
+    gathers_.emplace(*whole_, options.reshard, options.gathers_ahead, run.planned_gathers(gathers_number_));
+    if (!gathers_alone()) buckets_.gather_together();
+  }
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+void store_memory<Run, Mesh, Precision>::note_micro_batches(std::size_t count) {
+  if (rehearsed() && gathers_) run_->note_micro_batches(gathers_number_, count);
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+void store_memory<Run, Mesh, Precision>::expect_plan_compared(where at) {
+  if (!gathers_ || std::exchange(compared_plan_, true)) return;
+  rank_comparison compared;
+  expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at, gathers_->micro_batches());
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+void store_memory<Run, Mesh, Precision>::expect_settled(where at) const {
+  if (!gathers_ || settled_) return;
+  throw usage_error(
+      "parameters that ranks divide are gathered between a commit and its update: "
+      "optimizer.apply(std::move(*ok), {...}), or std::move(*ok).discard(), comes first",
+      at);
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+void store_memory<Run, Mesh, Precision>::bind(std::span<value_type> values, std::span<gradient_type> gradients,
+                                              where at) {
+  const auto& layout = buckets_.layout();
+  const std::size_t own = layout.elements();
+  const auto lease_gradients = [&](std::size_t count, const char* purpose) {
+    return run_->template lease<gradient_type>(tier::device, count, purpose, at);
+  };
+  std::span<value_type> wire;
+  if (const std::size_t count = buckets_.wire_elements(); count > 0)
+    wire = run_->template lease<value_type>(tier::device, count, "gradients on the wire", at);
+  if (values.size() >= own && !values.empty()) {
+    const auto reductions = lease_gradients(layout.gradient_elements() - own, "reductions");
+    return buckets_.bind({{values.first(own)}, {gradients.first(own)}, reductions, wire}, at);
+  }
+  const auto all_values = lease_values(buckets_, reached_, "parameters", "parameter ring", at);
+  file_shares* const value_file = std::exchange(file_, nullptr);
+  if (reached_) buckets_.reach_shares_of(dividing());
+  if (!buckets_.places().divided()) {
+    const auto all = lease_gradients(layout.gradient_elements(), "gradients");
+    return buckets_.bind({all_values, {all.first(own)}, all.subspan(own), wire}, at);
+  }
+  const auto all_gradients = lease_of_buckets<gradient_type>(
+      buckets_, &bucket_places::gradient_elements, &family_shape::gradients, "gradients", "gradient ring", at);
+  file_shares* const gradient_file = std::exchange(file_, nullptr);
+  std::span<gradient_type> reductions;
+  if (const std::size_t count = layout.gradient_elements() - own; count > 0)
+    reductions = lease_gradients(count, "reductions");
+  bucket_memory<value_type> memory{all_values, all_gradients, reductions, wire};
+  memory.value_file = value_file;
+  memory.gradient_file = gradient_file;
+  buckets_.bind(memory, at);
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+auto store_memory<Run, Mesh, Precision>::copies_of_box(const parameter_base<value_type>& parameter, bool divided) const
+    -> copy_place {
+  return belay::copies_of(mesh_->shape(), mesh_->layout_coordinate(), parameter.cut_directions(),
+                          divided ? kept::share : kept::local_part);
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+std::size_t store_memory<Run, Mesh, Precision>::bucket_of(const parameter_base<value_type>& parameter) const noexcept {
+  std::size_t p = 0;
+  while (&buckets_.parameter(p) != &parameter) ++p;
+  return buckets_.bucket_of(p);
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+std::vector<std::size_t> store_memory<Run, Mesh, Precision>::in_families(int number) const {
+  const coordinate there = coordinate_of(mesh_->shape(), number);
+  std::vector<std::size_t> all;
+  for (std::size_t p = 0; p < parts_; ++p)
+    for (std::size_t kind = 0; kind < families_of_part; ++kind)
+      all.push_back(
+          static_cast<std::size_t>(place_along(mesh_->shape(), there, divided_over(cut_of_family(kind))).number));
+  return all;
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+void store_memory<Run, Mesh, Precision>::hold(std::uint32_t layer, typename Run::engine_type& engine, where at) {
+  expect_plan_compared(at);
+  expect_settled(at);
+  gathers_->hold(layer, engine, at);
+  if (rehearsed())
+    for (const phase each : all_phases) run_->note_gathers(gathers_number_, each, gathers_->noted(each));
+}
+
+template <class Run, class Mesh, class Precision>
+  requires is_precision<Precision>
+store_memory<Run, Mesh, Precision>::~store_memory() = default;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -37894,36 +38611,13 @@ class checkpoint_layout {
   /// Of those tensors, sums over what this rank has of each, as each stage has it: over all ranks, what
   /// `expect_equal_copies` compares. `memory` and `staging` are for reading. Throws tier_file_error.
   [[nodiscard]] std::vector<std::uint64_t> sums_of_copies(std::span<std::byte> memory, file_staging& staging,
-                                                          where at) const {
-    std::vector<std::uint64_t> out(sums_);
-    for (const own_copy& each : own_copies_) out[each.sum] += sum_of(each.of, memory, staging, at);
-    return out;
-  }
+                                                          where at) const;
   /// Throws usage_error where stages have different values of a tensor.
-  void expect_equal_copies(std::span<const std::uint64_t> sums, where at) const {
-    for (const copied& each : copies_)
-      expect_one_value(shape_, tensors_[each.tensor].name, each.stages, sums.subspan(each.first, each.stages.size()),
-                       at);
-  }
+  void expect_equal_copies(std::span<const std::uint64_t> sums, where at) const;
 
   /// The files that this rank writes into `folder` for a checkpoint. Valid until the next call.
   [[nodiscard]] std::vector<file_to_write> files_of_this_rank(const std::string& folder, std::string_view id,
-                                                              std::uint64_t step) {
-    std::vector<file_to_write> out;
-    for (own_file& each : own_) {
-      const file& of = files_[each.number];
-      each.header = of.prefix;
-      replace(each.header, no_id, id);
-      replace(each.header, padded_step(0), padded_step(step));
-      file_to_write next;
-      next.path = folder + "/" + of.name;
-      next.bytes = of.bytes;
-      next.segments.emplace_back(std::as_bytes(std::span<const char>(each.header)));
-      next.segments.insert(next.segments.end(), each.segments.begin(), each.segments.end());
-      out.push_back(std::move(next));
-    }
-    return out;
-  }
+                                                              std::uint64_t step);
 
   /// The checksums of all files' chunks, in the manifest's order. Collective.
   template <class Group>
@@ -37949,19 +38643,7 @@ class checkpoint_layout {
 
   /// The manifest of a checkpoint, but for optimizers and states.
   [[nodiscard]] manifest content(std::string_view id, std::uint64_t step,
-                                 std::span<const std::uint32_t> checksums) const {
-    manifest out;
-    out.id = id;
-    out.step = step;
-    out.mesh = shape_;
-    out.tensors = tensors_;
-    for (const file& each : files_) {
-      const auto own = checksums.first(chunks(each));
-      checksums = checksums.subspan(own.size());
-      out.files.push_back({each.name, each.bytes, {own.begin(), own.end()}});
-    }
-    return out;
-  }
+                                 std::span<const std::uint32_t> checksums) const;
 
  private:
   static constexpr std::string_view no_id = "0000000000000000";
@@ -37987,72 +38669,18 @@ class checkpoint_layout {
     text.replace(text.find(from), from.size(), to);
   }
 
-  void add(int rank, std::vector<manifest_tensor> declared, where at) {
-    const int stage = coordinate_of(shape_, rank).pipeline;
-    for (manifest_tensor& each : declared) {
-      const auto [found, is_new] = number_of_.emplace(each.name, place{tensors_.size(), stage, {}});
-      std::vector<int>& stages = found->second.stages;
-      if (std::find(stages.begin(), stages.end(), stage) == stages.end()) stages.push_back(stage);
-      if (is_new) tensors_.push_back({each.name, each.shape, {}});
-      manifest_tensor& tensor = tensors_[found->second.tensor];
-      if (tensor.shape != each.shape)
-        throw usage_error("ranks list tensor " + printable(each.name) + " in two shapes", at);
-      if (found->second.stage != stage) continue;
-      manifest_piece& piece = each.pieces.front();
-      piece.file = file_number(rank, piece.file);
-      file& into = files_[piece.file];
-      into.places.emplace_back(found->second.tensor, tensor.pieces.size());
-      into.declarations.push_back(declaration_of(each, piece));
-      tensor.pieces.push_back(std::move(piece));
-    }
-  }
-  [[nodiscard]] std::size_t file_number(int rank, std::size_t group) {
-    const std::string name = checkpoint_file_name(declared_state::group_names[group], rank);
-    for (std::size_t i = files_.size(); i-- > 0 && files_[i].rank == rank;)
-      if (files_[i].name == name) return i;
-    files_.push_back({name, rank, {}, {}, {}, 0});
-    return files_.size() - 1;
-  }
+  void add(int rank, std::vector<manifest_tensor> declared, where at);
+  [[nodiscard]] std::size_t file_number(int rank, std::size_t group);
   // A whole box has its shape, so that other readers of the file see a matrix.
   [[nodiscard]] static safetensors::declaration declaration_of(const manifest_tensor& tensor,
-                                                               const manifest_piece& piece) {
-    safetensors::declaration out{
-        piece.part == value_part ? tensor.name : piece.part + "." + tensor.name, piece.type, {}};
-    if (piece.count == piece.box.elements())
-      for (const box_side& each : piece.box.sides) out.shape.push_back(each.count());
-    else
-      out.shape.push_back(piece.count);
-    return out;
-  }
+                                                               const manifest_piece& piece);
   // In the order in which `add` took them.
-  void keep_own(int rank, const declared_state& declared) {
-    const int stage = coordinate_of(shape_, rank).pipeline;
-    for (std::size_t i = 0; i < files_.size(); ++i)
-      if (files_[i].rank == rank) own_.push_back({i, {}, {}});
-    for (const declared_piece& each : declared.pieces()) {
-      if (number_of_.find(each.tensor)->second.stage != stage) continue;
-      const std::string name = checkpoint_file_name(declared_state::group_names[each.piece.file], rank);
-      for (own_file& into : own_)
-        if (files_[into.number].name == name)
-          for (const stored_bytes& segment : each.segments) append(into.segments, segment);
-    }
-  }
+  void keep_own(int rank, const declared_state& declared);
   // What is adjacent in a tier's file is read at once.
   static void append(std::vector<stored_bytes>& to, const stored_bytes& next) {
     if (to.empty() || !to.back().join(next)) to.push_back(next);
   }
-  void lay_out_all(where at) {
-    for (file& each : files_) {
-      const safetensors::metadata_list about{
-          {"format", "belay"}, {"checkpoint", std::string(no_id)}, {"step", padded_step(0)}, {"file", each.name}};
-      const safetensors::layout placed = safetensors::lay_out(each.declarations, about, at);
-      for (std::size_t i = 0; i < each.places.size(); ++i)
-        tensors_[each.places[i].first].pieces[each.places[i].second].begin =
-            placed.prefix.size() + placed.tensors[i].begin;
-      each.prefix = placed.prefix;
-      each.bytes = placed.file_bytes();
-    }
-  }
+  void lay_out_all(where at);
 
   struct place {
     std::size_t tensor;
@@ -38070,65 +38698,10 @@ class checkpoint_layout {
   };
 
   // An element that is not there once cannot be read back.
-  void expect_whole(where at) const {
-    for (const manifest_tensor& tensor : tensors_) {
-      std::uint64_t elements = 1;
-      for (const std::uint64_t extent : tensor.shape) elements *= extent;
-      std::map<std::string_view, std::uint64_t> written;
-      for (const manifest_piece& each : tensor.pieces) written[each.part] += each.count;
-      for (const auto& [part, count] : written)
-        if (count != elements)
-          throw usage_error("of tensor " + printable(tensor.name) + ", part " + printable(std::string(part)) +
-                                ", ranks write " + std::to_string(count) + " elements, it has " +
-                                std::to_string(elements) +
-                                ": what several ranks or stores call by one name is one tensor; give others names of "
-                                "their own",
-                            at);
-    }
-  }
-  void keep_copies(int rank, const declared_state& declared) {
-    std::size_t sums = 0;
-    for (const auto& [name, where_it_is] : number_of_) {
-      if (where_it_is.stages.size() == 1) continue;
-      copies_.push_back({where_it_is.tensor, where_it_is.stages, sums});
-      sums += where_it_is.stages.size();
-    }
-    sums_.resize(sums);
-    const int stage = coordinate_of(shape_, rank).pipeline;
-    for (const copied& each : copies_) {
-      const auto mine = std::find(each.stages.begin(), each.stages.end(), stage) - each.stages.begin();
-      for (const declared_piece& piece : declared.pieces())
-        if (piece.tensor == tensors_[each.tensor].name)
-          own_copies_.push_back({piece, each.first + static_cast<std::size_t>(mine)});
-    }
-  }
+  void expect_whole(where at) const;
+  void keep_copies(int rank, const declared_state& declared);
   [[nodiscard]] static std::uint64_t sum_of(const declared_piece& piece, std::span<std::byte> memory,
-                                            file_staging& staging, where at) {
-    const std::size_t element = safetensors::bits(piece.piece.type) / 8;
-    const std::size_t at_once = memory.size() / element;
-    const std::uint64_t kind =
-        content_hash().add_text(piece.piece.part).add(static_cast<std::uint64_t>(piece.piece.type)).value();
-    const box_runs runs(piece.shape, piece.piece.box);
-    std::uint64_t out = 0;
-    for (std::uint64_t done = 0; done < piece.piece.count; done += at_once) {
-      const auto count = static_cast<std::size_t>(lesser_of<std::uint64_t>(at_once, piece.piece.count - done));
-      std::byte* next = memory.data();
-      each_stored_part(piece.segments, static_cast<std::size_t>(done) * element, count * element,
-                       [&](const stored_bytes& part) {
-                         staging.copy(part, next, at);
-                         next += part.size();
-                       });
-      const std::uint64_t first = piece.piece.first + done;
-      runs.each_common(first, first + count, 0, largest_value<std::size_t>,
-                       [&](std::uint64_t global, std::uint64_t in_box, std::uint64_t length) {
-                         out += sum_of_elements(kind, global,
-                                                memory.subspan(static_cast<std::size_t>(in_box - first) * element,
-                                                               static_cast<std::size_t>(length) * element),
-                                                element);
-                       });
-    }
-    return out;
-  }
+                                            file_staging& staging, where at);
 
   axes shape_;
   std::vector<manifest_tensor> tensors_;
@@ -38139,6 +38712,185 @@ class checkpoint_layout {
   std::vector<own_copy> own_copies_;
   std::vector<std::uint64_t> sums_;  // none yet: one for each stage of each of them
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/checkpoint/checkpoint_layout.ipp
+//
+// How the pieces of all ranks are laid out in the files of a checkpoint, and checked.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::vector<std::uint64_t> checkpoint_layout::sums_of_copies(std::span<std::byte> memory,
+                                                                        file_staging& staging, where at) const {
+  std::vector<std::uint64_t> out(sums_);
+  for (const own_copy& each : own_copies_) out[each.sum] += sum_of(each.of, memory, staging, at);
+  return out;
+}
+
+BELAY_DECL void checkpoint_layout::expect_equal_copies(std::span<const std::uint64_t> sums, where at) const {
+  for (const copied& each : copies_)
+    expect_one_value(shape_, tensors_[each.tensor].name, each.stages, sums.subspan(each.first, each.stages.size()), at);
+}
+
+BELAY_DECL auto checkpoint_layout::files_of_this_rank(const std::string& folder, std::string_view id,
+                                                      std::uint64_t step) -> std::vector<file_to_write> {
+  std::vector<file_to_write> out;
+  for (own_file& each : own_) {
+    const file& of = files_[each.number];
+    each.header = of.prefix;
+    replace(each.header, no_id, id);
+    replace(each.header, padded_step(0), padded_step(step));
+    file_to_write next;
+    next.path = folder + "/" + of.name;
+    next.bytes = of.bytes;
+    next.segments.emplace_back(std::as_bytes(std::span<const char>(each.header)));
+    next.segments.insert(next.segments.end(), each.segments.begin(), each.segments.end());
+    out.push_back(std::move(next));
+  }
+  return out;
+}
+
+BELAY_DECL auto checkpoint_layout::content(std::string_view id, std::uint64_t step,
+                                           std::span<const std::uint32_t> checksums) const -> manifest {
+  manifest out;
+  out.id = id;
+  out.step = step;
+  out.mesh = shape_;
+  out.tensors = tensors_;
+  for (const file& each : files_) {
+    const auto own = checksums.first(chunks(each));
+    checksums = checksums.subspan(own.size());
+    out.files.push_back({each.name, each.bytes, {own.begin(), own.end()}});
+  }
+  return out;
+}
+
+BELAY_DECL void checkpoint_layout::add(int rank, std::vector<manifest_tensor> declared, where at) {
+  const int stage = coordinate_of(shape_, rank).pipeline;
+  for (manifest_tensor& each : declared) {
+    const auto [found, is_new] = number_of_.emplace(each.name, place{tensors_.size(), stage, {}});
+    std::vector<int>& stages = found->second.stages;
+    if (std::find(stages.begin(), stages.end(), stage) == stages.end()) stages.push_back(stage);
+    if (is_new) tensors_.push_back({each.name, each.shape, {}});
+    manifest_tensor& tensor = tensors_[found->second.tensor];
+    if (tensor.shape != each.shape)
+      throw usage_error("ranks list tensor " + printable(each.name) + " in two shapes", at);
+    if (found->second.stage != stage) continue;
+    manifest_piece& piece = each.pieces.front();
+    piece.file = file_number(rank, piece.file);
+    file& into = files_[piece.file];
+    into.places.emplace_back(found->second.tensor, tensor.pieces.size());
+    into.declarations.push_back(declaration_of(each, piece));
+    tensor.pieces.push_back(std::move(piece));
+  }
+}
+
+BELAY_DECL std::size_t checkpoint_layout::file_number(int rank, std::size_t group) {
+  const std::string name = checkpoint_file_name(declared_state::group_names[group], rank);
+  for (std::size_t i = files_.size(); i-- > 0 && files_[i].rank == rank;)
+    if (files_[i].name == name) return i;
+  files_.push_back({name, rank, {}, {}, {}, 0});
+  return files_.size() - 1;
+}
+
+BELAY_DECL auto checkpoint_layout::declaration_of(const manifest_tensor& tensor, const manifest_piece& piece)
+    -> safetensors::declaration {
+  safetensors::declaration out{piece.part == value_part ? tensor.name : piece.part + "." + tensor.name, piece.type, {}};
+  if (piece.count == piece.box.elements())
+    for (const box_side& each : piece.box.sides) out.shape.push_back(each.count());
+  else
+    out.shape.push_back(piece.count);
+  return out;
+}
+
+BELAY_DECL void checkpoint_layout::keep_own(int rank, const declared_state& declared) {
+  const int stage = coordinate_of(shape_, rank).pipeline;
+  for (std::size_t i = 0; i < files_.size(); ++i)
+    if (files_[i].rank == rank) own_.push_back({i, {}, {}});
+  for (const declared_piece& each : declared.pieces()) {
+    if (number_of_.find(each.tensor)->second.stage != stage) continue;
+    const std::string name = checkpoint_file_name(declared_state::group_names[each.piece.file], rank);
+    for (own_file& into : own_)
+      if (files_[into.number].name == name)
+        for (const stored_bytes& segment : each.segments) append(into.segments, segment);
+  }
+}
+
+BELAY_DECL void checkpoint_layout::lay_out_all(where at) {
+  for (file& each : files_) {
+    const safetensors::metadata_list about{
+        {"format", "belay"}, {"checkpoint", std::string(no_id)}, {"step", padded_step(0)}, {"file", each.name}};
+    const safetensors::layout placed = safetensors::lay_out(each.declarations, about, at);
+    for (std::size_t i = 0; i < each.places.size(); ++i)
+      tensors_[each.places[i].first].pieces[each.places[i].second].begin =
+          placed.prefix.size() + placed.tensors[i].begin;
+    each.prefix = placed.prefix;
+    each.bytes = placed.file_bytes();
+  }
+}
+
+BELAY_DECL void checkpoint_layout::expect_whole(where at) const {
+  for (const manifest_tensor& tensor : tensors_) {
+    std::uint64_t elements = 1;
+    for (const std::uint64_t extent : tensor.shape) elements *= extent;
+    std::map<std::string_view, std::uint64_t> written;
+    for (const manifest_piece& each : tensor.pieces) written[each.part] += each.count;
+    for (const auto& [part, count] : written)
+      if (count != elements)
+        throw usage_error("of tensor " + printable(tensor.name) + ", part " + printable(std::string(part)) +
+                              ", ranks write " + std::to_string(count) + " elements, it has " +
+                              std::to_string(elements) +
+                              ": what several ranks or stores call by one name is one tensor; give others names of "
+                              "their own",
+                          at);
+  }
+}
+
+BELAY_DECL void checkpoint_layout::keep_copies(int rank, const declared_state& declared) {
+  std::size_t sums = 0;
+  for (const auto& [name, where_it_is] : number_of_) {
+    if (where_it_is.stages.size() == 1) continue;
+    copies_.push_back({where_it_is.tensor, where_it_is.stages, sums});
+    sums += where_it_is.stages.size();
+  }
+  sums_.resize(sums);
+  const int stage = coordinate_of(shape_, rank).pipeline;
+  for (const copied& each : copies_) {
+    const auto mine = std::find(each.stages.begin(), each.stages.end(), stage) - each.stages.begin();
+    for (const declared_piece& piece : declared.pieces())
+      if (piece.tensor == tensors_[each.tensor].name)
+        own_copies_.push_back({piece, each.first + static_cast<std::size_t>(mine)});
+  }
+}
+
+BELAY_DECL std::uint64_t checkpoint_layout::sum_of(const declared_piece& piece, std::span<std::byte> memory,
+                                                   file_staging& staging, where at) {
+  const std::size_t element = safetensors::bits(piece.piece.type) / 8;
+  const std::size_t at_once = memory.size() / element;
+  const std::uint64_t kind =
+      content_hash().add_text(piece.piece.part).add(static_cast<std::uint64_t>(piece.piece.type)).value();
+  const box_runs runs(piece.shape, piece.piece.box);
+  std::uint64_t out = 0;
+  for (std::uint64_t done = 0; done < piece.piece.count; done += at_once) {
+    const auto count = static_cast<std::size_t>(lesser_of<std::uint64_t>(at_once, piece.piece.count - done));
+    std::byte* next = memory.data();
+    each_stored_part(piece.segments, static_cast<std::size_t>(done) * element, count * element,
+                     [&](const stored_bytes& part) {
+                       staging.copy(part, next, at);
+                       next += part.size();
+                     });
+    const std::uint64_t first = piece.piece.first + done;
+    runs.each_common(first, first + count, 0, largest_value<std::size_t>,
+                     [&](std::uint64_t global, std::uint64_t in_box, std::uint64_t length) {
+                       out += sum_of_elements(kind, global,
+                                              memory.subspan(static_cast<std::size_t>(in_box - first) * element,
+                                                             static_cast<std::size_t>(length) * element),
+                                              element);
+                     });
+  }
+  return out;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -38274,10 +39026,8 @@ struct resumed_run {
 /// in steps. State that is saved changes by `optimizer.apply` alone while a step is trained; whoever changes it
 /// otherwise calls `before_update` first.
 template <class Run, class Mesh, folders_policy Files = posix_files>
-class checkpoints {
+class checkpoints final : public participant {
  public:
-  using committed_part = no_committed_part;
-
   /// Makes no folder yet. `run` and `mesh` outlive it.
   checkpoints(Run& run, const Mesh& mesh, checkpoint_options options, where at = where::current())
       : run_(&run), mesh_(&mesh), options_(std::move(options)), folder_(options_.folder) {
@@ -38403,7 +39153,7 @@ class checkpoints {
   void close(where at = where::current()) {
     if (is_rehearsed(control()) || !writer_) return;
     std::optional<file_error> before = std::exchange(problem_, std::nullopt);
-    finish(at);
+    finish_writing(at);
     writer_->wait_done();
     safetensors::file_agreement problems;
     problems.attempt([&] {
@@ -38433,25 +39183,10 @@ class checkpoints {
   // What a step asks of its participants.
 
   /// As a participant of each step: learns from the vote whether a checkpoint failed or a stop was asked for.
-  void begin(const step_start&, where) const noexcept {}
-  template <class Divisor>
-  [[nodiscard]] no_committed_part finish(const Mesh&, const Divisor&, where) const noexcept {
-    return {};
-  }
-  void abandon(const Mesh&, where) const noexcept {}
-  void withdraw() const noexcept {}
-  [[nodiscard]] ballot findings() const {
-    ballot out;
-    if (!enabled()) return out;
-    if (saving_ != 0) {
-      out.unwritten = writer_->done() ? 0 : 1;
-      out.unwritable = writer_->problem() ? 1 : 0;
-    }
-    out.asked_to_stop = options_.stop != nullptr && options_.stop->asked() ? 1 : 0;
-    return out;
-  }
-  void learn(const ballot& all) noexcept { heard_ = all; }
-  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
+  void begin(const step_start&, where) noexcept override {}
+  [[nodiscard]] ballot findings() override { return own_ballot(); }
+  void learn(const ballot& all) noexcept override { heard_ = all; }
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept override {
     return fnv1a().add_text("checkpoints").add(options_.every).add(enabled() ? 1 : 0).value();
   }
 
@@ -38527,8 +39262,18 @@ class checkpoints {
     return out;
   }
 
+  [[nodiscard]] ballot own_ballot() const {
+    ballot out;
+    if (!enabled()) return out;
+    if (saving_ != 0) {
+      out.unwritten = writer_->done() ? 0 : 1;
+      out.unwritable = writer_->problem() ? 1 : 0;
+    }
+    out.asked_to_stop = options_.stop != nullptr && options_.stop->asked() ? 1 : 0;
+    return out;
+  }
   [[nodiscard]] ballot vote(where at) const {
-    const ballot own = findings();
+    const ballot own = own_ballot();
     std::uint64_t sums[] = {own.unwritten, own.unwritable, own.asked_to_stop};
     control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
     ballot all;
@@ -38570,7 +39315,7 @@ class checkpoints {
     saving_ = 0;
     held_.clear();
   }
-  void finish(where at) {
+  void finish_writing(where at) {
     if (saving_ == 0) return;
     writer_->wait_done();
     settle(vote(at), at);
@@ -38619,7 +39364,7 @@ class checkpoints {
 
   // False: it is given up.
   [[nodiscard]] bool start(std::uint64_t number, where at) {
-    finish(at);
+    finish_writing(at);
     run_->engine().synchronize(at);  // the last update
     expect_same_manifests(at);
     if (!hold_state(at)) return false;
@@ -39092,17 +39837,15 @@ template <class Run, class Mesh, std::invocable Body>
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/launch.hpp
+// ---- belay/train/host_types.hpp
 //
-// Runs a training body on all ranks of a world, after it has rehearsed it: the body runs once over addresses without
-// memory for every rank, so that every byte is known before the first is touched, and a run that does not fit is
-// refused with its table.
-//
-//   auto train = [](belay::rank& rank, auto& run) { ... };
-//   int main() { belay::launch(belay::host::world{2}, train); }
-//   const belay::rehearsal_result plan = belay::rehearse(4, train);   // of four ranks, without running them
+// The types of a training on ranks of the host: a program that is compiled apart links what they do, out of
+// belay/source.hpp, and compiles only what it does with other kits and ranks.
 
-#include <limits>
+// ---- belay/train/launched_ranks.hpp
+//
+// A launch as its ranks share it, whatever their body: what the world is, what was planned for it, and when kernels
+// run; and the course of one rank in it.
 
 // ---- belay/train/launch_plan.hpp
 //
@@ -39401,84 +40144,22 @@ struct estimated_communication {
 };
 /// The plan with a row for that communication in tier device: budgets count it, comparisons with measured memory do
 /// not.
-[[nodiscard]] inline rehearsal_result priced(const rehearsal_result& planned,
-                                             const estimated_communication& communication) {
-  if (communication.bytes == 0) return planned;
-  rehearsal_result out = planned;
-  std::vector<rank_plan> plans;
-  for (const rank_plan& each : planned.plan.ranks()) {
-    rank_plan one = each;
-    one.add(tier::device, communication.row, communication.bytes);
-    plans.push_back(std::move(one));
-  }
-  out.plan = belay::plan(std::move(plans));
-  return out;
-}
+[[nodiscard]] rehearsal_result priced(const rehearsal_result& planned, const estimated_communication& communication);
 
 /// The bytes that a rank leases of the owner's memory at its peak; of files only those in memory; of a device what the
 /// regions take, without the row of communication.
-[[nodiscard]] inline checked_size memory_of(const rank_plan& plan,
-                                            memory_owner whose = memory_owner::machine) noexcept {
-  checked_size all;
-  for (const plan_item& item : plan.items()) {
-    const bool on_device = item.where_it_is == tier::device;
-    if (whose == memory_owner::device)
-      all += on_device && !std::string_view(item.purpose).starts_with(communication_row) ? item.capacity : 0;
-    else if (on_device ? whose == memory_owner::machine
-                       : item.where_it_is != tier::file || item.of_file == file_bytes::in_memory)
-      all += item.bytes;
-  }
-  return all;
-}
+[[nodiscard]] checked_size memory_of(const rank_plan& plan, memory_owner whose = memory_owner::machine) noexcept;
 
 /// Throws plan_refused where this machine's ranks need more than `available`.
-inline void expect_room(const rehearsal_result& planned, const launch_options& options, int ranks_here,
-                        memory_owner whose, std::size_t available, where at) {
-  checked_size all;
-  std::size_t fitting = 0;  // ranks, counted from the first
-  for (int rank = 0; rank < ranks_here; ++rank) {
-    all += memory_of(planned.plan.ranks()[static_cast<std::size_t>(rank)], whose);
-    fitting += all.saturated() <= available ? 1 : 0;
-  }
-  if (all.saturated() <= available) return;
-  const plan_shortage shortage{tier::device, 0, all.saturated(), available};
-  throw plan_refused(planned.text(options) + "the " + std::to_string(ranks_here) +
-                         (ranks_here == 1                 ? " rank needs "
-                          : whose == memory_owner::device ? " ranks of this device need "
-                                                          : " ranks of this machine need ") +
-                         std::to_string(all.saturated()) + " bytes (" + bytes_text(all.saturated()) + "), and it has " +
-                         std::to_string(available) + " (" + bytes_text(available) + ") left: room for " +
-                         std::to_string(fitting) + " of such ranks. Fewer ranks here, a smaller model or batch, " +
-                         "belay::recompute, or belay::zero<1>\n",
-                     shortage, at);
-}
+void expect_room(const rehearsal_result& planned, const launch_options& options, int ranks_here, memory_owner whose,
+                 std::size_t available, where at);
 /// Throws plan_refused where a rank needs more of its device than that has left.
-inline void expect_devices(const rehearsal_result& planned, const launch_options& options,
-                           const std::vector<std::size_t>& left, where at) {
-  for (std::size_t rank = 0; rank < left.size(); ++rank) {
-    const std::size_t needed = memory_of(planned.plan.ranks()[rank], memory_owner::device).saturated();
-    if (needed <= left[rank]) continue;
-    throw plan_refused(planned.text(options) + "rank " + std::to_string(rank) + " needs " + std::to_string(needed) +
-                           " bytes (" + bytes_text(needed) + ") of its device, and that has " +
-                           std::to_string(left[rank]) + " (" + bytes_text(left[rank]) +
-                           ") left beside its context and communicators. A smaller model or batch, belay::recompute, " +
-                           "or belay::zero<1>\n",
-                       {tier::device, static_cast<int>(rank), needed, left[rank]}, at);
-  }
-}
+void expect_devices(const rehearsal_result& planned, const launch_options& options,
+                    const std::vector<std::size_t>& left, where at);
 /// Throws plan_refused, with the table and what would help, where a rank's plan is over its budget, or those of this
 /// machine's ranks are more than the machine has left, or than their devices have.
-inline void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
-                        const device_room& devices = {}) {
-  if (const auto missing = planned.plan.shortage(options.budget))
-    throw plan_refused(planned.text(options), *missing, at);
-  const bool apart = devices.whose != device_room::of::no_rank;
-  const auto machine = apart ? memory_owner::machine_beside_device : memory_owner::machine;
-  expect_room(planned, options, ranks_here, machine, options.available, at);
-  if (devices.whose == device_room::of::all_ranks)
-    expect_room(planned, options, ranks_here, memory_owner::device, devices.shared, at);
-  expect_devices(planned, options, devices.by_rank, at);
-}
+void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
+                 const device_room& devices = {});
 
 inline std::string rehearsal_result::text(const launch_options& options) const {
   std::vector<std::string> purposes;
@@ -39516,53 +40197,83 @@ inline std::string rehearsal_result::text(const launch_options& options) const {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/plan_exchange.hpp
+// ---- belay/train/launch_plan.ipp
 //
-// The plans of all ranks, on all ranks: each has rehearsed itself alone.
-//
-//   belay::plan all(belay::exchanged_plans(mesh.control(), own));
+// What a launch holds a plan against, and says where it does not fit.
 
 namespace belay::inline BELAY_ABI {
 
-/// A plan as words: the number of items; of each its tier, bytes, capacity, where the bytes of a file are, and its
-/// purpose with its length.
-[[nodiscard]] inline std::vector<std::uint64_t> words_of(const rank_plan& plan) {
-  std::vector<std::uint64_t> words{plan.items().size()};
-  for (const plan_item& item : plan.items()) {
-    words.insert(words.end(), {static_cast<std::uint64_t>(item.where_it_is), item.bytes, item.capacity,
-                               static_cast<std::uint64_t>(item.of_file), std::uint64_t{item.purpose.size()}});
-    for (char letter : item.purpose) words.push_back(static_cast<unsigned char>(letter));
+BELAY_DECL rehearsal_result priced(const rehearsal_result& planned, const estimated_communication& communication) {
+  if (communication.bytes == 0) return planned;
+  rehearsal_result out = planned;
+  std::vector<rank_plan> plans;
+  for (const rank_plan& each : planned.plan.ranks()) {
+    rank_plan one = each;
+    one.add(tier::device, communication.row, communication.bytes);
+    plans.push_back(std::move(one));
   }
-  return words;
-}
-/// The plan that `words` begin with.
-[[nodiscard]] inline rank_plan plan_of(std::span<const std::uint64_t> words) {
-  rank_plan plan;
-  std::size_t next = 1;
-  for (std::uint64_t item = 0; item < words[0]; ++item) {
-    const auto head = words.subspan(next, 5);
-    std::string purpose;
-    for (std::uint64_t letter : words.subspan(next + 5, head[4])) purpose += static_cast<char>(letter);
-    plan.add({static_cast<tier>(head[0]), std::move(purpose), head[1], head[2], static_cast<file_bytes>(head[3])});
-    next += 5 + head[4];
-  }
-  return plan;
+  out.plan = belay::plan(std::move(plans));
+  return out;
 }
 
-/// Every rank's plan, in rank order. Collective over the group.
-template <communicator Group>
-requires can_all_gather<Group, std::uint64_t>
-[[nodiscard]] std::vector<rank_plan> exchanged_plans(const Group& group, const rank_plan& own, where at) {
-  std::vector<std::uint64_t> mine = words_of(own);
-  std::uint64_t longest[1] = {mine.size()};
-  group.all_reduce(std::span<std::uint64_t>(longest), maximum, at);
-  mine.resize(longest[0]);
-  std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(group.size()));
-  group.all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
-  std::vector<rank_plan> plans;
-  for (std::size_t first = 0; first < all.size(); first += mine.size())
-    plans.push_back(plan_of(std::span<const std::uint64_t>(all).subspan(first, mine.size())));
-  return plans;
+BELAY_DECL checked_size memory_of(const rank_plan& plan, memory_owner whose) noexcept {
+  checked_size all;
+  for (const plan_item& item : plan.items()) {
+    const bool on_device = item.where_it_is == tier::device;
+    if (whose == memory_owner::device)
+      all += on_device && !std::string_view(item.purpose).starts_with(communication_row) ? item.capacity : 0;
+    else if (on_device ? whose == memory_owner::machine
+                       : item.where_it_is != tier::file || item.of_file == file_bytes::in_memory)
+      all += item.bytes;
+  }
+  return all;
+}
+
+BELAY_DECL void expect_room(const rehearsal_result& planned, const launch_options& options, int ranks_here,
+                            memory_owner whose, std::size_t available, where at) {
+  checked_size all;
+  std::size_t fitting = 0;  // ranks, counted from the first
+  for (int rank = 0; rank < ranks_here; ++rank) {
+    all += memory_of(planned.plan.ranks()[static_cast<std::size_t>(rank)], whose);
+    fitting += all.saturated() <= available ? 1 : 0;
+  }
+  if (all.saturated() <= available) return;
+  const plan_shortage shortage{tier::device, 0, all.saturated(), available};
+  throw plan_refused(planned.text(options) + "the " + std::to_string(ranks_here) +
+                         (ranks_here == 1                 ? " rank needs "
+                          : whose == memory_owner::device ? " ranks of this device need "
+                                                          : " ranks of this machine need ") +
+                         std::to_string(all.saturated()) + " bytes (" + bytes_text(all.saturated()) + "), and it has " +
+                         std::to_string(available) + " (" + bytes_text(available) + ") left: room for " +
+                         std::to_string(fitting) + " of such ranks. Fewer ranks here, a smaller model or batch, " +
+                         "belay::recompute, or belay::zero<1>\n",
+                     shortage, at);
+}
+
+BELAY_DECL void expect_devices(const rehearsal_result& planned, const launch_options& options,
+                               const std::vector<std::size_t>& left, where at) {
+  for (std::size_t rank = 0; rank < left.size(); ++rank) {
+    const std::size_t needed = memory_of(planned.plan.ranks()[rank], memory_owner::device).saturated();
+    if (needed <= left[rank]) continue;
+    throw plan_refused(planned.text(options) + "rank " + std::to_string(rank) + " needs " + std::to_string(needed) +
+                           " bytes (" + bytes_text(needed) + ") of its device, and that has " +
+                           std::to_string(left[rank]) + " (" + bytes_text(left[rank]) +
+                           ") left beside its context and communicators. A smaller model or batch, belay::recompute, " +
+                           "or belay::zero<1>\n",
+                       {tier::device, static_cast<int>(rank), needed, left[rank]}, at);
+  }
+}
+
+BELAY_DECL void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
+                            const device_room& devices) {
+  if (const auto missing = planned.plan.shortage(options.budget))
+    throw plan_refused(planned.text(options), *missing, at);
+  const bool apart = devices.whose != device_room::of::no_rank;
+  const auto machine = apart ? memory_owner::machine_beside_device : memory_owner::machine;
+  expect_room(planned, options, ranks_here, machine, options.available, at);
+  if (devices.whose == device_room::of::all_ranks)
+    expect_room(planned, options, ranks_here, memory_owner::device, devices.shared, at);
+  expect_devices(planned, options, devices.by_rank, at);
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -39722,24 +40433,10 @@ class run {
 
   /// Rank `number` of `ranks`. `again` is asked when a step must be replayed. Kernels run as `streams` says.
   run(int number, int ranks, planned_run planned, planner again = {}, const stream_settings& streams = {},
-      run_parts<Engine> parts = {})
-      : number_(number),
-        ranks_(ranks),
-        plan_(std::move(planned.plan)),
-        planned_(std::move(planned.memory)),
-        again_(again),
-        parts_(std::move(parts)) {
-    parts_.addresses_only = streams.policy == stream_policy::rehearsal;
-    parts_.make(engine_, planned_.activations, meters_[tier::device], streams, number);
-    leased_.add({tier::device, "findings", Engine::findings_bytes, Engine::findings_bytes});
-    meters_[tier::device].add(Engine::findings_bytes);
-    if (!rehearsing()) engine_->activations().say_when_full(of_smaller_step);
-    if (rehearsing() || planned_.workspace == 0) return;
-    [[maybe_unused]] const auto workspace = lease<std::byte>(tier::device, planned_.workspace, workspace_row);
-    if constexpr (requires { engine_->kit().use_workspace(workspace); }) engine_->kit().use_workspace(workspace);
-  }
+      run_parts<Engine> parts = {});
   run(const run&) = delete;  // bodies and stores point to it
   run& operator=(const run&) = delete;
+  ~run();
 
   /// The engine of all steps. It stays where it is when a replay gives it more memory.
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }
@@ -39755,32 +40452,14 @@ class run {
   [[nodiscard]] const rank_plan& lasting() const noexcept { return leased_.rows(); }
   /// Calls `see(tier, purpose, bytes)` with what is leased now, row after row of the plan, always in the same order.
   /// The bytes of a tier add up to its meter's.
-  template <std::invocable<tier, std::string_view, std::size_t> See>
-  void each_live(See&& see) const {
-    const std::vector<plan_item>& rows = lasting().items();
-    for (std::size_t row = 0; row < rows.size(); ++row)
-      see(rows[row].where_it_is, std::string_view(rows[row].purpose), leased_.live_bytes(row));
-    for (const auto& one : of_steps_)
-      see(one->leases.where_it_is(), std::string_view(one->purpose), one->leases.offsets().live_bytes());
-    see(tier::device, std::string_view("activations"), engine_->activations().offsets().live_bytes());
-    if (planned_.owed) see(tier::device, std::string_view("owed activations"), engine_->owed().live_bytes());
-    std::size_t windows = 0;
-    for (const auto& one : windows_) windows += one->heap->live_bytes();
-    see(tier::device, std::string_view("expert windows"), windows);
-  }
+  void each_live(function_ref<void(tier, std::string_view, std::size_t)> see) const;
 
   /// Memory for as long as the run: `purpose` is its row in the plan. Zeroed; in a rehearsal, addresses.
   template <class T>
   [[nodiscard]] std::span<T> lease(tier where_it_is, std::size_t elements, const char* purpose,
                                    where at = where::current()) {
-    auto& region = persistent_[static_cast<std::size_t>(where_it_is)];
-    const std::size_t most = planned_.persistent[static_cast<std::size_t>(where_it_is)];
-    if (!region)
-      region.emplace(where_it_is, parts_.zeroed_region(*engine_, where_it_is, most), 4096, meters_[where_it_is]);
-    const auto memory = region->template lease<T>(extents<1>{elements}, leases_, at);
-    const std::size_t bytes = leased_size(elements * sizeof(T));
-    leased_.add({where_it_is, purpose, bytes, bytes}, std::as_writable_bytes(memory.flat()));
-    return {memory.data(), elements};
+    const lasting_elements<T> wanted{where_it_is, elements, at};
+    return wanted.in(lease_bytes(where_it_is, wanted.bytes, wanted.mark, purpose, at));
   }
 
   /// Memory for as long as the run, where ranks have shares of different sizes: `elements_of(rank)` elements for each
@@ -39790,13 +40469,9 @@ class run {
   template <class T, std::invocable<int> ElementsOf>
   [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
                                          where at = where::current()) {
-    const std::size_t elements = elements_of(number_);
-    if (rehearsing()) {
-      leased_.add_shares(ranks_, [&](int rank) { return elements_of(rank) * sizeof(T); });
-      if (engine_->step_number() > 0)
-        meters_[where_it_is].expect_peak(meters_[where_it_is].peak_bytes() + leased_size(elements * sizeof(T)));
-    }
-    return lease<T>(where_it_is, elements, purpose, at);
+    const lasting_elements<T> wanted{where_it_is, elements_of(number_), at};
+    note_shares(where_it_is, [&](int rank) { return elements_of(rank) * sizeof(T); });
+    return wanted.in(lease_bytes(where_it_is, wanted.bytes, wanted.mark, purpose, at));
   }
 
   /// A share of `lease_reached`, in memory that the ranks of `group` reach by address, where they
@@ -39811,118 +40486,49 @@ class run {
   template <class T, std::invocable<int> ElementsOf>
   [[nodiscard]] reached_lease<T> lease_reached(tier where_it_is, const group_type& group, ElementsOf&& elements_of,
                                                const char* purpose, where at = where::current()) {
-    std::size_t most = 0;  // each rank has as much address space
-    for (int rank = 0; rank < ranks_; ++rank) most = greater_of(most, leased_size(elements_of(rank) * sizeof(T)));
-    if (most == 0) return {lease_share<T>(where_it_is, elements_of, purpose, at), {}};
-    const std::size_t elements = elements_of(number_);
-    if (rehearsing()) {
-      const std::span<T> own = lease_share<T>(where_it_is, elements_of, purpose, at);
-      leased_.note_reach(most);
-      return {own, {}};
-    } else {
-      const std::size_t bytes = leased_size(elements * sizeof(T));
-      leased_.add({where_it_is, purpose, bytes, most});
-      if constexpr (directly_addressable<group_type>) {
-        if (addresses_peers(group) && (where_it_is == tier::device || !works_on_device<group_type>)) {
-          const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
-          reached_.push_back(std::make_unique<heap_type>(group, options, at));
-          const auto slot = reached_.back()->lease(elements * sizeof(T), purpose, at);
-          reached_lease<T> out{{reinterpret_cast<T*>(slot.local()), elements}, {}};
-          for (int peer = 0; peer < group.size(); ++peer)
-            out.ranks.push_back(reinterpret_cast<const T*>(slot.at(peer)));
-          return out;
-        }
-      }
-      unreached_.push_back(std::make_unique<arena<memory_type>>(
-          where_it_is, parts_.zeroed_region(*engine_, where_it_is, bytes), 1, meters_[where_it_is]));
-      const auto memory = unreached_.back()->template lease<T>(extents<1>{elements}, leases_, at);
-      return {{memory.data(), elements}, {}};
-    }
+    const lasting_elements<T> wanted{where_it_is, elements_of(number_), at};
+    std::vector<std::byte*> ranks;
+    const auto bytes_of = [&](int rank) { return elements_of(rank) * sizeof(T); };
+    reached_lease<T> out{wanted.in(reached_bytes(where_it_is, group, bytes_of, wanted.mark, purpose, ranks, at)), {}};
+    for (std::byte* const first : ranks) out.ranks.push_back(reinterpret_cast<const T*>(first));
+    return out;
   }
 
   /// The lasting leases of a tier for a purpose.
-  [[nodiscard]] std::vector<lasting_lease> leases_of(tier where_it_is, std::string_view purpose) const {
-    return leased_.of(where_it_is, purpose);
-  }
+  [[nodiscard]] std::vector<lasting_lease> leases_of(tier where_it_is, std::string_view purpose) const;
   /// Bytes that a lasting lease has on rank `rank` of the world; in a run, for its own rank alone.
-  [[nodiscard]] std::size_t bytes_on(const lasting_lease& leased, int rank) const {
-    const rank_shares* const shares = leased_.shares_of(leased.item);
-    return shares == nullptr ? leased.memory.size() : shares->bytes[static_cast<std::size_t>(rank)];
-  }
+  [[nodiscard]] std::size_t bytes_on(const lasting_lease& leased, int rank) const;
   /// Takes `part` of a lasting lease, whole cache lines, off the tier's meter, and gives its pages back.
-  void vacate(tier where_it_is, std::span<std::byte> part) noexcept {
-    meters_[where_it_is].remove(leased_size(part.size()));
-    leased_.vacate(part);
-    if constexpr (!device_region<memory_type>)
-      if (!rehearsing()) discard_pages(part.data(), part.size());
-  }
+  void vacate(tier where_it_is, std::span<std::byte> part) noexcept;
   /// Counts `part`, which was vacated, again: it is written from here on.
-  void occupy(tier where_it_is, std::span<std::byte> part) noexcept {
-    meters_[where_it_is].add(leased_size(part.size()));
-    leased_.occupy(part);
-  }
+  void occupy(tier where_it_is, std::span<std::byte> part) noexcept;
 
   /// Bytes that something else has taken in a tier for as long as the run, such as those of a file: `bytes_of(rank)`
   /// for each rank of the world. They are counted, and planned, as leases are.
-  template <std::invocable<int> BytesOf>
-  void charge_share(tier where_it_is, BytesOf&& bytes_of, const char* purpose,
-                    file_bytes of_file = file_bytes::on_disk) {
-    if (rehearsing()) leased_.add_shares(ranks_, bytes_of);
-    const std::size_t bytes = leased_size(bytes_of(number_));
-    leased_.add({where_it_is, purpose, bytes, bytes, of_file});
-    meters_[where_it_is].add(bytes);
-    meters_[where_it_is].count_allocation();
-  }
+  void charge_share(tier where_it_is, function_ref<std::size_t(int)> bytes_of, const char* purpose,
+                    file_bytes of_file = file_bytes::on_disk);
 
   /// Keeps `what` until every body has ended, for peers that read it while a communication of this rank is under way,
   /// and for what this rank's streams have queued.
   void keep(std::shared_ptr<const void> what) { kept_.push_back(std::move(what)); }
 
   /// Symmetric memory of `group`, for an expert exchange. Collective. It grows when a step is replayed.
-  [[nodiscard]] heap_type& windows(const group_type& group, where at = where::current()) {
-    const std::size_t bytes = rehearsing() ? planned_.activations : planned_.windows.at(windows_.size());
-    windows_.push_back(std::make_unique<window>(group));
-    open_window(windows_.size() - 1, bytes, at);
-    return *windows_.back()->heap;
-  }
+  [[nodiscard]] heap_type& windows(const group_type& group, where at = where::current());
 
   /// Memory for leases that begin and end within a step, beside the engine's; `purpose` is its row in the plan. What is
   /// released is free in the order of the compute stream, in a lower tier in that of the copies. It stays where it is,
   /// and grows when a step is replayed. In tier file it has addresses alone, of bytes of a file.
   [[nodiscard]] arena<memory_type>& step_memory(const char* purpose, tier in = tier::device,
-                                                file_bytes of_file = file_bytes::on_disk) {
-    const std::size_t bytes = rehearsing() ? planned_.activations : planned_.of_steps.at(of_steps_.size());
-    of_steps_.push_back(std::make_unique<within_steps>(
-        within_steps{purpose, {in, parts_.region(in, bytes), most_leases, meters_[in]}, of_file}));
-    if (!rehearsing()) of_steps_.back()->leases.say_when_full(of_smaller_step);
-    if (in == tier::device)
-      engine_->adopt(of_steps_.back()->leases);
-    else
-      of_steps_.back()->leases.name_lost_of(engine_->obligations());
-    return of_steps_.back()->leases;
-  }
+                                                file_bytes of_file = file_bytes::on_disk);
 
   /// For those who bring back what calls keep: the order in which they do, as it was rehearsed. It stays where it is.
-  [[nodiscard]] rehearsed_order& rehearsed_returns() {
-    returns_.push_back(std::make_unique<rehearsed_order>());
-    if (returns_.size() <= planned_.returns.size()) returns_.back()->expected = planned_.returns[returns_.size() - 1];
-    return *returns_.back();
-  }
+  [[nodiscard]] rehearsed_order& rehearsed_returns();
 
   /// For stores that divide parameters: the order in which a step gathers layers, as it was rehearsed; in the rehearsal
   /// that finds it out, none.
-  [[nodiscard]] std::size_t add_gathers() {
-    gathers_.emplace_back();
-    return gathers_.size() - 1;
-  }
-  [[nodiscard]] gather_plan planned_gathers(std::size_t store) const {
-    gather_plan out;
-    if (store < planned_.gathers.size()) out = planned_.gathers[store];
-    return out;
-  }
-  void note_gathers(std::size_t store, phase in, const gather_order& found) {
-    gathers_[store][static_cast<std::size_t>(in)] = found;
-  }
+  [[nodiscard]] std::size_t add_gathers();
+  [[nodiscard]] gather_plan planned_gathers(std::size_t store) const;
+  void note_gathers(std::size_t store, phase in, const gather_order& found);
   void note_micro_batches(std::size_t store, std::size_t count) { gathers_[store].micro_batches = count; }
   [[nodiscard]] const std::vector<gather_plan>& gathers() const noexcept { return gathers_; }
 
@@ -39955,70 +40561,12 @@ class run {
 
   /// Gives steps and passes room for `rows` rows a dispatch, in the objects that there are: plans the memory, and
   /// replaces activations and symmetric memory. Collective, between steps; `steps` and `evaluate` call it.
-  void make_room(std::uint64_t rows, where at = where::current()) {
-    rows = greater_of(rows, engine_->room());
-    if (again_) {
-      planned_run grown = again_(rows);
-      plan_ = std::move(grown.plan);
-      planned_ = std::move(grown.memory);
-      engine_->use(parts_.region(tier::device, 0));  // what there was is freed first
-      engine_->use(parts_.region(tier::device, planned_.activations));
-      engine_->activations().say_when_full(of_smaller_step);
-      for (std::size_t i = 0; i < windows_.size(); ++i) open_window(i, planned_.windows.at(i), at);
-      for (std::size_t i = 0; i < of_steps_.size(); ++i) grow_step_memory(i);
-    }
-    engine_->make_room(rows);
-  }
+  void make_room(std::uint64_t rows, where at = where::current());
 
   /// The leases of this run, and the regions that a run of the same body needs, on this rank or on one that runs the
   /// body alike. For `rehearse`.
   [[nodiscard]] planned_run leased() const { return leased_by(number_); }
-  [[nodiscard]] planned_run leased_by(int rank) const {
-    planned_run out;
-    out.memory.computes = planned_.computes;
-    if (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
-    for (std::size_t i = 0; i < lasting().items().size(); ++i) {
-      plan_item item = lasting().items()[i];
-      const rank_shares* const shares = leased_.shares_of(i);
-      if (shares != nullptr) item.bytes = shares->bytes[static_cast<std::size_t>(rank)];
-      const std::size_t reached = shares == nullptr ? 0 : shares->reached;
-      item.capacity = greater_of(item.bytes, reached);
-      out.plan.add(item);
-      if (reached == 0) out.memory.persistent[static_cast<std::size_t>(item.where_it_is)] += item.bytes;
-    }
-    std::size_t window_peak = 0, window_extent = 0;
-    for (const auto& one : windows_) {
-      window_peak += one->heap->peak_bytes();
-      window_extent += one->heap->extent_bytes();
-      out.memory.windows.push_back(one->heap->extent_bytes());
-    }
-    out.memory.activations = engine_->activations().offsets().extent_bytes();
-    // Of each tier's peak; what the others have at peaks of their own is not counted twice.
-    std::array<std::size_t, tier_count> left{};
-    for (std::size_t t = 0; t < tier_count; ++t) {
-      const std::size_t peak = meters_[static_cast<tier>(t)].peak_bytes();
-      left[t] = peak - lesser_of(peak, lasting().peak_bytes(static_cast<tier>(t)));  // less, where a part was vacated
-    }
-    std::size_t& rest = left[static_cast<std::size_t>(tier::device)];
-    rest -= window_peak;
-    for (const auto& one : of_steps_) {
-      const auto& [purpose, leases, of_file] = *one;
-      std::size_t& of_tier = left[static_cast<std::size_t>(leases.where_it_is())];
-      const std::size_t peak = lesser_of(of_tier, leases.offsets().peak_bytes());
-      out.memory.of_steps.push_back(leases.offsets().extent_bytes());
-      out.plan.add({leases.where_it_is(), purpose, peak, greater_of(peak, out.memory.of_steps.back()), of_file});
-      of_tier -= peak;
-    }
-    const std::size_t owed = lesser_of(rest, engine_->owed().peak_bytes());
-    rest -= owed;
-    out.plan.add(tier::device, "activations", rest, out.memory.activations);
-    out.memory.owed = owed > 0;
-    if (out.memory.owed) out.plan.add(tier::device, "owed activations", owed);
-    out.memory.gathers = gathers_;
-    for (const auto& each : returns_) out.memory.returns.push_back(each->found);
-    if (!windows_.empty()) out.plan.add(tier::device, "expert windows", window_peak, window_extent);
-    return out;
-  }
+  [[nodiscard]] planned_run leased_by(int rank) const;
 
  private:
   friend class step_numbers<run>;
@@ -40032,42 +40580,38 @@ class run {
     arena<memory_type> leases;
     file_bytes of_file;
   };
+  // Elements that are leased for as long as the run.
+  template <class T>
+  struct lasting_elements {
+    std::size_t count;
+    std::size_t bytes;
+    lease_mark mark = arena<memory_type>::template mark_of<T>();
+
+    lasting_elements(tier where_it_is, std::size_t elements, where at)
+        : count(elements), bytes(lasting_bytes(where_it_is, elements, sizeof(T), at)) {}
+    [[nodiscard]] std::span<T> in(std::byte* memory) const { return {reinterpret_cast<T*>(memory), count}; }
+  };
   static constexpr std::size_t most_leases = 16384;  // of a step, beside the engine's
   static constexpr const char* of_smaller_step =
       ": it was planned for the first step, which a rehearsal runs: that was smaller, so begin with the largest or let "
       "the step be as large where run.rehearsing(); or handles of this step were lost, which a checked build names";
 
-  void open_window(std::size_t index, std::size_t bytes, where at) {
-    window& one = *windows_[index];
-    const symmetric_heap_options options{
-        .bytes = bytes, .meter = &meters_[tier::device], .at = at, .when_full = rehearsing() ? "" : of_smaller_step};
-    one.heap.emplace(heap_of<group_type>::ranks(one.group), options, at);
-    engine_->adopt(*one.heap);
-  }
+  // Throws usage_error where they are more than can be addressed.
+  [[nodiscard]] static std::size_t lasting_bytes(tier where_it_is, std::size_t elements, std::size_t size, where at);
+  [[nodiscard]] std::byte* lease_bytes(tier where_it_is, std::size_t wanted, lease_mark mark, const char* purpose,
+                                       where at);
+  // In a rehearsal: the shares of the other ranks, and a peak that has this rank's beside what a step had before it.
+  void note_shares(tier where_it_is, function_ref<std::size_t(int)> bytes_of);
+  [[nodiscard]] std::byte* reached_bytes(tier where_it_is, const group_type& group,
+                                         function_ref<std::size_t(int)> bytes_of, lease_mark mark, const char* purpose,
+                                         std::vector<std::byte*>& ranks, where at);
+
+  void open_window(std::size_t index, std::size_t bytes, where at);
 
   // What depends on the rows of a dispatch. What there was is freed first.
-  void grow_step_memory(std::size_t index) {
-    arena<memory_type>& leases = of_steps_[index]->leases;
-    const std::size_t bytes = planned_.of_steps.at(index);
-    if (leases.memory().size_bytes() == bytes) return;
-    const tier of = leases.where_it_is();
-    leases.open_addresses();
-    leases = {of, parts_.region(of, 0), most_leases, meters_[of]};
-    leases = {of, parts_.region(of, bytes), most_leases, meters_[of]};
-    leases.say_when_full(of_smaller_step);
-    if (of == tier::device)
-      engine_->adopt(leases);
-    else
-      leases.name_lost_of(engine_->obligations());
-  }
+  void grow_step_memory(std::size_t index);
 
-  [[nodiscard]] next_step next() {
-    engine_->synchronize(engine_->step_site());  // the optimizer's update
-    engine_->expect_refusal_read();
-    if (engine_->last_end() != end_of_step::replay) return next_step::another;
-    make_room(engine_->needed_rows());
-    return next_step::same;
-  }
+  [[nodiscard]] next_step next();
 
   int number_;
   int ranks_;
@@ -40089,6 +40633,285 @@ class run {
   std::vector<gather_plan> gathers_;
   std::vector<std::unique_ptr<rehearsed_order>> returns_;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/run.ipp
+//
+// A run out of its class: a program links that of ranks of the host, and compiles those of its own kits.
+
+namespace belay::inline BELAY_ABI {
+
+template <class Rank, class Engine>
+run<Rank, Engine>::run(int number, int ranks, planned_run planned, planner again, const stream_settings& streams,
+                       run_parts<Engine> parts)
+    : number_(number),
+      ranks_(ranks),
+      plan_(std::move(planned.plan)),
+      planned_(std::move(planned.memory)),
+      again_(again),
+      parts_(std::move(parts)) {
+  parts_.addresses_only = streams.policy == stream_policy::rehearsal;
+  parts_.make(engine_, planned_.activations, meters_[tier::device], streams, number);
+  leased_.add({tier::device, "findings", Engine::findings_bytes, Engine::findings_bytes});
+  meters_[tier::device].add(Engine::findings_bytes);
+  if (!rehearsing()) engine_->activations().say_when_full(of_smaller_step);
+  if (rehearsing() || planned_.workspace == 0) return;
+  [[maybe_unused]] const auto workspace = lease<std::byte>(tier::device, planned_.workspace, workspace_row);
+  if constexpr (requires { engine_->kit().use_workspace(workspace); }) engine_->kit().use_workspace(workspace);
+}
+
+template <class Rank, class Engine>
+void run<Rank, Engine>::each_live(function_ref<void(tier, std::string_view, std::size_t)> see) const {
+  const std::vector<plan_item>& rows = lasting().items();
+  for (std::size_t row = 0; row < rows.size(); ++row)
+    see(rows[row].where_it_is, std::string_view(rows[row].purpose), leased_.live_bytes(row));
+  for (const auto& one : of_steps_)
+    see(one->leases.where_it_is(), std::string_view(one->purpose), one->leases.offsets().live_bytes());
+  see(tier::device, std::string_view("activations"), engine_->activations().offsets().live_bytes());
+  if (planned_.owed) see(tier::device, std::string_view("owed activations"), engine_->owed().live_bytes());
+  std::size_t windows = 0;
+  for (const auto& one : windows_) windows += one->heap->live_bytes();
+  see(tier::device, std::string_view("expert windows"), windows);
+}
+
+template <class Rank, class Engine>
+std::vector<lasting_lease> run<Rank, Engine>::leases_of(tier where_it_is, std::string_view purpose) const {
+  return leased_.of(where_it_is, purpose);
+}
+
+template <class Rank, class Engine>
+std::size_t run<Rank, Engine>::bytes_on(const lasting_lease& leased, int rank) const {
+  const rank_shares* const shares = leased_.shares_of(leased.item);
+  return shares == nullptr ? leased.memory.size() : shares->bytes[static_cast<std::size_t>(rank)];
+}
+
+template <class Rank, class Engine>
+void run<Rank, Engine>::vacate(tier where_it_is, std::span<std::byte> part) noexcept {
+  meters_[where_it_is].remove(leased_size(part.size()));
+  leased_.vacate(part);
+  if constexpr (!device_region<memory_type>)
+    if (!rehearsing()) discard_pages(part.data(), part.size());
+}
+
+template <class Rank, class Engine>
+void run<Rank, Engine>::occupy(tier where_it_is, std::span<std::byte> part) noexcept {
+  meters_[where_it_is].add(leased_size(part.size()));
+  leased_.occupy(part);
+}
+
+template <class Rank, class Engine>
+void run<Rank, Engine>::charge_share(tier where_it_is, function_ref<std::size_t(int)> bytes_of, const char* purpose,
+                                     file_bytes of_file) {
+  if (rehearsing()) leased_.add_shares(ranks_, bytes_of);
+  const std::size_t bytes = leased_size(bytes_of(number_));
+  leased_.add({where_it_is, purpose, bytes, bytes, of_file});
+  meters_[where_it_is].add(bytes);
+  meters_[where_it_is].count_allocation();
+}
+
+template <class Rank, class Engine>
+auto run<Rank, Engine>::windows(const group_type& group, where at) -> heap_type& {
+  const std::size_t bytes = rehearsing() ? planned_.activations : planned_.windows.at(windows_.size());
+  windows_.push_back(std::make_unique<window>(group));
+  open_window(windows_.size() - 1, bytes, at);
+  return *windows_.back()->heap;
+}
+
+template <class Rank, class Engine>
+auto run<Rank, Engine>::step_memory(const char* purpose, tier in, file_bytes of_file) -> arena<memory_type>& {
+  const std::size_t bytes = rehearsing() ? planned_.activations : planned_.of_steps.at(of_steps_.size());
+  of_steps_.push_back(std::make_unique<within_steps>(
+      within_steps{purpose, {in, parts_.region(in, bytes), most_leases, meters_[in]}, of_file}));
+  if (!rehearsing()) of_steps_.back()->leases.say_when_full(of_smaller_step);
+  if (in == tier::device)
+    engine_->adopt(of_steps_.back()->leases);
+  else
+    of_steps_.back()->leases.name_lost_of(engine_->obligations());
+  return of_steps_.back()->leases;
+}
+
+template <class Rank, class Engine>
+auto run<Rank, Engine>::rehearsed_returns() -> rehearsed_order& {
+  returns_.push_back(std::make_unique<rehearsed_order>());
+  if (returns_.size() <= planned_.returns.size()) returns_.back()->expected = planned_.returns[returns_.size() - 1];
+  return *returns_.back();
+}
+
+template <class Rank, class Engine>
+std::size_t run<Rank, Engine>::add_gathers() {
+  gathers_.emplace_back();
+  return gathers_.size() - 1;
+}
+
+template <class Rank, class Engine>
+auto run<Rank, Engine>::planned_gathers(std::size_t store) const -> gather_plan {
+  gather_plan out;
+  if (store < planned_.gathers.size()) out = planned_.gathers[store];
+  return out;
+}
+
+template <class Rank, class Engine>
+void run<Rank, Engine>::note_gathers(std::size_t store, phase in, const gather_order& found) {
+  gathers_[store][static_cast<std::size_t>(in)] = found;
+}
+
+template <class Rank, class Engine>
+void run<Rank, Engine>::make_room(std::uint64_t rows, where at) {
+  rows = greater_of(rows, engine_->room());
+  if (again_) {
+    planned_run grown = again_(rows);
+    plan_ = std::move(grown.plan);
+    planned_ = std::move(grown.memory);
+    engine_->use(parts_.region(tier::device, 0));  // what there was is freed first
+    engine_->use(parts_.region(tier::device, planned_.activations));
+    engine_->activations().say_when_full(of_smaller_step);
+    for (std::size_t i = 0; i < windows_.size(); ++i) open_window(i, planned_.windows.at(i), at);
+    for (std::size_t i = 0; i < of_steps_.size(); ++i) grow_step_memory(i);
+  }
+  engine_->make_room(rows);
+}
+
+template <class Rank, class Engine>
+auto run<Rank, Engine>::leased_by(int rank) const -> planned_run {
+  planned_run out;
+  out.memory.computes = planned_.computes;
+  if (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
+  for (std::size_t i = 0; i < lasting().items().size(); ++i) {
+    plan_item item = lasting().items()[i];
+    const rank_shares* const shares = leased_.shares_of(i);
+    if (shares != nullptr) item.bytes = shares->bytes[static_cast<std::size_t>(rank)];
+    const std::size_t reached = shares == nullptr ? 0 : shares->reached;
+    item.capacity = greater_of(item.bytes, reached);
+    out.plan.add(item);
+    if (reached == 0) out.memory.persistent[static_cast<std::size_t>(item.where_it_is)] += item.bytes;
+  }
+  std::size_t window_peak = 0, window_extent = 0;
+  for (const auto& one : windows_) {
+    window_peak += one->heap->peak_bytes();
+    window_extent += one->heap->extent_bytes();
+    out.memory.windows.push_back(one->heap->extent_bytes());
+  }
+  out.memory.activations = engine_->activations().offsets().extent_bytes();
+  // Of each tier's peak; what the others have at peaks of their own is not counted twice.
+  std::array<std::size_t, tier_count> left{};
+  for (std::size_t t = 0; t < tier_count; ++t) {
+    const std::size_t peak = meters_[static_cast<tier>(t)].peak_bytes();
+    left[t] = peak - lesser_of(peak, lasting().peak_bytes(static_cast<tier>(t)));  // less, where a part was vacated
+  }
+  std::size_t& rest = left[static_cast<std::size_t>(tier::device)];
+  rest -= window_peak;
+  for (const auto& one : of_steps_) {
+    const auto& [purpose, leases, of_file] = *one;
+    std::size_t& of_tier = left[static_cast<std::size_t>(leases.where_it_is())];
+    const std::size_t peak = lesser_of(of_tier, leases.offsets().peak_bytes());
+    out.memory.of_steps.push_back(leases.offsets().extent_bytes());
+    out.plan.add({leases.where_it_is(), purpose, peak, greater_of(peak, out.memory.of_steps.back()), of_file});
+    of_tier -= peak;
+  }
+  const std::size_t owed = lesser_of(rest, engine_->owed().peak_bytes());
+  rest -= owed;
+  out.plan.add(tier::device, "activations", rest, out.memory.activations);
+  out.memory.owed = owed > 0;
+  if (out.memory.owed) out.plan.add(tier::device, "owed activations", owed);
+  out.memory.gathers = gathers_;
+  for (const auto& each : returns_) out.memory.returns.push_back(each->found);
+  if (!windows_.empty()) out.plan.add(tier::device, "expert windows", window_peak, window_extent);
+  return out;
+}
+
+template <class Rank, class Engine>
+void run<Rank, Engine>::open_window(std::size_t index, std::size_t bytes, where at) {
+  window& one = *windows_[index];
+  const symmetric_heap_options options{
+      .bytes = bytes, .meter = &meters_[tier::device], .at = at, .when_full = rehearsing() ? "" : of_smaller_step};
+  one.heap.emplace(heap_of<group_type>::ranks(one.group), options, at);
+  engine_->adopt(*one.heap);
+}
+
+template <class Rank, class Engine>
+std::size_t run<Rank, Engine>::lasting_bytes(tier where_it_is, std::size_t elements, std::size_t size, where at) {
+  const auto owner = [&] { return std::string(name(where_it_is)) + " tier"; };
+  return tensor_bytes(extents<1>{elements}, size, owner, at);
+}
+
+template <class Rank, class Engine>
+std::byte* run<Rank, Engine>::lease_bytes(tier where_it_is, std::size_t wanted, lease_mark mark, const char* purpose,
+                                          where at) {
+  auto& region = persistent_[static_cast<std::size_t>(where_it_is)];
+  const std::size_t most = planned_.persistent[static_cast<std::size_t>(where_it_is)];
+  if (!region)
+    region.emplace(where_it_is, parts_.zeroed_region(*engine_, where_it_is, most), 4096, meters_[where_it_is]);
+  std::byte* const memory = region->lease_bytes(wanted, leases_, at, mark);
+  const std::size_t bytes = leased_size(wanted);
+  leased_.add({where_it_is, purpose, bytes, bytes}, {memory, wanted});
+  return memory;
+}
+
+template <class Rank, class Engine>
+void run<Rank, Engine>::note_shares(tier where_it_is, function_ref<std::size_t(int)> bytes_of) {
+  if (!rehearsing()) return;
+  leased_.add_shares(ranks_, bytes_of);
+  if (engine_->step_number() > 0)
+    meters_[where_it_is].expect_peak(meters_[where_it_is].peak_bytes() + leased_size(bytes_of(number_)));
+}
+
+template <class Rank, class Engine>
+std::byte* run<Rank, Engine>::reached_bytes(tier where_it_is, const group_type& group,
+                                            function_ref<std::size_t(int)> bytes_of, lease_mark mark,
+                                            const char* purpose, std::vector<std::byte*>& ranks, where at) {
+  std::size_t most = 0;  // each rank has as much address space
+  for (int rank = 0; rank < ranks_; ++rank) most = greater_of(most, leased_size(bytes_of(rank)));
+  const std::size_t own = bytes_of(number_);
+  if (most == 0 || rehearsing()) {
+    note_shares(where_it_is, bytes_of);
+    std::byte* const memory = lease_bytes(where_it_is, own, mark, purpose, at);
+    if (most > 0) leased_.note_reach(most);
+    return memory;
+  }
+  const std::size_t bytes = leased_size(own);
+  leased_.add({where_it_is, purpose, bytes, most});
+  if constexpr (directly_addressable<group_type>) {
+    if (addresses_peers(group) && (where_it_is == tier::device || !works_on_device<group_type>)) {
+      const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
+      reached_.push_back(std::make_unique<heap_type>(group, options, at));
+      const auto slot = reached_.back()->lease(own, purpose, at);
+      for (int peer = 0; peer < group.size(); ++peer) ranks.push_back(slot.at(peer));
+      return slot.local();
+    }
+  }
+  unreached_.push_back(std::make_unique<arena<memory_type>>(
+      where_it_is, parts_.zeroed_region(*engine_, where_it_is, bytes), 1, meters_[where_it_is]));
+  return unreached_.back()->lease_bytes(own, leases_, at, mark);
+}
+
+template <class Rank, class Engine>
+void run<Rank, Engine>::grow_step_memory(std::size_t index) {
+  arena<memory_type>& leases = of_steps_[index]->leases;
+  const std::size_t bytes = planned_.of_steps.at(index);
+  if (leases.memory().size_bytes() == bytes) return;
+  const tier of = leases.where_it_is();
+  leases.open_addresses();
+  leases = {of, parts_.region(of, 0), most_leases, meters_[of]};
+  leases = {of, parts_.region(of, bytes), most_leases, meters_[of]};
+  leases.say_when_full(of_smaller_step);
+  if (of == tier::device)
+    engine_->adopt(leases);
+  else
+    leases.name_lost_of(engine_->obligations());
+}
+
+template <class Rank, class Engine>
+auto run<Rank, Engine>::next() -> next_step {
+  engine_->synchronize(engine_->step_site());  // the optimizer's update
+  engine_->expect_refusal_read();
+  if (engine_->last_end() != end_of_step::replay) return next_step::another;
+  make_room(engine_->needed_rows());
+  return next_step::same;
+}
+
+template <class Rank, class Engine>
+run<Rank, Engine>::~run() = default;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -40120,45 +40943,20 @@ class rank_rehearsal {
  public:
   /// Runs `body` as rank `number` of `size`, with room for `rows` rows a dispatch (0: what the body says), where ranks
   /// compute on what `on` says and their groups promise `promises`.
-  template <training_body<Engine> Body>
-  rank_rehearsal(int number, int size, Body& body, std::uint64_t rows, where at, computes_on on = computes_on::host,
-                 const group_traits& promises = rehearsal::group::all_promises())
-      : number_(number), promises_(promises) {
-    run_memory memory = everything();
-    memory.computes = on;
-    rehearse(size, body, memory, rows, at);
-    memory.gathers = run_->gathers();
-    memory.returns = run_->leased().memory.returns;
-    // What is gathered or brought back early has other memory than the body alone shows.
-    if (!memory.gathers.empty() || !memory.returns.empty()) rehearse(size, body, memory, rows, at);
-  }
+  rank_rehearsal(int number, int size, std::type_identity_t<function_ref<void(belay::rank&, run_type&)>> body,
+                 std::uint64_t rows, where at, computes_on on = computes_on::host,
+                 const group_traits& promises = rehearsal::group::all_promises());
 
   /// Whether `other` runs the body alike: it gives the same answers to all that the body has asked of its rank.
-  [[nodiscard]] bool stands_for(int other) const noexcept { return asked_->questions().same(number_, other); }
+  [[nodiscard]] bool stands_for(int other) const noexcept;
   /// The leases of rank `other`, for which this one stands, and the regions for them.
-  [[nodiscard]] planned_run leased_by(int other) const { return run_->leased_by(other); }
+  [[nodiscard]] planned_run leased_by(int other) const;
   [[nodiscard]] const mesh_record& meshes() const noexcept { return rank_->meshes(); }
 
  private:
-  template <class Body>
-  void rehearse(int size, Body& body, const run_memory& memory, std::uint64_t rows, where at) {
-    run_.reset();
-    rank_.reset();
-    asked_.emplace(number_, size, promises_, at);
-    rank_.emplace(*asked_);
-    run_.emplace(number_, size, planned_run{{}, memory}, typename run_type::planner(),
-                 stream_settings{stream_policy::rehearsal});
-    run_->engine().make_room(rows);
-    body(*rank_, *run_);
-  }
-  [[nodiscard]] static run_memory everything() {
-    run_memory out;
-    // Every region gets as much; a sanitizer refuses much more than 64 GiB, a limit on addresses may refuse even that.
-    constexpr unsigned most = sanitized_addresses ? 36 : 40;
-    out.activations = lesser_of(std::size_t{1} << most, left_in_address_space() / 64);
-    out.persistent.fill(out.activations);
-    return out;
-  }
+  void rehearse(int size, function_ref<void(belay::rank&, run_type&)> body, const run_memory& memory,
+                std::uint64_t rows, where at);
+  [[nodiscard]] static run_memory everything();
 
   int number_;
   group_traits promises_;
@@ -40167,13 +40965,16 @@ class rank_rehearsal {
   std::optional<run_type> run_;
 };
 
+/// The plan of `body` on `size` ranks, rehearsed on `Engine`; see `rehearse`.
+template <class Engine>
+[[nodiscard]] rehearsal_result rehearse_on(int size, function_ref<void(belay::rank&, run<belay::rank, Engine>&)> body,
+                                           computes_on on, const group_traits& promises, where at);
+
 /// A world whose ranks compute on a device, and one that gives each its own.
 template <class World>
 concept has_devices = device_region<typename World::memory_type>;
 template <class World>
-concept has_own_devices = has_devices<World> && requires {
-  requires World::ranks_have_devices;
-};
+concept has_own_devices = has_devices<World> && requires { requires World::ranks_have_devices; };
 
 /// The processor that the ranks of a world compute on.
 template <class World>
@@ -40183,52 +40984,62 @@ inline constexpr computes_on computes_on_of = has_own_devices<World> ? computes_
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/rank_rehearsal.ipp
+//
+// A body's rehearsal out of its class: a program links that of engines of the host, and compiles others.
+
 namespace belay::inline BELAY_ABI {
 
-/// Stands for the kit that a world's ranks compute with, where a launch names none: `host_kit<>` on the host.
-struct kit_of_world {};
-
-/// A world whose ranks have memory and a kit of their own, such as a device's.
-template <class World>
-concept has_kit = requires {
-  typename World::memory_type;
-  typename World::kit_type;
-};
-
-/// The engine of a rank's run, and the one in which its body is rehearsed. On a host that is one type, where the kit
-/// has streams of the policy `rehearsal`. What runs on a device is rehearsed with the kit of the host that a launch
-/// names, or with one that does nothing.
-template <class World, class Kit>
-struct engine_of {
-  using type = engine<host_pages, Kit>;
-  using rehearsed = typename rehearsed_engine<type>::type;
-};
-template <class World>
-struct engine_of<World, kit_of_world> : engine_of<World, host_kit<>> {};
-template <has_kit World, class Kit>
-struct engine_of<World, Kit> {
-  using type = engine<typename World::memory_type, typename World::kit_type>;
-  using rehearsed = typename rehearsed_engine<engine<host_pages, Kit>>::type;
-};
-template <has_kit World>
-struct engine_of<World, kit_of_world> : engine_of<World, rehearsal_kit> {};
-/// The engine in which a body of ranks of the host, or of `World`, is rehearsed.
-template <class Kit, class World = void>
-using rehearsed_engine_of = typename engine_of<std::remove_cvref_t<World>, Kit>::rehearsed;
-
-/// The promises of a world's groups: those that it tells, or those of a rehearsal that stands for no world.
-template <class World>
-[[nodiscard]] group_traits promises_of([[maybe_unused]] const World& world) {
-  if constexpr (requires { world.promises(); })
-    return world.promises();
-  else
-    return rehearsal::group::all_promises();
+template <class Engine>
+rank_rehearsal<Engine>::rank_rehearsal(int number, int size,
+                                       std::type_identity_t<function_ref<void(belay::rank&, run_type&)>> body,
+                                       std::uint64_t rows, where at, computes_on on, const group_traits& promises)
+    : number_(number), promises_(promises) {
+  run_memory memory = everything();
+  memory.computes = on;
+  rehearse(size, body, memory, rows, at);
+  memory.gathers = run_->gathers();
+  memory.returns = run_->leased().memory.returns;
+  // What is gathered or brought back early has other memory than the body alone shows.
+  if (!memory.gathers.empty() || !memory.returns.empty()) rehearse(size, body, memory, rows, at);
 }
 
-/// The plan of `body` on `size` ranks, rehearsed on `Engine`; see `rehearse`.
-template <class Engine, training_body<Engine> Body>
-[[nodiscard]] rehearsal_result rehearse_on(int size, Body& body, computes_on on, const group_traits& promises,
-                                           where at) {
+template <class Engine>
+bool rank_rehearsal<Engine>::stands_for(int other) const noexcept {
+  return asked_->questions().same(number_, other);
+}
+
+template <class Engine>
+auto rank_rehearsal<Engine>::leased_by(int other) const -> planned_run {
+  return run_->leased_by(other);
+}
+
+template <class Engine>
+void rank_rehearsal<Engine>::rehearse(int size, function_ref<void(belay::rank&, run_type&)> body,
+                                      const run_memory& memory, std::uint64_t rows, where at) {
+  run_.reset();
+  rank_.reset();
+  asked_.emplace(number_, size, promises_, at);
+  rank_.emplace(*asked_);
+  run_.emplace(number_, size, planned_run{{}, memory}, typename run_type::planner(),
+               stream_settings{stream_policy::rehearsal});
+  run_->engine().make_room(rows);
+  body(*rank_, *run_);
+}
+
+template <class Engine>
+auto rank_rehearsal<Engine>::everything() -> run_memory {
+  run_memory out;
+  // Every region gets as much; a sanitizer refuses much more than 64 GiB, a limit on addresses may refuse even that.
+  constexpr unsigned most = sanitized_addresses ? 36 : 40;
+  out.activations = lesser_of(std::size_t{1} << most, left_in_address_space() / 64);
+  out.persistent.fill(out.activations);
+  return out;
+}
+
+template <class Engine>
+rehearsal_result rehearse_on(int size, function_ref<void(belay::rank&, run<belay::rank, Engine>&)> body, computes_on on,
+                             const group_traits& promises, where at) {
   rehearsal_result out;
   std::vector<std::optional<planned_run>> all(static_cast<std::size_t>(size));
   for (int number = 0; number < size; ++number) {
@@ -40248,44 +41059,18 @@ template <class Engine, training_body<Engine> Body>
   return out;
 }
 
-/// The plan of `body` on `size` ranks: it is run over addresses without memory, and computes, sends and prints nothing;
-/// once for all ranks that give the same answers to what it asks of its rank (number, coordinates, places in groups).
-/// Throws what the body throws. Ranks compute on the host, unless `on` says otherwise, with `Kit`.
-template <class Kit = kit_of_world, training_body<rehearsed_engine_of<Kit>> Body>
-[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, computes_on on, where at = where::current()) {
-  return rehearse_on<rehearsed_engine_of<Kit>>(size, body, on, rehearsal::group::all_promises(), at);
-}
-template <class Kit = kit_of_world, training_body<rehearsed_engine_of<Kit>> Body>
-[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, where at = where::current()) {
-  return rehearse<Kit>(size, body, computes_on::host, at);
-}
-/// The plan of `body` on the ranks of `world`, whose groups promise what they will in a run: what they lack is refused
-/// here, before anything is allocated.
-template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
-  requires requires(const World& world) { world.size(); }
-[[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, where at = where::current()) {
-  return rehearse_on<rehearsed_engine_of<Kit, World>>(world.size(), body, computes_on_of<World>, promises_of(world),
-                                                      at);
-}
+}  // namespace belay::inline BELAY_ABI
 
-/// A world whose ranks are threads of this process.
-template <class World>
-inline constexpr bool ranks_are_threads = requires {
-  requires std::remove_cvref_t<World>::ranks_are_threads;
-};
-
-/// A rank whose communication an arbiter can order: one that is a thread of this process.
-template <class Rank>
-concept takes_arbiter = requires(Rank& rank, std::shared_ptr<stream_arbiter> arbiter) {
-  rank.use(arbiter);
-};
+namespace belay::inline BELAY_ABI {
 
 /// A rank whose world bounds the waits for its streams.
 template <class Rank>
 concept watches_streams = requires(const Rank& rank) {
   { rank.watch() } -> std::convertible_to<std::shared_ptr<const stream_watch>>;
 };
-
+/// A rank whose communication an arbiter can order: one that is a thread of this process.
+template <class Rank>
+concept takes_arbiter = requires(Rank& rank, std::shared_ptr<stream_arbiter> arbiter) { rank.use(arbiter); };
 /// A rank that says what it takes of its device beside the plan.
 template <class Rank>
 concept tells_usage = requires(const Rank& rank) {
@@ -40298,6 +41083,58 @@ concept measures_device = tells_usage<Rank> && requires(Rank& rank, where at) {
   { rank.available_device_memory(at) } -> std::same_as<std::size_t>;
 };
 
+/// A world, as its launch knows it before it runs.
+struct launched_world_facts {
+  /// The ranks, and what they compute on.
+  int size = 1;
+  computes_on on = computes_on::host;
+  group_traits promises = {};
+  bool ranks_are_threads = false;
+  std::size_t workspace = 0;  // bytes of kit and groups, which a rehearsal does not know
+  device_room devices = {};
+  estimated_communication communication = {};
+};
+
+/// The part of a launch that all ranks share. It outlives them, as do the options.
+class launch_under_way {
+ public:
+  /// Throws plan_refused where `planned` does not fit, and usage_error where it is of another number of ranks, or where
+  /// streams cannot run as the options say: with a kit that is not made of `stream_settings`, only at once.
+  launch_under_way(const launched_world_facts& world, const rehearsal_result& planned, const launch_options& options,
+                   where at);
+  launch_under_way(const launch_under_way&) = delete;
+  launch_under_way& operator=(const launch_under_way&) = delete;
+
+  [[nodiscard]] const launched_world_facts& world() const noexcept { return world_; }
+  [[nodiscard]] const launch_options& options() const noexcept { return *options_; }
+  [[nodiscard]] const mesh_record& meshes() const noexcept { return planned_.meshes; }
+  [[nodiscard]] where site() const noexcept { return at_; }
+  [[nodiscard]] planned_run planned(int rank) const;
+
+  /// The streams of all ranks. Throws usage_error where they cannot be as chosen; `settings` says whether the kit is
+  /// made of them.
+  enum class kit_streams : std::uint8_t { of_settings, at_once };
+  void choose_streams(kit_streams settings);
+  [[nodiscard]] const stream_settings& streams() const noexcept { return streams_; }
+
+  /// Throws plan_refused where what was planned, or has grown, does not fit into what devices have left.
+  void expect_fits_in(const device_room& devices) const;
+  void expect_fits_in(const device_room& devices, std::vector<rank_plan> grown) const;
+
+  /// Keeps a rank's run until all bodies have ended: a communication that is under way when a body is left by an
+  /// exception still uses its rank's memory.
+  void keep(int rank, std::shared_ptr<void> run) { kept_[static_cast<std::size_t>(rank)] = std::move(run); }
+
+ private:
+  launched_world_facts world_;
+  const launch_options* options_;
+  where at_;
+  int ranks_here_;
+  rehearsal_result planned_;
+  stream_settings streams_;
+  std::vector<std::shared_ptr<void>> kept_;
+};
+
 /// Every rank's `own`, told over the group for what ranks agree on. Collective.
 template <class T, class Rank>
 [[nodiscard]] std::vector<T> told_by_ranks(Rank& rank, const T& own, where at) {
@@ -40306,21 +41143,9 @@ template <class T, class Rank>
   return all;
 }
 
-/// The streams of all ranks of a world of `size`. Throws usage_error where they cannot be as chosen.
-template <class World, class Engine>
-[[nodiscard]] stream_settings stream_settings_for(const stream_choice& chosen, int size, where at) {
-  if (chosen.policy == stream_policy::immediate) return {};
-  if (chosen.policy == stream_policy::rehearsal)
-    throw usage_error("a launch runs its body: belay::rehearse(world, body) rehearses it", at);
-  if (!has_stream_settings<Engine>)
-    throw usage_error(std::string("streams that are ") + name(chosen.policy) +
-                          " need a kit that is made of stream_settings, as host_kit is",
-                      at);
-  if (chosen.policy == stream_policy::queued) return {chosen.policy};
-  if (!ranks_are_threads<World>)
-    throw usage_error("adversarial streams need ranks that are threads of one process: belay::host::world", at);
-  return {chosen.policy, std::make_shared<stream_arbiter>(chosen.seed, static_cast<std::size_t>(size)), nullptr};
-}
+/// A body on ranks of one type, in runs on one engine, and its rehearsal.
+template <class Rank, class Engine>
+using body_call = std::type_identity_t<function_ref<void(Rank&, run<Rank, Engine>&)>>;
 
 /// Where a rank's run gets its memory and its kit.
 template <class Engine, class Rank>
@@ -40332,334 +41157,119 @@ template <class Engine, class Rank>
     return {};
 }
 
-/// Runs `body` in the run of a rank. A communication that begins after a copy between tiers fails where that has: what
-/// the rank then throws is why the copy failed, such as a `tier_file_error`.
-template <class Body, class Rank, class Run>
-void run_body(Body& body, Rank& rank, Run& self) {
+/// Runs `body` as one rank of a launch. A replay rehearses it anew, as `rehearsed`. A communication that begins after a
+/// copy between tiers fails where that has: what the rank then throws is why the copy failed, such as a
+/// `tier_file_error`.
+template <class Engine, class Rehearsed, class Rank>
+void launch_rank(launch_under_way& launch, Rank& rank, body_call<Rank, Engine> body,
+                 body_call<belay::rank, Rehearsed> rehearsed);
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/launched_ranks.ipp
+//
+// The course of a rank in a launch: a program links that of ranks and engines of the host, and compiles others.
+
+// ---- belay/train/plan_exchange.hpp
+//
+// The plans of all ranks, on all ranks: each has rehearsed itself alone.
+//
+//   belay::plan all(belay::exchanged_plans(mesh.control(), own));
+
+namespace belay::inline BELAY_ABI {
+
+/// A plan as words: the number of items; of each its tier, bytes, capacity, where the bytes of a file are, and its
+/// purpose with its length.
+[[nodiscard]] inline std::vector<std::uint64_t> words_of(const rank_plan& plan) {
+  std::vector<std::uint64_t> words{plan.items().size()};
+  for (const plan_item& item : plan.items()) {
+    words.insert(words.end(), {static_cast<std::uint64_t>(item.where_it_is), item.bytes, item.capacity,
+                               static_cast<std::uint64_t>(item.of_file), std::uint64_t{item.purpose.size()}});
+    for (char letter : item.purpose) words.push_back(static_cast<unsigned char>(letter));
+  }
+  return words;
+}
+/// The plan that `words` begin with.
+[[nodiscard]] inline rank_plan plan_of(std::span<const std::uint64_t> words) {
+  rank_plan plan;
+  std::size_t next = 1;
+  for (std::uint64_t item = 0; item < words[0]; ++item) {
+    const auto head = words.subspan(next, 5);
+    std::string purpose;
+    for (std::uint64_t letter : words.subspan(next + 5, head[4])) purpose += static_cast<char>(letter);
+    plan.add({static_cast<tier>(head[0]), std::move(purpose), head[1], head[2], static_cast<file_bytes>(head[3])});
+    next += 5 + head[4];
+  }
+  return plan;
+}
+
+/// Every rank's plan, in rank order. Collective over the group.
+template <communicator Group>
+requires can_all_gather<Group, std::uint64_t>
+[[nodiscard]] std::vector<rank_plan> exchanged_plans(const Group& group, const rank_plan& own, where at) {
+  std::vector<std::uint64_t> mine = words_of(own);
+  std::uint64_t longest[1] = {mine.size()};
+  group.all_reduce(std::span<std::uint64_t>(longest), maximum, at);
+  mine.resize(longest[0]);
+  std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(group.size()));
+  group.all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
+  std::vector<rank_plan> plans;
+  for (std::size_t first = 0; first < all.size(); first += mine.size())
+    plans.push_back(plan_of(std::span<const std::uint64_t>(all).subspan(first, mine.size())));
+  return plans;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+template <class Engine, class Rehearsed, class Rank>
+void launch_rank(launch_under_way& launch, Rank& rank, body_call<Rank, Engine> body,
+                 body_call<belay::rank, Rehearsed> rehearsed) {
+  const launched_world_facts& world = launch.world();
+  const where at = launch.site();
+  const int number = layout_rank(rank);
+  stream_settings streams = launch.streams();
+  std::optional<stream_arbiter::host> turns;
+  if (streams.arbiter != nullptr) turns.emplace(*streams.arbiter);
+  rank.meshes().add(launch.meshes());
+  // Ranks with a device each measure it when they have their communicators; all see all, so that all refuse, or none.
+  device_room room = world.devices;
+  if constexpr (measures_device<Rank>) {
+    rank.make_recorded_groups(at);
+    room.by_rank = told_by_ranks(rank, rank.available_device_memory(at), at);
+    launch.expect_fits_in(room);
+  }
+  // Each rank rehearses itself; the same.
+  const auto again = [&, number, rehearsed](std::uint64_t rows) {
+    const rank_rehearsal<Rehearsed> kind(number, world.size, rehearsed, rows, at, world.on, world.promises);
+    planned_run own = kind.leased_by(number);
+    widen_workspace(own, world.workspace);
+    launch.expect_fits_in(room, exchanged_plans(control_of(rank.world()), own.plan, at));
+    return own;
+  };
+  if constexpr (watches_streams<Rank>) streams.watch = rank.watch();
+  using run_type = run<Rank, Engine>;
+  const auto self = std::make_shared<run_type>(number, world.size, launch.planned(number), again, streams,
+                                               run_parts_of<Engine>(rank));
+  launch.keep(number, self);
+  if constexpr (tells_usage<Rank>) {
+    device_usage used = rank.usage();
+    used.planned = world.communication.bytes;
+    const std::vector<device_usage> measured = told_by_ranks(rank, used, at);
+    if (number == 0 && launch.options().measured) launch.options().measured(measured);
+  }
+  if constexpr (takes_arbiter<Rank>)
+    if (streams.arbiter != nullptr) rank.use(streams.arbiter);
   try {
-    body(rank, self);
+    body(rank, *self);
   } catch (const comm_error&) {
-    if (self.engine().has_copies()) self.engine().copies().synchronize();
+    if (self->engine().has_copies()) self->engine().copies().synchronize();
     throw;
   }
+  if constexpr (takes_arbiter<Rank>)
+    if (streams.arbiter != nullptr) rank.finish();
 }
-
-/// Runs `body` on every rank of `world`, with the memory of `planned`, a rehearsal of the same body on as many ranks.
-/// Throws plan_refused, and what `world.run` throws: the first cause.
-template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
-void launch(World&& world, Body&& body, const rehearsal_result& planned, const launch_options& options = {},
-            where at = where::current()) {
-  const int size = world.size();
-  if (planned.memory.size() != static_cast<std::size_t>(size))
-    throw usage_error(
-        "a plan of " + std::to_string(planned.memory.size()) + " ranks for a world of " + std::to_string(size), at);
-  const launcher_environment launcher = find_launcher();
-  const bool launched = launcher.size == size && launcher.local_size > 0;
-  const int ranks_here = launched ? launcher.local_size : size;
-  device_room devices;
-  std::size_t workspace = 0;  // of kit and groups, which a rehearsal does not know
-  estimated_communication communication;
-  if constexpr (requires { world.workspace_bytes(); }) workspace = world.workspace_bytes();
-  if constexpr (requires { world.available_device_memory(at); }) {
-    devices.whose = device_room::of::all_ranks;
-    devices.shared = world.available_device_memory(at);
-  } else if constexpr (requires { world.communication_bytes(planned.meshes); }) {
-    devices.whose = device_room::of::each_rank;
-    communication.bytes = world.communication_bytes(planned.meshes);
-    if constexpr (!std::remove_cvref_t<World>::sums_in_rank_order) communication.row = unordered_communication_row;
-  }
-  rehearsal_result known = planned;
-  std::vector<rank_plan> plans;
-  for (std::size_t rank = 0; rank < known.memory.size(); ++rank) {
-    planned_run one{known.plan.ranks()[rank], known.memory[rank]};
-    widen_workspace(one, workspace);
-    plans.push_back(std::move(one.plan));
-    known.memory[rank] = std::move(one.memory);
-  }
-  known.plan = belay::plan(std::move(plans));
-  expect_fits(priced(known, communication), options, ranks_here, at, devices);
-  using engine_type = typename engine_of<std::remove_cvref_t<World>, Kit>::type;
-  const group_traits promises = promises_of(world);
-  const stream_settings streams = stream_settings_for<World, engine_type>(options.streams, size, at);
-  // A communication that is under way when a body is left by an exception still uses its rank's memory.
-  std::vector<std::shared_ptr<void>> kept(static_cast<std::size_t>(size));
-  const auto rank_body = [&](auto& rank) {
-    using rank_type = std::remove_reference_t<decltype(rank)>;
-    const int number = rank.number();
-    std::optional<stream_arbiter::host> turns;
-    if (streams.arbiter != nullptr) turns.emplace(*streams.arbiter);
-    if constexpr (has_mesh_record<rank_type>) rank.meshes().add(planned.meshes);
-    // Ranks with a device each measure it when they have their communicators; all see all, so that all refuse, or none.
-    device_room room = devices;
-    if constexpr (measures_device<rank_type>) {
-      rank.make_recorded_groups(at);
-      room.by_rank = told_by_ranks(rank, rank.available_device_memory(at), at);
-      expect_fits(priced(known, communication), options, ranks_here, at, room);
-    }
-    // Each rank rehearses itself; the same.
-    const auto again = [&, number](std::uint64_t rows) {
-      constexpr computes_on on = computes_on_of<std::remove_cvref_t<World>>;
-      planned_run own =
-          rank_rehearsal<rehearsed_engine_of<Kit, World>>(number, size, body, rows, at, on, promises).leased_by(number);
-      widen_workspace(own, workspace);
-      rehearsal_result grown;
-      grown.plan = belay::plan(exchanged_plans(control_of(rank.world()), own.plan, at));
-      expect_fits(priced(grown, communication), options, ranks_here, at, room);
-      return own;
-    };
-    // Bodies have one type of rank, whatever the backend; those of devices are still types of their own.
-    constexpr bool erased = backend_rank<rank_type>;
-    using body_rank = std::conditional_t<erased, belay::rank, rank_type>;
-    using run_type = run<body_rank, engine_type>;
-    stream_settings own_streams = streams;
-    if constexpr (watches_streams<rank_type>) own_streams.watch = rank.watch();
-    const auto mine = static_cast<std::size_t>(number);
-    auto self = std::make_shared<run_type>(number, size, planned_run{known.plan.ranks()[mine], known.memory[mine]},
-                                           again, own_streams, run_parts_of<engine_type>(rank));
-    kept[mine] = self;
-    if constexpr (tells_usage<rank_type>) {
-      device_usage used = rank.usage();
-      used.planned = communication.bytes;
-      const std::vector<device_usage> measured = told_by_ranks(rank, used, at);
-      if (number == 0 && options.measured) options.measured(measured);
-    }
-    const auto run_here = [&] {
-      if constexpr (erased) {
-        belay::rank of_body(rank);
-        of_body.meshes().add(planned.meshes);
-        run_body(body, of_body, *self);
-      } else {
-        run_body(body, rank, *self);
-      }
-    };
-    if constexpr (takes_arbiter<rank_type>) {
-      if (streams.arbiter != nullptr) {
-        rank.use(streams.arbiter);
-        run_here();
-        return rank.finish();
-      }
-    }
-    run_here();
-  };
-  if constexpr (requires { world.run(rank_body, at); })
-    world.run(rank_body, at);
-  else
-    world.run(rank_body);
-}
-
-/// Rehearses `body`, refuses what does not fit, and runs it on every rank of `world`: threads, processes, or this
-/// process's rank where a launcher has started them. What the run leases outlives every body. Throws plan_refused, and
-/// what `world.run` throws: the first cause. Layers compute with `Kit`: `launch<my_kit>(world, body)`.
-template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
-void launch(World&& world, Body&& body, const launch_options& options = {}, where at = where::current()) {
-  launch<Kit>(world, body, rehearse<Kit>(world, body, at), options, at);
-}
-
-/// Whether this process prints `error`, of all that a launcher has started: errors that every rank has alike are told
-/// by rank 0, a failed peer by the first that has not failed itself, and not where belay-run has said so already. What
-/// a rank's own file of a tier refuses it tells itself: mpirun ends the others before they can.
-[[nodiscard]] inline bool should_report(const std::exception& error,
-                                        const launcher_environment& found = find_launcher()) {
-  if (found.size == 1) return true;
-  if (const auto* what = dynamic_cast<const comm_error*>(&error)) {
-    if (std::string_view(found.launcher) == "belay-run") return false;
-    const std::vector<int>& culprits = what->about().culprits;
-    int first = 0;
-    while (std::find(culprits.begin(), culprits.end(), first) != culprits.end()) ++first;
-    return found.rank == first;
-  }
-  const auto* const tier = dynamic_cast<const tier_file_error*>(&error);
-  // That no file can be made in a folder all have found in their rehearsals.
-  if (tier != nullptr && (tier->about().operation != tier_file_operation::open || is_shortage(tier->about().code)))
-    return true;
-  const bool everybodys = dynamic_cast<const input_error*>(&error) != nullptr ||
-                          dynamic_cast<const file_error*>(&error) != nullptr ||
-                          dynamic_cast<const plan_refused*>(&error) != nullptr;
-  return found.rank == 0 || !everybodys;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/loss.hpp
-//
-// Losses: the sum over a micro-batch, which becomes a finding of its step, and its gradient. The commit sums the losses
-// of all ranks and divides the gradients, once, by samples or target tokens. Outputs of a narrower format, such as
-// bf16, are computed with as numbers, and their gradient is rounded once.
-//
-//   auto y = belay::forward(step, net.last, h.out());
-//   auto [loss, grad] = belay::squared_error(step, y.out(), targets);
-//   grad = std::move(y).backward(grad);
-
-namespace belay::inline BELAY_ABI {
-
-/// A loss that its step has noted. It has no number: the mean over all ranks is in the committed step, and in a
-/// rehearsal there is none. `run.report` gives it.
-struct noted_loss {};
-
-/// A loss and the gradient of its sum with respect to what the network put out.
-template <class Engine, class T, std::size_t Rank>
-struct loss_and_gradient {
-  /// The loss, noted, and its gradient by the output, which the caller owns.
-  noted_loss loss;
-  belay::gradient<Engine, T, Rank> gradient;
-};
-
-/// Throws usage_error unless both have one shape.
-template <class T, std::size_t Rank>
-void expect_same_shape(view<const T, Rank> output, view<const compute_type_t<T>, Rank> target, where at) {
-  if (output.shape() == target.shape()) return;
-  throw usage_error(
-      "squared_error: the output is " + shape_text(output.shape()) + ", the targets are " + shape_text(target.shape()),
-      at);
-}
-/// The number of rows of logits, each of which has a target.
-template <class T, std::size_t Rank>
-[[nodiscard]] std::size_t expect_target_rows(view<const T, Rank> logits, view<const std::int32_t, Rank - 1> targets,
-                                             where at) {
-  std::size_t rows = 1;
-  for (std::size_t axis = 0; axis + 1 < Rank; ++axis) rows *= logits.extent(axis);
-  if (targets.size() == rows) return rows;
-  throw usage_error(
-      "cross_entropy: " + std::to_string(rows) + " rows of logits and " + std::to_string(targets.size()) + " targets",
-      at);
-}
-/// Where the kernel of a loss, called `loss`, writes it, and which targets are none. `loss` outlives the step.
-template <class Scope>
-[[nodiscard]] kernel::findings_note found_by(const Scope& scope, const char* loss, where at) noexcept {
-  return {scope.engine().found(),
-          {loss, at.file, at.line, kernel::finding_site::no_layer, static_cast<std::uint32_t>(scope.micro_batch())}};
-}
-/// Queues a loss: on the kit where it has a way of its own, such as many threads, else as work of the stream.
-template <class Engine, class Loss>
-void queue_loss(Engine& engine, const Loss& loss) {
-  if constexpr (requires { engine.kit().loss(loss); })
-    engine.kit().loss(loss);
-  else
-    engine.compute().run(loss);
-}
-
-/// The sum of (output - target)^2 over all elements, and 2 (output - target). Both of one shape; targets are numbers of
-/// the type that is computed with. The step notes the sum; divided by `samples{n}` it is the mean of a sample's summed
-/// errors.
-template <step_scope Scope, kernel::stored_real T, std::size_t Rank>
-[[nodiscard]] auto squared_error(const Scope& scope, view<const T, Rank> output,
-                                 std::type_identity_t<view<const compute_type_t<T>, Rank>> target,
-                                 where at = where::current()) {
-  using engine_type = std::remove_reference_t<decltype(scope.engine())>;
-  expect_same_shape<T>(output, target, at);
-  loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), output.shape(), at}};
-  const kernel::findings_note found = found_by(scope, "squared_error", at);
-  queue_loss(scope.engine(), kernel::noted_squared_error<T>{output.data(), target.data(), out.gradient.values().data(),
-                                                            output.size(), 0, found});
-  return out;
-}
-
-/// The sum of the cross-entropies of rows of logits (the last axis), and its gradient softmax - one-hot. `targets` has
-/// an entry a row; `kernel::ignored_target` does not count. The step notes the sum; divided by `target_tokens{n}` it is
-/// nats a token. The gradient is scaled by `scale`.
-template <step_scope Scope, kernel::stored_real T, std::size_t Rank>
-requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<const T, Rank> logits,
-                                                    view<const std::int32_t, Rank - 1> targets, double scale = 1,
-                                                    where at = where::current()) {
-  using engine_type = std::remove_reference_t<decltype(scope.engine())>;
-  const std::size_t rows = expect_target_rows(logits, targets, at);
-  loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), logits.shape(), at}};
-  const kernel::findings_note found = found_by(scope, "cross_entropy", at);
-  queue_loss(scope.engine(),
-             kernel::noted_cross_entropy<T>{{logits.data(), targets.data(), nullptr, out.gradient.values().data(),
-                                             logits.extent(Rank - 1), scale, found},
-                                            rows});
-  return out;
-}
-
-/// Adds the sum of (output - target)^2 over all elements to the loss of a forward-only pass, over the samples of the
-/// first axis, without a gradient. Output and target have one shape; targets are numbers of the type that is computed
-/// with.
-template <class Engine, class... Participants, kernel::stored_real T, std::size_t Rank>
-void squared_error(const forward_only<Engine, Participants...>& pass, view<const T, Rank> output,
-                   std::type_identity_t<view<const compute_type_t<T>, Rank>> target, where at = where::current()) {
-  expect_same_shape<T>(output, target, at);
-  const kernel::findings_note found = found_by(pass, "squared_error", at);
-  queue_loss(pass.engine(), kernel::noted_squared_error<T>{output.data(), target.data(), nullptr, output.size(),
-                                                           output.extent(0), found});
-}
-
-/// Adds the sum of the cross-entropies of rows of logits (the last axis) to the loss of a forward-only pass, over the
-/// targets that count, without a gradient. `targets` has an entry a row; `kernel::ignored_target` does not count.
-template <class Engine, class... Participants, kernel::stored_real T, std::size_t Rank>
-requires(Rank > 1) void cross_entropy(const forward_only<Engine, Participants...>& pass, view<const T, Rank> logits,
-                                      view<const std::int32_t, Rank - 1> targets, where at = where::current()) {
-  const std::size_t rows = expect_target_rows(logits, targets, at);
-  const kernel::findings_note found = found_by(pass, "cross_entropy", at);
-  queue_loss(pass.engine(),
-             kernel::noted_cross_entropy<T>{
-                 {logits.data(), targets.data(), nullptr, nullptr, logits.extent(Rank - 1), 0, found}, rows});
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/memory_report.hpp
-//
-// What every rank has leased, on all ranks: for the line of a step.
-//
-//   belay::memory_report memory{run, mesh};
-//   ...                                            // after a step
-//   memory.gather(run, mesh);
-//   const auto largest = std::ranges::max(memory.peak(belay::tier::device));   // bytes, as planned
-
-namespace belay::inline BELAY_ABI {
-
-/// Numbers of every rank, in rank order. Its memory is the run's, in the row "report" of the plan; it allocates
-/// nothing.
-class memory_report {
- public:
-  /// Leases the memory; `gather` fills it.
-  template <class Run, class Mesh>
-  memory_report(Run& run, const Mesh& mesh, where at = where::current())
-      : ranks_(static_cast<std::size_t>(mesh.shape().ranks())),
-        all_(run.template lease<std::uint64_t>(tier::host, kinds * tier_count * ranks_ + ranks_, "report", at)) {}
-
-  /// Puts in what this rank has leased, and gets the others'. Collective over the mesh: one sum.
-  template <class Run, class Mesh>
-  void gather(const Run& run, const Mesh& mesh, where at = where::current()) {
-    if (!run.rehearsing()) {
-      std::fill(all_.begin(), all_.end(), std::uint64_t{0});
-      const auto own = static_cast<std::size_t>(mesh.control().rank());
-      for (std::size_t number = 0; number < tier_count; ++number) {
-        const tier of = static_cast<tier>(number);
-        const tier_meter& meter = run.meters()[of];
-        row(is_live, of)[own] = meter.live_bytes();
-        row(is_peak, of)[own] = meter.peak_bytes();
-        row(is_planned, of)[own] = run.planned().peak_bytes(of);
-        row(is_allocations, of)[own] = meter.allocations();
-      }
-      open()[own] = run.engine().obligations().open_count();
-    }
-    mesh.control().all_reduce(all_, sum, at);
-  }
-
-  /// Bytes by rank: leased now; the most at once so far; the most according to the plan.
-  [[nodiscard]] std::span<const std::uint64_t> live(tier of) const noexcept { return row(is_live, of); }
-  [[nodiscard]] std::span<const std::uint64_t> peak(tier of) const noexcept { return row(is_peak, of); }
-  [[nodiscard]] std::span<const std::uint64_t> planned(tier of) const noexcept { return row(is_planned, of); }
-  /// Over all ranks: regions of a tier that were allocated so far, and obligations that are open.
-  [[nodiscard]] std::uint64_t allocations(tier of) const noexcept { return total(row(is_allocations, of)); }
-  [[nodiscard]] std::uint64_t open_obligations() const noexcept { return total(open()); }
-
- private:
-  enum kind : std::size_t { is_live, is_peak, is_planned, is_allocations, kinds };
-
-  [[nodiscard]] std::span<std::uint64_t> row(kind what, tier of) const noexcept {
-    return all_.subspan((what * tier_count + static_cast<std::size_t>(of)) * ranks_, ranks_);
-  }
-  [[nodiscard]] std::span<std::uint64_t> open() const noexcept { return all_.last(ranks_); }
-  [[nodiscard]] static std::uint64_t total(std::span<const std::uint64_t> of) noexcept {
-    return std::accumulate(of.begin(), of.end(), std::uint64_t{0});
-  }
-
-  std::size_t ranks_;
-  std::span<std::uint64_t> all_;
-};
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -41311,20 +41921,11 @@ class adamw {
       : adamw(store, settings, optimizer_memory{}, at) {}
   template <class Store>
     requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>>
-  adamw(Store& store, adamw_settings settings, const optimizer_memory& memory, where at = where::current())
-      : adamw(settings, store.buckets(), lease_state(store, memory, at)) {
-    own_kit_.reset();
-    kit_ = &store.run().engine().kit();
-    if (tier_ == tier::device) access_ = store.run().engine().access(at);
-    if constexpr (works_on_device<Group>) numbers_.make(store.run(), at);
-    if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
-    note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
-    before_ = [&store](where now) { store.note_before_update(now); };
-    if (tier_ == tier::device) hold_ = [&store](where now) { return store.hold_state(now); };
-    const bool here =
-        store.run().computes() == computes_on::host ? !shares_in_file() : !has_lower_shares(buckets_->layout());
-    if (memory.state != tier::device || !here) offload(store, memory, at);
-  }
+  adamw(Store& store, adamw_settings settings, const optimizer_memory& memory, where at = where::current());
+
+  adamw(adamw&&) noexcept;
+  adamw& operator=(adamw&&) noexcept;
+  ~adamw();
 
   /// Updates the owned values with the gradients of a committed step, and gathers them on the ranks that replicate
   /// them, in the order of the engine's stream: the host does not wait. Consumes the token. Collective over the
@@ -41340,15 +41941,9 @@ class adamw {
   void apply(Part&& part, const update& with, where at = where::current()) {
     static_assert(std::is_same_v<Part, std::remove_cvref_t<Part>>,
                   "belay: apply consumes the token: apply(std::move(*ok), {...})");
+    if (!part.are_of(*buckets_)) refuse_part(at);
     const step_summary summary = part.summary();
-    if (!part.are_of(*buckets_))
-      throw usage_error("these gradients were applied before, or belong to another store", at);
-    check_update(with, at);
-    settings_.learning_rate = with.learning_rate;
-    const gradient_norm_value norm{summary.norm};
-    const clip_factor clip = is_finite(with.clip) ? norm.clip(with.clip) : clip_factor::none();
-    update_owned(summary.number, std::move(part).take(), clip, at);
-    if (note_) note_(fnv1a().add(bits_of(with.learning_rate)).add(bits_of(with.clip)).value());
+    apply_part(summary, with, [&] { return std::move(part).take(); }, at);
   }
   template <class... Participants>
   void apply(const committed_gradients<Participants...>&, const update&, where = where::current()) {
@@ -41361,11 +41956,7 @@ class adamw {
       : adamw(settings, buckets, leased_state{expect_size(state, buckets, at), tier::device}) {}
 
   /// Elements of state for what this rank owns of the bound buckets: `adamw_state_parts` each.
-  [[nodiscard]] static std::size_t state_elements(const gradient_buckets<T, Group>& buckets) noexcept {
-    std::size_t owned = 0;
-    for (const owned_range<T>& range : buckets.owned()) owned += range.count;
-    return adamw_state_parts<T> * owned;
-  }
+  [[nodiscard]] static std::size_t state_elements(const gradient_buckets<T, Group>& buckets) noexcept;
 
   /// Updates the owned values and gathers them on the ranks that replicate them: collective over the buckets' families.
   /// The gradients are scaled by `clip` and consumed. Each committed step is applied once, in order, with the gradients
@@ -41454,79 +42045,16 @@ class adamw {
     tier where_it_is;
   };
 
-  adamw(const adamw_settings& settings, gradient_buckets<T, Group>& buckets, const leased_state& state)
-      : settings_(settings), buckets_(&buckets), state_(state.memory), tier_(state.where_it_is) {
-    if constexpr (std::default_initializable<Kit>) own_kit_.emplace();
-    const kernel::fill<state_type> zeros{state_.data(), 0};
-    const auto on_host = [&] { kernel::for_each_index(state_.size(), zeros); };
-    if constexpr (works_on_device<Group>)
-      tier_ == tier::device ? buckets.any_group().each(state_.size(), zeros, where::current()) : on_host();
-    else if (!buckets.rehearsed())
-      on_host();
-  }
+  adamw(const adamw_settings& settings, gradient_buckets<T, Group>& buckets, const leased_state& state);
   [[nodiscard]] static std::span<state_type> expect_size(std::span<state_type> state,
-                                                         const gradient_buckets<T, Group>& buckets, where at) {
-    if (state.size() == state_elements(buckets)) return state;
-    throw usage_error("the optimizer's state has " + std::to_string(state_elements(buckets)) +
-                          " elements, the memory given has " + std::to_string(state.size()),
-                      at);
-  }
+                                                         const gradient_buckets<T, Group>& buckets, where at);
 
-  [[nodiscard]] bool shares_in_file() const noexcept {
-    return buckets_->value_file() != nullptr || buckets_->gradient_file() != nullptr;
-  }
+  [[nodiscard]] bool shares_in_file() const noexcept;
   // State in a file has none of the run's memory.
   template <class Store>
-  [[nodiscard]] static leased_state lease_state(Store& store, const optimizer_memory& memory, where at) {
-    if (memory.state == tier::file) return {{}, tier::file};
-    const auto elements_of = [&](int rank) { return adamw_state_parts<T> * store.owned_elements(rank); };
-    return {store.run().template lease_share<state_type>(memory.state, elements_of, "optimizer state", at),
-            memory.state};
-  }
+  [[nodiscard]] static leased_state lease_state(Store& store, const optimizer_memory& memory, where at);
   template <class Store>
-  void offload(Store& store, const optimizer_memory& memory, where at) {
-    if (memory.chunk == 0 || memory.chunk % parameter_chunk != 0)
-      throw usage_error("state streams in chunks of " + std::to_string(memory.chunk) +
-                            " elements: these are a multiple of " + std::to_string(parameter_chunk),
-                        at);
-    auto& run = store.run();
-    const bool in_file = memory.state == tier::file;
-    const file_medium medium = in_file ? medium_of<Files>(memory.folder, at) : file_medium{};
-    const std::size_t alignment = in_file ? medium.alignment : 0;
-    const bool on_device = belay::on_device(run.computes());
-    const state_layout sizes(memory.state, run.computes(), memory.chunk, adamw_state_parts<T>, sizeof(state_type),
-                             sizeof(T), alignment);
-    if (in_file)
-      run.charge_share(
-          tier::file, [&](int rank) { return sizes.file_bytes(store.owned_elements(rank)); }, "optimizer state",
-          medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
-    const bool in_host = in_file || memory.state == tier::device;
-    const auto lease_ring = [&](tier in) {
-      return run.template lease_share<std::byte>(
-          in, [&](int rank) { return sizes.ring_bytes(store.owned_elements(rank)); }, "optimizer ring", at);
-    };
-    const std::span<std::byte> ring = lease_ring(on_device ? tier::device : in_host ? tier::host : memory.state);
-    std::span<std::byte> beside;
-    if (on_device && in_file) beside = lease_ring(tier::host);
-    if (!buckets_->rehearsed()) {
-      auto& engine = run.engine();
-      static_cast<void>(engine.copies());  // its thread is there before the first step
-      const slot_contents free = engine.poisons() ? slot_contents::poisoned : slot_contents::kept;
-      std::vector<bucket_copies> copied =
-          copies_of_buckets(*buckets_, [&](tier in) { return (in == tier::device) != on_device; });
-      offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,
-                                                    std::move(copied), memory, sizes, state_, ring, beside, free, at);
-      run.keep(offloaded_);
-      update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
-        const auto computes = [&](const owned_range<T>& range, std::size_t, T* value, const state_type* gradient,
-                                  const auto& state, std::size_t count) {
-          const scalars_type& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
-          queue_adamw(engine.kit(), value, gradient, state, count, used, at_once);
-        };
-        self.offloaded_->update(engine, *self.buckets_, computes, now);
-      };
-    }
-  }
+  void offload(Store& store, const optimizer_memory& memory, where at);
 
   // Of memory that the host does not address it gets one piece after the other.
   template <class Visit>
@@ -41558,44 +42086,12 @@ class adamw {
     }
   }
 
+  [[noreturn]] static void refuse_part(where at);
+  // `take` is called when nothing else can be wrong with the call.
+  void apply_part(const step_summary& summary, const update& with, function_ref<reduced_gradients<T>()> take, where at);
   [[nodiscard]] static std::uint64_t bits_of(double value) noexcept { return std::bit_cast<std::uint64_t>(value); }
 
-  void update_owned(std::uint64_t number, reduced_gradients<T>&& gradients, clip_factor clip, where at) {
-    if (number <= last_token_)
-      throw usage_error("the token of step " + std::to_string(number) + " after that of step " +
-                            std::to_string(last_token_) + ": each committed step is applied once, in order",
-                        at);
-    if (gradients.number() == 0 || gradients.owned().data() != buckets_->owned().data())
-      throw usage_error("these gradients were applied before, or belong to other buckets", at);
-    if (!gradients.latest())
-      throw usage_error("these gradients are of reduction " + std::to_string(gradients.number()) +
-                            " of their buckets, which have begun another since",
-                        at);
-    if (before_) before_(at);
-    const reduced_gradients<T> used = std::move(gradients);
-    last_token_ = number;
-    ++steps_;
-    if (buckets_->rehearsed()) return;
-    adamw_settings plain = settings_;
-    plain.decay = 0;
-    const auto decayed = kernel::adamw_at_step<state_type>(settings_, steps_, clip.value());
-    const auto undecayed = kernel::adamw_at_step<state_type>(plain, steps_, clip.value());
-    Kit& kit = kit_ != nullptr ? *kit_ : *own_kit_;
-    if constexpr (works_on_device<Group>) {
-      if (numbers_.memory != nullptr) {
-        const offloaded_scalars in{{&numbers_.memory->decayed}, {&numbers_.memory->undecayed}};
-        const auto queue = [&] {
-          if (update_offloaded_) return update_offloaded_(*this, in, at);
-          queue_update<T>(kit, *buckets_, used.owned(), state_, in.decayed, in.undecayed, at_once, at);
-        };
-        numbers_.write({decayed, undecayed}, at);
-        return queued_by_ ? queued_by_(queue, at) : queue();
-      }
-    } else if (update_offloaded_) {
-      return update_offloaded_(*this, {decayed, undecayed}, at);
-    }
-    queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at_once, at);
-  }
+  void update_owned(std::uint64_t number, reduced_gradients<T>&& gradients, clip_factor clip, where at);
 
   adamw_settings settings_;
   gradient_buckets<T, Group>* buckets_;
@@ -41625,6 +42121,1503 @@ adamw(Store&, adamw_settings, optimizer_memory)
     -> adamw<typename Store::value_type, typename Store::group_type, typename Store::kit_type>;
 template <class T, class Group>
 adamw(adamw_settings, gradient_buckets<T, Group>&, std::span<compute_type_t<T>>) -> adamw<T, Group>;
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/optimizer.ipp
+//
+// AdamW out of its class: a program links that over stores of ranks of the host, and compiles others.
+
+namespace belay::inline BELAY_ABI {
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+template <class Store>
+  requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>>
+adamw<T, Group, Kit, Files>::adamw(Store& store, adamw_settings settings, const optimizer_memory& memory, where at)
+    : adamw(settings, store.buckets(), lease_state(store, memory, at)) {
+  own_kit_.reset();
+  kit_ = &store.run().engine().kit();
+  if (tier_ == tier::device) access_ = store.run().engine().access(at);
+  if constexpr (works_on_device<Group>) numbers_.make(store.run(), at);
+  if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
+  note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
+  before_ = [&store](where now) { store.note_before_update(now); };
+  if (tier_ == tier::device) hold_ = [&store](where now) { return store.hold_state(now); };
+  const bool here =
+      store.run().computes() == computes_on::host ? !shares_in_file() : !has_lower_shares(buckets_->layout());
+  if (memory.state != tier::device || !here) offload(store, memory, at);
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+adamw<T, Group, Kit, Files>::adamw(const adamw_settings& settings, gradient_buckets<T, Group>& buckets,
+                                   const leased_state& state)
+    : settings_(settings), buckets_(&buckets), state_(state.memory), tier_(state.where_it_is) {
+  if constexpr (std::default_initializable<Kit>) own_kit_.emplace();
+  const kernel::fill<state_type> zeros{state_.data(), 0};
+  const auto on_host = [&] { kernel::for_each_index(state_.size(), zeros); };
+  if constexpr (works_on_device<Group>)
+    tier_ == tier::device ? buckets.any_group().each(state_.size(), zeros, where::current()) : on_host();
+  else if (!buckets.rehearsed())
+    on_host();
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+std::size_t adamw<T, Group, Kit, Files>::state_elements(const gradient_buckets<T, Group>& buckets) noexcept {
+  std::size_t owned = 0;
+  for (const owned_range<T>& range : buckets.owned()) owned += range.count;
+  return adamw_state_parts<T> * owned;
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+void adamw<T, Group, Kit, Files>::apply_part(const step_summary& summary, const update& with,
+                                             function_ref<reduced_gradients<T>()> take, where at) {
+  check_update(with, at);
+  settings_.learning_rate = with.learning_rate;
+  const gradient_norm_value norm{summary.norm};
+  const clip_factor clip = is_finite(with.clip) ? norm.clip(with.clip) : clip_factor::none();
+  update_owned(summary.number, take(), clip, at);
+  if (note_) note_(fnv1a().add(bits_of(with.learning_rate)).add(bits_of(with.clip)).value());
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+void adamw<T, Group, Kit, Files>::refuse_part(where at) {
+  throw usage_error("these gradients were applied before, or belong to another store", at);
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+auto adamw<T, Group, Kit, Files>::expect_size(std::span<state_type> state, const gradient_buckets<T, Group>& buckets,
+                                              where at) -> std::span<state_type> {
+  if (state.size() == state_elements(buckets)) return state;
+  throw usage_error("the optimizer's state has " + std::to_string(state_elements(buckets)) +
+                        " elements, the memory given has " + std::to_string(state.size()),
+                    at);
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+void adamw<T, Group, Kit, Files>::update_owned(std::uint64_t number, reduced_gradients<T>&& gradients, clip_factor clip,
+                                               where at) {
+  if (number <= last_token_)
+    throw usage_error("the token of step " + std::to_string(number) + " after that of step " +
+                          std::to_string(last_token_) + ": each committed step is applied once, in order",
+                      at);
+  if (gradients.number() == 0 || gradients.owned().data() != buckets_->owned().data())
+    throw usage_error("these gradients were applied before, or belong to other buckets", at);
+  if (!gradients.latest())
+    throw usage_error("these gradients are of reduction " + std::to_string(gradients.number()) +
+                          " of their buckets, which have begun another since",
+                      at);
+  if (before_) before_(at);
+  const reduced_gradients<T> used = std::move(gradients);
+  last_token_ = number;
+  ++steps_;
+  if (buckets_->rehearsed()) return;
+  adamw_settings plain = settings_;
+  plain.decay = 0;
+  const auto decayed = kernel::adamw_at_step<state_type>(settings_, steps_, clip.value());
+  const auto undecayed = kernel::adamw_at_step<state_type>(plain, steps_, clip.value());
+  Kit& kit = kit_ != nullptr ? *kit_ : *own_kit_;
+  if constexpr (works_on_device<Group>) {
+    if (numbers_.memory != nullptr) {
+      const offloaded_scalars in{{&numbers_.memory->decayed}, {&numbers_.memory->undecayed}};
+      const auto queue = [&] {
+        if (update_offloaded_) return update_offloaded_(*this, in, at);
+        queue_update<T>(kit, *buckets_, used.owned(), state_, in.decayed, in.undecayed, at_once, at);
+      };
+      numbers_.write({decayed, undecayed}, at);
+      return queued_by_ ? queued_by_(queue, at) : queue();
+    }
+  } else if (update_offloaded_) {
+    return update_offloaded_(*this, {decayed, undecayed}, at);
+  }
+  queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at_once, at);
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+bool adamw<T, Group, Kit, Files>::shares_in_file() const noexcept {
+  return buckets_->value_file() != nullptr || buckets_->gradient_file() != nullptr;
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+template <class Store>
+auto adamw<T, Group, Kit, Files>::lease_state(Store& store, const optimizer_memory& memory, where at) -> leased_state {
+  if (memory.state == tier::file) return {{}, tier::file};
+  const auto elements_of = [&](int rank) { return adamw_state_parts<T> * store.owned_elements(rank); };
+  return {store.run().template lease_share<state_type>(memory.state, elements_of, "optimizer state", at), memory.state};
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+template <class Store>
+void adamw<T, Group, Kit, Files>::offload(Store& store, const optimizer_memory& memory, where at) {
+  if (memory.chunk == 0 || memory.chunk % parameter_chunk != 0)
+    throw usage_error("state streams in chunks of " + std::to_string(memory.chunk) +
+                          " elements: these are a multiple of " + std::to_string(parameter_chunk),
+                      at);
+  auto& run = store.run();
+  const bool in_file = memory.state == tier::file;
+  const file_medium medium = in_file ? medium_of<Files>(memory.folder, at) : file_medium{};
+  const std::size_t alignment = in_file ? medium.alignment : 0;
+  const bool on_device = belay::on_device(run.computes());
+  const state_layout sizes(memory.state, run.computes(), memory.chunk, adamw_state_parts<T>, sizeof(state_type),
+                           sizeof(T), alignment);
+  if (in_file)
+    run.charge_share(
+        tier::file, [&](int rank) { return sizes.file_bytes(store.owned_elements(rank)); }, "optimizer state",
+        medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
+  const bool in_host = in_file || memory.state == tier::device;
+  const auto lease_ring = [&](tier in) {
+    return run.template lease_share<std::byte>(
+        in, [&](int rank) { return sizes.ring_bytes(store.owned_elements(rank)); }, "optimizer ring", at);
+  };
+  const std::span<std::byte> ring = lease_ring(on_device ? tier::device : in_host ? tier::host : memory.state);
+  std::span<std::byte> beside;
+  if (on_device && in_file) beside = lease_ring(tier::host);
+  if (!buckets_->rehearsed()) {
+    auto& engine = run.engine();
+    static_cast<void>(engine.copies());  // its thread is there before the first step
+    const slot_contents free = engine.poisons() ? slot_contents::poisoned : slot_contents::kept;
+    std::vector<bucket_copies> copied =
+        copies_of_buckets(*buckets_, [&](tier in) { return (in == tier::device) != on_device; });
+    offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,
+                                                  std::move(copied), memory, sizes, state_, ring, beside, free, at);
+    run.keep(offloaded_);
+    update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
+      const auto computes = [&](const owned_range<T>& range, std::size_t, T* value, const state_type* gradient,
+                                const auto& state, std::size_t count) {
+        const scalars_type& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
+        queue_adamw(engine.kit(), value, gradient, state, count, used, at_once);
+      };
+      self.offloaded_->update(engine, *self.buckets_, computes, now);
+    };
+  }
+}
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+adamw<T, Group, Kit, Files>::adamw(adamw&&) noexcept = default;
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+auto adamw<T, Group, Kit, Files>::operator=(adamw&&) noexcept -> adamw& = default;
+
+template <class T, class Group, class Kit, tier_file_calls Files>
+adamw<T, Group, Kit, Files>::~adamw() = default;
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/store.hpp
+//
+// A parameter store gives a model's parameters their memory, and takes part in every step: backwards add to its
+// gradients (`frame.add_to`), the step's commit reduces them over the ranks that replicate them and divides them once,
+// and an optimizer gets them with the token of the committed step alone. The memory is the run's.
+//
+//   network net;                                     // has for_each_parameter(visit)
+//   belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
+//   belay::adamw optimizer{store};
+//   belay::step step{run.engine(), store};
+
+// ---- belay/parallel/parameter_layers.hpp
+//
+// Which layer of a model a parameter belongs to: what is divided among ranks is gathered and reduced layer by layer. A
+// model that offers its layers (`layers()`, `first()`, `last()`, as for a pipeline stage) says so by what each of them
+// lists; a parameter that none of them lists is a layer of its own.
+
+namespace belay::inline BELAY_ABI {
+
+class parameter_layers {
+ public:
+  template <class Model>
+  explicit parameter_layers(Model& model) {
+    if constexpr (requires { model.first(); }) {
+      if constexpr (requires { model.has_embedding(); }) {
+        if (model.has_embedding()) add(model.first());
+      } else {
+        add(model.first());
+      }
+    }
+    if constexpr (requires { model.layers().begin(); })
+      for (auto& layer : model.layers()) add(layer);
+    if constexpr (requires { model.last(); }) {
+      if constexpr (requires { model.has_head(); }) {
+        if (model.has_head()) add(model.last());
+      } else {
+        add(model.last());
+      }
+    }
+  }
+
+  /// Its number, which no other layer's parameters have.
+  template <class Parameter>
+  [[nodiscard]] std::size_t of(const Parameter& parameter) const {
+    const auto found = layer_of_.find(&parameter);
+    return found != layer_of_.end() ? found->second : (layers_ += 1);
+  }
+
+ private:
+  template <class Layer>
+  void add(Layer& layer) {
+    ++layers_;
+    if constexpr (lists_parameters<Layer>)
+      layer.for_each_parameter([this](const auto& parameter) { layer_of_.emplace(&parameter, layers_); });
+  }
+
+  std::map<const void*, std::size_t, std::less<>> layer_of_;
+  mutable std::size_t layers_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/norm_parts.hpp
+//
+// In which parts the ranks of a stage hold a parameter, and which of them counts in the norm.
+
+namespace belay::inline BELAY_ABI {
+
+/// The elements of every part, in the order of expert and tensor coordinates; which part this rank holds; and whether
+/// it counts there, which of the ranks of a tensor axis that hold the same the first does.
+struct norm_parts {
+  std::vector<std::size_t> elements;
+  std::size_t mine = 0;
+  norm_share share = norm_share::counted_here;
+};
+
+template <placement Placement>
+[[nodiscard]] norm_parts norm_parts_of(std::span<const std::size_t> shape, const axes& mesh, const coordinate& here) {
+  constexpr axis_set cut = cut_directions<Placement>();
+  norm_parts out;
+  coordinate each = here;
+  for (int e = 0; e < (cut.has(axis::expert) ? mesh.expert : 1); ++e)
+    for (int t = 0; t < (cut.has(axis::tensor) ? mesh.tensor : 1); ++t) {
+      if (cut.has(axis::expert)) each.expert = e;
+      if (cut.has(axis::tensor)) each.tensor = t;
+      if (each == here) out.mine = out.elements.size();
+      out.elements.push_back(local_box<Placement>(shape, mesh, each).elements());
+    }
+  if (!cut.has(axis::tensor) && here.tensor != 0) out.share = norm_share::counted_elsewhere;
+  return out;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/store_gradients.hpp
+//
+// A store's part of a committed step: its reduced, divided gradients. An optimizer consumes it; one that is dropped is
+// named when the store begins the next step.
+
+namespace belay::inline BELAY_ABI {
+
+template <class Store>
+class [[nodiscard]] store_gradients {
+ public:
+  using store_type = Store;
+  using value_type = typename Store::value_type;
+  static constexpr bool reduces = true;
+
+  store_gradients(store_gradients&& other) noexcept
+      : store_(std::exchange(other.store_, nullptr)),
+        reduced_(std::move(other.reduced_)),
+        squares_(other.squares_),
+        summary_(other.summary_) {}
+  store_gradients& operator=(store_gradients&&) = delete;
+  ~store_gradients() {
+    if (store_ == nullptr) return;
+    store_->note_settled();
+    store_->note_unapplied(summary_.number);
+  }
+
+  /// The ranges that this rank owns, in the order of memory, to look at.
+  [[nodiscard]] owned_gradients<value_type> owned() const {
+    if (store_ != nullptr && store_->rehearsed()) store_->ask_shares();
+    return owned_gradients<value_type>(reduced_.owned());
+  }
+  /// Whether they are still to be applied, and those of a store with such buckets.
+  [[nodiscard]] bool are_of(const typename Store::buckets_type& buckets) const noexcept {
+    return store_ != nullptr && &std::as_const(*store_).buckets() == &buckets;
+  }
+  [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
+  /// The sum of squares of all gradients of the store, on all ranks.
+  [[nodiscard]] double squares() const noexcept { return squares_; }
+  [[nodiscard]] std::uint64_t divisor() const noexcept { return reduced_.targets(); }
+  template <class Participant>
+  [[nodiscard]] bool is_of(const Participant& participant) const noexcept {
+    return static_cast<const void*>(store_) == static_cast<const void*>(std::addressof(participant));
+  }
+
+  /// For optimizers: the gradients, which are no longer owed.
+  [[nodiscard]] reduced_gradients<value_type> take() && noexcept {
+    discard();
+    return std::move(reduced_);
+  }
+  void discard() noexcept {
+    if (Store* const store = std::exchange(store_, nullptr)) store->note_settled();
+  }
+  /// For `committed_gradients`: the step that was committed.
+  void note(const step_summary& summary) noexcept {
+    summary_ = summary;
+    store_->note_unsettled();
+  }
+
+ private:
+  friend Store;
+  store_gradients(Store& store, reduced_gradients<value_type>&& reduced, double squares) noexcept
+      : store_(&store), reduced_(std::move(reduced)), squares_(squares) {}
+
+  Store* store_;
+  reduced_gradients<value_type> reduced_;
+  double squares_;
+  step_summary summary_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/store_update.hpp
+//
+// An update of one's own over what a rank owns of a store: a function is called for each range, in the order of the
+// compute stream, and the values are gathered on the ranks that replicate them. Of values that are narrower than their
+// gradients it works on master copies, which are rounded; what lies in a lower tier that cannot be addressed comes to a
+// ring, chunk by chunk.
+
+namespace belay::inline BELAY_ABI {
+
+/// A function for `store.update` that runs on the host.
+template <class F, class T>
+concept updates_on_host = std::invocable<F&, const std::string&, std::span<compute_type_t<T>>,
+                                         std::span<const compute_type_t<T>>, std::size_t>;
+/// One that queues kernels through a frame.
+template <class F, class Engine, class T>
+concept updates_in_frame = std::invocable<F&, frame<Engine>&, const std::string&, std::span<compute_type_t<T>>,
+                                          std::span<const compute_type_t<T>>, std::size_t>;
+
+template <class Store>
+class store_update {
+ public:
+  using value_type = typename Store::value_type;
+  using number = compute_type_t<value_type>;
+  using engine_type = typename Store::run_type::engine_type;
+  using group_type = typename Store::group_type;
+
+  /// The store outlives it.
+  explicit store_update(Store& store) noexcept : store_(&store) {}
+
+  /// True, or it does not compile and says what such a function is.
+  template <class F>
+  [[nodiscard]] static consteval bool takes() {
+    constexpr bool in_frame = updates_in_frame<F, engine_type, value_type>;
+    static_assert(in_frame || updates_on_host<F, value_type>,
+                  "belay: store.update calls f(name, values, gradients, first), with std::span<float> values and "
+                  "std::span<const float> gradients (double of double), or f(frame, name, values, gradients, first)");
+    static_assert(in_frame || !updates_on_host<F, value_type> || !works_on_device<group_type>,
+                  "belay: the host does not address this store's memory: an update launches kernels through a frame, "
+                  "f(frame, name, values, gradients, first)");
+    return in_frame || (updates_on_host<F, value_type> && !works_on_device<group_type>);
+  }
+
+  /// Calls `f` for all that this rank owns. Collective over the families of the store's parameters.
+  template <class F>
+  void run(F& f, where at) {
+    if (!made_) make(at);
+    auto& buckets = store_->buckets();
+    auto& engine = store_->run().engine();
+    if (store_->rehearsed()) {
+      rehearse(f, at);
+    } else if (streamed_) {
+      const auto computes = [&](const owned_range<value_type>& range, std::size_t offset, value_type* value,
+                                const number* gradient, const auto& state, std::size_t count) {
+        number* master = nullptr;
+        if constexpr (has_master) master = state[0];
+        change(f, range, offset, {value, count}, gradient, master, at);
+      };
+      streamed_->update(engine, buckets, computes, at);
+    } else {
+      const auto changes = [&](const owned_range<value_type>& range, std::size_t done) {
+        number* const master = has_master ? masters_.data() + done : nullptr;
+        change(f, range, 0, {range.value, range.count}, range.gradient, master, at);
+      };
+      change_and_gather(engine.compute(), buckets, buckets.owned(), changes, at);
+    }
+  }
+
+ private:
+  static constexpr bool has_master = !std::is_same_v<value_type, number>;
+  static constexpr std::size_t parts = has_master ? 1 : 0;
+  using streamed_type = offloaded_state<value_type, system_tier_file_calls, parts>;
+
+  // In the first update, which a rehearsal has too: memory for as long as the run.
+  void make(where at) {
+    made_ = true;
+    auto& run = store_->run();
+    const auto owned = [this](int rank) { return store_->owned_elements(rank); };
+    if (!has_master && !streams()) return;
+    store_->ask_shares();  // the peak of a step was without this share
+    if constexpr (has_master) masters_ = run.template lease_share<number>(tier::device, owned, "master copies", at);
+    if (!streams()) return;
+    const bool on_device = belay::on_device(run.computes());
+    const optimizer_memory memory;
+    const state_layout sizes(tier::device, run.computes(), memory.chunk, parts, sizeof(number), sizeof(value_type), 0);
+    const std::span<std::byte> ring = run.template lease_share<std::byte>(
+        on_device ? tier::device : tier::host, [&](int rank) { return sizes.ring_bytes(owned(rank)); }, "update ring",
+        at);
+    if (store_->rehearsed()) return;
+    auto& buckets = store_->buckets();
+    std::vector<bucket_copies> copied =
+        copies_of_buckets(buckets, [&](tier in) { return on_device && in != tier::device; });
+    const slot_contents free = run.engine().poisons() ? slot_contents::poisoned : slot_contents::kept;
+    streamed_ = std::make_shared<streamed_type>(buckets.owned(), elements(), std::move(copied), memory, sizes, masters_,
+                                                ring, std::span<std::byte>(), free, at);
+    run.keep(streamed_);
+  }
+  // Whether something lies where it cannot be addressed: on a host in a file, on a device in any lower tier.
+  [[nodiscard]] bool streams() const {
+    const bucket_layout& layout = store_->buckets().layout();
+    if (belay::on_device(store_->run().computes())) return has_lower_shares(layout);
+    return std::ranges::any_of(layout.families(), [](const family_shape& each) {
+      return each.values == tier::file || each.gradients == tier::file;
+    });
+  }
+  [[nodiscard]] std::size_t elements() const {
+    std::size_t all = 0;
+    for (const auto& range : store_->buckets().owned()) all += range.count;
+    return all;
+  }
+
+  // A function that takes a frame is called for its leases, which are planned; one that runs on the host is not called.
+  template <class F>
+  void rehearse(F& f, where at) {
+    if constexpr (updates_in_frame<F, engine_type, value_type>) {
+      store_->ask_shares();
+      const bool in_chunks = streams();
+      for (const owned_range<value_type>& range : store_->buckets().owned()) {
+        const std::size_t most = in_chunks ? lesser_of(optimizer_memory().chunk, range.count) : range.count;
+        if constexpr (has_master)
+          call(f, range, 0, masters_.first(most), {range.gradient, most}, at);
+        else
+          call(f, range, 0, {range.value, most}, {range.gradient, most}, at);
+      }
+    }
+  }
+
+  template <class F>
+  void change(F& f, const owned_range<value_type>& range, std::size_t offset, std::span<value_type> values,
+              const number* gradients, [[maybe_unused]] number* masters, where at) {
+    const std::size_t count = values.size();
+    if (count == 0) return;
+    if constexpr (has_master) {
+      auto& kit = store_->run().engine().kit();
+      kit.each(count, kernel::take_master<number, value_type>{masters, values.data()});
+      call(f, range, offset, {masters, count}, {gradients, count}, at);
+      kit.each(count, kernel::copy<number, value_type>{masters, values.data()});
+    } else {
+      call(f, range, offset, values, {gradients, count}, at);
+    }
+  }
+  template <class F>
+  void call(F& f, const owned_range<value_type>& range, std::size_t offset, std::span<number> values,
+            std::span<const number> gradients, where at) {
+    auto& engine = store_->run().engine();
+    const std::string& name = store_->buckets().parameter(range.parameter).name();
+    const std::size_t first = range.offset + offset;
+    if constexpr (updates_in_frame<F, engine_type, value_type>) {
+      const invocation of_update{"update", 0, 0, at};
+      invocation_memory memory;
+      {
+        frame<engine_type> launches{engine, of_update, frame_mode::observing, memory};
+        f(launches, name, values, gradients, first);
+      }
+      engine.activations().release(memory.kept);
+      engine.activations().release(memory.remembered);
+    } else {
+      engine.run_on_host([&] { f(name, values, gradients, first); }, at);
+    }
+  }
+
+  Store* store_;
+  std::span<number> masters_;
+  std::shared_ptr<streamed_type> streamed_;
+  bool made_ = false;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// `Run` has the memory (run.hpp), `Mesh` the ranks, `Precision` the element types. It stays where it was made:
+/// parameters point to it.
+template <class Run, class Mesh, class Precision = precision<>>
+class parameter_store final : public participant, public store_memory<Run, Mesh, Precision> {
+  using memory = store_memory<Run, Mesh, Precision>;
+  using memory::buckets_, memory::frozen_, memory::gathers_, memory::mesh_, memory::run_;
+
+ public:
+  using typename memory::buckets_type, typename memory::gradient_type, typename memory::group_type,
+      typename memory::value_type;
+  using run_type = Run;
+  using kit_type = typename Run::engine_type::kit_type;
+  using committed_part = store_gradients<parameter_store>;
+  friend committed_part;
+
+  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`. A model
+  /// that `lends_memory` keeps its own. `run`, `mesh` and `model` outlive the store. Throws usage_error where two
+  /// parameters have one name, on one stage of a pipeline or, if it is trained, on two, or one is listed twice.
+  template <lists_parameters Model, int Stage>
+  parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
+                  store_options options = {}, where at = where::current())
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+                        {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
+  template <lists_parameters Model, int Stage>
+  parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, store_options options,
+                  where at = where::current())
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+                        {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
+  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`, with a
+  /// stage that is known when the program runs. A model that `lends_memory` keeps its own. `run`, `mesh` and `model`
+  /// outlive the store. Throws usage_error where two parameters have one name, on one stage of a pipeline or, if it is
+  /// trained, on two, or one is listed twice.
+  template <lists_parameters Model>
+  parameter_store(Run& run, const Mesh& mesh, Model& model, zero_stage divided, store_options options = {},
+                  where at = where::current())
+      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
+                        {stage_in(divided, tier::device, options, at)}, options, at) {}
+  /// Of several parts, each with a stage of its own; the model's order is theirs.
+  template <lists_parameters... Parts>
+    requires(sizeof...(Parts) > 0)
+  parameter_store(Run& run, const Mesh& mesh, store_options options, held_parameters<Parts>... parts)
+      : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
+                        {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
+  template <lists_parameters... Parts>
+    requires(sizeof...(Parts) > 0)
+  parameter_store(Run& run, const Mesh& mesh, held_parameters<Parts>... parts)
+      : parameter_store(run, mesh, store_options{}, parts...) {}
+  parameter_store(const parameter_store&) = delete;
+  parameter_store& operator=(const parameter_store&) = delete;
+  ~parameter_store() override;
+
+  /// Writes the first values again, of another seed. Collective over the ranks that divide parameters, between steps.
+  void fill(std::uint64_t seed, where at = where::current());
+
+  /// The norm of one parameter at the last commit, by its number in model order.
+  [[nodiscard]] double norm_of(std::size_t parameter) const noexcept;
+
+  /// An optimizer of one's own: consumes the token of a committed step, calls `f(name, values, gradients, first)` for
+  /// each range that this rank owns, in the order of the compute stream, and gathers the values on the ranks that
+  /// replicate them. `values` (`std::span<float>`, of a bf16 store the master copies, which are then rounded; of a
+  /// double store double) and `gradients` (`std::span<const float>`, reduced and divided) begin at element `first` of
+  /// the parameter's local part and are good within the call; ranges are alike in every step. `f` runs on the calling
+  /// thread, and never in a rehearsal. `f(frame, name, values, gradients, first)` queues kernels instead, `frame.each`,
+  /// which is what memory of a device takes; a rehearsal calls it without memory. Where shares lie in a file, or below
+  /// a device, a call has a chunk. Ranks that replicate a value agree on what `f` computes. Collective over the
+  /// families of the parameters. Master copies are memory of the run ("master copies"), no part of a checkpoint. Throws
+  /// usage_error for a token that was applied before or is another store's.
+  template <class... Participants, class F>
+  void update(committed_gradients<Participants...>&& token, F&& f, where at = where::current()) {
+    update(std::move(token).only_part(), f, at);
+  }
+  /// Updates by the part of one of several stores of a step: `store.update(ok->part(store), f)`.
+  template <class F>
+  void update(committed_part&& part, F&& f, where at = where::current()) {
+    if constexpr (store_update<parameter_store>::template takes<std::remove_reference_t<F>>()) {
+      if (!part.are_of(buckets_))
+        throw usage_error("these gradients were applied before, or belong to another store", at);
+      note_before_update(at);
+      const reduced_gradients<value_type> used = std::move(part).take();
+      if (!used.latest())
+        throw usage_error("these gradients are of reduction " + std::to_string(used.number()) +
+                              " of their buckets, which have begun another since",
+                          at);
+      update_.run(f, at);
+      note_update(fnv1a().add_text("update").value());
+    }
+  }
+  /// Does not compile, with a sentence.
+  template <class Token, class F>
+    requires(std::is_lvalue_reference_v<Token>)
+  void update(Token&&, F&&, where = where::current()) {
+    static_assert(!std::is_lvalue_reference_v<Token>,
+                  "belay: update consumes the token: store.update(std::move(*ok), f)");
+  }
+
+  // What a step asks of its participants.
+
+  /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
+  void begin(const step_start& start, where at) override;
+
+  /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step: a device
+  /// would wait for the others' gathers. Collective over them; nothing where each rank gathers by itself.
+  void compare(order_of_step own, where at) override;
+  /// Reduces and divides. Collective over the families of the parameters and, for the norm, the mesh.
+  void finish(const divisor_value& divisor, where at) override;
+  [[nodiscard]] reduced_sums reduced() const override;
+  /// ": parameter w1 and 3 more": those of this rank's stage whose gradients are not finite on some rank.
+  [[nodiscard]] std::string not_finite() const override;
+  void each_not_finite(function_ref<void(double)> see) const override;
+  void discard_part() noexcept override { reduced_.reset(); }
+  /// The gradients that were finished, for the token of a committed step.
+  [[nodiscard]] committed_part take_part() noexcept;
+
+  /// Ends a step that is refused before its gradients were complete: joins the reductions that peers wait in.
+  void abandon(where at) override;
+  void withdraw() noexcept override;
+  [[nodiscard]] std::uint64_t fingerprint() const override;
+  /// Gradients are divided, and the squares of their chunks summed, by these from now on (`bound_buckets`,
+  /// `gradient_norm`); empty ones end that.
+  void finish_by(typename buckets_type::divider divide, typename gradient_norm<value_type>::teller squares);
+  /// For graphs, whose body has all gathers of its step: they begin as `when` says, with the step or with `begin_body`.
+  /// Later work of the stream comes after all that has begun up to `end_body`.
+  void gathers_in(gathers_begin when) noexcept;
+  void begin_body(where at);
+  void end_body(where at);
+  /// `hook()` is called before an optimizer changes the parameters or its state; an empty one ends that.
+  void before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
+  /// Throws usage_error where a part of that is away.
+  void note_before_update(where at = where::current()) const;
+  /// `mover` moves the gradients and the state of the optimizers, and ends that with a null. Throws usage_error where
+  /// another one does.
+  void moved_by(state_mover* mover, where at = where::current());
+  /// Gradients and the state of the optimizers are on the device while the result lives, and then where they were. The
+  /// store outlives it. Between steps. Throws tier_file_error where they cannot be read.
+  [[nodiscard]] residency_hold hold_state(where at = where::current()) const { return {mover_, at}; }
+  /// Whether the phase that this rank is in has them away, alike on all ranks.
+  [[nodiscard]] bool state_away() const noexcept { return mover_ != nullptr && mover_->away(); }
+  /// A hash of what an optimizer was last applied with; the next vote compares it.
+  void note_update(std::uint64_t arguments) noexcept { updated_with_ = fnv1a(updated_with_).add(arguments).value(); }
+
+ private:
+  struct parameters {
+    stored_parameters<value_type, gradient_type> stored;
+    norm_table norm;
+    std::vector<norm_place> places;
+  };
+
+  [[nodiscard]] static std::string unapplied_text(std::uint64_t step);
+  // Said by the next step or, in a loop over `run.steps`, before the next number, which is also after the last.
+  void note_unapplied(std::uint64_t step) noexcept;
+
+  void end_gathers(order_of_step own, where at);
+  parameter_store(Run& run, const Mesh& mesh, parameters found, std::vector<held_stage> stages, store_options options,
+                  where at);
+  void write_first_values(std::uint64_t seed, where at);
+
+  template <class Model>
+  [[nodiscard]] static parameters listed(Model& model, const Mesh& mesh, std::size_t whole_below, where at) {
+    parameters found;
+    list(found, 0, model, mesh, whole_below, at);
+    if constexpr (lends_memory<Model>) {
+      found.stored.values = model.borrowed_values();
+      found.stored.gradients = model.borrowed_gradients();
+    }
+    found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
+    return found;
+  }
+  template <class... Parts>
+  [[nodiscard]] static parameters listed(const Mesh& mesh, std::size_t whole_below,
+                                         const held_parameters<Parts>&... parts) {
+    parameters found;
+    std::size_t number = 0;
+    (list(found, number++, *parts.part, mesh, whole_below, parts.at), ...);
+    found.norm.widen(mesh.pipeline(), first_site(parts...));
+    return found;
+  }
+  template <class First, class... Rest>
+  [[nodiscard]] static where first_site(const held_parameters<First>& first, const Rest&...) noexcept {
+    return first.at;
+  }
+
+  // The parameters of one part, in its families.
+  template <class Model>
+  static void list(parameters& found, std::size_t number, Model& model, const Mesh& mesh, std::size_t whole_below,
+                   where at) {
+    const parameter_layers layers(model);
+    model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
+      using element = typename Parameter::value_type;
+      constexpr bool fits = std::is_same_v<element, value_type>;
+      static_assert(fits,
+                    "belay: the store's parameters are of another type than its precision: add belay::precision<T>{} "
+                    "to the store's arguments");
+      using placement_type = typename Parameter::placement_type;
+      constexpr axis_set cut = cut_directions<placement_type>();
+      constexpr bool is_kept = axis_set{axis::expert, axis::tensor}.has_all(cut);
+      static_assert(is_kept,
+                    "belay: a store's parameters are cut over the expert axis, the tensor axis or both: what the ranks "
+                    "along data keep of them, belay::zero<S> says");
+      if (!alike_along_experts<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate()))
+        found.stored.gathers = gather_by::collectives;
+      // Of the largest part, so that all ranks say the same where a cut is not even.
+      const norm_parts parts =
+          norm_parts_of<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate());
+      const std::size_t largest = *std::max_element(parts.elements.begin(), parts.elements.end());
+      const bool is_small = largest * sizeof(element) < whole_below;
+      const std::size_t family = families_of_part * number + family_of(cut) + (is_small ? first_small_family : 0);
+      if constexpr (!fits || !is_kept) {
+        return;
+      } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
+        found.stored.frozen.push_back({&parameter, family, layers.of(parameter)});
+      } else {
+        expect_even(parameter, parts.elements[parts.mine], at);
+        std::size_t first = placed_by_layout;
+        if constexpr (lends_memory<Model>) first = model.first_of(found.stored.members.size());
+        found.stored.members.emplace_back(parameter, family, first, layers.of(parameter));
+        found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
+      }
+    });
+  }
+  void expect_names_apart(where at) const;
+  void compare_along_tensor(where at);
+  static void expect_even(const parameter_base<value_type>& parameter, std::size_t elements, where at);
+  template <class Parameter>
+  void add_filler(Parameter& parameter);
+
+  std::vector<norm_place> norm_places_;
+  gradient_norm<value_type> norm_;
+  std::vector<std::function<void(std::uint64_t, where)>> fillers_;
+  std::function<void()> before_update_;
+  state_mover* mover_ = nullptr;
+  std::optional<reduced_gradients<value_type>> reduced_;  // by the commit that is under way
+  double squares_ = 0;                                    // of those
+  std::uint64_t unapplied_ = 0;                           // the number of the step whose part was dropped, or 0
+  store_update<parameter_store> update_{*this};
+  std::uint64_t updated_with_ = 0;
+  bool stepping_ = false;
+  bool compared_ = false;
+  bool gathers_compared_ = false;  // in this step
+};
+
+template <class Run, class Mesh, class... Parts>
+parameter_store(Run&, const Mesh&, held_parameters<Parts>...) -> parameter_store<Run, Mesh>;
+template <class Run, class Mesh, class... Parts>
+parameter_store(Run&, const Mesh&, store_options, held_parameters<Parts>...) -> parameter_store<Run, Mesh>;
+template <class Run, class Mesh, class Model, int Stage>
+parameter_store(Run&, const Mesh&, Model&, zero<Stage>) -> parameter_store<Run, Mesh>;
+template <class Run, class Mesh, class Model, int Stage>
+parameter_store(Run&, const Mesh&, Model&, zero<Stage>, store_options) -> parameter_store<Run, Mesh>;
+template <class Run, class Mesh, class Model, int Stage, class... Types>
+parameter_store(Run&, const Mesh&, Model&, zero<Stage>, precision<Types...>)
+    -> parameter_store<Run, Mesh, precision<Types...>>;
+template <class Run, class Mesh, class Model, int Stage, class... Types>
+parameter_store(Run&, const Mesh&, Model&, zero<Stage>, precision<Types...>, store_options)
+    -> parameter_store<Run, Mesh, precision<Types...>>;
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/store.ipp
+//
+// A parameter store out of its class: a program links those of ranks of the host, and compiles others.
+
+// ---- belay/train/tensor_copies.hpp
+//
+// What the ranks of a tensor axis must agree on, compared once: the list of parameters, and the first values of those
+// that the axis does not cut. Otherwise copies drift apart, and the loss is merely worse.
+
+namespace belay::inline BELAY_ABI {
+
+/// The parameters of one rank of a tensor axis.
+template <class T>
+class tensor_copies {
+ public:
+  void add(const parameter_base<T>& parameter) {
+    parameters_.push_back(&parameter);
+    kinds_.push_back(content_hash().add_text(parameter.name()).add(parameter.global_size()).value());
+    // Of what is cut or divided each rank has others.
+    const bool whole = !parameter.cut_directions().has(axis::tensor) && !parameter.divided();
+    content_hash values;
+    if (whole)
+      parameter.each_kept(
+          [&](std::size_t, std::span<const T> kept) { values.add_bytes(kept.data(), kept.size_bytes()); });
+    values_.push_back(whole ? values.value() : rank_comparison::abstains);
+  }
+
+  /// Throws usage_error on all ranks of `along`, a tensor axis, where they differ. Collective.
+  template <can_all_gather<std::uint64_t> Group>
+  void expect_equal(const Group& along, where at) const {
+    rank_comparison compared;
+    const std::uint64_t count[] = {parameters_.size()};
+    if (compared.differ(along, count, at))
+      throw usage_error(
+          "along the tensor axis ranks list different numbers of parameters (" + compared.text(along) + ")", at);
+    if (compared.differ(along, kinds_, at))
+      throw usage_error(compared.ranks(along) + " along the tensor axis list different parameters: their number " +
+                            std::to_string(compared.first()) + " is " + name_of(compared) + " here",
+                        at);
+    if (compared.differ(along, values_, at))
+      throw usage_error(compared.ranks(along) + " along the tensor axis begin with different values of parameter " +
+                            name_of(compared) +
+                            ", which it does not cut: initialise it with one seed, or fill it from "
+                            "one source",
+                        at);
+  }
+
+ private:
+  [[nodiscard]] std::string name_of(const rank_comparison& compared) const {
+    return printable(parameters_[compared.first()]->name());
+  }
+
+  std::vector<const parameter_base<T>*> parameters_;
+  std::vector<std::uint64_t> kinds_, values_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+template <class Run, class Mesh, class Precision>
+double parameter_store<Run, Mesh, Precision>::norm_of(std::size_t parameter) const noexcept {
+  return norm_.of_parameter(norm_places_[parameter].parameter);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::fill(std::uint64_t seed, where at) {
+  this->rewrite([&] { write_first_values(seed, at); }, at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::note_before_update(where at) const {
+  if (mover_ != nullptr && (mover_->away() || !mover_->here()))
+    throw usage_error(
+        "gradients and optimizer state are away from the device: they are updated in training, after "
+        "phases.to_train(std::move(...))",
+        at);
+  if (before_update_) before_update_();
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::moved_by(state_mover* mover, where at) {
+  if (mover != nullptr && mover_ != nullptr)
+    throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already", at);
+  mover_ = mover;
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::begin(const step_start& start, where at) {
+  if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
+  this->note_micro_batches(start.micro_batches);
+  if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
+  if (gathers_) gathers_->retire(at);
+  // A store that one rank forgets would be waited for in the comparison of another.
+  if (!std::exchange(compared_, true)) {
+    expect_agreement(*mesh_, start.participants, at);
+    compare_along_tensor(at);
+  }
+  this->expect_plan_compared(at);
+  buckets_.begin_unwritten(start.micro_batches, at);
+  gathers_compared_ = false;
+  if (gathers_) gathers_->begin_step(run_->engine(), at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::compare(order_of_step own, where at) {
+  if (gathers_ && !std::exchange(gathers_compared_, true)) gathers_->expect_one_order(own, at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::finish(const divisor_value& divisor, where at) {
+  end_gathers(order_of_step::executed, at);
+  static_cast<void>(reduced_.emplace(divisor.where_it_is == divisor_value::counted::on_this_rank
+                                         ? buckets_.finish(local_targets{divisor.count}, mesh_->replicas(), at)
+                                         : buckets_.finish(target_tokens{divisor.count, at}, at)));
+  squares_ = this->rehearsed() ? 0 : norm_.squares_over(*reduced_, *mesh_, at);
+}
+
+template <class Run, class Mesh, class Precision>
+auto parameter_store<Run, Mesh, Precision>::reduced() const -> reduced_sums {
+  return reduced_ ? reduced_sums{squares_, reduced_->targets(), true} : reduced_sums{};
+}
+
+template <class Run, class Mesh, class Precision>
+std::string parameter_store<Run, Mesh, Precision>::not_finite() const {
+  std::string first;
+  std::size_t more = 0;
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) {
+    if (is_finite(norm_of(p))) continue;
+    if (first.empty())
+      first = ": parameter " + printable(buckets_.parameter(p).name());
+    else
+      ++more;
+  }
+  return more == 0 ? first : first + " and " + std::to_string(more) + " more";
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::each_not_finite(function_ref<void(double)> see) const {
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p)
+    if (const double norm = norm_of(p); !kernel::are_finite(&norm, 1)) see(norm);
+}
+
+template <class Run, class Mesh, class Precision>
+auto parameter_store<Run, Mesh, Precision>::take_part() noexcept -> committed_part {
+  committed_part out{*this, std::move(*reduced_), squares_};
+  reduced_.reset();
+  return out;
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::abandon(where at) {
+  end_gathers(order_of_step::abandoned, at);
+  buckets_.abandon(mesh_->replicas(), at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::withdraw() noexcept {
+  reduced_.reset();
+  if (gathers_) gathers_->end_step();
+  if (std::exchange(stepping_, false)) buckets_.withdraw();
+}
+
+template <class Run, class Mesh, class Precision>
+std::uint64_t parameter_store<Run, Mesh, Precision>::fingerprint() const {
+  return fnv1a().add_text("parameter_store").add(updated_with_).value();
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::finish_by(typename buckets_type::divider divide,
+                                                      typename gradient_norm<value_type>::teller squares) {
+  buckets_.divide_by(std::move(divide));
+  norm_.squares_by(std::move(squares));
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::gathers_in(gathers_begin when) noexcept {
+  if (gathers_) gathers_->begin_gathers(when);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::begin_body(where at) {
+  if (gathers_) gathers_->begin_in(run_->engine().compute(), at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::end_body(where at) {
+  auto& stream = run_->engine().compute();
+  if (gathers_) gathers_->end_in(stream, at);
+  buckets_.join(stream, at);
+}
+
+template <class Run, class Mesh, class Precision>
+std::string parameter_store<Run, Mesh, Precision>::unapplied_text(std::uint64_t step) {
+  return "the gradients of step " + std::to_string(step) +
+         " were committed, and neither applied nor discarded: optimizer.apply(std::move(*ok), {...}), or "
+         "std::move(*ok).discard()";
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::note_unapplied(std::uint64_t step) noexcept {
+  unapplied_ = step;
+  try {
+    if (std::uncaught_exceptions() == 0)
+      run_->engine().note_refusal(unapplied_text(step), run_->engine().step_site()) = true;
+  } catch (...) {  // no memory for the text
+  }
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::end_gathers(order_of_step own, where at) {
+  stepping_ = false;
+  if (!gathers_) return;
+  compare(own, at);
+  gathers_->end_step();
+  gathers_->retire(at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::write_first_values(std::uint64_t seed, where at) {
+  for (const auto& write : fillers_) write(seed, at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::expect_names_apart(where at) const {
+  if (this->rehearsed() || mesh_->shape().pipeline == 1) return;
+  stage_names own;
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
+  for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
+  own.expect_apart(*mesh_, at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::compare_along_tensor(where at) {
+  if (this->rehearsed() || mesh_->shape().tensor == 1) return;
+  tensor_copies<value_type> own;
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add(buckets_.parameter(p));
+  for (const auto& one : frozen_.members()) own.add(*one.parameter);
+  own.expect_equal(mesh_->tensor(at), at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::expect_even(const parameter_base<value_type>& parameter,
+                                                        std::size_t elements, where at) {
+  if (parameter.local_size() == elements) return;
+  throw usage_error("parameter " + printable(parameter.name()) + ": box " + parameter.local_box().text() + " has " +
+                        std::to_string(parameter.local_size()) + " elements, even cuts give this rank of the mesh " +
+                        std::to_string(elements) + ": make it of the mesh, parameter{spec, mesh}",
+                    at);
+}
+
+template <class Run, class Mesh, class Precision>
+parameter_store<Run, Mesh, Precision>::parameter_store(Run& run, const Mesh& mesh, parameters found,
+                                                       std::vector<held_stage> stages, store_options options, where at)
+    : memory(run, mesh, std::move(found.stored), std::move(stages), options, found.norm.unit(), at),
+      norm_places_(found.places),
+      norm_(found.norm, std::move(found.places),
+            run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
+  for (const auto& one : frozen_.members()) add_filler(*one.parameter);
+  write_first_values(options.seed, at);
+  if (this->reaches_) this->expect_plan_compared(at);  // which ends on no rank before the values are there
+  expect_names_apart(at);
+  if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
+}
+
+template <class Run, class Mesh, class Precision>
+template <class Parameter>
+void parameter_store<Run, Mesh, Precision>::add_filler(Parameter& parameter) {
+  if (this->rehearsed() || parameter.spec().first_values.how() == initial::kind::filled) return;
+  fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
+}
+
+template <class Run, class Mesh, class Precision>
+parameter_store<Run, Mesh, Precision>::~parameter_store() = default;
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The run, the mesh, and over parameters of type T the store and the optimizer, of ranks of the host.
+using host_run = run<rank, host_engine>;
+using host_mesh = mesh<rank>;
+template <class T>
+using host_store = parameter_store<host_run, host_mesh, precision<T>>;
+template <class T>
+using host_adamw = adamw<T, group, host_kit<>>;
+
+#if defined(BELAY_SEPARATE_COMPILATION)
+extern template class run<rank, host_engine>;
+extern template class rank_rehearsal<host_engine>;
+extern template rehearsal_result rehearse_on<host_engine>(int, function_ref<void(rank&, host_run&)>, computes_on,
+                                                          const group_traits&, where);
+extern template void launch_rank<host_engine, host_engine>(launch_under_way&, rank&, body_call<rank, host_engine>,
+                                                           body_call<rank, host_engine>);
+extern template void expect_agreement(const host_mesh&, std::uint64_t, where);
+extern template ballot vote_over(const host_mesh&, const ballot&, std::uint64_t, where);
+extern template class mesh<rank>;
+extern template class parameter_base<float>;
+extern template class parameter_base<double>;
+extern template class parameter_base<bf16>;
+extern template class store_memory<host_run, host_mesh, precision<float>>;
+extern template class store_memory<host_run, host_mesh, precision<double>>;
+extern template class store_memory<host_run, host_mesh, precision<bf16>>;
+extern template class parameter_store<host_run, host_mesh, precision<float>>;
+extern template class parameter_store<host_run, host_mesh, precision<double>>;
+extern template class parameter_store<host_run, host_mesh, precision<bf16>>;
+extern template class adamw<float, group, host_kit<>>;
+extern template class adamw<double, group, host_kit<>>;
+extern template class adamw<bf16, group, host_kit<>>;
+extern template adamw<float, group, host_kit<>>::adamw(host_store<float>&, adamw_settings, const optimizer_memory&,
+                                                       where);
+extern template adamw<double, group, host_kit<>>::adamw(host_store<double>&, adamw_settings, const optimizer_memory&,
+                                                        where);
+extern template adamw<bf16, group, host_kit<>>::adamw(host_store<bf16>&, adamw_settings, const optimizer_memory&,
+                                                      where);
+#endif
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/launch.hpp
+//
+// Runs a training body on all ranks of a world, after it has rehearsed it: the body runs once over addresses without
+// memory for every rank, so that every byte is known before the first is touched, and a run that does not fit is
+// refused with its table.
+//
+//   auto train = [](belay::rank& rank, auto& run) { ... };
+//   int main() { belay::launch(belay::host::world{2}, train); }
+//   const belay::rehearsal_result plan = belay::rehearse(4, train);   // of four ranks, without running them
+
+#include <limits>
+
+namespace belay::inline BELAY_ABI {
+
+/// Stands for the kit that a world's ranks compute with, where a launch names none: `host_kit<>` on the host.
+struct kit_of_world {};
+
+/// A world whose ranks have memory and a kit of their own, such as a device's.
+template <class World>
+concept has_kit = requires {
+  typename World::memory_type;
+  typename World::kit_type;
+};
+
+/// The engine of a rank's run, and the one in which its body is rehearsed. On a host that is one type, where the kit
+/// has streams of the policy `rehearsal`. What runs on a device is rehearsed with the kit of the host that a launch
+/// names, or with one that does nothing.
+template <class World, class Kit>
+struct engine_of {
+  using type = engine<host_pages, Kit>;
+  using rehearsed = typename rehearsed_engine<type>::type;
+};
+template <class World>
+struct engine_of<World, kit_of_world> : engine_of<World, host_kit<>> {};
+template <has_kit World, class Kit>
+struct engine_of<World, Kit> {
+  using type = engine<typename World::memory_type, typename World::kit_type>;
+  using rehearsed = typename rehearsed_engine<engine<host_pages, Kit>>::type;
+};
+template <has_kit World>
+struct engine_of<World, kit_of_world> : engine_of<World, rehearsal_kit> {};
+/// The engine in which a body of ranks of the host, or of `World`, is rehearsed.
+template <class Kit, class World = void>
+using rehearsed_engine_of = typename engine_of<std::remove_cvref_t<World>, Kit>::rehearsed;
+
+/// The promises of a world's groups: those that it tells, or those of a rehearsal that stands for no world.
+template <class World>
+[[nodiscard]] group_traits promises_of([[maybe_unused]] const World& world) {
+  if constexpr (requires { world.promises(); })
+    return world.promises();
+  else
+    return rehearsal::group::all_promises();
+}
+
+/// The plan of `body` on `size` ranks: it is run over addresses without memory, and computes, sends and prints nothing;
+/// once for all ranks that give the same answers to what it asks of its rank (number, coordinates, places in groups).
+/// Throws what the body throws. Ranks compute on the host, unless `on` says otherwise, with `Kit`.
+template <class Kit = kit_of_world, training_body<rehearsed_engine_of<Kit>> Body>
+[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, computes_on on, where at = where::current()) {
+  return rehearse_on<rehearsed_engine_of<Kit>>(size, body, on, rehearsal::group::all_promises(), at);
+}
+template <class Kit = kit_of_world, training_body<rehearsed_engine_of<Kit>> Body>
+[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, where at = where::current()) {
+  return rehearse<Kit>(size, body, computes_on::host, at);
+}
+/// The plan of `body` on the ranks of `world`, whose groups promise what they will in a run: what they lack is refused
+/// here, before anything is allocated.
+template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
+  requires requires(const World& world) { world.size(); }
+[[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, where at = where::current()) {
+  return rehearse_on<rehearsed_engine_of<Kit, World>>(world.size(), body, computes_on_of<World>, promises_of(world),
+                                                      at);
+}
+
+/// A world whose ranks are threads of this process.
+template <class World>
+inline constexpr bool ranks_are_threads = requires { requires std::remove_cvref_t<World>::ranks_are_threads; };
+
+/// A world that runs bodies of `belay::rank`.
+template <class World>
+concept runs_ranks = requires(World& world, function_ref<void(rank&)> body, where at) { world.run_ranks(body, at); };
+
+/// The facts of a world before it runs bodies, with the groups of `meshes`.
+template <class World>
+[[nodiscard]] launched_world_facts facts_of(World& world, [[maybe_unused]] const mesh_record& meshes,
+                                            [[maybe_unused]] where at) {
+  launched_world_facts out{.size = world.size(),
+                           .on = computes_on_of<std::remove_cvref_t<World>>,
+                           .promises = promises_of(world),
+                           .ranks_are_threads = belay::ranks_are_threads<World>};
+  if constexpr (requires { world.workspace_bytes(); }) out.workspace = world.workspace_bytes();
+  if constexpr (requires { world.available_device_memory(at); }) {
+    out.devices.whose = device_room::of::all_ranks;
+    out.devices.shared = world.available_device_memory(at);
+  } else if constexpr (requires { world.communication_bytes(meshes); }) {
+    out.devices.whose = device_room::of::each_rank;
+    out.communication.bytes = world.communication_bytes(meshes);
+    if constexpr (!std::remove_cvref_t<World>::sums_in_rank_order) out.communication.row = unordered_communication_row;
+  }
+  return out;
+}
+
+/// Runs `body` on every rank of `world`, with the memory of `planned`, a rehearsal of the same body on as many ranks.
+/// Throws plan_refused, and what `world.run` throws: the first cause.
+template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
+void launch(World&& world, Body&& body, const rehearsal_result& planned, const launch_options& options = {},
+            where at = where::current()) {
+  using engine_type = typename engine_of<std::remove_cvref_t<World>, Kit>::type;
+  using rehearsed_type = rehearsed_engine_of<Kit, World>;
+  using kit_streams = launch_under_way::kit_streams;
+  launch_under_way launched(facts_of(world, planned.meshes, at), planned, options, at);
+  launched.choose_streams(has_stream_settings<engine_type> ? kit_streams::of_settings : kit_streams::at_once);
+  // Bodies have one type of rank, whatever the backend; those of devices are still types of their own.
+  if constexpr (runs_ranks<World>) {
+    world.run_ranks([&](rank& self) { launch_rank<engine_type, rehearsed_type>(launched, self, body, body); }, at);
+  } else {
+    const auto rank_body = [&](auto& self) {
+      if constexpr (backend_rank<std::remove_reference_t<decltype(self)>>) {
+        rank of_body(self);
+        launch_rank<engine_type, rehearsed_type>(launched, of_body, body, body);
+      } else {
+        launch_rank<engine_type, rehearsed_type>(launched, self, body, body);
+      }
+    };
+    if constexpr (requires { world.run(rank_body, at); })
+      world.run(rank_body, at);
+    else
+      world.run(rank_body);
+  }
+}
+
+/// Rehearses `body`, refuses what does not fit, and runs it on every rank of `world`: threads, processes, or this
+/// process's rank where a launcher has started them. What the run leases outlives every body. Throws plan_refused, and
+/// what `world.run` throws: the first cause. Layers compute with `Kit`: `launch<my_kit>(world, body)`.
+template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
+void launch(World&& world, Body&& body, const launch_options& options = {}, where at = where::current()) {
+  launch<Kit>(world, body, rehearse<Kit>(world, body, at), options, at);
+}
+
+/// Whether this process prints `error`, of all that a launcher has started: errors that every rank has alike are told
+/// by rank 0, a failed peer by the first that has not failed itself, and not where belay-run has said so already. What
+/// a rank's own file of a tier refuses it tells itself: mpirun ends the others before they can.
+[[nodiscard]] bool should_report(const std::exception& error, const launcher_environment& found = find_launcher());
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/launch.ipp
+//
+// What a launch holds against its options before it runs, and whose errors a process prints.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL launch_under_way::launch_under_way(const launched_world_facts& world, const rehearsal_result& planned,
+                                              const launch_options& options, where at)
+    : world_(world), options_(&options), at_(at), planned_(planned), kept_(static_cast<std::size_t>(world.size)) {
+  if (planned.memory.size() != kept_.size())
+    throw usage_error(
+        "a plan of " + std::to_string(planned.memory.size()) + " ranks for a world of " + std::to_string(world.size),
+        at);
+  const launcher_environment launcher = find_launcher();
+  const bool launched = launcher.size == world.size && launcher.local_size > 0;
+  ranks_here_ = launched ? launcher.local_size : world.size;
+  std::vector<rank_plan> plans;
+  for (std::size_t rank = 0; rank < planned_.memory.size(); ++rank) {
+    planned_run one{planned_.plan.ranks()[rank], planned_.memory[rank]};
+    widen_workspace(one, world_.workspace);
+    plans.push_back(std::move(one.plan));
+    planned_.memory[rank] = std::move(one.memory);
+  }
+  planned_.plan = belay::plan(std::move(plans));
+  expect_fits_in(world_.devices);
+}
+
+BELAY_DECL planned_run launch_under_way::planned(int rank) const {
+  const auto number = static_cast<std::size_t>(rank);
+  return {planned_.plan.ranks()[number], planned_.memory[number]};
+}
+
+BELAY_DECL void launch_under_way::choose_streams(kit_streams settings) {
+  const stream_choice& chosen = options_->streams;
+  if (chosen.policy == stream_policy::immediate) return;
+  if (chosen.policy == stream_policy::rehearsal)
+    throw usage_error("a launch runs its body: belay::rehearse(world, body) rehearses it", at_);
+  if (settings == kit_streams::at_once)
+    throw usage_error(std::string("streams that are ") + name(chosen.policy) +
+                          " need a kit that is made of stream_settings, as host_kit is",
+                      at_);
+  streams_.policy = chosen.policy;
+  if (chosen.policy == stream_policy::queued) return;
+  if (!world_.ranks_are_threads)
+    throw usage_error("adversarial streams need ranks that are threads of one process: belay::host::world", at_);
+  streams_.arbiter = std::make_shared<stream_arbiter>(chosen.seed, static_cast<std::size_t>(world_.size));
+}
+
+BELAY_DECL void launch_under_way::expect_fits_in(const device_room& devices) const {
+  expect_fits(priced(planned_, world_.communication), *options_, ranks_here_, at_, devices);
+}
+BELAY_DECL void launch_under_way::expect_fits_in(const device_room& devices, std::vector<rank_plan> grown) const {
+  rehearsal_result all;
+  all.plan = belay::plan(std::move(grown));
+  expect_fits(priced(all, world_.communication), *options_, ranks_here_, at_, devices);
+}
+
+[[gnu::cold]] BELAY_DECL bool should_report(const std::exception& error, const launcher_environment& found) {
+  if (found.size == 1) return true;
+  if (const auto* what = dynamic_cast<const comm_error*>(&error)) {
+    if (std::string_view(found.launcher) == "belay-run") return false;
+    const std::vector<int>& culprits = what->about().culprits;
+    int first = 0;
+    while (std::find(culprits.begin(), culprits.end(), first) != culprits.end()) ++first;
+    return found.rank == first;
+  }
+  const auto* const tier = dynamic_cast<const tier_file_error*>(&error);
+  // That no file can be made in a folder all have found in their rehearsals.
+  if (tier != nullptr && (tier->about().operation != tier_file_operation::open || is_shortage(tier->about().code)))
+    return true;
+  const bool everybodys = dynamic_cast<const input_error*>(&error) != nullptr ||
+                          dynamic_cast<const file_error*>(&error) != nullptr ||
+                          dynamic_cast<const plan_refused*>(&error) != nullptr;
+  return found.rank == 0 || !everybodys;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/loss.hpp
+//
+// Losses: the sum over a micro-batch, which becomes a finding of its step, and its gradient. The commit sums the losses
+// of all ranks and divides the gradients, once, by samples or target tokens. Outputs of a narrower format, such as
+// bf16, are computed with as numbers, and their gradient is rounded once.
+//
+//   auto y = belay::forward(step, net.last, h.out());
+//   auto [loss, grad] = belay::squared_error(step, y.out(), targets);
+//   grad = std::move(y).backward(grad);
+
+namespace belay::inline BELAY_ABI {
+
+/// A loss that its step has noted. It has no number: the mean over all ranks is in the committed step, and in a
+/// rehearsal there is none. `run.report` gives it.
+struct noted_loss {};
+
+/// A loss and the gradient of its sum with respect to what the network put out.
+template <class Engine, class T, std::size_t Rank>
+struct loss_and_gradient {
+  /// The loss, noted, and its gradient by the output, which the caller owns.
+  noted_loss loss;
+  belay::gradient<Engine, T, Rank> gradient;
+};
+
+/// Throws usage_error unless both have one shape.
+template <class T, std::size_t Rank>
+void expect_same_shape(view<const T, Rank> output, view<const compute_type_t<T>, Rank> target, where at) {
+  if (output.shape() == target.shape()) return;
+  throw usage_error(
+      "squared_error: the output is " + shape_text(output.shape()) + ", the targets are " + shape_text(target.shape()),
+      at);
+}
+/// The number of rows of logits, each of which has a target.
+template <class T, std::size_t Rank>
+[[nodiscard]] std::size_t expect_target_rows(view<const T, Rank> logits, view<const std::int32_t, Rank - 1> targets,
+                                             where at) {
+  std::size_t rows = 1;
+  for (std::size_t axis = 0; axis + 1 < Rank; ++axis) rows *= logits.extent(axis);
+  if (targets.size() == rows) return rows;
+  throw usage_error(
+      "cross_entropy: " + std::to_string(rows) + " rows of logits and " + std::to_string(targets.size()) + " targets",
+      at);
+}
+/// Where the kernel of a loss, called `loss`, writes it, and which targets are none. `loss` outlives the step.
+template <class Scope>
+[[nodiscard]] kernel::findings_note found_by(const Scope& scope, const char* loss, where at) noexcept {
+  return {scope.engine().found(),
+          {loss, at.file, at.line, kernel::finding_site::no_layer, static_cast<std::uint32_t>(scope.micro_batch())}};
+}
+/// Queues a loss: on the kit where it has a way of its own, such as many threads, else as work of the stream.
+template <class Engine, class Loss>
+void queue_loss(Engine& engine, const Loss& loss) {
+  if constexpr (requires { engine.kit().loss(loss); })
+    engine.kit().loss(loss);
+  else
+    engine.compute().run(loss);
+}
+
+/// The sum of (output - target)^2 over all elements, and 2 (output - target). Both of one shape; targets are numbers of
+/// the type that is computed with. The step notes the sum; divided by `samples{n}` it is the mean of a sample's summed
+/// errors.
+template <step_scope Scope, kernel::stored_real T, std::size_t Rank>
+[[nodiscard]] auto squared_error(const Scope& scope, view<const T, Rank> output,
+                                 std::type_identity_t<view<const compute_type_t<T>, Rank>> target,
+                                 where at = where::current()) {
+  using engine_type = std::remove_reference_t<decltype(scope.engine())>;
+  expect_same_shape<T>(output, target, at);
+  loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), output.shape(), at}};
+  const kernel::findings_note found = found_by(scope, "squared_error", at);
+  queue_loss(scope.engine(), kernel::noted_squared_error<T>{output.data(), target.data(), out.gradient.values().data(),
+                                                            output.size(), 0, found});
+  return out;
+}
+
+/// The sum of the cross-entropies of rows of logits (the last axis), and its gradient softmax - one-hot. `targets` has
+/// an entry a row; `kernel::ignored_target` does not count. The step notes the sum; divided by `target_tokens{n}` it is
+/// nats a token. The gradient is scaled by `scale`.
+template <step_scope Scope, kernel::stored_real T, std::size_t Rank>
+requires(Rank > 1) [[nodiscard]] auto cross_entropy(const Scope& scope, view<const T, Rank> logits,
+                                                    view<const std::int32_t, Rank - 1> targets, double scale = 1,
+                                                    where at = where::current()) {
+  using engine_type = std::remove_reference_t<decltype(scope.engine())>;
+  const std::size_t rows = expect_target_rows(logits, targets, at);
+  loss_and_gradient<engine_type, T, Rank> out{{}, {scope.engine(), logits.shape(), at}};
+  const kernel::findings_note found = found_by(scope, "cross_entropy", at);
+  queue_loss(scope.engine(),
+             kernel::noted_cross_entropy<T>{{logits.data(), targets.data(), nullptr, out.gradient.values().data(),
+                                             logits.extent(Rank - 1), scale, found},
+                                            rows});
+  return out;
+}
+
+/// Adds the sum of (output - target)^2 over all elements to the loss of a forward-only pass, over the samples of the
+/// first axis, without a gradient. Output and target have one shape; targets are numbers of the type that is computed
+/// with.
+template <class Engine, class... Participants, kernel::stored_real T, std::size_t Rank>
+void squared_error(const forward_only<Engine, Participants...>& pass, view<const T, Rank> output,
+                   std::type_identity_t<view<const compute_type_t<T>, Rank>> target, where at = where::current()) {
+  expect_same_shape<T>(output, target, at);
+  const kernel::findings_note found = found_by(pass, "squared_error", at);
+  queue_loss(pass.engine(), kernel::noted_squared_error<T>{output.data(), target.data(), nullptr, output.size(),
+                                                           output.extent(0), found});
+}
+
+/// Adds the sum of the cross-entropies of rows of logits (the last axis) to the loss of a forward-only pass, over the
+/// targets that count, without a gradient. `targets` has an entry a row; `kernel::ignored_target` does not count.
+template <class Engine, class... Participants, kernel::stored_real T, std::size_t Rank>
+requires(Rank > 1) void cross_entropy(const forward_only<Engine, Participants...>& pass, view<const T, Rank> logits,
+                                      view<const std::int32_t, Rank - 1> targets, where at = where::current()) {
+  const std::size_t rows = expect_target_rows(logits, targets, at);
+  const kernel::findings_note found = found_by(pass, "cross_entropy", at);
+  queue_loss(pass.engine(),
+             kernel::noted_cross_entropy<T>{
+                 {logits.data(), targets.data(), nullptr, nullptr, logits.extent(Rank - 1), 0, found}, rows});
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/memory_report.hpp
+//
+// What every rank has leased, on all ranks: for the line of a step.
+//
+//   belay::memory_report memory{run, mesh};
+//   ...                                            // after a step
+//   memory.gather(run, mesh);
+//   const auto largest = std::ranges::max(memory.peak(belay::tier::device));   // bytes, as planned
+
+namespace belay::inline BELAY_ABI {
+
+/// Numbers of every rank, in rank order. Its memory is the run's, in the row "report" of the plan; it allocates
+/// nothing.
+class memory_report {
+ public:
+  /// Leases the memory; `gather` fills it.
+  template <class Run, class Mesh>
+  memory_report(Run& run, const Mesh& mesh, where at = where::current())
+      : ranks_(static_cast<std::size_t>(mesh.shape().ranks())),
+        all_(run.template lease<std::uint64_t>(tier::host, kinds * tier_count * ranks_ + ranks_, "report", at)) {}
+
+  /// Puts in what this rank has leased, and gets the others'. Collective over the mesh: one sum.
+  template <class Run, class Mesh>
+  void gather(const Run& run, const Mesh& mesh, where at = where::current()) {
+    if (!run.rehearsing()) {
+      std::fill(all_.begin(), all_.end(), std::uint64_t{0});
+      const auto own = static_cast<std::size_t>(mesh.control().rank());
+      for (std::size_t number = 0; number < tier_count; ++number) {
+        const tier of = static_cast<tier>(number);
+        const tier_meter& meter = run.meters()[of];
+        row(is_live, of)[own] = meter.live_bytes();
+        row(is_peak, of)[own] = meter.peak_bytes();
+        row(is_planned, of)[own] = run.planned().peak_bytes(of);
+        row(is_allocations, of)[own] = meter.allocations();
+      }
+      open()[own] = run.engine().obligations().open_count();
+    }
+    mesh.control().all_reduce(all_, sum, at);
+  }
+
+  /// Bytes by rank: leased now; the most at once so far; the most according to the plan.
+  [[nodiscard]] std::span<const std::uint64_t> live(tier of) const noexcept { return row(is_live, of); }
+  [[nodiscard]] std::span<const std::uint64_t> peak(tier of) const noexcept { return row(is_peak, of); }
+  [[nodiscard]] std::span<const std::uint64_t> planned(tier of) const noexcept { return row(is_planned, of); }
+  /// Over all ranks: regions of a tier that were allocated so far, and obligations that are open.
+  [[nodiscard]] std::uint64_t allocations(tier of) const noexcept { return total(row(is_allocations, of)); }
+  [[nodiscard]] std::uint64_t open_obligations() const noexcept { return total(open()); }
+
+ private:
+  enum kind : std::size_t { is_live, is_peak, is_planned, is_allocations, kinds };
+
+  [[nodiscard]] std::span<std::uint64_t> row(kind what, tier of) const noexcept {
+    return all_.subspan((what * tier_count + static_cast<std::size_t>(of)) * ranks_, ranks_);
+  }
+  [[nodiscard]] std::span<std::uint64_t> open() const noexcept { return all_.last(ranks_); }
+  [[nodiscard]] static std::uint64_t total(std::span<const std::uint64_t> of) noexcept {
+    return std::accumulate(of.begin(), of.end(), std::uint64_t{0});
+  }
+
+  std::size_t ranks_;
+  std::span<std::uint64_t> all_;
+};
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -43577,788 +45570,6 @@ class step_graphs {
 
 template <class Mesh, class Store, class Optimizer>
 step_graphs(const Mesh&, Store&, Optimizer&, graph_use) -> step_graphs<Store>;
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/store.hpp
-//
-// A parameter store gives a model's parameters their memory, and takes part in every step: backwards add to its
-// gradients (`frame.add_to`), the step's commit reduces them over the ranks that replicate them and divides them once,
-// and an optimizer gets them with the token of the committed step alone. The memory is the run's.
-//
-//   network net;                                     // has for_each_parameter(visit)
-//   belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
-//   belay::adamw optimizer{store};
-//   belay::step step{run.engine(), store};
-
-// ---- belay/parallel/parameter_layers.hpp
-//
-// Which layer of a model a parameter belongs to: what is divided among ranks is gathered and reduced layer by layer. A
-// model that offers its layers (`layers()`, `first()`, `last()`, as for a pipeline stage) says so by what each of them
-// lists; a parameter that none of them lists is a layer of its own.
-
-namespace belay::inline BELAY_ABI {
-
-class parameter_layers {
- public:
-  template <class Model>
-  explicit parameter_layers(Model& model) {
-    if constexpr (requires { model.first(); }) {
-      if constexpr (requires { model.has_embedding(); }) {
-        if (model.has_embedding()) add(model.first());
-      } else {
-        add(model.first());
-      }
-    }
-    if constexpr (requires { model.layers().begin(); })
-      for (auto& layer : model.layers()) add(layer);
-    if constexpr (requires { model.last(); }) {
-      if constexpr (requires { model.has_head(); }) {
-        if (model.has_head()) add(model.last());
-      } else {
-        add(model.last());
-      }
-    }
-  }
-
-  /// Its number, which no other layer's parameters have.
-  template <class Parameter>
-  [[nodiscard]] std::size_t of(const Parameter& parameter) const {
-    const auto found = layer_of_.find(&parameter);
-    return found != layer_of_.end() ? found->second : (layers_ += 1);
-  }
-
- private:
-  template <class Layer>
-  void add(Layer& layer) {
-    ++layers_;
-    if constexpr (lists_parameters<Layer>)
-      layer.for_each_parameter([this](const auto& parameter) { layer_of_.emplace(&parameter, layers_); });
-  }
-
-  std::map<const void*, std::size_t, std::less<>> layer_of_;
-  mutable std::size_t layers_ = 0;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/norm_parts.hpp
-//
-// In which parts the ranks of a stage hold a parameter, and which of them counts in the norm.
-
-namespace belay::inline BELAY_ABI {
-
-/// The elements of every part, in the order of expert and tensor coordinates; which part this rank holds; and whether
-/// it counts there, which of the ranks of a tensor axis that hold the same the first does.
-struct norm_parts {
-  std::vector<std::size_t> elements;
-  std::size_t mine = 0;
-  norm_share share = norm_share::counted_here;
-};
-
-template <placement Placement>
-[[nodiscard]] norm_parts norm_parts_of(std::span<const std::size_t> shape, const axes& mesh, const coordinate& here) {
-  constexpr axis_set cut = cut_directions<Placement>();
-  norm_parts out;
-  coordinate each = here;
-  for (int e = 0; e < (cut.has(axis::expert) ? mesh.expert : 1); ++e)
-    for (int t = 0; t < (cut.has(axis::tensor) ? mesh.tensor : 1); ++t) {
-      if (cut.has(axis::expert)) each.expert = e;
-      if (cut.has(axis::tensor)) each.tensor = t;
-      if (each == here) out.mine = out.elements.size();
-      out.elements.push_back(local_box<Placement>(shape, mesh, each).elements());
-    }
-  if (!cut.has(axis::tensor) && here.tensor != 0) out.share = norm_share::counted_elsewhere;
-  return out;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/store_gradients.hpp
-//
-// A store's part of a committed step: its reduced, divided gradients. An optimizer consumes it; one that is dropped is
-// named when the store begins the next step.
-
-namespace belay::inline BELAY_ABI {
-
-template <class Store>
-class [[nodiscard]] store_gradients {
- public:
-  using store_type = Store;
-  using value_type = typename Store::value_type;
-  static constexpr bool reduces = true;
-
-  store_gradients(store_gradients&& other) noexcept
-      : store_(std::exchange(other.store_, nullptr)),
-        reduced_(std::move(other.reduced_)),
-        squares_(other.squares_),
-        summary_(other.summary_) {}
-  store_gradients& operator=(store_gradients&&) = delete;
-  ~store_gradients() {
-    if (store_ == nullptr) return;
-    store_->note_settled();
-    store_->note_unapplied(summary_.number);
-  }
-
-  /// The ranges that this rank owns, in the order of memory, to look at.
-  [[nodiscard]] owned_gradients<value_type> owned() const {
-    if (store_ != nullptr && store_->rehearsed()) store_->ask_shares();
-    return owned_gradients<value_type>(reduced_.owned());
-  }
-  /// Whether they are still to be applied, and those of a store with such buckets.
-  [[nodiscard]] bool are_of(const typename Store::buckets_type& buckets) const noexcept {
-    return store_ != nullptr && &std::as_const(*store_).buckets() == &buckets;
-  }
-  [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
-  /// The sum of squares of all gradients of the store, on all ranks.
-  [[nodiscard]] double squares() const noexcept { return squares_; }
-  /// ": parameter w1 and 3 more": those of this rank's stage whose gradients are not finite on some rank.
-  [[nodiscard]] std::string not_finite() const {
-    std::string first;
-    std::size_t more = 0;
-    for (std::size_t p = 0; p < store_->buckets().parameters(); ++p) {
-      const double norm = store_->norm_of(p);
-      if (is_finite(norm)) continue;
-      if (first.empty())
-        first = ": parameter " + printable(store_->buckets().parameter(p).name());
-      else
-        ++more;
-    }
-    return more == 0 ? first : first + " and " + std::to_string(more) + " more";
-  }
-  /// Calls visit(norm) for each of them.
-  template <class Visit>
-  void each_not_finite(const Visit& visit) const {
-    for (std::size_t p = 0; p < store_->buckets().parameters(); ++p)
-      if (const double norm = store_->norm_of(p); !kernel::are_finite(&norm, 1)) visit(norm);
-  }
-  [[nodiscard]] std::uint64_t divisor() const noexcept { return reduced_.targets(); }
-  template <class Participant>
-  [[nodiscard]] bool is_of(const Participant& participant) const noexcept {
-    return static_cast<const void*>(store_) == static_cast<const void*>(std::addressof(participant));
-  }
-
-  /// For optimizers: the gradients, which are no longer owed.
-  [[nodiscard]] reduced_gradients<value_type> take() && noexcept {
-    discard();
-    return std::move(reduced_);
-  }
-  void discard() noexcept {
-    if (Store* const store = std::exchange(store_, nullptr)) store->note_settled();
-  }
-  /// For `committed_gradients`: the step that was committed.
-  void note(const step_summary& summary) noexcept {
-    summary_ = summary;
-    store_->note_unsettled();
-  }
-
- private:
-  friend Store;
-  store_gradients(Store& store, reduced_gradients<value_type>&& reduced, double squares) noexcept
-      : store_(&store), reduced_(std::move(reduced)), squares_(squares) {}
-
-  Store* store_;
-  reduced_gradients<value_type> reduced_;
-  double squares_;
-  step_summary summary_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/store_update.hpp
-//
-// An update of one's own over what a rank owns of a store: a function is called for each range, in the order of the
-// compute stream, and the values are gathered on the ranks that replicate them. Of values that are narrower than their
-// gradients it works on master copies, which are rounded; what lies in a lower tier that cannot be addressed comes to a
-// ring, chunk by chunk.
-
-namespace belay::inline BELAY_ABI {
-
-/// A function for `store.update` that runs on the host.
-template <class F, class T>
-concept updates_on_host = std::invocable<F&, const std::string&, std::span<compute_type_t<T>>,
-                                         std::span<const compute_type_t<T>>, std::size_t>;
-/// One that queues kernels through a frame.
-template <class F, class Engine, class T>
-concept updates_in_frame = std::invocable<F&, frame<Engine>&, const std::string&, std::span<compute_type_t<T>>,
-                                          std::span<const compute_type_t<T>>, std::size_t>;
-
-template <class Store>
-class store_update {
- public:
-  using value_type = typename Store::value_type;
-  using number = compute_type_t<value_type>;
-  using engine_type = typename Store::run_type::engine_type;
-  using group_type = typename Store::group_type;
-
-  /// The store outlives it.
-  explicit store_update(Store& store) noexcept : store_(&store) {}
-
-  /// True, or it does not compile and says what such a function is.
-  template <class F>
-  [[nodiscard]] static consteval bool takes() {
-    constexpr bool in_frame = updates_in_frame<F, engine_type, value_type>;
-    static_assert(in_frame || updates_on_host<F, value_type>,
-                  "belay: store.update calls f(name, values, gradients, first), with std::span<float> values and "
-                  "std::span<const float> gradients (double of double), or f(frame, name, values, gradients, first)");
-    static_assert(in_frame || !updates_on_host<F, value_type> || !works_on_device<group_type>,
-                  "belay: the host does not address this store's memory: an update launches kernels through a frame, "
-                  "f(frame, name, values, gradients, first)");
-    return in_frame || (updates_on_host<F, value_type> && !works_on_device<group_type>);
-  }
-
-  /// Calls `f` for all that this rank owns. Collective over the families of the store's parameters.
-  template <class F>
-  void run(F& f, where at) {
-    if (!made_) make(at);
-    auto& buckets = store_->buckets();
-    auto& engine = store_->run().engine();
-    if (store_->rehearsed()) {
-      rehearse(f, at);
-    } else if (streamed_) {
-      const auto computes = [&](const owned_range<value_type>& range, std::size_t offset, value_type* value,
-                                const number* gradient, const auto& state, std::size_t count) {
-        number* master = nullptr;
-        if constexpr (has_master) master = state[0];
-        change(f, range, offset, {value, count}, gradient, master, at);
-      };
-      streamed_->update(engine, buckets, computes, at);
-    } else {
-      const auto changes = [&](const owned_range<value_type>& range, std::size_t done) {
-        number* const master = has_master ? masters_.data() + done : nullptr;
-        change(f, range, 0, {range.value, range.count}, range.gradient, master, at);
-      };
-      change_and_gather(engine.compute(), buckets, buckets.owned(), changes, at);
-    }
-  }
-
- private:
-  static constexpr bool has_master = !std::is_same_v<value_type, number>;
-  static constexpr std::size_t parts = has_master ? 1 : 0;
-  using streamed_type = offloaded_state<value_type, system_tier_file_calls, parts>;
-
-  // In the first update, which a rehearsal has too: memory for as long as the run.
-  void make(where at) {
-    made_ = true;
-    auto& run = store_->run();
-    const auto owned = [this](int rank) { return store_->owned_elements(rank); };
-    if (!has_master && !streams()) return;
-    store_->ask_shares();  // the peak of a step was without this share
-    if constexpr (has_master) masters_ = run.template lease_share<number>(tier::device, owned, "master copies", at);
-    if (!streams()) return;
-    const bool on_device = belay::on_device(run.computes());
-    const optimizer_memory memory;
-    const state_layout sizes(tier::device, run.computes(), memory.chunk, parts, sizeof(number), sizeof(value_type), 0);
-    const std::span<std::byte> ring = run.template lease_share<std::byte>(
-        on_device ? tier::device : tier::host, [&](int rank) { return sizes.ring_bytes(owned(rank)); }, "update ring",
-        at);
-    if (store_->rehearsed()) return;
-    auto& buckets = store_->buckets();
-    std::vector<bucket_copies> copied =
-        copies_of_buckets(buckets, [&](tier in) { return on_device && in != tier::device; });
-    const slot_contents free = run.engine().poisons() ? slot_contents::poisoned : slot_contents::kept;
-    streamed_ = std::make_shared<streamed_type>(buckets.owned(), elements(), std::move(copied), memory, sizes, masters_,
-                                                ring, std::span<std::byte>(), free, at);
-    run.keep(streamed_);
-  }
-  // Whether something lies where it cannot be addressed: on a host in a file, on a device in any lower tier.
-  [[nodiscard]] bool streams() const {
-    const bucket_layout& layout = store_->buckets().layout();
-    if (belay::on_device(store_->run().computes())) return has_lower_shares(layout);
-    return std::ranges::any_of(layout.families(), [](const family_shape& each) {
-      return each.values == tier::file || each.gradients == tier::file;
-    });
-  }
-  [[nodiscard]] std::size_t elements() const {
-    std::size_t all = 0;
-    for (const auto& range : store_->buckets().owned()) all += range.count;
-    return all;
-  }
-
-  // A function that takes a frame is called for its leases, which are planned; one that runs on the host is not called.
-  template <class F>
-  void rehearse(F& f, where at) {
-    if constexpr (updates_in_frame<F, engine_type, value_type>) {
-      store_->ask_shares();
-      const bool in_chunks = streams();
-      for (const owned_range<value_type>& range : store_->buckets().owned()) {
-        const std::size_t most = in_chunks ? lesser_of(optimizer_memory().chunk, range.count) : range.count;
-        if constexpr (has_master)
-          call(f, range, 0, masters_.first(most), {range.gradient, most}, at);
-        else
-          call(f, range, 0, {range.value, most}, {range.gradient, most}, at);
-      }
-    }
-  }
-
-  template <class F>
-  void change(F& f, const owned_range<value_type>& range, std::size_t offset, std::span<value_type> values,
-              const number* gradients, [[maybe_unused]] number* masters, where at) {
-    const std::size_t count = values.size();
-    if (count == 0) return;
-    if constexpr (has_master) {
-      auto& kit = store_->run().engine().kit();
-      kit.each(count, kernel::take_master<number, value_type>{masters, values.data()});
-      call(f, range, offset, {masters, count}, {gradients, count}, at);
-      kit.each(count, kernel::copy<number, value_type>{masters, values.data()});
-    } else {
-      call(f, range, offset, values, {gradients, count}, at);
-    }
-  }
-  template <class F>
-  void call(F& f, const owned_range<value_type>& range, std::size_t offset, std::span<number> values,
-            std::span<const number> gradients, where at) {
-    auto& engine = store_->run().engine();
-    const std::string& name = store_->buckets().parameter(range.parameter).name();
-    const std::size_t first = range.offset + offset;
-    if constexpr (updates_in_frame<F, engine_type, value_type>) {
-      const invocation of_update{"update", 0, 0, at};
-      invocation_memory memory;
-      {
-        frame<engine_type> launches{engine, of_update, frame_mode::observing, memory};
-        f(launches, name, values, gradients, first);
-      }
-      engine.activations().release(memory.kept);
-      engine.activations().release(memory.remembered);
-    } else {
-      engine.run_on_host([&] { f(name, values, gradients, first); }, at);
-    }
-  }
-
-  Store* store_;
-  std::span<number> masters_;
-  std::shared_ptr<streamed_type> streamed_;
-  bool made_ = false;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/tensor_copies.hpp
-//
-// What the ranks of a tensor axis must agree on, compared once: the list of parameters, and the first values of those
-// that the axis does not cut. Otherwise copies drift apart, and the loss is merely worse.
-
-namespace belay::inline BELAY_ABI {
-
-/// The parameters of one rank of a tensor axis.
-template <class T>
-class tensor_copies {
- public:
-  void add(const parameter_base<T>& parameter) {
-    parameters_.push_back(&parameter);
-    kinds_.push_back(content_hash().add_text(parameter.name()).add(parameter.global_size()).value());
-    // Of what is cut or divided each rank has others.
-    const bool whole = !parameter.cut_directions().has(axis::tensor) && !parameter.divided();
-    content_hash values;
-    if (whole)
-      parameter.each_kept(
-          [&](std::size_t, std::span<const T> kept) { values.add_bytes(kept.data(), kept.size_bytes()); });
-    values_.push_back(whole ? values.value() : rank_comparison::abstains);
-  }
-
-  /// Throws usage_error on all ranks of `along`, a tensor axis, where they differ. Collective.
-  template <can_all_gather<std::uint64_t> Group>
-  void expect_equal(const Group& along, where at) const {
-    rank_comparison compared;
-    const std::uint64_t count[] = {parameters_.size()};
-    if (compared.differ(along, count, at))
-      throw usage_error(
-          "along the tensor axis ranks list different numbers of parameters (" + compared.text(along) + ")", at);
-    if (compared.differ(along, kinds_, at))
-      throw usage_error(compared.ranks(along) + " along the tensor axis list different parameters: their number " +
-                            std::to_string(compared.first()) + " is " + name_of(compared) + " here",
-                        at);
-    if (compared.differ(along, values_, at))
-      throw usage_error(compared.ranks(along) + " along the tensor axis begin with different values of parameter " +
-                            name_of(compared) +
-                            ", which it does not cut: initialise it with one seed, or fill it from "
-                            "one source",
-                        at);
-  }
-
- private:
-  [[nodiscard]] std::string name_of(const rank_comparison& compared) const {
-    return printable(parameters_[compared.first()]->name());
-  }
-
-  std::vector<const parameter_base<T>*> parameters_;
-  std::vector<std::uint64_t> kinds_, values_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// `Run` has the memory (run.hpp), `Mesh` the ranks, `Precision` the element types. It stays where it was made:
-/// parameters point to it.
-template <class Run, class Mesh, class Precision = precision<>>
-class parameter_store : public store_memory<Run, Mesh, Precision> {
-  using memory = store_memory<Run, Mesh, Precision>;
-  using memory::buckets_, memory::frozen_, memory::gathers_, memory::mesh_, memory::run_;
-
- public:
-  using typename memory::buckets_type, typename memory::gradient_type, typename memory::group_type,
-      typename memory::value_type;
-  using run_type = Run;
-  using kit_type = typename Run::engine_type::kit_type;
-  using committed_part = store_gradients<parameter_store>;
-  friend committed_part;
-
-  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`. A model
-  /// that `lends_memory` keeps its own. `run`, `mesh` and `model` outlive the store. Throws usage_error where two
-  /// parameters have one name, on one stage of a pipeline or, if it is trained, on two, or one is listed twice.
-  template <lists_parameters Model, int Stage>
-  parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
-                  store_options options = {}, where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
-                        {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
-  template <lists_parameters Model, int Stage>
-  parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, store_options options,
-                  where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
-                        {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
-  /// Gives every parameter of `model` its memory and its first values, except those of `initial::filled()`, with a
-  /// stage that is known when the program runs. A model that `lends_memory` keeps its own. `run`, `mesh` and `model`
-  /// outlive the store. Throws usage_error where two parameters have one name, on one stage of a pipeline or, if it is
-  /// trained, on two, or one is listed twice.
-  template <lists_parameters Model>
-  parameter_store(Run& run, const Mesh& mesh, Model& model, zero_stage divided, store_options options = {},
-                  where at = where::current())
-      : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
-                        {stage_in(divided, tier::device, options, at)}, options, at) {}
-  /// Of several parts, each with a stage of its own; the model's order is theirs.
-  template <lists_parameters... Parts>
-    requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const Mesh& mesh, store_options options, held_parameters<Parts>... parts)
-      : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
-                        {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
-  template <lists_parameters... Parts>
-    requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const Mesh& mesh, held_parameters<Parts>... parts)
-      : parameter_store(run, mesh, store_options{}, parts...) {}
-  parameter_store(const parameter_store&) = delete;
-  parameter_store& operator=(const parameter_store&) = delete;
-
-  /// Writes the first values again, of another seed. Collective over the ranks that divide parameters, between steps.
-  void fill(std::uint64_t seed, where at = where::current()) {
-    this->rewrite([&] { write_first_values(seed, at); }, at);
-  }
-
-  /// The norm of one parameter at the last commit, by its number in model order.
-  [[nodiscard]] double norm_of(std::size_t parameter) const noexcept {
-    return norm_.of_parameter(norm_places_[parameter].parameter);
-  }
-
-  /// An optimizer of one's own: consumes the token of a committed step, calls `f(name, values, gradients, first)` for
-  /// each range that this rank owns, in the order of the compute stream, and gathers the values on the ranks that
-  /// replicate them. `values` (`std::span<float>`, of a bf16 store the master copies, which are then rounded; of a
-  /// double store double) and `gradients` (`std::span<const float>`, reduced and divided) begin at element `first` of
-  /// the parameter's local part and are good within the call; ranges are alike in every step. `f` runs on the calling
-  /// thread, and never in a rehearsal. `f(frame, name, values, gradients, first)` queues kernels instead, `frame.each`,
-  /// which is what memory of a device takes; a rehearsal calls it without memory. Where shares lie in a file, or below
-  /// a device, a call has a chunk. Ranks that replicate a value agree on what `f` computes. Collective over the
-  /// families of the parameters. Master copies are memory of the run ("master copies"), no part of a checkpoint. Throws
-  /// usage_error for a token that was applied before or is another store's.
-  template <class... Participants, class F>
-  void update(committed_gradients<Participants...>&& token, F&& f, where at = where::current()) {
-    update(std::move(token).only_part(), f, at);
-  }
-  /// Updates by the part of one of several stores of a step: `store.update(ok->part(store), f)`.
-  template <class F>
-  void update(committed_part&& part, F&& f, where at = where::current()) {
-    if constexpr (store_update<parameter_store>::template takes<std::remove_reference_t<F>>()) {
-      if (!part.are_of(buckets_))
-        throw usage_error("these gradients were applied before, or belong to another store", at);
-      note_before_update(at);
-      const reduced_gradients<value_type> used = std::move(part).take();
-      if (!used.latest())
-        throw usage_error("these gradients are of reduction " + std::to_string(used.number()) +
-                              " of their buckets, which have begun another since",
-                          at);
-      update_.run(f, at);
-      note_update(fnv1a().add_text("update").value());
-    }
-  }
-  /// Does not compile, with a sentence.
-  template <class Token, class F>
-    requires(std::is_lvalue_reference_v<Token>)
-  void update(Token&&, F&&, where = where::current()) {
-    static_assert(!std::is_lvalue_reference_v<Token>,
-                  "belay: update consumes the token: store.update(std::move(*ok), f)");
-  }
-
-  // What a step asks of its participants.
-
-  /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
-  void begin(const step_start& start, where at) {
-    if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
-    this->note_micro_batches(start.micro_batches);
-    if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
-    if (gathers_) gathers_->retire(at);
-    // A store that one rank forgets would be waited for in the comparison of another.
-    if (!std::exchange(compared_, true)) {
-      expect_agreement(*mesh_, start.participants, at);
-      compare_along_tensor(at);
-    }
-    this->expect_plan_compared(at);
-    buckets_.begin_unwritten(start.micro_batches, at);
-    gathers_compared_ = false;
-    if (gathers_) gathers_->begin_step(run_->engine(), at);
-  }
-
-  /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step: a device
-  /// would wait for the others' gathers. Collective over them; nothing where each rank gathers by itself.
-  void compare(order_of_step own, where at) {
-    if (gathers_ && !std::exchange(gathers_compared_, true)) gathers_->expect_one_order(own, at);
-  }
-  /// Reduces and divides. Collective over the families of the parameters and, for the norm, the mesh.
-  template <step_divisor Divisor>
-  [[nodiscard]] committed_part finish(const Mesh& mesh, const Divisor& divisor, where at) {
-    end_gathers(order_of_step::executed, at);
-    auto reduced = reduce(mesh, divisor, at);
-    double squares = 0;
-    if (!this->rehearsed()) squares = norm_.squares_over(reduced, mesh, at);
-    return committed_part{*this, std::move(reduced), squares};
-  }
-  template <class Divisor>
-    requires(!step_divisor<Divisor>)
-  [[nodiscard]] committed_part finish(const Mesh&, const Divisor&, where) {
-    static_assert(is_step_divisor<Divisor>,
-                  "belay: a step is divided by belay::samples{n} or belay::target_tokens{n} of the global batch, or by "
-                  "belay::local_targets{n} of this rank, which the commit sums");
-    std::terminate();
-  }
-
-  /// Ends a step that is refused before its gradients were complete: joins the reductions that peers wait in.
-  void abandon(const Mesh& mesh, where at) {
-    end_gathers(order_of_step::abandoned, at);
-    buckets_.abandon(mesh.replicas(), at);
-  }
-  void withdraw() noexcept {
-    if (gathers_) gathers_->end_step();
-    if (std::exchange(stepping_, false)) buckets_.withdraw();
-  }
-  [[nodiscard]] ballot findings() const noexcept { return {}; }
-  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
-    return fnv1a().add_text("parameter_store").add(updated_with_).value();
-  }
-  /// Gradients are divided, and the squares of their chunks summed, by these from now on (`bound_buckets`,
-  /// `gradient_norm`); empty ones end that.
-  void finish_by(typename buckets_type::divider divide, typename gradient_norm<value_type>::teller squares) {
-    buckets_.divide_by(std::move(divide));
-    norm_.squares_by(std::move(squares));
-  }
-  /// For graphs, whose body has all gathers of its step: they begin as `when` says, with the step or with `begin_body`.
-  /// Later work of the stream comes after all that has begun up to `end_body`.
-  void gathers_in(gathers_begin when) noexcept {
-    if (gathers_) gathers_->begin_gathers(when);
-  }
-  void begin_body(where at) {
-    if (gathers_) gathers_->begin_in(run_->engine().compute(), at);
-  }
-  void end_body(where at) {
-    auto& stream = run_->engine().compute();
-    if (gathers_) gathers_->end_in(stream, at);
-    buckets_.join(stream, at);
-  }
-  /// `hook()` is called before an optimizer changes the parameters or its state; an empty one ends that.
-  void before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
-  /// Throws usage_error where a part of that is away.
-  void note_before_update(where at = where::current()) const {
-    if (mover_ != nullptr && (mover_->away() || !mover_->here()))
-      throw usage_error(
-          "gradients and optimizer state are away from the device: they are updated in training, after "
-          "phases.to_train(std::move(...))",
-          at);
-    if (before_update_) before_update_();
-  }
-  /// `mover` moves the gradients and the state of the optimizers, and ends that with a null. Throws usage_error where
-  /// another one does.
-  void moved_by(state_mover* mover, where at = where::current()) {
-    if (mover != nullptr && mover_ != nullptr)
-      throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already",
-                        at);
-    mover_ = mover;
-  }
-  /// Gradients and the state of the optimizers are on the device while the result lives, and then where they were. The
-  /// store outlives it. Between steps. Throws tier_file_error where they cannot be read.
-  [[nodiscard]] residency_hold hold_state(where at = where::current()) const { return {mover_, at}; }
-  /// Whether the phase that this rank is in has them away, alike on all ranks.
-  [[nodiscard]] bool state_away() const noexcept { return mover_ != nullptr && mover_->away(); }
-  /// A hash of what an optimizer was last applied with; the next vote compares it.
-  void note_update(std::uint64_t arguments) noexcept { updated_with_ = fnv1a(updated_with_).add(arguments).value(); }
-
- private:
-  struct parameters {
-    stored_parameters<value_type, gradient_type> stored;
-    norm_table norm;
-    std::vector<norm_place> places;
-  };
-
-  [[nodiscard]] static std::string unapplied_text(std::uint64_t step) {
-    return "the gradients of step " + std::to_string(step) +
-           " were committed, and neither applied nor discarded: optimizer.apply(std::move(*ok), {...}), or "
-           "std::move(*ok).discard()";
-  }
-  // Said by the next step or, in a loop over `run.steps`, before the next number, which is also after the last.
-  void note_unapplied(std::uint64_t step) noexcept {
-    unapplied_ = step;
-    try {
-      if (std::uncaught_exceptions() == 0)
-        run_->engine().note_refusal(unapplied_text(step), run_->engine().step_site()) = true;
-    } catch (...) {  // no memory for the text
-    }
-  }
-
-  void end_gathers(order_of_step own, where at) {
-    stepping_ = false;
-    if (!gathers_) return;
-    compare(own, at);
-    gathers_->end_step();
-    gathers_->retire(at);
-  }
-  parameter_store(Run& run, const Mesh& mesh, parameters found, std::vector<held_stage> stages, store_options options,
-                  where at)
-      : memory(run, mesh, std::move(found.stored), std::move(stages), options, found.norm.unit(), at),
-        norm_places_(found.places),
-        norm_(found.norm, std::move(found.places),
-              run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
-    for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
-    for (const auto& one : frozen_.members()) add_filler(*one.parameter);
-    write_first_values(options.seed, at);
-    if (this->reaches_) this->expect_plan_compared(at);  // which ends on no rank before the values are there
-    expect_names_apart(at);
-    if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
-  }
-  void write_first_values(std::uint64_t seed, where at) {
-    for (const auto& write : fillers_) write(seed, at);
-  }
-
-  template <class Model>
-  [[nodiscard]] static parameters listed(Model& model, const Mesh& mesh, std::size_t whole_below, where at) {
-    parameters found;
-    list(found, 0, model, mesh, whole_below, at);
-    if constexpr (lends_memory<Model>) {
-      found.stored.values = model.borrowed_values();
-      found.stored.gradients = model.borrowed_gradients();
-    }
-    found.norm.widen(mesh.pipeline(), at);  // the unit of the whole model, whatever part of it is here
-    return found;
-  }
-  template <class... Parts>
-  [[nodiscard]] static parameters listed(const Mesh& mesh, std::size_t whole_below,
-                                         const held_parameters<Parts>&... parts) {
-    parameters found;
-    std::size_t number = 0;
-    (list(found, number++, *parts.part, mesh, whole_below, parts.at), ...);
-    found.norm.widen(mesh.pipeline(), first_site(parts...));
-    return found;
-  }
-  template <class First, class... Rest>
-  [[nodiscard]] static where first_site(const held_parameters<First>& first, const Rest&...) noexcept {
-    return first.at;
-  }
-
-  // The parameters of one part, in its families.
-  template <class Model>
-  static void list(parameters& found, std::size_t number, Model& model, const Mesh& mesh, std::size_t whole_below,
-                   where at) {
-    const parameter_layers layers(model);
-    model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
-      using element = typename Parameter::value_type;
-      constexpr bool fits = std::is_same_v<element, value_type>;
-      static_assert(fits,
-                    "belay: the store's parameters are of another type than its precision: add belay::precision<T>{} "
-                    "to the store's arguments");
-      using placement_type = typename Parameter::placement_type;
-      constexpr axis_set cut = cut_directions<placement_type>();
-      constexpr bool is_kept = axis_set{axis::expert, axis::tensor}.has_all(cut);
-      static_assert(is_kept,
-                    "belay: a store's parameters are cut over the expert axis, the tensor axis or both: what the ranks "
-                    "along data keep of them, belay::zero<S> says");
-      if (!alike_along_experts<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate()))
-        found.stored.gathers = gather_by::collectives;
-      // Of the largest part, so that all ranks say the same where a cut is not even.
-      const norm_parts parts =
-          norm_parts_of<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate());
-      const std::size_t largest = *std::max_element(parts.elements.begin(), parts.elements.end());
-      const bool is_small = largest * sizeof(element) < whole_below;
-      const std::size_t family = families_of_part * number + family_of(cut) + (is_small ? first_small_family : 0);
-      if constexpr (!fits || !is_kept) {
-        return;
-      } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
-        found.stored.frozen.push_back({&parameter, family, layers.of(parameter)});
-      } else {
-        expect_even(parameter, parts.elements[parts.mine], at);
-        std::size_t first = placed_by_layout;
-        if constexpr (lends_memory<Model>) first = model.first_of(found.stored.members.size());
-        found.stored.members.emplace_back(parameter, family, first, layers.of(parameter));
-        found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
-      }
-    });
-  }
-  void expect_names_apart(where at) const {
-    if (this->rehearsed() || mesh_->shape().pipeline == 1) return;
-    stage_names own;
-    for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
-    for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
-    own.expect_apart(*mesh_, at);
-  }
-  void compare_along_tensor(where at) {
-    if (this->rehearsed() || mesh_->shape().tensor == 1) return;
-    tensor_copies<value_type> own;
-    for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add(buckets_.parameter(p));
-    for (const auto& one : frozen_.members()) own.add(*one.parameter);
-    own.expect_equal(mesh_->tensor(at), at);
-  }
-  static void expect_even(const parameter_base<value_type>& parameter, std::size_t elements, where at) {
-    if (parameter.local_size() == elements) return;
-    throw usage_error("parameter " + printable(parameter.name()) + ": box " + parameter.local_box().text() + " has " +
-                          std::to_string(parameter.local_size()) + " elements, even cuts give this rank of the mesh " +
-                          std::to_string(elements) + ": make it of the mesh, parameter{spec, mesh}",
-                      at);
-  }
-  template <class Parameter>
-  void add_filler(Parameter& parameter) {
-    if (this->rehearsed() || parameter.spec().first_values.how() == initial::kind::filled) return;
-    fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
-  }
-
-  template <class Divisor>
-  [[nodiscard]] reduced_gradients<value_type> reduce(const Mesh& mesh, const Divisor& divisor, where at) {
-    if constexpr (std::same_as<Divisor, local_targets>)
-      return buckets_.finish(divisor, mesh.replicas(), at);
-    else
-      return buckets_.finish(target_tokens{divisor.count(), at}, at);
-  }
-
-  std::vector<norm_place> norm_places_;
-  gradient_norm<value_type> norm_;
-  std::vector<std::function<void(std::uint64_t, where)>> fillers_;
-  std::function<void()> before_update_;
-  state_mover* mover_ = nullptr;
-  std::uint64_t unapplied_ = 0;  // the number of the step whose part was dropped, or 0
-  store_update<parameter_store> update_{*this};
-  std::uint64_t updated_with_ = 0;
-  bool stepping_ = false;
-  bool compared_ = false;
-  bool gathers_compared_ = false;  // in this step
-};
-
-template <class Run, class Mesh, class... Parts>
-parameter_store(Run&, const Mesh&, held_parameters<Parts>...) -> parameter_store<Run, Mesh>;
-template <class Run, class Mesh, class... Parts>
-parameter_store(Run&, const Mesh&, store_options, held_parameters<Parts>...) -> parameter_store<Run, Mesh>;
-template <class Run, class Mesh, class Model, int Stage>
-parameter_store(Run&, const Mesh&, Model&, zero<Stage>) -> parameter_store<Run, Mesh>;
-template <class Run, class Mesh, class Model, int Stage>
-parameter_store(Run&, const Mesh&, Model&, zero<Stage>, store_options) -> parameter_store<Run, Mesh>;
-template <class Run, class Mesh, class Model, int Stage, class... Types>
-parameter_store(Run&, const Mesh&, Model&, zero<Stage>, precision<Types...>)
-    -> parameter_store<Run, Mesh, precision<Types...>>;
-template <class Run, class Mesh, class Model, int Stage, class... Types>
-parameter_store(Run&, const Mesh&, Model&, zero<Stage>, precision<Types...>, store_options)
-    -> parameter_store<Run, Mesh, precision<Types...>>;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -50749,6 +51960,9 @@ class launched_world {
     }
   }
 
+  /// Runs the body as this process's rank, a `belay::rank`: what `launch` does.
+  void run_ranks(function_ref<void(belay::rank&)> body, where at = where::current()) const;
+
  private:
   void run_once(function_ref<void(host::rank&)> body, where at) const;
 
@@ -54824,6 +56038,14 @@ BELAY_DECL void launched_world::run_once(function_ref<void(host::rank&)> body, w
   run.as_client(file.socket_path, file.secret);
 }
 
+BELAY_DECL void launched_world::run_ranks(function_ref<void(belay::rank&)> body, where at) const {
+  const auto as_rank = [&](host::rank& self) {
+    belay::rank of_body(self);
+    body(of_body);
+  };
+  run_once(as_rank, at);
+}
+
 BELAY_DECL void launched_run::under_belay_run() const {
   const char* const socket_path = environment_variable("BELAY_BOOTSTRAP_SOCKET");
   const char* const secret = environment_variable("BELAY_BOOTSTRAP_SECRET_FD");
@@ -54972,6 +56194,9 @@ class world {
     }
   }
 
+  /// Runs the body on every rank, as `belay::rank`: what `launch` does.
+  void run_ranks(function_ref<void(belay::rank&)> body, where at = where::current()) const;
+
  private:
   void run_threads(function_ref<void(rank&)> body) const;
 
@@ -55019,6 +56244,13 @@ BELAY_DECL void world::run_threads(function_ref<void(rank&)> body) const {
     if (end.aborted_the_world) end.rethrow();
   }
   for (const run_result& end : ends) end.rethrow();
+}
+
+BELAY_DECL void world::run_ranks(function_ref<void(belay::rank&)> body, where) const {
+  run_threads([&](rank& self) {
+    belay::rank of_body(self);
+    body(of_body);
+  });
 }
 
 }  // namespace host
@@ -55092,6 +56324,9 @@ class processes {
         },
         at);
   }
+
+  /// Runs the body on every rank, as `belay::rank`: what `launch` does.
+  void run_ranks(function_ref<void(belay::rank&)> body, where at = where::current()) const;
 
  private:
   template <class Result>
@@ -55282,9 +56517,8 @@ BELAY_DECL void processes::forked_run::run_child(pid_t parent, int number) {
 }
 
 BELAY_DECL void processes::throw_first(const std::vector<rank_outcome>& ends, where at) const {
-  const auto first = std::find_if(ends.begin(), ends.end(), [](const rank_outcome& end) {
-    return end.how != rank_outcome::kind::returned;
-  });
+  const auto first = std::find_if(ends.begin(), ends.end(),
+                                  [](const rank_outcome& end) { return end.how != rank_outcome::kind::returned; });
   if (first == ends.end()) return;
   const int number = static_cast<int>(first - ends.begin());
   comm_error::details what;
@@ -55303,6 +56537,14 @@ BELAY_DECL void processes::throw_first(const std::vector<rank_outcome>& ends, wh
     what.thrown = last_cause_->thrown;
   }
   throw comm_error(std::move(what));
+}
+
+BELAY_DECL void processes::run_ranks(function_ref<void(belay::rank&)> body, where at) const {
+  const auto as_rank = [&](rank& self, std::string&) {
+    belay::rank of_body(self);
+    body(of_body);
+  };
+  throw_first(run_forked(as_rank, at), at);
 }
 
 }  // namespace host

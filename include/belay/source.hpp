@@ -11,48 +11,8 @@
 for every source of the program, or do not include this header"
 #endif
 
-#include "belay/backend/host/bootstrap/bootstrap_file.ipp"
-#include "belay/backend/host/bootstrap/bootstrap_socket.ipp"
-#include "belay/backend/host/bootstrap/client.ipp"
-#include "belay/backend/host/bootstrap/coordinator.ipp"
-#include "belay/backend/host/bootstrap/handshake.ipp"
-#include "belay/backend/host/bootstrap/messages.ipp"
-#include "belay/backend/host/bootstrap/private_directory.ipp"
-#include "belay/backend/host/bootstrap/rank_record.ipp"
-#include "belay/backend/host/bootstrap/run_rank.ipp"
-#include "belay/backend/host/bootstrap/stale_files.ipp"
-#include "belay/backend/host/bootstrap/world_monitor.ipp"
-#include "belay/backend/host/collectives/all_gather.ipp"
-#include "belay/backend/host/collectives/all_reduce.ipp"
-#include "belay/backend/host/collectives/all_to_all.ipp"
-#include "belay/backend/host/collectives/broadcast.ipp"
-#include "belay/backend/host/collectives/call.ipp"
-#include "belay/backend/host/collectives/gather.ipp"
-#include "belay/backend/host/collectives/reduce.ipp"
-#include "belay/backend/host/collectives/reduce_scatter.ipp"
-#include "belay/backend/host/collectives/reduction_kernel.ipp"
-#include "belay/backend/host/collectives/scatter.ipp"
-#include "belay/backend/host/copy/calibration.ipp"
-#include "belay/backend/host/failure/flight_dump.ipp"
-#include "belay/backend/host/failure/wait_diagnosis.ipp"
-#include "belay/backend/host/failure/watched_process.ipp"
-#include "belay/backend/host/failure/world_status.ipp"
-#include "belay/backend/host/group.ipp"
-#include "belay/backend/host/launched.ipp"
-#include "belay/backend/host/membership/process_membership.ipp"
-#include "belay/backend/host/membership/thread_membership.ipp"
-#include "belay/backend/host/memory/address_map.ipp"
-#include "belay/backend/host/memory/control_block.ipp"
-#include "belay/backend/host/memory/memory_segment.ipp"
-#include "belay/backend/host/memory/region_store.ipp"
-#include "belay/backend/host/options.ipp"
-#include "belay/backend/host/p2p/p2p_transport.ipp"
-#include "belay/backend/host/processes.ipp"
-#include "belay/backend/host/rendezvous/collective_endpoint.ipp"
-#include "belay/backend/host/rendezvous/group_directory.ipp"
-#include "belay/backend/host/rendezvous/lane_endpoint.ipp"
-#include "belay/backend/host/tuning/explain.ipp"
-#include "belay/backend/host/world.ipp"
+// Core, devices and communication.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 1
 #include "belay/comm/call_arguments.ipp"
 #include "belay/comm/call_mismatch.ipp"
 #include "belay/comm/checked_timeout.ipp"
@@ -65,21 +25,25 @@ for every source of the program, or do not include this header"
 #include "belay/comm/mesh.ipp"
 #include "belay/comm/op_call.ipp"
 #include "belay/comm/ranks_text.ipp"
+#include "belay/comm/rehearsal.ipp"
 #include "belay/comm/signal_name.ipp"
 #include "belay/comm/single_rank.ipp"
 #include "belay/comm/stalled_operations.ipp"
 #include "belay/comm/symmetric_messages.ipp"
 #include "belay/comm/symmetric_region.ipp"
+#include "belay/core/box.ipp"
 #include "belay/core/checked_size.ipp"
 #include "belay/core/copy.ipp"
 #include "belay/core/environment.ipp"
 #include "belay/core/error.ipp"
+#include "belay/core/ledger.ipp"
 #include "belay/core/missing_folder.ipp"
 #include "belay/core/own_process.ipp"
 #include "belay/core/printable.ipp"
 #include "belay/core/process_identity.ipp"
 #include "belay/core/resident_memory.ipp"
 #include "belay/core/unique_fd.ipp"
+#include "belay/core/view.ipp"
 #include "belay/core/where.ipp"
 #include "belay/device/available_memory.ipp"
 #include "belay/device/queue_stream.ipp"
@@ -91,3 +55,165 @@ namespace belay::inline BELAY_ABI {
 const char no_core_of_the_same_BELAY_CHECKS_is_linked = 0;
 
 }  // namespace belay::inline BELAY_ABI
+#endif
+
+// Ranks on a host: how they start, find each other, and fail.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 2
+#include "belay/backend/host/bootstrap/bootstrap_file.ipp"
+#include "belay/backend/host/bootstrap/bootstrap_socket.ipp"
+#include "belay/backend/host/bootstrap/client.ipp"
+#include "belay/backend/host/bootstrap/coordinator.ipp"
+#include "belay/backend/host/bootstrap/handshake.ipp"
+#include "belay/backend/host/bootstrap/messages.ipp"
+#include "belay/backend/host/bootstrap/private_directory.ipp"
+#include "belay/backend/host/bootstrap/rank_record.ipp"
+#include "belay/backend/host/bootstrap/run_rank.ipp"
+#include "belay/backend/host/bootstrap/stale_files.ipp"
+#include "belay/backend/host/bootstrap/world_monitor.ipp"
+#include "belay/backend/host/failure/flight_dump.ipp"
+#include "belay/backend/host/failure/wait_diagnosis.ipp"
+#include "belay/backend/host/failure/watched_process.ipp"
+#include "belay/backend/host/failure/world_status.ipp"
+#include "belay/backend/host/launched.ipp"
+#include "belay/backend/host/membership/process_membership.ipp"
+#include "belay/backend/host/membership/thread_membership.ipp"
+#include "belay/backend/host/processes.ipp"
+#endif
+
+// Their memory and collectives.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 3
+#include "belay/backend/host/collectives/all_gather.ipp"
+#include "belay/backend/host/collectives/all_reduce.ipp"
+#include "belay/backend/host/collectives/all_to_all.ipp"
+#include "belay/backend/host/collectives/broadcast.ipp"
+#include "belay/backend/host/collectives/call.ipp"
+#include "belay/backend/host/collectives/gather.ipp"
+#include "belay/backend/host/collectives/reduce.ipp"
+#include "belay/backend/host/collectives/reduce_scatter.ipp"
+#include "belay/backend/host/collectives/reduction_kernel.ipp"
+#include "belay/backend/host/collectives/scatter.ipp"
+#include "belay/backend/host/copy/calibration.ipp"
+#include "belay/backend/host/group.ipp"
+#include "belay/backend/host/memory/address_map.ipp"
+#include "belay/backend/host/memory/control_block.ipp"
+#include "belay/backend/host/memory/memory_segment.ipp"
+#include "belay/backend/host/memory/region_store.ipp"
+#include "belay/backend/host/options.ipp"
+#include "belay/backend/host/p2p/p2p_transport.ipp"
+#include "belay/backend/host/rendezvous/collective_endpoint.ipp"
+#include "belay/backend/host/rendezvous/group_directory.ipp"
+#include "belay/backend/host/rendezvous/lane_endpoint.ipp"
+#include "belay/backend/host/tuning/explain.ipp"
+#include "belay/backend/host/world.ipp"
+#endif
+
+// Steps and launches, files and checkpoints.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 4
+#include "belay/parallel/bucket/layout.ipp"
+#include "belay/step/frame.ipp"
+#include "belay/train/checkpoint/checkpoint_layout.ipp"
+#include "belay/train/checkpoint/manifest.ipp"
+#include "belay/train/checkpoint/manifest_parser.ipp"
+#include "belay/train/launch.ipp"
+#include "belay/train/launch_plan.ipp"
+#include "belay/train/plan.ipp"
+#include "belay/train/plan_table.ipp"
+#include "belay/train/safetensors/header.ipp"
+#include "belay/train/safetensors/scanner.ipp"
+#endif
+
+// Steps, runs and rehearsals on ranks of the host.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 5
+#include "belay/train/host_types.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template class engine<host_pages, host_kit<>>;
+template class step_core<host_engine>;
+template class mesh<rank>;
+template class run<rank, host_engine>;
+template void expect_agreement(const host_mesh&, std::uint64_t, where);
+template ballot vote_over(const host_mesh&, const ballot&, std::uint64_t, where);
+template class rank_rehearsal<host_engine>;
+template rehearsal_result rehearse_on<host_engine>(int, function_ref<void(rank&, host_run&)>, computes_on,
+                                                   const group_traits&, where);
+template void launch_rank<host_engine, host_engine>(launch_under_way&, rank&, body_call<rank, host_engine>,
+                                                    body_call<rank, host_engine>);
+
+}  // namespace belay::inline BELAY_ABI
+#endif
+
+// Stores of parameters of type float.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 6
+#include "belay/train/host_types.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template class store_memory<host_run, host_mesh, precision<float>>;
+template class parameter_store<host_run, host_mesh, precision<float>>;
+template class parameter_base<float>;
+
+}  // namespace belay::inline BELAY_ABI
+#endif
+
+// AdamW over them.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 7
+#include "belay/train/host_types.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template class adamw<float, group, host_kit<>>;
+template adamw<float, group, host_kit<>>::adamw(host_store<float>&, adamw_settings, const optimizer_memory&, where);
+
+}  // namespace belay::inline BELAY_ABI
+#endif
+
+// Stores of parameters of type double.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 8
+#include "belay/train/host_types.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template class store_memory<host_run, host_mesh, precision<double>>;
+template class parameter_store<host_run, host_mesh, precision<double>>;
+template class parameter_base<double>;
+
+}  // namespace belay::inline BELAY_ABI
+#endif
+
+// AdamW over them.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 9
+#include "belay/train/host_types.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template class adamw<double, group, host_kit<>>;
+template adamw<double, group, host_kit<>>::adamw(host_store<double>&, adamw_settings, const optimizer_memory&, where);
+
+}  // namespace belay::inline BELAY_ABI
+#endif
+
+// Stores of parameters of type bf16.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 10
+#include "belay/train/host_types.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template class store_memory<host_run, host_mesh, precision<bf16>>;
+template class parameter_store<host_run, host_mesh, precision<bf16>>;
+template class parameter_base<bf16>;
+
+}  // namespace belay::inline BELAY_ABI
+#endif
+
+// AdamW over them.
+#if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 11
+#include "belay/train/host_types.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template class adamw<bf16, group, host_kit<>>;
+template adamw<bf16, group, host_kit<>>::adamw(host_store<bf16>&, adamw_settings, const optimizer_memory&, where);
+
+}  // namespace belay::inline BELAY_ABI
+#endif

@@ -7,6 +7,7 @@
 #include "belay/train/checkpoint.hpp"       // IWYU pragma: export
 #include "belay/train/clip.hpp"             // IWYU pragma: export
 #include "belay/train/evaluate.hpp"         // IWYU pragma: export
+#include "belay/train/host_types.hpp"       // IWYU pragma: export
 #include "belay/train/launch.hpp"           // IWYU pragma: export
 #include "belay/train/loss.hpp"             // IWYU pragma: export
 #include "belay/train/memory_report.hpp"    // IWYU pragma: export

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "belay/comm/axis.hpp"
 #include "belay/comm/communicator.hpp"
@@ -22,6 +23,8 @@
 #include "belay/comm/rank_questions.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream_arbiter.hpp"
+#include "belay/device/stream_watch.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -50,6 +53,15 @@ class rank_interface {
   [[nodiscard]] virtual std::uint64_t abandoned() const = 0;
   /// Where a rehearsal notes what the body asks of its rank; null in a world that runs.
   [[nodiscard]] virtual std::shared_ptr<rehearsal::rank_questions> questions() const { return nullptr; }
+
+  // For `launch`.
+
+  /// The bounds of waits for this rank's streams; null where there are none.
+  [[nodiscard]] virtual std::shared_ptr<const stream_watch> watch() const { return nullptr; }
+  /// Communication begins in the turns of `arbiter` from here on, of a rank that is a thread of this process; until
+  /// `finish`, after which nothing of it is under way.
+  virtual void use(std::shared_ptr<stream_arbiter> arbiter) { static_cast<void>(arbiter); }
+  virtual void finish() noexcept {}
 
  private:
   int number_, size_;
@@ -81,6 +93,19 @@ class typed_rank final : public rank_interface {
       return of_->shared_questions();
     else
       return nullptr;
+  }
+
+  [[nodiscard]] std::shared_ptr<const stream_watch> watch() const override {
+    if constexpr (requires { of_->watch(); })
+      return of_->watch();
+    else
+      return nullptr;
+  }
+  void use([[maybe_unused]] std::shared_ptr<stream_arbiter> arbiter) override {
+    if constexpr (requires { of_->use(arbiter); }) of_->use(std::move(arbiter));
+  }
+  void finish() noexcept override {
+    if constexpr (requires { of_->finish(); }) of_->finish();
   }
 
   /// The backend's rank.
@@ -139,6 +164,12 @@ class rank {
   [[nodiscard]] const mesh_record& meshes() const noexcept { return meshes_; }
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const { return of_->abandoned(); }
+
+  /// For `launch`: the bounds of waits for this rank's streams, and the order of its communication; see
+  /// `rank_interface`.
+  [[nodiscard]] std::shared_ptr<const stream_watch> watch() const { return of_->watch(); }
+  void use(std::shared_ptr<stream_arbiter> arbiter) { of_->use(std::move(arbiter)); }
+  void finish() noexcept { of_->finish(); }
 
   /// The backend's rank, for what it alone can do: `rank.backend<belay::host::rank>()`. Null where this rank is one of
   /// another backend, or of a rehearsal.

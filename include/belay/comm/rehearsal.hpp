@@ -62,24 +62,13 @@ class group : public group_operations<group> {
   [[nodiscard]] const group_traits& promises() const noexcept { return promises_; }
 
   /// This rank's number in the group, which is a question.
-  [[nodiscard]] int rank() const {
-    if (asked_ != nullptr && size() > 1) {
-      if (along_)
-        asked_->ask_place(shape_, *along_);
-      else
-        asked_->ask_number();
-    }
-    return rank_;
-  }
+  [[nodiscard]] int rank() const;
   /// This rank's number in the group, which is no question: for a library whose sizes are computed for all ranks; see
   /// `layout_rank`.
   [[nodiscard]] int unasked_rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   /// Their numbers in the world: a question too, but in a group of all.
-  [[nodiscard]] std::span<const int> members() const {
-    if (asked_ != nullptr && along_) asked_->ask_number();
-    return {members_.data(), members_.size()};
-  }
+  [[nodiscard]] std::span<const int> members() const;
 
   /// Nothing of `work` is done.
   template <class Work>
@@ -106,11 +95,7 @@ class group : public group_operations<group> {
 
  private:
   // It comes after what it would come after in a run.
-  [[nodiscard]] pending started(operation what, const start_order& how) const noexcept {
-    if (clock_ == nullptr) return pending(nullptr, 0, what, how.at);
-    clock_->join(how.event.clock());
-    return pending(nullptr, 0, what, how.at, clock_->mark(stream_kind::communication));
-  }
+  [[nodiscard]] pending started(operation what, const start_order& how) const noexcept;
 
   friend class rank;
 
@@ -132,21 +117,10 @@ class rank {
   /// Rank `number` of a world of `size`. Throws usage_error where there is no such rank.
   rank(int number, int size, where at = where::current()) : rank(number, size, group::all_promises(), at) {}
   /// Rank `number` of a world of `size` whose groups promise `promises`, of those that move something.
-  rank(int number, int size, const group_traits& promises, where at = where::current())
-      : number_(number), size_(size), promises_(promises) {
-    promises_.rehearsed = true;
-    promises_.on_device = promises_.device_memory_alone = false;  // its memory is addresses
-    if (size < 1 || number < 0 || number >= size) {
-      throw usage_error("rank " + std::to_string(number) + " of a world of " + std::to_string(size), at);
-    }
-    for (int peer = 0; peer < size; ++peer) all_ranks_.push_back(peer);
-  }
+  rank(int number, int size, const group_traits& promises, where at = where::current());
 
   /// This is a question.
-  [[nodiscard]] int number() const noexcept {
-    asked_->ask_number();
-    return number_;
-  }
+  [[nodiscard]] int number() const noexcept;
   [[nodiscard]] int unasked_rank() const noexcept { return number_; }
   [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] rehearsal::group world() const { return asking({all_ranks_, number_, promises_}); }
@@ -154,21 +128,8 @@ class rank {
   [[nodiscard]] asked_coordinate place(const axes& shape) const { return coordinate_asked(asked_, shape, number_); }
   /// A group along an axis of a mesh.
   [[nodiscard]] rehearsal::group group_along(std::span<const int> members, const axes& shape, axis which,
-                                             where at = where::current()) const {
-    rehearsal::group made = group(members, at);
-    made.shape_ = shape;
-    made.along_ = which;
-    return made;
-  }
-  [[nodiscard]] rehearsal::group group(std::span<const int> members, where at = where::current()) const {
-    std::size_t place = 0;
-    while (place < members.size() && members[place] != number_) ++place;
-    if (place == members.size()) {
-      throw usage_error("rank " + std::to_string(number_) + " makes a group that it is not in", at);
-    }
-    return asking(
-        {std::vector<int>(members.data(), members.data() + members.size()), static_cast<int>(place), promises_});
-  }
+                                             where at = where::current()) const;
+  [[nodiscard]] rehearsal::group group(std::span<const int> members, where at = where::current()) const;
   [[nodiscard]] static constexpr std::uint64_t abandoned() noexcept { return 0; }
 
   /// The groups that the body has asked of its meshes. A rank of a real world to which it is given makes them at once.
@@ -179,11 +140,7 @@ class rank {
   [[nodiscard]] const std::shared_ptr<rank_questions>& shared_questions() const noexcept { return asked_; }
 
  private:
-  [[nodiscard]] rehearsal::group asking(rehearsal::group made) const noexcept {
-    made.asked_ = asked_;
-    made.clock_ = clock_;
-    return made;
-  }
+  [[nodiscard]] rehearsal::group asking(rehearsal::group made) const noexcept;
 
   int number_;
   int size_;
@@ -199,3 +156,7 @@ static_assert(has_groups<rank> && has_mesh_record<rank> && moves_nothing<group> 
 
 }  // namespace rehearsal
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/rehearsal.ipp"  // IWYU pragma: export
+#endif

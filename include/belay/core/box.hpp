@@ -36,47 +36,20 @@ struct tensor_box {
   std::vector<box_side> sides;
 
   /// Elements within.
-  [[nodiscard]] std::size_t elements() const noexcept {
-    std::size_t out = 1;
-    for (const box_side& each : sides) out *= each.count();
-    return out;
-  }
+  [[nodiscard]] std::size_t elements() const noexcept;
   /// "[2:4, 0:64]".
-  [[nodiscard]] std::string text() const {
-    std::string out = "[";
-    for (const box_side& each : sides)
-      out += (out.size() > 1 ? ", " : "") + std::to_string(each.first) + ":" + std::to_string(each.end);
-    return out + "]";
-  }
+  [[nodiscard]] std::string text() const;
   friend bool operator==(const tensor_box&, const tensor_box&) = default;
 };
 
 /// All of a tensor of `shape`.
-[[nodiscard]] inline tensor_box whole_box(std::span<const std::size_t> shape) {
-  tensor_box out;
-  for (const std::size_t extent : shape) out.sides.push_back({0, extent});
-  return out;
-}
+[[nodiscard]] tensor_box whole_box(std::span<const std::size_t> shape);
 
 /// The part that two boxes of one tensor have in common. Where there is none, a side is empty.
-[[nodiscard]] inline tensor_box intersection(const tensor_box& a, const tensor_box& b) {
-  tensor_box out;
-  for (std::size_t d = 0; d < a.sides.size(); ++d) {
-    const std::size_t first = greater_of(a.sides[d].first, b.sides[d].first);
-    out.sides.push_back({first, greater_of(first, lesser_of(a.sides[d].end, b.sides[d].end))});
-  }
-  return out;
-}
+[[nodiscard]] tensor_box intersection(const tensor_box& a, const tensor_box& b);
 
 /// Whether all of `inner` lies in `outer`.
-[[nodiscard]] inline bool lies_in(const tensor_box& inner, const tensor_box& outer) noexcept {
-  if (inner.sides.size() != outer.sides.size()) return false;
-  for (std::size_t d = 0; d < inner.sides.size(); ++d) {
-    const box_side& side = inner.sides[d];
-    if (side.first > side.end || side.first < outer.sides[d].first || side.end > outer.sides[d].end) return false;
-  }
-  return true;
-}
+[[nodiscard]] bool lies_in(const tensor_box& inner, const tensor_box& outer) noexcept;
 
 /// Calls `visit(element of a, element of b, count)` for the contiguous runs of what two boxes of one tensor have in
 /// common, in order. Elements of a box are counted row by row.
@@ -121,30 +94,13 @@ void copy_common(const tensor_box& from, const T* source, const tensor_box& to, 
 class box_runs {
  public:
   /// The runs of that box in a tensor of that shape, row-major.
-  box_runs(std::span<const std::size_t> shape, const tensor_box& of) : box_(&of), strides_(shape.size()) {
-    std::size_t stride = 1;
-    for (std::size_t d = shape.size(); d-- > 0; stride *= shape[d]) strides_[d] = stride;
-    outer_ = shape.size();
-    while (outer_ > 0) {
-      --outer_;
-      length_ *= of.sides[outer_].count();
-      if (of.sides[outer_].count() != shape[outer_]) break;
-    }
-    for (std::size_t d = 0; d < outer_; ++d) runs_ *= of.sides[d].count();
-    if (length_ == 0) runs_ = 0;
-  }
+  box_runs(std::span<const std::size_t> shape, const tensor_box& of);
 
   /// How many runs there are, and the elements of each.
   [[nodiscard]] std::size_t runs() const noexcept { return runs_; }
   [[nodiscard]] std::size_t length() const noexcept { return length_; }
   /// The first element of run `number`, counted in the tensor. It grows with the number.
-  [[nodiscard]] std::size_t begin(std::size_t number) const noexcept {
-    std::size_t out = 0;
-    for (std::size_t d = outer_; d < strides_.size(); ++d) out += box_->sides[d].first * strides_[d];
-    for (std::size_t d = outer_; d-- > 0; number /= box_->sides[d].count())
-      out += (box_->sides[d].first + number % box_->sides[d].count()) * strides_[d];
-    return out;
-  }
+  [[nodiscard]] std::size_t begin(std::size_t number) const noexcept;
 
   /// Calls `visit(element of the tensor, element of the box, count)` for what elements `first` to `end - 1` of the box
   /// and elements `from` to `to - 1` of the tensor have in common, run by run.
@@ -179,3 +135,7 @@ class box_runs {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/core/box.ipp"  // IWYU pragma: export
+#endif

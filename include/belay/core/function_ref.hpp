@@ -27,13 +27,16 @@ class function_ref<Result(Arguments...)> {
  public:
   /// The callable outlives it.
   template <class Callable>
-  requires(!std::is_same_v<std::remove_cvref_t<Callable>, function_ref> &&
-           std::is_object_v<std::remove_cvref_t<Callable>> && std::is_invocable_r_v<Result, Callable&, Arguments...>)
-      function_ref(Callable&& callable)
-  noexcept
+    requires(!std::is_same_v<std::remove_cvref_t<Callable>, function_ref> &&
+             std::is_object_v<std::remove_cvref_t<Callable>> && std::is_invocable_r_v<Result, Callable&, Arguments...>)
+  function_ref(Callable&& callable) noexcept
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
         call_([](void* object, Arguments... arguments) -> Result {
-          return (*static_cast<std::remove_reference_t<Callable>*>(object))(std::forward<Arguments>(arguments)...);
+          auto& callable_there = *static_cast<std::remove_reference_t<Callable>*>(object);
+          if constexpr (std::is_void_v<Result>)
+            static_cast<void>(callable_there(std::forward<Arguments>(arguments)...));
+          else
+            return callable_there(std::forward<Arguments>(arguments)...);
         }) {}
 
   /// Calls it.

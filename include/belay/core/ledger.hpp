@@ -36,10 +36,7 @@ struct obligation_id {
 class open_obligations : public usage_error {
  public:
   /// `list` is one line an obligation.
-  open_obligations(const std::string& list, std::size_t count, where at)
-      : usage_error(
-            std::to_string(count) + (count == 1 ? " obligation is" : " obligations are") + " still open\n" + list, at),
-        count_(count) {}
+  open_obligations(const std::string& list, std::size_t count, where at);
 
   /// How many were open.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
@@ -104,28 +101,10 @@ class ledger {
   }
   /// The obligations that are open and can be discharged by nobody, for an error of memory that they hold: empty where
   /// there are none.
-  [[nodiscard]] std::string lost_text() const {
-    std::size_t count = 0;
-    for (const entry& slot : entries_) count += slot.is_open() && slot.lost ? 1 : 0;
-    if (count == 0) return {};
-    return "; " + std::to_string(count) +
-           (count == 1 ? " obligation is open whose handle is gone, and holds"
-                       : " obligations are open whose handles are gone, and hold") +
-           " memory until the step ends:\n" + list(16, count, [](const entry& slot) { return slot.lost; });
-  }
+  [[nodiscard]] std::string lost_text() const;
 
   /// Forgets every obligation; ids that are still held are no longer open.
-  void clear() noexcept {
-    free_ = none;
-    for (std::uint32_t i = static_cast<std::uint32_t>(entries_.size()); i-- > 1;) {
-      entry& slot = entries_[i];
-      if (slot.is_open()) ++slot.generation;
-      slot.next_free = free_;
-      free_ = i;
-    }
-    open_ = 0;
-    misused_ = 0;
-  }
+  void clear() noexcept;
 
   /// The obligation that was opened as `id`; how many are open; how many were discharged twice or after their step.
   [[nodiscard]] const obligation& at(obligation_id id) const noexcept { return entries_[id.index].what; }
@@ -148,11 +127,7 @@ class ledger {
  private:
   static constexpr std::uint32_t none = 0;
 
-  [[nodiscard]] static std::size_t entries_for(std::size_t capacity, where at) {
-    if (capacity < 0xffffffffU) return capacity + 1;
-    throw usage_error(
-        "a ledger for " + std::to_string(capacity) + " obligations at a time: it has room for less than 2^32", at);
-  }
+  [[nodiscard]] static std::size_t entries_for(std::size_t capacity, where at);
 
   // A function of its own, so that `open` is short enough to be inlined.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse(where at) const {
@@ -188,3 +163,7 @@ class ledger {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/core/ledger.ipp"  // IWYU pragma: export
+#endif

@@ -19,6 +19,7 @@
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -66,23 +67,25 @@ template <std::size_t Rank>
 }
 
 /// "4x128x256", for messages.
-[[nodiscard]] inline std::string shape_text(std::span<const std::size_t> shape) {
-  std::string out;
-  for (std::size_t extent : shape) {
-    if (!out.empty()) out += 'x';
-    out += std::to_string(extent);
-  }
-  return out;
-}
+[[nodiscard]] std::string shape_text(std::span<const std::size_t> shape);
+
+/// Throws the `size_error` of a tensor of such a shape, whose name `owner()` returns.
+[[noreturn]] void refuse_tensor(std::span<const std::size_t> shape, std::size_t element_bytes,
+                                function_ref<std::string()> owner, const where& at);
 
 /// Bytes of a tensor of such a shape. Throws `size_error` where they are more than any memory holds; `owner()` returns
 /// the tensor's name for that message.
-template <class T, std::size_t Rank, std::invocable Owner>
-[[nodiscard]] std::size_t tensor_bytes(const extents<Rank>& shape, Owner owner, const where& at) {
-  const auto words = [&] {
-    return owner() + ": " + shape_text(shape) + " elements of " + std::to_string(sizeof(T)) + " bytes are";
-  };
-  return (checked_size(element_count(shape)) * sizeof(T)).value(words, at);
+template <std::size_t Rank>
+[[nodiscard]] std::size_t tensor_bytes(const extents<Rank>& shape, std::size_t element_bytes,
+                                       function_ref<std::string()> owner, const where& at) {
+  const checked_size bytes = checked_size(element_count(shape)) * element_bytes;
+  if (!bytes.fits()) [[unlikely]]
+    refuse_tensor({shape.data(), Rank}, element_bytes, owner, at);
+  return bytes.saturated();
+}
+template <class T, std::size_t Rank>
+[[nodiscard]] std::size_t tensor_bytes(const extents<Rank>& shape, function_ref<std::string()> owner, const where& at) {
+  return tensor_bytes(shape, sizeof(T), owner, at);
 }
 
 /// A dense row-major view of `Rank` dimensions; extents in elements.
@@ -100,8 +103,8 @@ class view {
 
   /// A view of mutable elements is also a view of constant ones.
   template <class U>
-  requires(std::same_as<const U, T> && !std::same_as<U, T>) BELAY_HD constexpr view(view<U, Rank> other) noexcept
-      : data_(other.data()), shape_(other.shape()) {}
+    requires(std::same_as<const U, T> && !std::same_as<U, T>)
+  BELAY_HD constexpr view(view<U, Rank> other) noexcept : data_(other.data()), shape_(other.shape()) {}
 
   /// The first element, the shape, and the elements and bytes of it; all elements as a span.
   [[nodiscard]] BELAY_HD constexpr T* data() const noexcept { return data_; }
@@ -115,7 +118,8 @@ class view {
 
   /// The element with that index along each axis, which nothing checks: kernels use it.
   template <class... Index>
-  requires(sizeof...(Index) == Rank) [[nodiscard]] BELAY_HD constexpr T& operator()(Index... index) const noexcept {
+    requires(sizeof...(Index) == Rank)
+  [[nodiscard]] BELAY_HD constexpr T& operator()(Index... index) const noexcept {
     const extents<Rank> at{static_cast<std::size_t>(index)...};
     std::size_t offset = 0;
     for (std::size_t axis = 0; axis < Rank; ++axis) offset = offset * shape_[axis] + at[axis];
@@ -123,18 +127,24 @@ class view {
   }
 
   /// The sub-view at `index` of the first axis.
-  [[nodiscard]] BELAY_HD constexpr view<T, Rank - 1> operator[](std::size_t index) const noexcept requires(Rank > 1) {
+  [[nodiscard]] BELAY_HD constexpr view<T, Rank - 1> operator[](std::size_t index) const noexcept
+    requires(Rank > 1)
+  {
     extents<Rank - 1> rest{};
     std::size_t stride = 1;
     for (std::size_t axis = 1; axis < Rank; ++axis) stride *= rest[axis - 1] = shape_[axis];
     return {data_ + index * stride, rest};
   }
-  [[nodiscard]] BELAY_HD constexpr T& operator[](std::size_t index) const noexcept requires(Rank == 1) {
+  [[nodiscard]] BELAY_HD constexpr T& operator[](std::size_t index) const noexcept
+    requires(Rank == 1)
+  {
     return data_[index];
   }
 
   /// `count` entries of the first axis beginning at `first`.
-  [[nodiscard]] BELAY_HD constexpr view rows(std::size_t first, std::size_t count) const noexcept requires(Rank >= 1) {
+  [[nodiscard]] BELAY_HD constexpr view rows(std::size_t first, std::size_t count) const noexcept
+    requires(Rank >= 1)
+  {
     extents<Rank> part = shape_;
     part[0] = count;
     std::size_t stride = 1;
@@ -155,3 +165,7 @@ using matrix_view = view<T, 2>;
 static_assert(std::is_trivially_copyable_v<matrix_view<float>>);
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/core/view.ipp"  // IWYU pragma: export
+#endif

@@ -83,14 +83,7 @@ class stream_arbiter {
  public:
   /// `hosts` threads will take part, each as a `host`. Seed 0 prefers communications to computations, and
   /// these to copies between tiers: as late as possible for what they read.
-  stream_arbiter(std::uint64_t seed, std::size_t hosts) : random_(seed), seed_(seed), running_(hosts) {
-    streams_.reserve(8 * hosts);  // waiting allocates nothing
-    sleepers_.reserve(hosts);
-    candidates_.reserve(8 * hosts);
-    lists_.reserve(8 * hosts);
-    for (std::size_t i = 0; i < hosts; ++i) lists_.emplace_back().reserve(64);
-    hosts_.reserve(hosts);
-  }
+  stream_arbiter(std::uint64_t seed, std::size_t hosts);
   stream_arbiter(const stream_arbiter&) = delete;
   stream_arbiter& operator=(const stream_arbiter&) = delete;
 

@@ -242,4 +242,14 @@ BELAY_DECL std::uint64_t stream_arbiter::draw(std::uint64_t below) noexcept {
   return (z ^ (z >> 31)) % below;
 }
 
+BELAY_DECL stream_arbiter::stream_arbiter(std::uint64_t seed, std::size_t hosts)
+    : random_(seed), seed_(seed), running_(hosts) {
+  streams_.reserve(8 * hosts);  // waiting allocates nothing
+  sleepers_.reserve(hosts);
+  candidates_.reserve(8 * hosts);
+  lists_.reserve(8 * hosts);
+  for (std::size_t i = 0; i < hosts; ++i) lists_.emplace_back().reserve(64);
+  hosts_.reserve(hosts);
+}
+
 }  // namespace belay::inline BELAY_ABI

@@ -7,11 +7,11 @@
 #pragma once
 
 #include <cstddef>
-#include <type_traits>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/step/participant.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -23,6 +23,8 @@ class target_tokens {
     if (count == 0) throw usage_error("a batch without target tokens has no mean", at);
   }
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  /// For a step's commit.
+  [[nodiscard]] divisor_value value() const noexcept { return {count_, divisor_value::counted::on_all_ranks}; }
 
  private:
   std::size_t count_;
@@ -36,6 +38,8 @@ class samples {
     if (count == 0) throw usage_error("a batch without samples has no mean", at);
   }
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  /// For a step's commit.
+  [[nodiscard]] divisor_value value() const noexcept { return {count_, divisor_value::counted::on_all_ranks}; }
 
  private:
   std::size_t count_;
@@ -48,16 +52,13 @@ class local_targets {
   /// May be 0 on some ranks.
   explicit constexpr local_targets(std::size_t count) noexcept : count_(count) {}
   [[nodiscard]] constexpr std::size_t count() const noexcept { return count_; }
+  /// For a step's commit.
+  [[nodiscard]] constexpr divisor_value value() const noexcept {
+    return {count_, divisor_value::counted::on_this_rank};
+  }
 
  private:
   std::size_t count_;
 };
-
-/// Whether a step can be divided by it.
-template <class D>
-inline constexpr bool is_step_divisor =
-    std::is_same_v<D, target_tokens> || std::is_same_v<D, samples> || std::is_same_v<D, local_targets>;
-template <class D>
-concept step_divisor = is_step_divisor<D>;
 
 }  // namespace belay::inline BELAY_ABI

@@ -88,52 +88,24 @@ class engine {
 
   /// All leases of steps come from the region `activations`. `meter` is that of its tier, and outlives the engine. At
   /// most `max_leases` leases and `max_obligations` obligations are live in one step.
-  engine(Memory activations, tier_meter& meter, std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
-      : meter_(&meter),
-        max_leases_(max_leases),
-        arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(std::make_shared<belay::ledger>(max_obligations)),
-        owed_(meter),
-        findings_(arena_.memory()) {
-    adopt(arena_);
-  }
+  engine(Memory activations, tier_meter& meter, std::size_t max_leases = 16384, std::size_t max_obligations = 4096);
   /// All leases of steps come from the region `activations`. The kit's stream runs as `streams` says: that of rank
   /// `rank`. `meter` is that of its tier, and outlives the engine. At most `max_leases` leases and `max_obligations`
   /// obligations are live in one step.
   engine(Memory activations, tier_meter& meter, const stream_settings& streams, int rank,
          std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
-    requires std::constructible_from<Kit, const stream_settings&, int>
-      : meter_(&meter),
-        max_leases_(max_leases),
-        arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(std::make_shared<belay::ledger>(max_obligations)),
-        owed_(meter),
-        findings_(arena_.memory()),
-        kit_(streams, rank),
-        streams_(streams),
-        rank_(rank),
-        left_(streams.policy == stream_policy::adversarial ? freed_memory::poisoned : freed_by_default) {
-    if constexpr (requires { watch_.explain_faults(); })
-      if (rehearsing()) watch_.explain_faults();
-    adopt(arena_);
-  }
+    requires std::constructible_from<Kit, const stream_settings&, int>;
 
   /// All leases of steps come from the region `activations`, memory of the device of `kit`, which the caller has made.
   /// Memory that is free holds `left`. `meter` is that of its tier, and outlives the engine. At most `max_leases`
   /// leases and `max_obligations` obligations are live in one step.
   engine(Memory activations, tier_meter& meter, Kit kit, freed_memory left = freed_by_default,
          std::size_t max_leases = 16384, std::size_t max_obligations = 4096)
-    requires std::move_constructible<Kit>
-      : meter_(&meter),
-        max_leases_(max_leases),
-        arena_(tier::device, std::move(activations), max_leases, meter),
-        ledger_(std::make_shared<belay::ledger>(max_obligations)),
-        owed_(meter),
-        findings_(arena_.memory()),
-        kit_(std::move(kit)),
-        left_(left) {
-    adopt(arena_);
-  }
+    requires std::move_constructible<Kit>;
+
+  engine(const engine&) = delete;  // steps, handles and runs point to it
+  engine& operator=(const engine&) = delete;
+  ~engine();
 
   /// Activations, open obligations, and what computes. They live as long as the run.
   [[nodiscard]] arena<Memory>& activations() noexcept { return arena_; }
@@ -152,40 +124,16 @@ class engine {
 
   using copies_type = copy_stream<stream_type>;
   /// The stream of copies between tiers. The first call makes it: in a body, before its first step.
-  [[nodiscard]] copies_type& copies() {
-    if (copies_ != nullptr) return *copies_;
-    // (nvcc does not see what compute() has.)
-    if constexpr (requires(stream_type& compute_stream) { compute_stream.beside(stream_kind::copy); })
-      copies_ = std::make_unique<copies_type>(compute().beside(stream_kind::copy));
-    else if constexpr (std::constructible_from<copies_type, const stream_settings&, int>)
-      copies_ = std::make_unique<copies_type>(streams_, rank_);
-    else
-      copies_ = std::make_unique<copies_type>();
-    if constexpr (traced_stream<stream_type>) copies_->stream().trace_into(spans());
-    if constexpr (requires(stream_type& captured) { captured.join_captures(); }) copies_->stream().join_captures();
-    return *copies_;
-  }
+  [[nodiscard]] copies_type& copies();
   /// How the host sees the memory of a device; null where it addresses that itself. The first call makes it, with a
   /// stream: in a body, before its first step. Throws backend_error.
-  [[nodiscard]] const host_access* access([[maybe_unused]] where at = where::current()) {
-    if constexpr (device_region<Memory>) {
-      if (access_ == nullptr)
-        access_ = std::make_unique<access_type>(compute().beside(stream_kind::copy),
-                                                arena_.memory().host_beside(host_access::piece_bytes, at));
-      return access_.get();
-    } else {
-      return nullptr;
-    }
-  }
+  [[nodiscard]] const host_access* access([[maybe_unused]] where at = where::current());
   /// Whether something has asked for it.
   [[nodiscard]] bool has_copies() const noexcept { return copies_ != nullptr; }
   /// Of the copies so far.
   [[nodiscard]] copy_times times_of_copies() const noexcept { return has_copies() ? copies_->times() : copy_times{}; }
   /// Returns when all that the streams have queued is over; throws the first failure of it.
-  void synchronize(where at = where::current()) {
-    belay::synchronize(compute(), at);
-    if (has_copies()) copies_->synchronize(at);
-  }
+  void synchronize(where at = where::current());
 
   /// Runs `work()` on the calling thread, once all that the kit's stream has queued is over. A rehearsal does not run
   /// it.
@@ -203,12 +151,7 @@ class engine {
   /// Calls of layers, copies and waits are spans of `log` from now on, with the live bytes of `meters`; null: of none.
   /// Log and meters outlive what is queued meanwhile, and the engine stays where it is. Between steps.
   void trace_into(span_log* log, const tier_meters* meters = nullptr)
-    requires traced_stream<stream_type>
-  {
-    watch_.trace_into(log, compute(), meters);
-    compute().trace_into(log);
-    if (has_copies()) copies_->stream().trace_into(log);
-  }
+    requires traced_stream<stream_type>;
   /// The log of the step that is traced, or null.
   [[nodiscard]] span_log* spans() const noexcept {
     if constexpr (traced_stream<stream_type>)
@@ -225,15 +168,9 @@ class engine {
   /// Steps run in `train`; see step/phase.hpp.
   [[nodiscard]] phase current_phase() const noexcept { return phase_; }
   /// For `phase_switch` only. Throws usage_error while a step or pass is open.
-  void enter(phase next, where at) {
-    expect_between_steps(at);
-    phase_ = next;
-  }
+  void enter(phase next, where at);
   /// Throws usage_error while a step or pass of this engine is open.
-  void expect_between_steps(where at) const {
-    if (in_step_)
-      throw usage_error("a step of this engine is still open: commit it, or let it end, before the next", at);
-  }
+  void expect_between_steps(where at) const;
 
   /// Continues the step numbers of an engine that this one replaces: an optimizer refuses a token whose number is not
   /// above its last one's.
@@ -254,82 +191,35 @@ class engine {
     }
   }
   /// Whether `address` is in memory that is leased for steps alone.
-  [[nodiscard]] bool is_of_steps(const void* address) const noexcept {
-    return arena_.has(address) ||
-           std::any_of(of_steps_.begin(), of_steps_.end(), [&](const auto* one) { return one->has(address); });
-  }
+  [[nodiscard]] bool is_of_steps(const void* address) const noexcept;
   /// The owner of memory that was read after it had been given back, where a number that is not finite says it, or an
   /// index that is none; else empty. In checked builds, and as far as what has computed keeps the payload of a NaN.
-  [[nodiscard]] std::string given_back(double found) const { return owners_->text(owner_in(found)); }
-  [[nodiscard]] std::string given_back(std::int64_t index) const { return owners_->text(owner_in_integer(index)); }
+  [[nodiscard]] std::string given_back(double found) const;
+  [[nodiscard]] std::string given_back(std::int64_t index) const;
 
   /// Leases come from `activations` from now on, and the region before is freed. Between steps: numbers, epoch and how
   /// the last step ended stay.
-  void use(Memory activations) {
-    synchronize();
-    arena_.open_addresses();
-    arena_ = arena<Memory>(tier::device, std::move(activations), max_leases_, *meter_);
-    adopt(arena_);
-    ++epoch_;
-    ++memory_version_;
-  }
+  void use(Memory activations);
   /// Changes when steps get other memory, or room for more: what was captured as a graph is of another then.
   [[nodiscard]] std::uint64_t memory_version() const noexcept { return memory_version_; }
 
   /// For `step` only. Throws usage_error while another step of this engine is open, in a phase that does not train, and
   /// where a forward-only pass has overflowed and was not repeated.
-  void begin_step(where at) {
-    if (phase_ != phase::train)
-      throw usage_error("a step trains, and this rank is in its " + std::string(name(phase_)) +
-                            " phase: go back with phases.to_train(std::move(...))",
-                        at);
-    if (passes_.needed_rows > 0)
-      throw usage_error(
-          "a forward-only pass overflowed, and was not repeated with more room: run it in "
-          "belay::evaluate(run, mesh, body)",
-          at);
-    expect_right(std::exchange(passes_.wrong, 0), passes_.first_wrong);
-    begin(at);
-    last_end_ = end_of_step::cut_off;
-    unread_refusal_ = false;
-    begun_at_ = at;
-    ++step_number_;
-  }
+  void begin_step(where at);
   /// For `forward_only` only: a pass counts as no step, and changes nothing that the last step has left.
   void begin_pass(where at) { begin(at); }
-  void note_pass(const pass_findings& found) noexcept {
-    passes_.open_obligations += found.open_obligations;
-    if (found.needed_rows > passes_.needed_rows) passes_.needed_rows = found.needed_rows;
-    passes_.count += found.count;
-    passes_.loss += found.loss;
-    if (passes_.wrong == 0) passes_.first_wrong = found.first_wrong;
-    passes_.wrong += found.wrong;
-  }
+  void note_pass(const pass_findings& found) noexcept;
   /// The findings of forward-only passes since the last call.
   [[nodiscard]] pass_findings take_pass_findings() noexcept { return std::exchange(passes_, {}); }
 
   /// For `step` only. What is queued and has not begun is skipped; returns when what has begun is over.
-  void cancel_queued() noexcept {
-    if constexpr (requires { compute().cancel(); }) compute().cancel();
-    if (has_copies()) copies_->cancel();
-  }
+  void cancel_queued() noexcept;
   /// For `step` only: returns when the copies of a step that is committed are over. What has failed in them, the next
   /// step throws.
-  void finish_copies(where at) {
-    if (has_copies()) copies_->wait_until_idle(at);
-  }
+  void finish_copies(where at);
   /// For `step` and `forward_only` only. Ends every lease and every obligation of the step. What it has queued is over
   /// where it was committed; else it is skipped, because it may wait for peers that wait for this rank.
-  void end_step() noexcept {
-    cancel_queued();
-    if (arena_.offsets().live_bytes() > 0) arena_.reclaim();
-    if (ledger_->open_count() + ledger_->misuse_count() > 0) ledger_->clear();
-    owed_.clear();
-    owners_->forget_failure();  // of a step that is cut off
-    watch_.end();
-    in_step_ = false;
-    ++epoch_;
-  }
+  void end_step() noexcept;
 
   /// Adds to the loss of the step or pass that runs, in the order of the compute stream; the commit of a step sums it
   /// over all ranks. `count` is that of a pass's targets or samples. A kernel has `found()` for it.
@@ -338,36 +228,12 @@ class engine {
   [[nodiscard]] kernel::findings_record* found() const noexcept { return findings_.record(); }
   /// For `step` and `forward_only` only: copies it for the host, once, and waits for that copy's event. Throws the
   /// first failure of what was queued.
-  [[nodiscard]] const kernel::findings_record& read_findings(where at) {
-    const stream_event copied = findings_.copy(compute());
-    if (rehearsing()) return findings_.none();
-    owners_->expect_overwritten();
-    const span_timer waits(add_wait(spans(), span_lane::host, copied, at));
-    try {
-      return findings_.read(copied, epoch_, at);
-    } catch (...) {
-      belay::synchronize(compute(), at);  // a failure is told once
-      throw;
-    }
-  }
+  [[nodiscard]] const kernel::findings_record& read_findings(where at);
   /// For `step` and `forward_only` only: the findings, copied for the host; null where something has failed, which the
   /// next step or pass throws.
-  [[nodiscard]] const kernel::findings_record* try_findings(where at) noexcept {
-    try {
-      const stream_event copied = findings_.copy(compute());
-      return rehearsing() ? &findings_.none() : &findings_.read(copied, epoch_, at);
-    } catch (...) {
-      return nullptr;
-    }
-  }
+  [[nodiscard]] const kernel::findings_record* try_findings(where at) noexcept;
   /// Throws the usage_error of indices or rows that kernels have found to be none.
-  void expect_right(std::uint64_t wrong, const kernel::finding& first) const {
-    if (wrong == 0) return;
-    const std::string why = given_back(first.value);
-    throw usage_error(text(first) + (wrong == 1 ? "" : ", and " + std::to_string(wrong - 1) + " more") +
-                          (why.empty() ? "" : "; " + why),
-                      site_of(first));
-  }
+  void expect_right(std::uint64_t wrong, const kernel::finding& first) const;
   /// Bytes of the findings, in the memory of the device, beside the activations.
   static constexpr std::size_t findings_bytes = belay::findings<Memory>::bytes;
   /// Whether nothing runs, and activations are addresses without pages.
@@ -381,29 +247,16 @@ class engine {
   [[nodiscard]] end_of_step last_end() const noexcept { return last_end_; }
   [[nodiscard]] std::uint64_t needed_rows() const noexcept { return needed_rows_; }
   /// Throws the text of a refusal that nobody has read, as `error` at the step's site.
-  void expect_refusal_read() const {
-    if (unread_refusal_) throw error(refusal_, refused_at_);
-  }
+  void expect_refusal_read() const;
   /// Where the last step was made.
   [[nodiscard]] const where& step_site() const noexcept { return begun_at_; }
   /// For `step` only.
   void note_end(end_of_step how) noexcept { last_end_ = how; }
   void note_rows(std::uint64_t needed) noexcept { needed_rows_ = needed, ++memory_version_; }
-  [[nodiscard]] bool& note_refusal(std::string why, where at) {
-    refusal_ = std::move(why);
-    refused_at_ = at;
-    return unread_refusal_;
-  }
+  [[nodiscard]] bool& note_refusal(std::string why, where at);
 
  private:
-  void begin(where at) {
-    expect_between_steps(at);
-    synchronize(at);  // throws what has failed since the last step
-    watch_.begin(arena_.memory().data(), arena_.memory().size_bytes(), at);
-    in_step_ = true;
-    ++epoch_;
-    findings_.begin(compute(), epoch_);
-  }
+  void begin(where at);
 
   tier_meter* meter_;
   std::size_t max_leases_;
@@ -440,3 +293,9 @@ using host_engine = engine<host_pages, host_kit<>>;
 using rehearsal_engine = engine<reserved_addresses, rehearsal_kit>;
 
 }  // namespace belay::inline BELAY_ABI
+
+#include "belay/step/engine.ipp"  // IWYU pragma: export
+
+#if defined(BELAY_SEPARATE_COMPILATION)
+extern template class belay::engine<belay::host_pages, belay::host_kit<>>;
+#endif

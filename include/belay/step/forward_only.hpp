@@ -27,8 +27,8 @@ namespace belay::inline BELAY_ABI {
 template <class Engine, class... Participants>
 class forward_only {
   static_assert((is_step_participant<Participants> && ...),
-                "belay: a pass is made of an engine and of what takes part in it: expert_exchange, or a class with "
-                "begin, finish, abandon, withdraw, findings and fingerprint");
+                "belay: a pass is made of an engine and of what takes part in it: expert_exchange, or a class that "
+                "derives from belay::participant");
 
  public:
   using engine_type = Engine;
@@ -40,8 +40,7 @@ class forward_only {
     engine_->begin_pass(at_);
     try {
       each([&](auto& participant) {
-        if constexpr (requires { participant.make_room(std::size_t{}, at_); })
-          if (engine_->room() != 0) participant.make_room(static_cast<std::size_t>(engine_->room()), at_);
+        if (engine_->room() != 0) participant.make_room(static_cast<std::size_t>(engine_->room()), at_);
         participant.begin(step_start{}, at_);
       });
     } catch (...) {

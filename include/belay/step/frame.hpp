@@ -55,20 +55,10 @@ struct invocation {
 
   /// Throws the usage_error of an output that is asked for too late. Takes a copy, so that a handle whose address no
   /// one else needs stays in registers.
-  [[noreturn, gnu::cold, gnu::noinline]] static void refuse_output(invocation call, const char* when, const char* file,
-                                                                   int line) {
-    throw usage_error("the output of layer " + std::to_string(call.layer_index) + " '" + printable(call.layer) +
-                          "' (micro-batch " + std::to_string(call.micro_batch) + ") opened at " + call.at.text() +
-                          " is asked for " + when,
-                      {file, "", line});
-  }
+  [[noreturn, gnu::cold]] static void refuse_output(invocation call, const char* when, const char* file, int line);
 
   /// In a handler of what this call, or work that it has queued, has thrown: throws it again with the call's name.
-  [[noreturn, gnu::cold, gnu::noinline]] void rethrow(const char* what) const {
-    rethrow_from("layer " + std::to_string(layer_index) + " '" + layer + "' (micro-batch " +
-                     std::to_string(micro_batch) + "), " + what,
-                 at);
-  }
+  [[noreturn, gnu::cold]] void rethrow(const char* what) const;
   /// Runs `work()`, which is a call of the layer: what it throws has the call's name.
   template <class Work>
   decltype(auto) run(layer_call what, Work&& work) const {
@@ -382,3 +372,7 @@ template <class T, std::size_t Rank, class Frame>
 }
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/step/frame.ipp"  // IWYU pragma: export
+#endif

@@ -4,24 +4,21 @@
 // finishes it in its commit, and asks for its findings, so that none of these can be forgotten. All ranks name the same
 // participants in the same order; the vote compares it.
 //
-//   struct counted_dropout {                        // a participant of one's own, without gradients
-//     using committed_part = belay::no_committed_part;
-//     void begin(const belay::step_start&, belay::where) { dropped = 0; }
-//     template <class Mesh, class Divisor>
-//     belay::no_committed_part finish(const Mesh&, Divisor, belay::where) { return {}; }
-//     template <class Mesh>
-//     void abandon(const Mesh&, belay::where) {}
-//     void withdraw() noexcept {}
-//     belay::ballot findings() { return {}; }
-//     std::uint64_t fingerprint() const { return 17; }
+//   class counted_dropout final : public belay::participant {   // one of a program's own, without gradients
+//    public:
+//     void begin(const belay::step_start&, belay::where) override { dropped = 0; }
+//     std::uint64_t fingerprint() const override { return 17; }
+//     std::size_t dropped = 0;
 //   };
 #pragma once
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "belay/core/config.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
 #include "belay/step/commit.hpp"
 
@@ -37,21 +34,90 @@ struct step_start {
 /// Whether a rank ends a step in its commit as all do, or gives it up.
 enum class order_of_step : std::uint8_t { executed, abandoned };
 
-/// `begin(start)`: a step begins; called again, before the first forward, where the step says another number of
-/// micro-batches. `findings()`: after the last backward, for the vote. `withdraw()`: the step ends without commit, and
-/// nothing waits for peers. `fingerprint()`: equal on all ranks. `finish(mesh, divisor, at)` and `abandon(mesh, at)`,
-/// which are templates, end a step in its commit: the first gives the participant's part of the token, the second joins
-/// the collectives that peers wait in. A participant whose room can overflow has `make_room(rows, at)`, which is called
-/// before `begin` once a step was replayed. One that wants to know the vote has `learn(ballot)`, which gets that of all
-/// ranks. One whose ranks have queued work that waits for each other's has `compare(order_of_step, at)`, which a commit
-/// calls before it waits for that: it throws on all ranks where this was not the same work.
+/// By what gradients are divided, once: samples or target tokens of the whole batch, equal on all ranks, or what this
+/// rank counted of it.
+struct divisor_value {
+  /// Of which batch the count is: of the whole one, or of this rank's part.
+  enum class counted : std::uint8_t { on_all_ranks, on_this_rank };
+  std::size_t count = 0;                        // samples or target tokens
+  counted where_it_is = counted::on_all_ranks;  // and of what batch
+};
+
+/// A divisor of gradients.
+template <class D>
+concept step_divisor = requires(const D& divisor) {
+  { divisor.value() } -> std::same_as<divisor_value>;
+};
+/// Whether a step can be divided by it, as a value, for a message without the list of what is missing.
+template <class D>
+inline constexpr bool is_step_divisor = step_divisor<D>;
+
+/// The base of all that takes part in steps. A step calls it, and it outlives the step; it stays where it is meanwhile.
+class participant {
+ public:
+  using committed_part = no_committed_part;
+
+  participant() = default;
+  participant(const participant&) = default;
+  participant& operator=(const participant&) = default;
+  virtual ~participant() = default;
+
+  /// A step begins; called again, before the first forward, where the step says another number of micro-batches.
+  virtual void begin(const step_start& start, where at) = 0;
+  /// A word that is equal on all ranks, hashed with its place in the order of participants; the vote compares it.
+  [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
+
+  /// In a commit, on all ranks: may be collective. What is reduced is kept until it is taken or discarded.
+  virtual void finish(const divisor_value& /*divisor*/, where /*at*/) {}
+  /// Instead of `finish`, in a commit that is refused before gradients are complete: joins the collectives that peers
+  /// wait in.
+  virtual void abandon(where /*at*/) { withdraw(); }
+  /// The step ends without commit. Nothing waits for peers.
+  virtual void withdraw() noexcept {}
+  /// After all are finished, for the vote.
+  [[nodiscard]] virtual ballot findings() { return {}; }
+
+  /// Room for so many rows, before `begin`, in a step that is replayed.
+  virtual void make_room(std::size_t /*rows*/, where /*at*/) {}
+  /// The vote of all ranks.
+  virtual void learn(const ballot& /*all*/) {}
+  /// First in a commit, before that waits for the device: throws usage_error on all ranks where they have not queued
+  /// the same.
+  virtual void compare(order_of_step /*own*/, where /*at*/) {}
+
+  /// The gradients that were finished: the sum of squares over all ranks, and the number by which they are divided.
+  struct reduced_sums {
+    double squares = 0;         // over all ranks and parameters
+    std::uint64_t divisor = 0;  // 0 where the participant divides nothing
+    bool reduces = false;       // whether the participant has gradients at all
+  };
+  [[nodiscard]] virtual reduced_sums reduced() const { return {}; }
+  /// Where gradients that were finished are not finite, to be appended to a line; empty where they are.
+  [[nodiscard]] virtual std::string not_finite() const { return {}; }
+  /// Calls `see(norm)` for each that is not finite.
+  virtual void each_not_finite(function_ref<void(double)> /*see*/) const {}
+  /// Drops gradients that were finished: they will not be applied.
+  virtual void discard_part() noexcept {}
+  /// Gives what was finished to the token of a committed step.
+  [[nodiscard]] no_committed_part take_part() noexcept { return {}; }
+};
+
+/// The ranks of a step, as its commit asks them. A step itself knows none.
+class step_ranks {
+ public:
+  /// Throws usage_error on all ranks where their participants differ.
+  virtual void expect_same_participants(std::uint64_t participants, where at) const = 0;
+  /// The sum of the ballots. Throws usage_error on all ranks where their divisors differ.
+  [[nodiscard]] virtual ballot vote(const ballot& own, std::uint64_t divisor, where at) const = 0;
+
+ protected:
+  ~step_ranks() = default;
+};
+
+/// A class that takes part in steps: it derives from `participant`.
 template <class P>
-concept step_participant = requires(P& participant, const P& same, const step_start& start, where at) {
-  typename P::committed_part;
-  participant.begin(start, at);
-  participant.withdraw();
-  { participant.findings() } -> std::convertible_to<ballot>;
-  { same.fingerprint() } -> std::convertible_to<std::uint64_t>;
+concept step_participant = std::derived_from<P, participant> && requires(P& one) {
+  { one.take_part() } -> std::same_as<typename P::committed_part>;
 };
 
 /// Whether a class is a participant of a step, as a value, for a message without the list of what is missing.

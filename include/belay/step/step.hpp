@@ -12,25 +12,24 @@
 //   if (auto* ok = belay::committed(outcome)) optimizer.apply(std::move(*ok), {.learning_rate = 1e-3});
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <exception>
-#include <string>
+#include <span>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/finite.hpp"
-#include "belay/core/hash.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/step/engine.hpp"
 #include "belay/step/observed.hpp"
 #include "belay/step/participant.hpp"
 #include "belay/step/saved.hpp"
+#include "belay/step/step_core.hpp"
 #include "belay/step/tape.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -65,11 +64,28 @@ concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word
   { vote_over(mesh, own, word, at) } -> std::same_as<ballot>;
 };
 
+/// The ranks of a mesh, to be asked in a commit.
+template <votes Mesh>
+class ranks_of_mesh final : public step_ranks {
+ public:
+  /// The mesh outlives it.
+  explicit ranks_of_mesh(const Mesh& mesh) noexcept : mesh_(&mesh) {}
+  void expect_same_participants(std::uint64_t participants, where at) const override {
+    expect_agreement(*mesh_, participants, at);
+  }
+  [[nodiscard]] ballot vote(const ballot& own, std::uint64_t divisor, where at) const override {
+    return vote_over(*mesh_, own, divisor, at);
+  }
+
+ private:
+  const Mesh* mesh_;
+};
+
 template <class Engine, class... Participants>
 class [[nodiscard]] BELAY_OBLIGATION step {
   static_assert((is_step_participant<Participants> && ...),
                 "belay: a step is made of an engine and of what takes part in it: parameter_store, expert_exchange, or "
-                "a class with begin, finish, abandon, withdraw, findings and fingerprint");
+                "a class that derives from belay::participant");
 
  public:
   using engine_type = Engine;
@@ -79,20 +95,10 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   /// Begins a step of one micro-batch, and all `participants`, which outlive it. Throws usage_error while another step
   /// of the engine is open.
   BELAY_OPENS explicit step(engine_here<Engine> engine, Participants&... participants)
-      : engine_(engine.engine), at_(engine.at), participants_(participants...) {
-    engine_->begin_step(at_);
-    try {
-      const step_start start{1, order()};
-      each([&](auto& participant) {
-        if constexpr (requires { participant.make_room(std::size_t{}, at_); })
-          if (engine_->room() != 0) participant.make_room(static_cast<std::size_t>(engine_->room()), at_);
-        participant.begin(start, at_);
-      });
-    } catch (...) {
-      cut_off();
-      throw;
-    }
-  }
+      : engine_(engine.engine),
+        participants_(participants...),
+        all_{&participants...},
+        core_(*engine.engine, engine.at, std::span(all_.data(), sizeof...(Participants))) {}
   step(const step&) = delete;
   step& operator=(const step&) = delete;
 
@@ -100,16 +106,12 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   /// it; its memory is released, and the handles that were lost in it are printed. One that an exception ends is cut
   /// off: what it left open is the exception's doing.
   BELAY_IF_DISCHARGED ~step() {
-    if (ended_) return;
-    if (std::uncaught_exceptions() == 0) report_abandoned();
-    cut_off();
+    if (!core_.ended()) [[unlikely]]
+      core_.leave();
   }
 
   /// The step has `count` (0 or more) micro-batches on this rank. Before its first forward.
-  void micro_batches(std::size_t count, where at = where::current()) const {
-    const step_start start{count, order()};
-    each([&](auto& participant) { participant.begin(start, at); });
-  }
+  void micro_batches(std::size_t count, where at = where::current()) const { core_.micro_batches(count, at); }
 
   /// The engine; forwards without a micro-batch are of number 0, others of `micro_batch(i)`.
   [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
@@ -117,16 +119,11 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   [[nodiscard]] micro_batch_scope<Engine> micro_batch(std::size_t index) const noexcept { return {*engine_, index}; }
 
   /// Findings of this rank for the vote: overflow and non-finite gradients.
-  void observe(const ballot& findings) noexcept { add(findings); }
+  void observe(const ballot& findings) noexcept { core_.add(findings); }
 
   /// Ends a step that a failure elsewhere, such as a peer's, has interrupted. Its memory is released. Obligations that
   /// can no longer be discharged are not reported. Nothing is communicated.
-  BELAY_ENDS void cut_off() noexcept {
-    if (std::exchange(ended_, true)) return;
-    engine_->cancel_queued();  // it may be in what the participants withdraw
-    each([](auto& participant) { participant.withdraw(); });
-    engine_->end_step();
-  }
+  BELAY_ENDS void cut_off() noexcept { core_.cut_off(); }
 
   /// Calls `body(tape)`, which must return an empty tape: a forward without its backward does not compile.
   template <class Body>
@@ -143,18 +140,10 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   template <class Vote>
   requires(std::invocable<Vote, ballot> && sizeof...(Participants) == 0) BELAY_DISCHARGES [[nodiscard]] step_outcome
       commit(Vote&& vote, where at = where::current()) && {
-    read_findings(at);
-    std::string list = close_obligations();
-    const std::uint64_t number = engine_->step_number();
-    engine_->finish_copies(at);
-    ended_ = true;
-    engine_->end_step();
-    expect_no_obligations(list, at);
-    const ballot all = std::forward<Vote>(vote)(findings_);
-    if (all.open_obligations + all.misused_handles > 0) return refused_step{all, std::move(list)};
-    if (all.needed_rows > 0) return replay_step{all.needed_rows};
-    if (all.non_finite > 0) return refused_step{all, {}};
-    return committed_step{number};
+    ended_step done = core_.commit([&](const ballot& own) { return vote(own); }, at);
+    if (done.how == end_of_step::committed) return committed_step{done.summary.number};
+    if (done.how == end_of_step::replay) return replay_step{done.needed_rows};
+    return std::move(done.why);
   }
   BELAY_DISCHARGES [[nodiscard]] step_outcome commit(where at = where::current()) &&
       requires(sizeof...(Participants) == 0) {
@@ -169,56 +158,20 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   template <votes Mesh, class Divisor>
   requires(sizeof...(Participants) > 0) BELAY_DISCHARGES [[nodiscard]] outcome_type
       commit(const Mesh& mesh, const Divisor& divisor, where at = where::current()) && {
-    compare(at);  // a device whose ranks have not queued the same would not come to its end
-    read_findings(at);
-    std::string list = close_obligations();
-    if (findings_.open_obligations > 0) expect_no_obligations(list, at);
-    expect_agreement(mesh, order(), at);  // before ranks wait for each other in what only some of them take part in
-    if (findings_.open_obligations + findings_.misused_handles > 0) {
-      each([&](auto& participant) { participant.abandon(mesh, at); });
-      const ballot all = vote(mesh, no_divisor, at);
-      end(end_of_step::refused, at);
-      return refuse(all, std::move(list));
+    static_assert(is_step_divisor<Divisor>,
+                  "belay: a step is divided by belay::samples{n} or belay::target_tokens{n} of the global batch, or by "
+                  "belay::local_targets{n} of this rank, which the commit sums");
+    if constexpr (is_step_divisor<Divisor>) {
+      ended_step done = core_.commit(ranks_of_mesh<Mesh>(mesh), divisor.value(), at);
+      if (done.how == end_of_step::replay) return replay_step{done.needed_rows};
+      if (done.how == end_of_step::refused) return {std::move(done.why), *done.unread};
+      const auto take = [](auto&... participant) {
+        return std::tuple<committed_part<Participants>...>{participant.take_part()...};
+      };
+      return token_type{done.summary, std::apply(take, participants_)};
+    } else {
+      std::terminate();
     }
-    // In the order in which they were named: each may be collective.
-    auto parts = std::apply(
-        [&](auto&... participant) {
-          return std::tuple<committed_part<Participants>...>{participant.finish(mesh, divisor, at)...};
-        },
-        participants_);
-    step_summary summary;
-    summary.number = engine_->step_number();
-    double squares = 0;
-    std::apply(
-        [&](const auto&... part) {
-          const auto look = [&](const auto& one) {
-            if constexpr (requires { one.squares(); }) {
-              squares += one.squares();
-              summary.divisor = one.divisor();
-            }
-          };
-          (look(part), ...);
-        },
-        parts);
-    summary.norm = __builtin_sqrt(squares);
-    each([&](auto& participant) { add(participant.findings()); });
-    if (!engine_->rehearsing() && !is_finite(squares)) ++findings_.non_finite;
-    const ballot all = vote(mesh, summary.divisor, at);
-    summary.loss = all.loss;
-    if (all.open_obligations + all.misused_handles > 0 || (all.needed_rows == 0 && all.non_finite > 0)) {
-      list = all.non_finite > 0 ? not_finite(summary, parts) : std::string();
-      discard(parts);
-      end(end_of_step::refused, at);
-      return refuse(all, std::move(list));
-    }
-    if (all.needed_rows > 0) {
-      discard(parts);
-      end(end_of_step::replay, at);
-      engine_->note_rows(all.needed_rows);
-      return replay_step{all.needed_rows};
-    }
-    end(end_of_step::committed, at);
-    return token_type{summary, std::move(parts)};
   }
   /// Any other call does not compile, with a sentence.
   template <class Mesh, class... Arguments>
@@ -239,124 +192,10 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   }
 
  private:
-  template <class Action>
-  void each(Action&& action) const {
-    std::apply([&](auto&... participant) { (action(participant), ...); }, participants_);
-  }
-  template <class Parts>
-  static void discard(Parts& parts) noexcept {
-    std::apply([](auto&... part) { (part.discard(), ...); }, parts);
-  }
-
-  void compare(where at) const {
-    const ledger& obligations = engine_->obligations();
-    const bool whole = obligations.open_count() + obligations.misuse_count() == 0;
-    each([&](auto& participant) {
-      if constexpr (requires { participant.compare(order_of_step::executed, at); })
-        participant.compare(whole ? order_of_step::executed : order_of_step::abandoned, at);
-    });
-  }
-
-  template <class Mesh>
-  [[nodiscard]] ballot vote(const Mesh& mesh, std::uint64_t divisor, where at) {
-    const ballot all = vote_over(mesh, findings_, divisor, at);
-    each([&](auto& participant) {
-      if constexpr (requires { participant.learn(all); }) participant.learn(all);
-    });
-    return all;
-  }
-
-  void add(const ballot& findings) noexcept {
-    findings_.non_finite += findings.non_finite;
-    findings_.loss += findings.loss;
-    findings_.unwritten += findings.unwritten;
-    findings_.unwritable += findings.unwritable;
-    findings_.asked_to_stop += findings.asked_to_stop;
-    if (findings.needed_rows > findings_.needed_rows) findings_.needed_rows = findings.needed_rows;
-  }
-
-  // The one place where the host waits for what the step has queued, and reads it.
-  void read_findings(where at) {
-    const kernel::findings_record& found = engine_->read_findings(at);
-    if (found.wrong > 0) [[unlikely]] {
-      const kernel::finding first = found.first_wrong;
-      const std::uint64_t wrong = found.wrong;
-      cut_off();
-      engine_->expect_right(wrong, first);
-    }
-    add({.needed_rows = found.needed_rows, .loss = found.loss});
-    if (found.not_finite > 0) not_finite_loss_ = found.first_not_finite;
-  }
-  [[nodiscard]] std::string close_obligations() {
-    ledger& obligations = engine_->obligations();
-    findings_.open_obligations = obligations.open_count();
-    findings_.misused_handles = obligations.misuse_count();
-    return findings_.open_obligations > 0 ? obligations.text() : std::string();
-  }
-  void expect_no_obligations(const std::string& list, where at) {
-    if constexpr (checked(check_level::local)) {
-      if (findings_.open_obligations == 0) return;
-      cut_off();
-      throw open_obligations(list, static_cast<std::size_t>(findings_.open_obligations), at);
-    }
-  }
-
-  [[nodiscard]] std::uint64_t order() const {
-    fnv1a hash;
-    each([&](auto& participant) { hash.add(participant.fingerprint()); });
-    return hash.value();
-  }
-
-  // Where gradients are not finite, of the parts that can tell.
-  template <class Parts>
-  [[nodiscard]] std::string not_finite(const step_summary& summary, const Parts& parts) const {
-    std::string out = "  step " + std::to_string(summary.number) + " of this engine", given_back;
-    const auto name_owner = [&](double found) {
-      if (given_back.empty()) given_back = engine_->given_back(found);
-    };
-    const auto look = [&](const auto& one) {
-      if constexpr (requires { one.not_finite(); }) out += one.not_finite();
-      if constexpr (requires { one.each_not_finite(name_owner); }) one.each_not_finite(name_owner);
-    };
-    std::apply([&](const auto&... part) { (look(part), ...); }, parts);
-    out += "\n";
-    if (not_finite_loss_.kind != kernel::finding_kind::nothing)
-      out += "  " + text(not_finite_loss_) + ", at " + site_of(not_finite_loss_).text() + "\n";
-    if (not_finite_loss_.kind != kernel::finding_kind::nothing)
-      name_owner(__builtin_bit_cast(double, not_finite_loss_.value));
-    if (!given_back.empty()) out += "  " + given_back + "\n";
-    return out;
-  }
-
-  void end(end_of_step how, where at) {
-    engine_->finish_copies(at);
-    ended_ = true;
-    engine_->end_step();
-    engine_->note_end(how);
-  }
-  [[nodiscard]] outcome_type refuse(const ballot& all, std::string list) {
-    refused_step why{all, std::move(list)};
-    return {why, engine_->note_refusal(text(why), at_)};
-  }
-
-  void report_abandoned() const noexcept {
-    try {
-      const std::string list = engine_->obligations().text();
-      const std::string what =
-          std::string("a step ended without commit") +
-          (list.empty() ? ": commit it, or end it with step.cut_off()" : ", with open obligations");
-      std::fprintf(stderr, "%s: belay: %s\n%s", at_.text().c_str(), what.c_str(), list.c_str());
-      engine_->note_refusal(what, at_) = true;  // a loop over `run.steps` throws it
-    } catch (...) {                             // no memory for the list; the step's memory is reclaimed nevertheless
-    }
-  }
-
   Engine* engine_;
-  where at_;
   std::tuple<Participants&...> participants_;
-  ballot findings_;
-  kernel::finding not_finite_loss_;
-  bool ended_ = false;
+  std::array<participant*, sizeof...(Participants)> all_;
+  step_core<Engine> core_;
 };
 
 template <class Engine, class... Participants>

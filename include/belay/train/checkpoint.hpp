@@ -82,10 +82,8 @@ struct resumed_run {
 /// in steps. State that is saved changes by `optimizer.apply` alone while a step is trained; whoever changes it
 /// otherwise calls `before_update` first.
 template <class Run, class Mesh, folders_policy Files = posix_files>
-class checkpoints {
+class checkpoints final : public participant {
  public:
-  using committed_part = no_committed_part;
-
   /// Makes no folder yet. `run` and `mesh` outlive it.
   checkpoints(Run& run, const Mesh& mesh, checkpoint_options options, where at = where::current())
       : run_(&run), mesh_(&mesh), options_(std::move(options)), folder_(options_.folder) {
@@ -211,7 +209,7 @@ class checkpoints {
   void close(where at = where::current()) {
     if (is_rehearsed(control()) || !writer_) return;
     std::optional<file_error> before = std::exchange(problem_, std::nullopt);
-    finish(at);
+    finish_writing(at);
     writer_->wait_done();
     safetensors::file_agreement problems;
     problems.attempt([&] {
@@ -241,25 +239,10 @@ class checkpoints {
   // What a step asks of its participants.
 
   /// As a participant of each step: learns from the vote whether a checkpoint failed or a stop was asked for.
-  void begin(const step_start&, where) const noexcept {}
-  template <class Divisor>
-  [[nodiscard]] no_committed_part finish(const Mesh&, const Divisor&, where) const noexcept {
-    return {};
-  }
-  void abandon(const Mesh&, where) const noexcept {}
-  void withdraw() const noexcept {}
-  [[nodiscard]] ballot findings() const {
-    ballot out;
-    if (!enabled()) return out;
-    if (saving_ != 0) {
-      out.unwritten = writer_->done() ? 0 : 1;
-      out.unwritable = writer_->problem() ? 1 : 0;
-    }
-    out.asked_to_stop = options_.stop != nullptr && options_.stop->asked() ? 1 : 0;
-    return out;
-  }
-  void learn(const ballot& all) noexcept { heard_ = all; }
-  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
+  void begin(const step_start&, where) noexcept override {}
+  [[nodiscard]] ballot findings() override { return own_ballot(); }
+  void learn(const ballot& all) noexcept override { heard_ = all; }
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept override {
     return fnv1a().add_text("checkpoints").add(options_.every).add(enabled() ? 1 : 0).value();
   }
 
@@ -335,8 +318,18 @@ class checkpoints {
     return out;
   }
 
+  [[nodiscard]] ballot own_ballot() const {
+    ballot out;
+    if (!enabled()) return out;
+    if (saving_ != 0) {
+      out.unwritten = writer_->done() ? 0 : 1;
+      out.unwritable = writer_->problem() ? 1 : 0;
+    }
+    out.asked_to_stop = options_.stop != nullptr && options_.stop->asked() ? 1 : 0;
+    return out;
+  }
   [[nodiscard]] ballot vote(where at) const {
-    const ballot own = findings();
+    const ballot own = own_ballot();
     std::uint64_t sums[] = {own.unwritten, own.unwritable, own.asked_to_stop};
     control().all_reduce(std::span<std::uint64_t>(sums), sum, at);
     ballot all;
@@ -378,7 +371,7 @@ class checkpoints {
     saving_ = 0;
     held_.clear();
   }
-  void finish(where at) {
+  void finish_writing(where at) {
     if (saving_ == 0) return;
     writer_->wait_done();
     settle(vote(at), at);
@@ -427,7 +420,7 @@ class checkpoints {
 
   // False: it is given up.
   [[nodiscard]] bool start(std::uint64_t number, where at) {
-    finish(at);
+    finish_writing(at);
     run_->engine().synchronize(at);  // the last update
     expect_same_manifests(at);
     if (!hold_state(at)) return false;

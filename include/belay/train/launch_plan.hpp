@@ -78,84 +78,22 @@ struct estimated_communication {
 };
 /// The plan with a row for that communication in tier device: budgets count it, comparisons with measured memory do
 /// not.
-[[nodiscard]] inline rehearsal_result priced(const rehearsal_result& planned,
-                                             const estimated_communication& communication) {
-  if (communication.bytes == 0) return planned;
-  rehearsal_result out = planned;
-  std::vector<rank_plan> plans;
-  for (const rank_plan& each : planned.plan.ranks()) {
-    rank_plan one = each;
-    one.add(tier::device, communication.row, communication.bytes);
-    plans.push_back(std::move(one));
-  }
-  out.plan = belay::plan(std::move(plans));
-  return out;
-}
+[[nodiscard]] rehearsal_result priced(const rehearsal_result& planned, const estimated_communication& communication);
 
 /// The bytes that a rank leases of the owner's memory at its peak; of files only those in memory; of a device what the
 /// regions take, without the row of communication.
-[[nodiscard]] inline checked_size memory_of(const rank_plan& plan,
-                                            memory_owner whose = memory_owner::machine) noexcept {
-  checked_size all;
-  for (const plan_item& item : plan.items()) {
-    const bool on_device = item.where_it_is == tier::device;
-    if (whose == memory_owner::device)
-      all += on_device && !std::string_view(item.purpose).starts_with(communication_row) ? item.capacity : 0;
-    else if (on_device ? whose == memory_owner::machine
-                       : item.where_it_is != tier::file || item.of_file == file_bytes::in_memory)
-      all += item.bytes;
-  }
-  return all;
-}
+[[nodiscard]] checked_size memory_of(const rank_plan& plan, memory_owner whose = memory_owner::machine) noexcept;
 
 /// Throws plan_refused where this machine's ranks need more than `available`.
-inline void expect_room(const rehearsal_result& planned, const launch_options& options, int ranks_here,
-                        memory_owner whose, std::size_t available, where at) {
-  checked_size all;
-  std::size_t fitting = 0;  // ranks, counted from the first
-  for (int rank = 0; rank < ranks_here; ++rank) {
-    all += memory_of(planned.plan.ranks()[static_cast<std::size_t>(rank)], whose);
-    fitting += all.saturated() <= available ? 1 : 0;
-  }
-  if (all.saturated() <= available) return;
-  const plan_shortage shortage{tier::device, 0, all.saturated(), available};
-  throw plan_refused(planned.text(options) + "the " + std::to_string(ranks_here) +
-                         (ranks_here == 1                 ? " rank needs "
-                          : whose == memory_owner::device ? " ranks of this device need "
-                                                          : " ranks of this machine need ") +
-                         std::to_string(all.saturated()) + " bytes (" + bytes_text(all.saturated()) + "), and it has " +
-                         std::to_string(available) + " (" + bytes_text(available) + ") left: room for " +
-                         std::to_string(fitting) + " of such ranks. Fewer ranks here, a smaller model or batch, " +
-                         "belay::recompute, or belay::zero<1>\n",
-                     shortage, at);
-}
+void expect_room(const rehearsal_result& planned, const launch_options& options, int ranks_here, memory_owner whose,
+                 std::size_t available, where at);
 /// Throws plan_refused where a rank needs more of its device than that has left.
-inline void expect_devices(const rehearsal_result& planned, const launch_options& options,
-                           const std::vector<std::size_t>& left, where at) {
-  for (std::size_t rank = 0; rank < left.size(); ++rank) {
-    const std::size_t needed = memory_of(planned.plan.ranks()[rank], memory_owner::device).saturated();
-    if (needed <= left[rank]) continue;
-    throw plan_refused(planned.text(options) + "rank " + std::to_string(rank) + " needs " + std::to_string(needed) +
-                           " bytes (" + bytes_text(needed) + ") of its device, and that has " +
-                           std::to_string(left[rank]) + " (" + bytes_text(left[rank]) +
-                           ") left beside its context and communicators. A smaller model or batch, belay::recompute, " +
-                           "or belay::zero<1>\n",
-                       {tier::device, static_cast<int>(rank), needed, left[rank]}, at);
-  }
-}
+void expect_devices(const rehearsal_result& planned, const launch_options& options,
+                    const std::vector<std::size_t>& left, where at);
 /// Throws plan_refused, with the table and what would help, where a rank's plan is over its budget, or those of this
 /// machine's ranks are more than the machine has left, or than their devices have.
-inline void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
-                        const device_room& devices = {}) {
-  if (const auto missing = planned.plan.shortage(options.budget))
-    throw plan_refused(planned.text(options), *missing, at);
-  const bool apart = devices.whose != device_room::of::no_rank;
-  const auto machine = apart ? memory_owner::machine_beside_device : memory_owner::machine;
-  expect_room(planned, options, ranks_here, machine, options.available, at);
-  if (devices.whose == device_room::of::all_ranks)
-    expect_room(planned, options, ranks_here, memory_owner::device, devices.shared, at);
-  expect_devices(planned, options, devices.by_rank, at);
-}
+void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
+                 const device_room& devices = {});
 
 inline std::string rehearsal_result::text(const launch_options& options) const {
   std::vector<std::string> purposes;
@@ -192,3 +130,7 @@ inline std::string rehearsal_result::text(const launch_options& options) const {
 }
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/train/launch_plan.ipp"  // IWYU pragma: export
+#endif

@@ -33,6 +33,7 @@
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/finite.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/host_access.hpp"
@@ -82,20 +83,11 @@ class adamw {
       : adamw(store, settings, optimizer_memory{}, at) {}
   template <class Store>
     requires std::same_as<typename Store::buckets_type, gradient_buckets<T, Group>>
-  adamw(Store& store, adamw_settings settings, const optimizer_memory& memory, where at = where::current())
-      : adamw(settings, store.buckets(), lease_state(store, memory, at)) {
-    own_kit_.reset();
-    kit_ = &store.run().engine().kit();
-    if (tier_ == tier::device) access_ = store.run().engine().access(at);
-    if constexpr (works_on_device<Group>) numbers_.make(store.run(), at);
-    if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
-    note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
-    before_ = [&store](where now) { store.note_before_update(now); };
-    if (tier_ == tier::device) hold_ = [&store](where now) { return store.hold_state(now); };
-    const bool here =
-        store.run().computes() == computes_on::host ? !shares_in_file() : !has_lower_shares(buckets_->layout());
-    if (memory.state != tier::device || !here) offload(store, memory, at);
-  }
+  adamw(Store& store, adamw_settings settings, const optimizer_memory& memory, where at = where::current());
+
+  adamw(adamw&&) noexcept;
+  adamw& operator=(adamw&&) noexcept;
+  ~adamw();
 
   /// Updates the owned values with the gradients of a committed step, and gathers them on the ranks that replicate
   /// them, in the order of the engine's stream: the host does not wait. Consumes the token. Collective over the
@@ -111,15 +103,9 @@ class adamw {
   void apply(Part&& part, const update& with, where at = where::current()) {
     static_assert(std::is_same_v<Part, std::remove_cvref_t<Part>>,
                   "belay: apply consumes the token: apply(std::move(*ok), {...})");
+    if (!part.are_of(*buckets_)) refuse_part(at);
     const step_summary summary = part.summary();
-    if (!part.are_of(*buckets_))
-      throw usage_error("these gradients were applied before, or belong to another store", at);
-    check_update(with, at);
-    settings_.learning_rate = with.learning_rate;
-    const gradient_norm_value norm{summary.norm};
-    const clip_factor clip = is_finite(with.clip) ? norm.clip(with.clip) : clip_factor::none();
-    update_owned(summary.number, std::move(part).take(), clip, at);
-    if (note_) note_(fnv1a().add(bits_of(with.learning_rate)).add(bits_of(with.clip)).value());
+    apply_part(summary, with, [&] { return std::move(part).take(); }, at);
   }
   template <class... Participants>
   void apply(const committed_gradients<Participants...>&, const update&, where = where::current()) {
@@ -132,11 +118,7 @@ class adamw {
       : adamw(settings, buckets, leased_state{expect_size(state, buckets, at), tier::device}) {}
 
   /// Elements of state for what this rank owns of the bound buckets: `adamw_state_parts` each.
-  [[nodiscard]] static std::size_t state_elements(const gradient_buckets<T, Group>& buckets) noexcept {
-    std::size_t owned = 0;
-    for (const owned_range<T>& range : buckets.owned()) owned += range.count;
-    return adamw_state_parts<T> * owned;
-  }
+  [[nodiscard]] static std::size_t state_elements(const gradient_buckets<T, Group>& buckets) noexcept;
 
   /// Updates the owned values and gathers them on the ranks that replicate them: collective over the buckets' families.
   /// The gradients are scaled by `clip` and consumed. Each committed step is applied once, in order, with the gradients
@@ -225,79 +207,16 @@ class adamw {
     tier where_it_is;
   };
 
-  adamw(const adamw_settings& settings, gradient_buckets<T, Group>& buckets, const leased_state& state)
-      : settings_(settings), buckets_(&buckets), state_(state.memory), tier_(state.where_it_is) {
-    if constexpr (std::default_initializable<Kit>) own_kit_.emplace();
-    const kernel::fill<state_type> zeros{state_.data(), 0};
-    const auto on_host = [&] { kernel::for_each_index(state_.size(), zeros); };
-    if constexpr (works_on_device<Group>)
-      tier_ == tier::device ? buckets.any_group().each(state_.size(), zeros, where::current()) : on_host();
-    else if (!buckets.rehearsed())
-      on_host();
-  }
+  adamw(const adamw_settings& settings, gradient_buckets<T, Group>& buckets, const leased_state& state);
   [[nodiscard]] static std::span<state_type> expect_size(std::span<state_type> state,
-                                                         const gradient_buckets<T, Group>& buckets, where at) {
-    if (state.size() == state_elements(buckets)) return state;
-    throw usage_error("the optimizer's state has " + std::to_string(state_elements(buckets)) +
-                          " elements, the memory given has " + std::to_string(state.size()),
-                      at);
-  }
+                                                         const gradient_buckets<T, Group>& buckets, where at);
 
-  [[nodiscard]] bool shares_in_file() const noexcept {
-    return buckets_->value_file() != nullptr || buckets_->gradient_file() != nullptr;
-  }
+  [[nodiscard]] bool shares_in_file() const noexcept;
   // State in a file has none of the run's memory.
   template <class Store>
-  [[nodiscard]] static leased_state lease_state(Store& store, const optimizer_memory& memory, where at) {
-    if (memory.state == tier::file) return {{}, tier::file};
-    const auto elements_of = [&](int rank) { return adamw_state_parts<T> * store.owned_elements(rank); };
-    return {store.run().template lease_share<state_type>(memory.state, elements_of, "optimizer state", at),
-            memory.state};
-  }
+  [[nodiscard]] static leased_state lease_state(Store& store, const optimizer_memory& memory, where at);
   template <class Store>
-  void offload(Store& store, const optimizer_memory& memory, where at) {
-    if (memory.chunk == 0 || memory.chunk % parameter_chunk != 0)
-      throw usage_error("state streams in chunks of " + std::to_string(memory.chunk) +
-                            " elements: these are a multiple of " + std::to_string(parameter_chunk),
-                        at);
-    auto& run = store.run();
-    const bool in_file = memory.state == tier::file;
-    const file_medium medium = in_file ? medium_of<Files>(memory.folder, at) : file_medium{};
-    const std::size_t alignment = in_file ? medium.alignment : 0;
-    const bool on_device = belay::on_device(run.computes());
-    const state_layout sizes(memory.state, run.computes(), memory.chunk, adamw_state_parts<T>, sizeof(state_type),
-                             sizeof(T), alignment);
-    if (in_file)
-      run.charge_share(
-          tier::file, [&](int rank) { return sizes.file_bytes(store.owned_elements(rank)); }, "optimizer state",
-          medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
-    const bool in_host = in_file || memory.state == tier::device;
-    const auto lease_ring = [&](tier in) {
-      return run.template lease_share<std::byte>(
-          in, [&](int rank) { return sizes.ring_bytes(store.owned_elements(rank)); }, "optimizer ring", at);
-    };
-    const std::span<std::byte> ring = lease_ring(on_device ? tier::device : in_host ? tier::host : memory.state);
-    std::span<std::byte> beside;
-    if (on_device && in_file) beside = lease_ring(tier::host);
-    if (!buckets_->rehearsed()) {
-      auto& engine = run.engine();
-      static_cast<void>(engine.copies());  // its thread is there before the first step
-      const slot_contents free = engine.poisons() ? slot_contents::poisoned : slot_contents::kept;
-      std::vector<bucket_copies> copied =
-          copies_of_buckets(*buckets_, [&](tier in) { return (in == tier::device) != on_device; });
-      offloaded_ = std::make_shared<offloaded_type>(buckets_->owned(), state_elements(*buckets_) / adamw_state_parts<T>,
-                                                    std::move(copied), memory, sizes, state_, ring, beside, free, at);
-      run.keep(offloaded_);
-      update_offloaded_ = [&engine](adamw& self, const offloaded_scalars& scalars, where now) {
-        const auto computes = [&](const owned_range<T>& range, std::size_t, T* value, const state_type* gradient,
-                                  const auto& state, std::size_t count) {
-          const scalars_type& used = range.decay == weight_decay::yes ? scalars.decayed : scalars.undecayed;
-          queue_adamw(engine.kit(), value, gradient, state, count, used, at_once);
-        };
-        self.offloaded_->update(engine, *self.buckets_, computes, now);
-      };
-    }
-  }
+  void offload(Store& store, const optimizer_memory& memory, where at);
 
   // Of memory that the host does not address it gets one piece after the other.
   template <class Visit>
@@ -329,44 +248,12 @@ class adamw {
     }
   }
 
+  [[noreturn]] static void refuse_part(where at);
+  // `take` is called when nothing else can be wrong with the call.
+  void apply_part(const step_summary& summary, const update& with, function_ref<reduced_gradients<T>()> take, where at);
   [[nodiscard]] static std::uint64_t bits_of(double value) noexcept { return std::bit_cast<std::uint64_t>(value); }
 
-  void update_owned(std::uint64_t number, reduced_gradients<T>&& gradients, clip_factor clip, where at) {
-    if (number <= last_token_)
-      throw usage_error("the token of step " + std::to_string(number) + " after that of step " +
-                            std::to_string(last_token_) + ": each committed step is applied once, in order",
-                        at);
-    if (gradients.number() == 0 || gradients.owned().data() != buckets_->owned().data())
-      throw usage_error("these gradients were applied before, or belong to other buckets", at);
-    if (!gradients.latest())
-      throw usage_error("these gradients are of reduction " + std::to_string(gradients.number()) +
-                            " of their buckets, which have begun another since",
-                        at);
-    if (before_) before_(at);
-    const reduced_gradients<T> used = std::move(gradients);
-    last_token_ = number;
-    ++steps_;
-    if (buckets_->rehearsed()) return;
-    adamw_settings plain = settings_;
-    plain.decay = 0;
-    const auto decayed = kernel::adamw_at_step<state_type>(settings_, steps_, clip.value());
-    const auto undecayed = kernel::adamw_at_step<state_type>(plain, steps_, clip.value());
-    Kit& kit = kit_ != nullptr ? *kit_ : *own_kit_;
-    if constexpr (works_on_device<Group>) {
-      if (numbers_.memory != nullptr) {
-        const offloaded_scalars in{{&numbers_.memory->decayed}, {&numbers_.memory->undecayed}};
-        const auto queue = [&] {
-          if (update_offloaded_) return update_offloaded_(*this, in, at);
-          queue_update<T>(kit, *buckets_, used.owned(), state_, in.decayed, in.undecayed, at_once, at);
-        };
-        numbers_.write({decayed, undecayed}, at);
-        return queued_by_ ? queued_by_(queue, at) : queue();
-      }
-    } else if (update_offloaded_) {
-      return update_offloaded_(*this, {decayed, undecayed}, at);
-    }
-    queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at_once, at);
-  }
+  void update_owned(std::uint64_t number, reduced_gradients<T>&& gradients, clip_factor clip, where at);
 
   adamw_settings settings_;
   gradient_buckets<T, Group>* buckets_;
@@ -398,3 +285,5 @@ template <class T, class Group>
 adamw(adamw_settings, gradient_buckets<T, Group>&, std::span<compute_type_t<T>>) -> adamw<T, Group>;
 
 }  // namespace belay::inline BELAY_ABI
+
+#include "belay/train/optimizer.ipp"  // IWYU pragma: export

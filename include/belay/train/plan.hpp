@@ -57,11 +57,7 @@ class rank_plan {
   [[nodiscard]] std::size_t capacity_bytes(tier of) const noexcept { return folded(of, &plan_item::capacity); }
 
  private:
-  [[nodiscard]] std::size_t folded(tier of, std::size_t plan_item::*what) const noexcept {
-    checked_size total;
-    for (const plan_item& item : items_) total += item.where_it_is == of ? item.*what : 0;
-    return total.saturated();
-  }
+  [[nodiscard]] std::size_t folded(tier of, std::size_t plan_item::* what) const noexcept;
   std::vector<plan_item> items_;
 };
 
@@ -84,40 +80,13 @@ class plan {
   [[nodiscard]] const std::vector<rank_plan>& ranks() const noexcept { return ranks_; }
 
   /// The worst shortage against a budget per rank, or nothing.
-  [[nodiscard]] std::optional<plan_shortage> shortage(const budget& limit) const {
-    std::optional<plan_shortage> worst;
-    for (std::size_t kind = 0; kind < tier_count; ++kind) {
-      const tier of = static_cast<tier>(kind);
-      for (std::size_t r = 0; r < ranks_.size(); ++r) {
-        const std::size_t needed = ranks_[r].peak_bytes(of);
-        // Without a budget the limit is the largest size of an object.
-        const std::size_t most = limit[of] < largest_size ? limit[of] : largest_size;
-        if (needed <= most) continue;
-        if (worst && needed - most <= worst->needed_bytes - worst->budget_bytes) continue;
-        worst = plan_shortage{of, static_cast<int>(r), needed, most};
-      }
-    }
-    return worst;
-  }
+  [[nodiscard]] std::optional<plan_shortage> shortage(const budget& limit) const;
 
   /// Purposes of a tier in the order in which the first rank that has them lists them.
-  [[nodiscard]] std::vector<std::string> purposes(tier of) const {
-    std::vector<std::string> out;
-    for (const rank_plan& rank : ranks_) {
-      for (const plan_item& item : rank.items()) {
-        if (item.where_it_is == of && !holds(out, item.purpose)) out.push_back(item.purpose);
-      }
-    }
-    return out;
-  }
+  [[nodiscard]] std::vector<std::string> purposes(tier of) const;
 
  private:
-  [[nodiscard]] static bool holds(const std::vector<std::string>& list, const std::string& wanted) noexcept {
-    for (const std::string& each : list) {
-      if (each == wanted) return true;
-    }
-    return false;
-  }
+  [[nodiscard]] static bool holds(const std::vector<std::string>& list, const std::string& wanted) noexcept;
 
   std::vector<rank_plan> ranks_;
 };
@@ -136,3 +105,7 @@ class plan_refused : public error {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/train/plan.ipp"  // IWYU pragma: export
+#endif

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "belay/comm/group_interface.hpp"
@@ -16,12 +17,14 @@
 #include "belay/comm/rehearsal.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/available_memory.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/step/engine.hpp"
+#include "belay/train/launch_plan.hpp"
 #include "belay/train/run.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -52,45 +55,20 @@ class rank_rehearsal {
  public:
   /// Runs `body` as rank `number` of `size`, with room for `rows` rows a dispatch (0: what the body says), where ranks
   /// compute on what `on` says and their groups promise `promises`.
-  template <training_body<Engine> Body>
-  rank_rehearsal(int number, int size, Body& body, std::uint64_t rows, where at, computes_on on = computes_on::host,
-                 const group_traits& promises = rehearsal::group::all_promises())
-      : number_(number), promises_(promises) {
-    run_memory memory = everything();
-    memory.computes = on;
-    rehearse(size, body, memory, rows, at);
-    memory.gathers = run_->gathers();
-    memory.returns = run_->leased().memory.returns;
-    // What is gathered or brought back early has other memory than the body alone shows.
-    if (!memory.gathers.empty() || !memory.returns.empty()) rehearse(size, body, memory, rows, at);
-  }
+  rank_rehearsal(int number, int size, std::type_identity_t<function_ref<void(belay::rank&, run_type&)>> body,
+                 std::uint64_t rows, where at, computes_on on = computes_on::host,
+                 const group_traits& promises = rehearsal::group::all_promises());
 
   /// Whether `other` runs the body alike: it gives the same answers to all that the body has asked of its rank.
-  [[nodiscard]] bool stands_for(int other) const noexcept { return asked_->questions().same(number_, other); }
+  [[nodiscard]] bool stands_for(int other) const noexcept;
   /// The leases of rank `other`, for which this one stands, and the regions for them.
-  [[nodiscard]] planned_run leased_by(int other) const { return run_->leased_by(other); }
+  [[nodiscard]] planned_run leased_by(int other) const;
   [[nodiscard]] const mesh_record& meshes() const noexcept { return rank_->meshes(); }
 
  private:
-  template <class Body>
-  void rehearse(int size, Body& body, const run_memory& memory, std::uint64_t rows, where at) {
-    run_.reset();
-    rank_.reset();
-    asked_.emplace(number_, size, promises_, at);
-    rank_.emplace(*asked_);
-    run_.emplace(number_, size, planned_run{{}, memory}, typename run_type::planner(),
-                 stream_settings{stream_policy::rehearsal});
-    run_->engine().make_room(rows);
-    body(*rank_, *run_);
-  }
-  [[nodiscard]] static run_memory everything() {
-    run_memory out;
-    // Every region gets as much; a sanitizer refuses much more than 64 GiB, a limit on addresses may refuse even that.
-    constexpr unsigned most = sanitized_addresses ? 36 : 40;
-    out.activations = lesser_of(std::size_t{1} << most, left_in_address_space() / 64);
-    out.persistent.fill(out.activations);
-    return out;
-  }
+  void rehearse(int size, function_ref<void(belay::rank&, run_type&)> body, const run_memory& memory,
+                std::uint64_t rows, where at);
+  [[nodiscard]] static run_memory everything();
 
   int number_;
   group_traits promises_;
@@ -99,13 +77,16 @@ class rank_rehearsal {
   std::optional<run_type> run_;
 };
 
+/// The plan of `body` on `size` ranks, rehearsed on `Engine`; see `rehearse`.
+template <class Engine>
+[[nodiscard]] rehearsal_result rehearse_on(int size, function_ref<void(belay::rank&, run<belay::rank, Engine>&)> body,
+                                           computes_on on, const group_traits& promises, where at);
+
 /// A world whose ranks compute on a device, and one that gives each its own.
 template <class World>
 concept has_devices = device_region<typename World::memory_type>;
 template <class World>
-concept has_own_devices = has_devices<World> && requires {
-  requires World::ranks_have_devices;
-};
+concept has_own_devices = has_devices<World> && requires { requires World::ranks_have_devices; };
 
 /// The processor that the ranks of a world compute on.
 template <class World>
@@ -114,3 +95,5 @@ inline constexpr computes_on computes_on_of = has_own_devices<World> ? computes_
                                                                      : computes_on::host;
 
 }  // namespace belay::inline BELAY_ABI
+
+#include "belay/train/rank_rehearsal.ipp"  // IWYU pragma: export

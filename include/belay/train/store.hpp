@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -27,35 +28,32 @@
 #include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/tier.hpp"
-#include "belay/parallel/divisor.hpp"
 #include "belay/parallel/lists_parameters.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/parameter_layers.hpp"
 #include "belay/parallel/placement.hpp"
 #include "belay/parallel/precision.hpp"
-#include "belay/parallel/vote.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/step/participant.hpp"
 #include "belay/train/clip.hpp"
 #include "belay/train/norm_parts.hpp"
 #include "belay/train/residency_hold.hpp"
-#include "belay/train/stage_names.hpp"
 #include "belay/train/store_gradients.hpp"
 #include "belay/train/store_memory.hpp"
 #include "belay/train/store_options.hpp"  // IWYU pragma: export
 #include "belay/train/store_update.hpp"
-#include "belay/train/tensor_copies.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 /// `Run` has the memory (run.hpp), `Mesh` the ranks, `Precision` the element types. It stays where it was made:
 /// parameters point to it.
 template <class Run, class Mesh, class Precision = precision<>>
-class parameter_store : public store_memory<Run, Mesh, Precision> {
+class parameter_store final : public participant, public store_memory<Run, Mesh, Precision> {
   using memory = store_memory<Run, Mesh, Precision>;
   using memory::buckets_, memory::frozen_, memory::gathers_, memory::mesh_, memory::run_;
 
@@ -101,16 +99,13 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
       : parameter_store(run, mesh, store_options{}, parts...) {}
   parameter_store(const parameter_store&) = delete;
   parameter_store& operator=(const parameter_store&) = delete;
+  ~parameter_store() override;
 
   /// Writes the first values again, of another seed. Collective over the ranks that divide parameters, between steps.
-  void fill(std::uint64_t seed, where at = where::current()) {
-    this->rewrite([&] { write_first_values(seed, at); }, at);
-  }
+  void fill(std::uint64_t seed, where at = where::current());
 
   /// The norm of one parameter at the last commit, by its number in model order.
-  [[nodiscard]] double norm_of(std::size_t parameter) const noexcept {
-    return norm_.of_parameter(norm_places_[parameter].parameter);
-  }
+  [[nodiscard]] double norm_of(std::size_t parameter) const noexcept;
 
   /// An optimizer of one's own: consumes the token of a committed step, calls `f(name, values, gradients, first)` for
   /// each range that this rank owns, in the order of the compute stream, and gathers the values on the ranks that
@@ -153,96 +148,40 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
   // What a step asks of its participants.
 
   /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
-  void begin(const step_start& start, where at) {
-    if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
-    this->note_micro_batches(start.micro_batches);
-    if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
-    if (gathers_) gathers_->retire(at);
-    // A store that one rank forgets would be waited for in the comparison of another.
-    if (!std::exchange(compared_, true)) {
-      expect_agreement(*mesh_, start.participants, at);
-      compare_along_tensor(at);
-    }
-    this->expect_plan_compared(at);
-    buckets_.begin_unwritten(start.micro_batches, at);
-    gathers_compared_ = false;
-    if (gathers_) gathers_->begin_step(run_->engine(), at);
-  }
+  void begin(const step_start& start, where at) override;
 
   /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step: a device
   /// would wait for the others' gathers. Collective over them; nothing where each rank gathers by itself.
-  void compare(order_of_step own, where at) {
-    if (gathers_ && !std::exchange(gathers_compared_, true)) gathers_->expect_one_order(own, at);
-  }
+  void compare(order_of_step own, where at) override;
   /// Reduces and divides. Collective over the families of the parameters and, for the norm, the mesh.
-  template <step_divisor Divisor>
-  [[nodiscard]] committed_part finish(const Mesh& mesh, const Divisor& divisor, where at) {
-    end_gathers(order_of_step::executed, at);
-    auto reduced = reduce(mesh, divisor, at);
-    double squares = 0;
-    if (!this->rehearsed()) squares = norm_.squares_over(reduced, mesh, at);
-    return committed_part{*this, std::move(reduced), squares};
-  }
-  template <class Divisor>
-    requires(!step_divisor<Divisor>)
-  [[nodiscard]] committed_part finish(const Mesh&, const Divisor&, where) {
-    static_assert(is_step_divisor<Divisor>,
-                  "belay: a step is divided by belay::samples{n} or belay::target_tokens{n} of the global batch, or by "
-                  "belay::local_targets{n} of this rank, which the commit sums");
-    std::terminate();
-  }
+  void finish(const divisor_value& divisor, where at) override;
+  [[nodiscard]] reduced_sums reduced() const override;
+  /// ": parameter w1 and 3 more": those of this rank's stage whose gradients are not finite on some rank.
+  [[nodiscard]] std::string not_finite() const override;
+  void each_not_finite(function_ref<void(double)> see) const override;
+  void discard_part() noexcept override { reduced_.reset(); }
+  /// The gradients that were finished, for the token of a committed step.
+  [[nodiscard]] committed_part take_part() noexcept;
 
   /// Ends a step that is refused before its gradients were complete: joins the reductions that peers wait in.
-  void abandon(const Mesh& mesh, where at) {
-    end_gathers(order_of_step::abandoned, at);
-    buckets_.abandon(mesh.replicas(), at);
-  }
-  void withdraw() noexcept {
-    if (gathers_) gathers_->end_step();
-    if (std::exchange(stepping_, false)) buckets_.withdraw();
-  }
-  [[nodiscard]] ballot findings() const noexcept { return {}; }
-  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
-    return fnv1a().add_text("parameter_store").add(updated_with_).value();
-  }
+  void abandon(where at) override;
+  void withdraw() noexcept override;
+  [[nodiscard]] std::uint64_t fingerprint() const override;
   /// Gradients are divided, and the squares of their chunks summed, by these from now on (`bound_buckets`,
   /// `gradient_norm`); empty ones end that.
-  void finish_by(typename buckets_type::divider divide, typename gradient_norm<value_type>::teller squares) {
-    buckets_.divide_by(std::move(divide));
-    norm_.squares_by(std::move(squares));
-  }
+  void finish_by(typename buckets_type::divider divide, typename gradient_norm<value_type>::teller squares);
   /// For graphs, whose body has all gathers of its step: they begin as `when` says, with the step or with `begin_body`.
   /// Later work of the stream comes after all that has begun up to `end_body`.
-  void gathers_in(gathers_begin when) noexcept {
-    if (gathers_) gathers_->begin_gathers(when);
-  }
-  void begin_body(where at) {
-    if (gathers_) gathers_->begin_in(run_->engine().compute(), at);
-  }
-  void end_body(where at) {
-    auto& stream = run_->engine().compute();
-    if (gathers_) gathers_->end_in(stream, at);
-    buckets_.join(stream, at);
-  }
+  void gathers_in(gathers_begin when) noexcept;
+  void begin_body(where at);
+  void end_body(where at);
   /// `hook()` is called before an optimizer changes the parameters or its state; an empty one ends that.
   void before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
   /// Throws usage_error where a part of that is away.
-  void note_before_update(where at = where::current()) const {
-    if (mover_ != nullptr && (mover_->away() || !mover_->here()))
-      throw usage_error(
-          "gradients and optimizer state are away from the device: they are updated in training, after "
-          "phases.to_train(std::move(...))",
-          at);
-    if (before_update_) before_update_();
-  }
+  void note_before_update(where at = where::current()) const;
   /// `mover` moves the gradients and the state of the optimizers, and ends that with a null. Throws usage_error where
   /// another one does.
-  void moved_by(state_mover* mover, where at = where::current()) {
-    if (mover != nullptr && mover_ != nullptr)
-      throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already",
-                        at);
-    mover_ = mover;
-  }
+  void moved_by(state_mover* mover, where at = where::current());
   /// Gradients and the state of the optimizers are on the device while the result lives, and then where they were. The
   /// store outlives it. Between steps. Throws tier_file_error where they cannot be read.
   [[nodiscard]] residency_hold hold_state(where at = where::current()) const { return {mover_, at}; }
@@ -258,44 +197,14 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
     std::vector<norm_place> places;
   };
 
-  [[nodiscard]] static std::string unapplied_text(std::uint64_t step) {
-    return "the gradients of step " + std::to_string(step) +
-           " were committed, and neither applied nor discarded: optimizer.apply(std::move(*ok), {...}), or "
-           "std::move(*ok).discard()";
-  }
+  [[nodiscard]] static std::string unapplied_text(std::uint64_t step);
   // Said by the next step or, in a loop over `run.steps`, before the next number, which is also after the last.
-  void note_unapplied(std::uint64_t step) noexcept {
-    unapplied_ = step;
-    try {
-      if (std::uncaught_exceptions() == 0)
-        run_->engine().note_refusal(unapplied_text(step), run_->engine().step_site()) = true;
-    } catch (...) {  // no memory for the text
-    }
-  }
+  void note_unapplied(std::uint64_t step) noexcept;
 
-  void end_gathers(order_of_step own, where at) {
-    stepping_ = false;
-    if (!gathers_) return;
-    compare(own, at);
-    gathers_->end_step();
-    gathers_->retire(at);
-  }
+  void end_gathers(order_of_step own, where at);
   parameter_store(Run& run, const Mesh& mesh, parameters found, std::vector<held_stage> stages, store_options options,
-                  where at)
-      : memory(run, mesh, std::move(found.stored), std::move(stages), options, found.norm.unit(), at),
-        norm_places_(found.places),
-        norm_(found.norm, std::move(found.places),
-              run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
-    for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
-    for (const auto& one : frozen_.members()) add_filler(*one.parameter);
-    write_first_values(options.seed, at);
-    if (this->reaches_) this->expect_plan_compared(at);  // which ends on no rank before the values are there
-    expect_names_apart(at);
-    if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
-  }
-  void write_first_values(std::uint64_t seed, where at) {
-    for (const auto& write : fillers_) write(seed, at);
-  }
+                  where at);
+  void write_first_values(std::uint64_t seed, where at);
 
   template <class Model>
   [[nodiscard]] static parameters listed(Model& model, const Mesh& mesh, std::size_t whole_below, where at) {
@@ -360,47 +269,20 @@ class parameter_store : public store_memory<Run, Mesh, Precision> {
       }
     });
   }
-  void expect_names_apart(where at) const {
-    if (this->rehearsed() || mesh_->shape().pipeline == 1) return;
-    stage_names own;
-    for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
-    for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
-    own.expect_apart(*mesh_, at);
-  }
-  void compare_along_tensor(where at) {
-    if (this->rehearsed() || mesh_->shape().tensor == 1) return;
-    tensor_copies<value_type> own;
-    for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add(buckets_.parameter(p));
-    for (const auto& one : frozen_.members()) own.add(*one.parameter);
-    own.expect_equal(mesh_->tensor(at), at);
-  }
-  static void expect_even(const parameter_base<value_type>& parameter, std::size_t elements, where at) {
-    if (parameter.local_size() == elements) return;
-    throw usage_error("parameter " + printable(parameter.name()) + ": box " + parameter.local_box().text() + " has " +
-                          std::to_string(parameter.local_size()) + " elements, even cuts give this rank of the mesh " +
-                          std::to_string(elements) + ": make it of the mesh, parameter{spec, mesh}",
-                      at);
-  }
+  void expect_names_apart(where at) const;
+  void compare_along_tensor(where at);
+  static void expect_even(const parameter_base<value_type>& parameter, std::size_t elements, where at);
   template <class Parameter>
-  void add_filler(Parameter& parameter) {
-    if (this->rehearsed() || parameter.spec().first_values.how() == initial::kind::filled) return;
-    fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
-  }
-
-  template <class Divisor>
-  [[nodiscard]] reduced_gradients<value_type> reduce(const Mesh& mesh, const Divisor& divisor, where at) {
-    if constexpr (std::same_as<Divisor, local_targets>)
-      return buckets_.finish(divisor, mesh.replicas(), at);
-    else
-      return buckets_.finish(target_tokens{divisor.count(), at}, at);
-  }
+  void add_filler(Parameter& parameter);
 
   std::vector<norm_place> norm_places_;
   gradient_norm<value_type> norm_;
   std::vector<std::function<void(std::uint64_t, where)>> fillers_;
   std::function<void()> before_update_;
   state_mover* mover_ = nullptr;
-  std::uint64_t unapplied_ = 0;  // the number of the step whose part was dropped, or 0
+  std::optional<reduced_gradients<value_type>> reduced_;  // by the commit that is under way
+  double squares_ = 0;                                    // of those
+  std::uint64_t unapplied_ = 0;                           // the number of the step whose part was dropped, or 0
   store_update<parameter_store> update_{*this};
   std::uint64_t updated_with_ = 0;
   bool stepping_ = false;
@@ -424,3 +306,5 @@ parameter_store(Run&, const Mesh&, Model&, zero<Stage>, precision<Types...>, sto
     -> parameter_store<Run, Mesh, precision<Types...>>;
 
 }  // namespace belay::inline BELAY_ABI
+
+#include "belay/train/store.ipp"  // IWYU pragma: export

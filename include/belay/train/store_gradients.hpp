@@ -53,26 +53,6 @@ class [[nodiscard]] store_gradients {
   [[nodiscard]] const step_summary& summary() const noexcept { return summary_; }
   /// The sum of squares of all gradients of the store, on all ranks.
   [[nodiscard]] double squares() const noexcept { return squares_; }
-  /// ": parameter w1 and 3 more": those of this rank's stage whose gradients are not finite on some rank.
-  [[nodiscard]] std::string not_finite() const {
-    std::string first;
-    std::size_t more = 0;
-    for (std::size_t p = 0; p < store_->buckets().parameters(); ++p) {
-      const double norm = store_->norm_of(p);
-      if (is_finite(norm)) continue;
-      if (first.empty())
-        first = ": parameter " + printable(store_->buckets().parameter(p).name());
-      else
-        ++more;
-    }
-    return more == 0 ? first : first + " and " + std::to_string(more) + " more";
-  }
-  /// Calls visit(norm) for each of them.
-  template <class Visit>
-  void each_not_finite(const Visit& visit) const {
-    for (std::size_t p = 0; p < store_->buckets().parameters(); ++p)
-      if (const double norm = store_->norm_of(p); !kernel::are_finite(&norm, 1)) visit(norm);
-  }
   [[nodiscard]] std::uint64_t divisor() const noexcept { return reduced_.targets(); }
   template <class Participant>
   [[nodiscard]] bool is_of(const Participant& participant) const noexcept {

@@ -58,32 +58,23 @@ class store_memory {
   [[nodiscard]] const buckets_type& buckets() const noexcept { return buckets_; }
 
   /// Elements that rank `number` of the world owns, of those that this rank's model lists.
-  [[nodiscard]] std::size_t owned_elements(int number) const {
-    return buckets_.layout().owned_elements(in_families(number));
-  }
+  [[nodiscard]] std::size_t owned_elements(int number) const;
 
   /// In a rehearsal: what a body does from here on depends on what its rank owns.
-  void ask_shares() const {
-    static_cast<void>(mesh_->replicas().rank());
-    static_cast<void>(mesh_->data().rank());
-  }
+  void ask_shares() const;
 
   /// Since `take_gathered` was last called; zeros where no parameters are divided. `eval` has the passes outside of
   /// rollouts.
-  [[nodiscard]] gather_counts gathered(phase in = phase::train) const noexcept {
-    return gathers_ ? gathers_->counts(in) : gather_counts{};
-  }
-  [[nodiscard]] gather_counts take_gathered(phase in = phase::train) noexcept {
-    return gathers_ ? gathers_->take_counts(in) : gather_counts{};
-  }
+  [[nodiscard]] gather_counts gathered(phase in = phase::train) const noexcept;
+  [[nodiscard]] gather_counts take_gathered(phase in = phase::train) noexcept;
   /// Bytes of parameters that are whole now, or on their way.
-  [[nodiscard]] std::size_t gathered_bytes() const noexcept { return gathers_ ? gathers_->live_bytes() : 0; }
+  [[nodiscard]] std::size_t gathered_bytes() const noexcept;
 
   /// Whether shares of parameters lie in tier file.
-  [[nodiscard]] bool in_file() const noexcept { return in_file_; }
+  [[nodiscard]] bool in_file() const noexcept;
   /// Whether a rank that gathers does so by itself: it reaches its peers' shares, or nothing is divided. Else all ranks
   /// that divide a layer's parameters gather them together.
-  [[nodiscard]] bool gathers_alone() const noexcept { return !gathers_ || (reaches_ && !together_); }
+  [[nodiscard]] bool gathers_alone() const noexcept;
 
   /// Calls `write()`, which changes parameters otherwise than an optimizer does: no peer reads this rank's shares
   /// before it is done on all ranks. Collective over the ranks that divide parameters, between steps. Throws
@@ -119,13 +110,9 @@ class store_memory {
   // For `phase_switch`.
 
   /// Ends what is gathered. Returns its bytes. Collective over the ranks that divide parameters.
-  std::size_t drain(where at) {
-    const std::size_t bytes = gathered_bytes();
-    if (gathers_) gathers_->retire(at);
-    return bytes;
-  }
+  std::size_t drain(where at);
   /// A hash of the plan of gathers; 0 without.
-  [[nodiscard]] std::uint64_t plan_hash() const noexcept { return gathers_ ? gathers_->fingerprint() : 0; }
+  [[nodiscard]] std::uint64_t plan_hash() const noexcept;
 
   // For checkpoints.
 
@@ -140,13 +127,7 @@ class store_memory {
     }
   }
   /// Which ranks keep the same state of trained parameter `p`: the same share where that is divided.
-  [[nodiscard]] stored_copies copies_of(std::size_t p) const {
-    const std::size_t number = buckets_.layout().buckets()[buckets_.bucket_of(p)].family;
-    const family_shape family = buckets_.layout().families()[number];
-    const bool divides_state = family.ranks > 1 && family.stage >= zero_stage::optimizer_state;
-    const auto& parameter = buckets_.parameter(p);
-    return {copies_of_box(parameter, family.divides_values()), copies_of_box(parameter, divides_state)};
-  }
+  [[nodiscard]] stored_copies copies_of(std::size_t p) const;
 
   // For `belay::gathers`.
 
@@ -169,17 +150,11 @@ class store_memory {
     for (std::size_t b : never_trained) all.push_back(gathered_bucket_of(frozen_, reached_frozen_, b));
     return all.empty() ? whole : gathers_->add_layer(std::move(all), layer_name(layer), layer_index(layer));
   }
-  void hold(std::uint32_t layer, auto& engine, where at) {
-    expect_plan_compared(at);
-    expect_settled(at);
-    gathers_->hold(layer, engine, at);
-    if (rehearsed())
-      for (const phase each : all_phases) run_->note_gathers(gathers_number_, each, gathers_->noted(each));
-  }
-  void give_back(std::uint32_t layer) noexcept { gathers_->give_back(layer); }
+  void hold(std::uint32_t layer, typename Run::engine_type& engine, where at);
+  void give_back(std::uint32_t layer) noexcept;
   /// Whether nothing is moved, and memory is addresses.
-  [[nodiscard]] bool rehearsed() const { return is_rehearsed(mesh_->world()); }
-  [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept { return gathers_->bytes_of(layer); }
+  [[nodiscard]] bool rehearsed() const;
+  [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept;
 
   // For `store_gradients`: gradients are committed that are to be applied, or are no longer.
   void note_unsettled() noexcept { settled_ = false; }
@@ -187,82 +162,17 @@ class store_memory {
 
  protected:
   store_memory(Run& run, const Mesh& mesh, stored_parameters<value_type, gradient_type> found,
-               std::vector<held_stage> stages, const store_options& options, ownership_unit unit, where at)
-      : run_(&run),
-        mesh_(&mesh),
-        parts_(stages.size()),
-        in_file_(std::ranges::any_of(stages, [](const auto& each) { return each.tiers.values == tier::file; })),
-        // No rank reaches into a peer's file: who owns a share stages it, and the ranks gather together.
-        gathers_by_(in_file_                            ? gather_by::collectives
-                    : found.gathers == gather_by::reach ? options.gathers
-                                                        : found.gathers),
-        files_(options.files),
-        buckets_(std::move(found.members),
-                 families_of_parts(mesh, stages, std::identity(), zero_stage::optimizer_state, options.reduce),
-                 options.bucket_bytes, 1, unit, at),
-        frozen_(std::move(found.frozen),
-                families_of_parts(mesh, stages, frozen_stage, zero_stage::none, options.reduce), options.bucket_bytes,
-                at) {
-    run.keep(buckets_.kept_layout());
-    if (!found.values.empty() && stages.front().stage >= zero_stage::gradients)
-      throw usage_error("borrowed memory holds whole values and gradients: ZeRO 2 and 3 divide memory of the run", at);
-    const auto lower = [](const held_stage& each) {
-      return each.tiers.values != tier::device || each.tiers.gradients != tier::device;
-    };
-    if (mesh.shape().replicates_shards() && mesh.shape().shards() == 1 && std::ranges::any_of(stages, lower))
-      throw usage_error("a shard group of one rank has no shares, which could lie in a lower tier", at);
-    if (mesh.shape().replicates_shards() &&
-        std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
-      throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned",
-                        at);
-    if constexpr (requires { requires group_type::takes_device_memory_alone; })
-      if (mesh.shape().replicates_shards() &&
-          std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
-        throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
-    bind(found.values, found.gradients, at);
-    if (buckets_.divides_gradients()) {
-      staging_.emplace(run.step_memory("gradient buckets"));
-      buckets_.use(*staging_);
-      if (std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
-        buckets_.carry_shares(carrier_on<gradient_type>(run.engine(), buckets_.gradient_file()));
-    }
-    if (!frozen_.members().empty()) {
-      const tiered_memory<value_type> frozen =
-          lease_values(frozen_, reached_frozen_, "frozen parameters", "frozen parameter ring", at);
-      frozen_.bind(frozen, std::exchange(file_, nullptr));
-    }
-    run.keep(frozen_.kept());
-    if (const host_access* const access = run.engine().access(at)) {
-      see_through(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
-      see_through(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
-    }
-    if (buckets_.divides_values() || frozen_.places().divided()) {
-      whole_.emplace(run.step_memory("gathered parameters"));
-      gathers_number_ = run.add_gathers();
-      gathers_.emplace(*whole_, options.reshard, options.gathers_ahead, run.planned_gathers(gathers_number_));
-      if (!gathers_alone()) buckets_.gather_together();
-    }
-  }
+               std::vector<held_stage> stages, const store_options& options, ownership_unit unit, where at);
 
-  void note_micro_batches(std::size_t count) {
-    if (rehearsed() && gathers_) run_->note_micro_batches(gathers_number_, count);
-  }
+  void note_micro_batches(std::size_t count);
 
   /// Once: whether all ranks that gather together have one plan. Collective over them.
-  void expect_plan_compared(where at) {
-    if (!gathers_ || std::exchange(compared_plan_, true)) return;
-    rank_comparison compared;
-    expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at, gathers_->micro_batches());
-  }
+  void expect_plan_compared(where at);
 
   /// Peers may write what a gather reads until all of them have updated what they own.
-  void expect_settled(where at) const {
-    if (!gathers_ || settled_) return;
-    throw usage_error(
-        "parameters that ranks divide are gathered between a commit and its update: "
-        "optimizer.apply(std::move(*ok), {...}), or std::move(*ok).discard(), comes first",
-        at);
-  }
+  void expect_settled(where at) const;
+
+  ~store_memory();
 
   Run* run_;
   const Mesh* mesh_;
@@ -280,58 +190,13 @@ class store_memory {
   std::optional<parameter_gathers<value_type, group_type>> gathers_;  // where parameters are divided
 
  private:
-  void bind(std::span<value_type> values, std::span<gradient_type> gradients, where at) {
-    const auto& layout = buckets_.layout();
-    const std::size_t own = layout.elements();
-    const auto lease_gradients = [&](std::size_t count, const char* purpose) {
-      return run_->template lease<gradient_type>(tier::device, count, purpose, at);
-    };
-    std::span<value_type> wire;
-    if (const std::size_t count = buckets_.wire_elements(); count > 0)
-      wire = run_->template lease<value_type>(tier::device, count, "gradients on the wire", at);
-    if (values.size() >= own && !values.empty()) {
-      const auto reductions = lease_gradients(layout.gradient_elements() - own, "reductions");
-      return buckets_.bind({{values.first(own)}, {gradients.first(own)}, reductions, wire}, at);
-    }
-    const auto all_values = lease_values(buckets_, reached_, "parameters", "parameter ring", at);
-    file_shares* const value_file = std::exchange(file_, nullptr);
-    if (reached_) buckets_.reach_shares_of(dividing());
-    if (!buckets_.places().divided()) {
-      const auto all = lease_gradients(layout.gradient_elements(), "gradients");
-      return buckets_.bind({all_values, {all.first(own)}, all.subspan(own), wire}, at);
-    }
-    const auto all_gradients = lease_of_buckets<gradient_type>(
-        buckets_, &bucket_places::gradient_elements, &family_shape::gradients, "gradients", "gradient ring", at);
-    file_shares* const gradient_file = std::exchange(file_, nullptr);
-    std::span<gradient_type> reductions;
-    if (const std::size_t count = layout.gradient_elements() - own; count > 0)
-      reductions = lease_gradients(count, "reductions");
-    bucket_memory<value_type> memory{all_values, all_gradients, reductions, wire};
-    memory.value_file = value_file;
-    memory.gradient_file = gradient_file;
-    buckets_.bind(memory, at);
-  }
+  void bind(std::span<value_type> values, std::span<gradient_type> gradients, where at);
 
-  [[nodiscard]] copy_place copies_of_box(const parameter_base<value_type>& parameter, bool divided) const {
-    return belay::copies_of(mesh_->shape(), mesh_->layout_coordinate(), parameter.cut_directions(),
-                            divided ? kept::share : kept::local_part);
-  }
-  [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept {
-    std::size_t p = 0;
-    while (&buckets_.parameter(p) != &parameter) ++p;
-    return buckets_.bucket_of(p);
-  }
+  [[nodiscard]] copy_place copies_of_box(const parameter_base<value_type>& parameter, bool divided) const;
+  [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept;
 
   // The numbers of rank `number` of the world in the families.
-  [[nodiscard]] std::vector<std::size_t> in_families(int number) const {
-    const coordinate there = coordinate_of(mesh_->shape(), number);
-    std::vector<std::size_t> all;
-    for (std::size_t p = 0; p < parts_; ++p)
-      for (std::size_t kind = 0; kind < families_of_part; ++kind)
-        all.push_back(
-            static_cast<std::size_t>(place_along(mesh_->shape(), there, divided_over(cut_of_family(kind))).number));
-    return all;
-  }
+  [[nodiscard]] std::vector<std::size_t> in_families(int number) const;
   // Memory of values or gradients: of divided ones each rank has its share, in its tier.
   template <class T>
   [[nodiscard]] tiered_memory<T> lease_of_buckets(const auto& all,
@@ -402,3 +267,5 @@ class store_memory {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#include "belay/train/store_memory.ipp"  // IWYU pragma: export

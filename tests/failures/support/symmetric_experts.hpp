@@ -65,23 +65,21 @@ struct network {
 
 /// An exchange in a step or pass; with slip::untold_overflow, which begins it by hand, nobody hears of an overflow.
 template <class Exchange>
-struct participant {
+struct participant final : belay::participant {
   Exchange& of;
   slip what;
-  using committed_part = belay::no_committed_part;
-  void begin(const belay::step_start& start, belay::where at) {
+  participant(Exchange& exchange, slip how) : of(exchange), what(how) {}
+  void begin(const belay::step_start& start, belay::where at) override {
     if (what != slip::untold_overflow) return of.begin(start, at);
     of.withdraw();
     of.begin_step(at);
   }
-  belay::no_committed_part finish(const auto& mesh, const auto& divisor, belay::where at) {
-    return of.finish(mesh, divisor, at);
-  }
-  void abandon(const auto& mesh, belay::where at) noexcept { of.abandon(mesh, at); }
-  void withdraw() noexcept { of.withdraw(); }
-  [[nodiscard]] belay::ballot findings() { return of.findings(); }
-  [[nodiscard]] std::uint64_t fingerprint() const noexcept { return of.fingerprint(); }
-  void make_room(std::size_t wanted, belay::where at) { of.make_room(wanted, at); }
+  void finish(const belay::divisor_value& divisor, belay::where at) override { of.finish(divisor, at); }
+  void abandon(belay::where at) override { of.abandon(at); }
+  void withdraw() noexcept override { of.withdraw(); }
+  [[nodiscard]] belay::ballot findings() override { return of.findings(); }
+  [[nodiscard]] std::uint64_t fingerprint() const override { return of.fingerprint(); }
+  void make_room(std::size_t wanted, belay::where at) override { of.make_room(wanted, at); }
 };
 
 /// Inputs and targets of each micro-batch, made by kernels.

@@ -98,18 +98,14 @@ TEST_CASE("an output that is recomputed is not kept, and what a run leases at it
 namespace {
 
 // Overflows in its second step, once.
-struct overflowing {
+struct overflowing final : belay::participant {
   std::size_t steps = 0, room = 1;
-  using committed_part = belay::no_committed_part;
-  void begin(const belay::step_start& start, belay::where) {
+  void begin(const belay::step_start& start, belay::where) override {
     if (start.micro_batches != 1) ++steps;  // a pipeline says how many there are
   }
-  belay::no_committed_part finish(const auto&, const auto&, belay::where) { return {}; }
-  void abandon(const auto&, belay::where) {}
-  void withdraw() noexcept {}
-  [[nodiscard]] belay::ballot findings() const { return {.needed_rows = steps == 2 && room == 1 ? 8U : 0U}; }
-  [[nodiscard]] std::uint64_t fingerprint() const { return room; }
-  void make_room(std::size_t rows, belay::where) { room = rows; }
+  [[nodiscard]] belay::ballot findings() override { return {.needed_rows = steps == 2 && room == 1 ? 8U : 0U}; }
+  [[nodiscard]] std::uint64_t fingerprint() const override { return room; }
+  void make_room(std::size_t rows, belay::where) override { room = rows; }
 };
 
 }  // namespace

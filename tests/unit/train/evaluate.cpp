@@ -112,22 +112,20 @@ namespace {
 
 // A participant whose room overflows until it is given more: it leases what it has room for from symmetric memory.
 template <class Heap>
-struct overflowing {
+struct overflowing final : belay::participant {
   Heap* heap;
   std::size_t room = 2, used = 0, began = 0, withdrawn = 0;
-  using committed_part = belay::no_committed_part;
-  void begin(const belay::step_start&, belay::where) { ++began, used = 0; }
+  explicit overflowing(Heap* of) : heap(of) {}
+  void begin(const belay::step_start&, belay::where) override { ++began, used = 0; }
   void use(std::size_t wanted) {
     const auto slot = heap->lease(room * 64, "rows");
     used = wanted;
     heap->release(slot);
   }
-  belay::no_committed_part finish(const auto&, const auto&, belay::where) { return {}; }
-  void abandon(const auto&, belay::where) {}
-  void withdraw() noexcept { ++withdrawn; }
-  [[nodiscard]] belay::ballot findings() const { return {.needed_rows = used > room ? used : 0}; }
-  [[nodiscard]] std::uint64_t fingerprint() const { return room; }
-  void make_room(std::size_t rows, belay::where) { room = rows; }
+  void withdraw() noexcept override { ++withdrawn; }
+  [[nodiscard]] belay::ballot findings() override { return {.needed_rows = used > room ? used : 0}; }
+  [[nodiscard]] std::uint64_t fingerprint() const override { return room; }
+  void make_room(std::size_t rows, belay::where) override { room = rows; }
 };
 
 }  // namespace

@@ -39,19 +39,9 @@ struct found {
 };
 
 // A step's participant that has no gradients: the loss is all.
-struct onlooker {
-  using committed_part = belay::no_committed_part;
-  void begin(const belay::step_start&, belay::where) {}
-  template <class Mesh, class Divisor>
-  [[nodiscard]] belay::no_committed_part finish(const Mesh&, const Divisor&, belay::where) noexcept {
-    return {};
-  }
-  template <class Mesh>
-  void abandon(const Mesh&, belay::where) noexcept {}
-  void withdraw() noexcept {}
-  [[nodiscard]] belay::ballot findings() noexcept { return {}; }
-  [[nodiscard]] std::uint64_t fingerprint() const noexcept { return 1; }
-  void make_room(std::size_t, belay::where) {}
+struct onlooker final : belay::participant {
+  void begin(const belay::step_start&, belay::where) override {}
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept override { return 1; }
 };
 
 enum class which { cross_entropy, squared_error };

@@ -115,26 +115,23 @@ namespace {
 
 // A participant whose room overflows until it is given more: it leases what it has room for from symmetric memory.
 template <class Heap>
-struct overflowing {
+struct overflowing final : belay::participant {
   Heap* heap;
   std::size_t room = 2, used = 0, began = 0;
-  using committed_part = belay::no_committed_part;
-  void begin(const belay::step_start&, belay::where) { ++began, used = 0; }
+  explicit overflowing(Heap* of) : heap(of) {}
+  void begin(const belay::step_start&, belay::where) override { ++began, used = 0; }
   void use(std::size_t rows) {
     const auto slot = heap->lease(room * 64, "rows");
     used = rows;
     heap->release(slot);
   }
-  belay::no_committed_part finish(const auto&, const auto&, belay::where) { return {}; }
-  void abandon(const auto&, belay::where) {}
-  void withdraw() noexcept {}
-  [[nodiscard]] belay::ballot findings() const {
+  [[nodiscard]] belay::ballot findings() override {
     belay::ballot found;
     found.needed_rows = used > room ? used : 0;
     return found;
   }
-  [[nodiscard]] std::uint64_t fingerprint() const { return room; }
-  void make_room(std::size_t rows, belay::where) { room = rows; }
+  [[nodiscard]] std::uint64_t fingerprint() const override { return room; }
+  void make_room(std::size_t rows, belay::where) override { room = rows; }
 };
 
 }  // namespace

@@ -142,16 +142,12 @@ TEST_CASE("a kernel or a copy that does not end is a timeout at the commit that 
 namespace {
 
 // Has memory that queued work writes, as an exchange has: whether that work was over when the step withdrew.
-struct written_by_work {
+struct written_by_work final : belay::participant {
   std::atomic<bool> began{false}, over{false};
   bool was_over = false;
-  using committed_part = belay::no_committed_part;
-  void begin(const belay::step_start&, belay::where) {}
-  belay::no_committed_part finish(const auto&, const auto&, belay::where) { return {}; }
-  void abandon(const auto&, belay::where) {}
-  void withdraw() noexcept { was_over = over; }
-  [[nodiscard]] belay::ballot findings() const { return {}; }
-  [[nodiscard]] std::uint64_t fingerprint() const { return 0; }
+  void begin(const belay::step_start&, belay::where) override {}
+  void withdraw() noexcept override { was_over = over; }
+  [[nodiscard]] std::uint64_t fingerprint() const override { return 0; }
 };
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/rank.hpp"
 #include "belay/comm/launcher.hpp"
+#include "belay/comm/rank.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
@@ -49,6 +50,9 @@ class launched_world {
       return std::move(*out);
     }
   }
+
+  /// Runs the body as this process's rank, a `belay::rank`: what `launch` does.
+  void run_ranks(function_ref<void(belay::rank&)> body, where at = where::current()) const;
 
  private:
   void run_once(function_ref<void(host::rank&)> body, where at) const;

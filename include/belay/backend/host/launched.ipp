@@ -102,6 +102,14 @@ BELAY_DECL void launched_world::run_once(function_ref<void(host::rank&)> body, w
   run.as_client(file.socket_path, file.secret);
 }
 
+BELAY_DECL void launched_world::run_ranks(function_ref<void(belay::rank&)> body, where at) const {
+  const auto as_rank = [&](host::rank& self) {
+    belay::rank of_body(self);
+    body(of_body);
+  };
+  run_once(as_rank, at);
+}
+
 BELAY_DECL void launched_run::under_belay_run() const {
   const char* const socket_path = environment_variable("BELAY_BOOTSTRAP_SOCKET");
   const char* const secret = environment_variable("BELAY_BOOTSTRAP_SECRET_FD");

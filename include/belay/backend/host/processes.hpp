@@ -24,6 +24,7 @@
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/rank.hpp"
 #include "belay/backend/host/run_report.hpp"
+#include "belay/comm/rank.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
@@ -84,6 +85,9 @@ class processes {
         },
         at);
   }
+
+  /// Runs the body on every rank, as `belay::rank`: what `launch` does.
+  void run_ranks(function_ref<void(belay::rank&)> body, where at = where::current()) const;
 
  private:
   template <class Result>

@@ -187,9 +187,8 @@ BELAY_DECL void processes::forked_run::run_child(pid_t parent, int number) {
 }
 
 BELAY_DECL void processes::throw_first(const std::vector<rank_outcome>& ends, where at) const {
-  const auto first = std::find_if(ends.begin(), ends.end(), [](const rank_outcome& end) {
-    return end.how != rank_outcome::kind::returned;
-  });
+  const auto first = std::find_if(ends.begin(), ends.end(),
+                                  [](const rank_outcome& end) { return end.how != rank_outcome::kind::returned; });
   if (first == ends.end()) return;
   const int number = static_cast<int>(first - ends.begin());
   comm_error::details what;
@@ -208,6 +207,14 @@ BELAY_DECL void processes::throw_first(const std::vector<rank_outcome>& ends, wh
     what.thrown = last_cause_->thrown;
   }
   throw comm_error(std::move(what));
+}
+
+BELAY_DECL void processes::run_ranks(function_ref<void(belay::rank&)> body, where at) const {
+  const auto as_rank = [&](rank& self, std::string&) {
+    belay::rank of_body(self);
+    body(of_body);
+  };
+  throw_first(run_forked(as_rank, at), at);
 }
 
 }  // namespace host

@@ -18,6 +18,7 @@
 #include "belay/backend/host/launched.hpp"
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/rank.hpp"
+#include "belay/comm/rank.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
@@ -60,6 +61,9 @@ class world {
       return results;
     }
   }
+
+  /// Runs the body on every rank, as `belay::rank`: what `launch` does.
+  void run_ranks(function_ref<void(belay::rank&)> body, where at = where::current()) const;
 
  private:
   void run_threads(function_ref<void(rank&)> body) const;

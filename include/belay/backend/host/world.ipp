@@ -48,5 +48,12 @@ BELAY_DECL void world::run_threads(function_ref<void(rank&)> body) const {
   for (const run_result& end : ends) end.rethrow();
 }
 
+BELAY_DECL void world::run_ranks(function_ref<void(belay::rank&)> body, where) const {
+  run_threads([&](rank& self) {
+    belay::rank of_body(self);
+    body(of_body);
+  });
+}
+
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI

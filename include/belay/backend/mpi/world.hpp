@@ -24,9 +24,11 @@
 #include "belay/backend/mpi/rank.hpp"
 #include "belay/comm/checked_timeout.hpp"
 #include "belay/comm/group.hpp"
+#include "belay/comm/rank.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -77,6 +79,15 @@ class world {
       run_rank([&](rank& self) { out.emplace(body(self)); }, at);
       return std::move(*out);
     }
+  }
+
+  /// Runs the body as this process's rank, a `belay::rank`: what `launch` does.
+  void run_ranks(function_ref<void(belay::rank&)> body, where at = where::current()) {
+    const auto as_rank = [&](rank& self) {
+      belay::rank of_body(self);
+      body(of_body);
+    };
+    run_rank(as_rank, at);
   }
 
  private:

@@ -197,82 +197,23 @@ class bucket_layout {
   }
 
   /// Elements whose optimizer state is on rank `rank_in_family[f]` of each family f, without padding.
-  [[nodiscard]] std::size_t owned_elements(std::span<const std::size_t> rank_in_family) const {
-    std::size_t count = 0;
-    for (const bucket& b : buckets_)
-      each_owned(b, rank_in_family[b.family], [&](const parameter_range& range) { count += range.count; });
-    return count;
-  }
+  [[nodiscard]] std::size_t owned_elements(std::span<const std::size_t> rank_in_family) const;
 
   /// A hash of the buckets of one family: their parameters, counted within the family, with identities, sizes, order
   /// and division. It is equal on ranks whose layouts agree.
-  [[nodiscard]] std::uint64_t fingerprint(std::size_t family) const {
-    std::vector<std::size_t> place(sizes_.size());  // parameters of the family before each
-    std::vector<bool> in_family(sizes_.size());
-    for (const bucket& b : buckets_)
-      for (std::size_t parameter : b.members) in_family[parameter] = b.family == family;
-    for (std::size_t p = 1; p < place.size(); ++p) place[p] = place[p - 1] + (in_family[p - 1] ? 1 : 0);
-    content_hash hash;
-    hash.add(families_[family].ranks).add(static_cast<std::uint64_t>(families_[family].stage)).add(unit_.k());
-    hash.add(static_cast<std::uint64_t>(families_[family].reduces));
-    for (const bucket& b : buckets_) {
-      if (b.family != family) continue;
-      hash.add(b.count).add(b.members.size());
-      for (std::size_t parameter : b.members)
-        hash.add(place[parameter]).add(sizes_[parameter]).add(identities_[parameter]);
-      for (std::size_t count : b.counts) hash.add(count);
-    }
-    return hash.value();
-  }
+  [[nodiscard]] std::uint64_t fingerprint(std::size_t family) const;
 
  private:
   [[nodiscard]] std::size_t padded(std::size_t elements) const noexcept {
     return borrowed_ ? elements : (elements + align_ - 1) / align_ * align_;
   }
 
-  [[nodiscard]] static std::string too_much(std::size_t parameter, std::size_t elements, std::size_t element_bytes) {
-    return "the buckets of parameter number " + std::to_string(parameter) + " (" + std::to_string(elements) +
-           " elements of " + std::to_string(element_bytes) + " bytes) and those after it are";
-  }
+  [[nodiscard]] static std::string too_much(std::size_t parameter, std::size_t elements, std::size_t element_bytes);
 
-  void place(bucket& b, even_shares& shares) {
-    if (borrowed_) {
-      std::reverse(b.members.begin(), b.members.end());  // they were found from the end of the memory
-      elements_ = greater_of(elements_, b.first + b.count);
-    } else {
-      b.first = elements_;
-      for (std::size_t parameter : b.members) {
-        offsets_[parameter] = elements_;
-        elements_ += padded(sizes_[parameter]);
-      }
-    }
-    const family_shape family = families_[b.family];
-    if (family.stage == zero_stage::none) return;
-    b.counts = std::vector<std::size_t>(family.ranks);
-    std::size_t all = 0;
-    for (std::size_t parameter : b.members) all += sizes_[parameter];
-    shares.begin(all);
-    for (std::size_t parameter : b.members) {
-      const std::size_t unit = unit_.elements();
-      const std::size_t tail = sizes_[parameter] % unit;
-      shares.give(sizes_[parameter] / unit, unit,
-                  [&](std::size_t rank, std::size_t units) { b.counts[rank] += units * unit; });
-      if (tail > 0) shares.give(1, tail, [&](std::size_t rank, std::size_t) { b.counts[rank] += padded(tail); });
-    }
-    b.before = std::vector<std::size_t>(family.ranks);
-    for (std::size_t rank = 1; rank < family.ranks; ++rank) b.before[rank] = b.before[rank - 1] + b.counts[rank - 1];
-  }
+  void place(bucket& b, even_shares& shares);
 
   // In place; in a checked build behind all gradients, which are kept.
-  void place_reductions() noexcept {
-    gradient_elements_ = elements_;
-    for (bucket& b : buckets_) {
-      b.reduced_at = b.first;
-      if (!checked(check_level::local) || families_[b.family].ranks < 2 || family_of(b).divides_gradients()) continue;
-      b.reduced_at = gradient_elements_;
-      gradient_elements_ += b.count;
-    }
-  }
+  void place_reductions() noexcept;
 
   std::vector<family_shape> families_;
   std::vector<std::size_t> sizes_;
@@ -287,3 +228,7 @@ class bucket_layout {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/parallel/bucket/layout.ipp"  // IWYU pragma: export
+#endif

@@ -58,7 +58,7 @@ namespace belay::inline BELAY_ABI {
 /// One rank of an expert group. All ranks of the group make the same calls in the same order. One exchange serves all
 /// layers of a stage, and allocates nothing after `prepare`. The heap outlives it and has no other user.
 template <class T, class Group, class Heap = typename heap_of<Group>::type>
-class expert_exchange {
+class expert_exchange final : public participant {
   static_assert(has_symmetric_memory<Group> || has_local_memory<Group>,
                 "experts are reached through symmetric memory, or memory that peers send into: take a group that is "
                 "directly_addressable, mirrored_by_messages or has_local_memory, as those of all backends are");
@@ -176,36 +176,28 @@ class expert_exchange {
   }
 
   // What a step asks of its participants.
-  using committed_part = no_committed_part;
-  void begin(const step_start&, where at) {
+  void begin(const step_start&, where at) override {
     withdraw();
     named_ = true;
     if (part_ == part::waits) part_ = part::takes;
     begin_step(at);
   }
-  template <class Mesh, class Divisor>
-  [[nodiscard]] no_committed_part finish(const Mesh&, const Divisor&, where) noexcept {
-    end_part();
-    return {};
-  }
-  template <class Mesh>
-  void abandon(const Mesh&, where) noexcept {
-    withdraw();
-  }
-  void withdraw() noexcept {
+  void finish(const divisor_value&, where) noexcept override { end_part(); }
+  void abandon(where) noexcept override { withdraw(); }
+  void withdraw() noexcept override {
     static_cast<void>(take_overflow());
     end_part();
   }
   /// An overflow is in the findings of the step, where the dispatch has written it.
-  [[nodiscard]] ballot findings() noexcept {
+  [[nodiscard]] ballot findings() noexcept override {
     static_cast<void>(take_overflow());
     return {};
   }
-  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept override {
     return fnv1a().add_text("expert_exchange").add(shape_.experts).add(shape_.k).add(shape_.capacity).value();
   }
   /// Room for `rows` rows and an eighth more, so that a drifting router does not replay every step.
-  void make_room(std::size_t rows, where at) {
+  void make_room(std::size_t rows, where at) override {
     const std::size_t wanted = rows + rows / 8;
     if (wanted > shape_.capacity) set_capacity(wanted, at);
   }

@@ -75,11 +75,7 @@ struct manifest {
   std::vector<manifest_tensor> tensors;
 
   /// The tensor of that name, or null.
-  [[nodiscard]] const manifest_tensor* find(std::string_view name) const noexcept {
-    for (const manifest_tensor& each : tensors)
-      if (each.name == name) return &each;
-    return nullptr;
-  }
+  [[nodiscard]] const manifest_tensor* find(std::string_view name) const noexcept;
 };
 
 inline constexpr std::uint64_t largest_manifest = std::uint64_t{1} << 30;  // bytes
@@ -88,50 +84,9 @@ inline constexpr std::string_view checkpoint_format = "belay-checkpoint-1";
 /// The text of a manifest. `parse_manifest` reads it.
 class manifest_text {
  public:
-  [[nodiscard]] static std::string of(const manifest& from) {
-    manifest_text writer;
-    std::string& out = writer.out_;
-    out = "{\"format\":";
-    append_json(out, checkpoint_format);
-    out += ",\n\"id\":";
-    append_json(out, from.id);
-    out += ",\"step\":" + std::to_string(from.step);
-    out += ",\n\"mesh\":{\"pipeline\":" + std::to_string(from.mesh.pipeline) +
-           ",\"data\":" + std::to_string(from.mesh.data) + ",\"expert\":" + std::to_string(from.mesh.expert) +
-           ",\"tensor\":" + std::to_string(from.mesh.tensor) +
-           ",\"shard_group\":" + std::to_string(from.mesh.shards()) + "},\n\"optimizers\":[";
-    writer.list(from.optimizers, [&](const manifest_optimizer& each) {
-      out += "{\"steps\":" + std::to_string(each.steps) + ",\"settings\":{";
-      writer.list(each.settings, [&](const auto& one) {
-        append_json(out, one.first);
-        out += ':' + decimal(one.second);
-      });
-      out += "}}";
-    });
-    out += "],\n\"state\":{";
-    writer.list(from.states, [&](const auto& one) {
-      append_json(out, one.first);
-      out += ':';
-      append_json(out, one.second);
-    });
-    out += "},\n\"files\":[";
-    writer.list(from.files, [&](const manifest_file& each) { writer.file(each); });
-    out += "],\n\"tensors\":[";
-    writer.list(from.tensors, [&](const manifest_tensor& each) { writer.tensor(each); });
-    out += "],\n";
-    const std::uint32_t checksum = crc32c_of(std::as_bytes(std::span<const char>(out)));
-    out += checksum_field;
-    append_hex(out, checksum, 8);
-    out += "\"}\n";
-    return std::move(out);
-  }
+  [[nodiscard]] static std::string of(const manifest& from);
   /// The list of tensors alone.
-  [[nodiscard]] static std::string of(const std::vector<manifest_tensor>& tensors) {
-    manifest_text writer;
-    writer.out_ = "[";
-    writer.list(tensors, [&](const manifest_tensor& each) { writer.tensor(each); });
-    return writer.out_ + "]";
-  }
+  [[nodiscard]] static std::string of(const std::vector<manifest_tensor>& tensors);
 
   static constexpr std::string_view checksum_field = "\"crc32c\":\"";
   static constexpr std::size_t tail = checksum_field.size() + 8 + 3;  // bytes that the checksum does not cover
@@ -145,41 +100,16 @@ class manifest_text {
       each(one);
     }
   }
-  void file(const manifest_file& each) {
-    out_ += "{\"name\":";
-    append_json(out_, each.name);
-    out_ += ",\"bytes\":" + std::to_string(each.bytes) + ",\"crc32c\":\"";
-    for (const std::uint32_t one : each.checksums) append_hex(out_, one, 8);
-    out_ += "\"}";
-  }
-  void tensor(const manifest_tensor& each) {
-    out_ += "{\"name\":";
-    append_json(out_, each.name);
-    out_ += ",\"shape\":[";
-    for (std::size_t d = 0; d < each.shape.size(); ++d)
-      out_.append(d > 0 ? "," : "").append(std::to_string(each.shape[d]));
-    out_ += "],\"pieces\":[";
-    list(each.pieces, [&](const manifest_piece& piece) {
-      out_ += "{\"part\":";
-      append_json(out_, piece.part);
-      out_ += ",\"dtype\":\"" + std::string(safetensors::name(piece.type)) + "\",\"box\":[";
-      for (std::size_t d = 0; d < piece.box.sides.size(); ++d) {
-        const box_side& side = piece.box.sides[d];
-        out_ += std::string(d > 0 ? "," : "") + "[" + std::to_string(side.first) + "," + std::to_string(side.end) + "]";
-      }
-      out_ += "],\"first\":" + std::to_string(piece.first) + ",\"count\":" + std::to_string(piece.count) +
-              ",\"file\":" + std::to_string(piece.file) + ",\"begin\":" + std::to_string(piece.begin) + "}";
-    });
-    out_ += "]}";
-  }
+  void file(const manifest_file& each);
+  void tensor(const manifest_tensor& each);
   // The shortest decimal that gives the same double.
-  [[nodiscard]] static std::string decimal(double value) {
-    char text[32];
-    const auto end = std::to_chars(text, text + sizeof text, value).ptr;
-    return {text, end};
-  }
+  [[nodiscard]] static std::string decimal(double value);
 
   std::string out_;
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/train/checkpoint/manifest.ipp"  // IWYU pragma: export
+#endif

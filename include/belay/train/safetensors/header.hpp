@@ -38,34 +38,15 @@ struct tensor {
   std::uint64_t end = 0;
 
   [[nodiscard]] std::uint64_t bytes() const noexcept { return end - begin; }
-  [[nodiscard]] std::uint64_t elements() const noexcept {
-    std::uint64_t count = 1;
-    for (std::uint64_t extent : shape) count *= extent;
-    return count;
-  }
+  [[nodiscard]] std::uint64_t elements() const noexcept;
 };
 
 /// The order of `tensors` by name; find_tensor needs it.
-[[nodiscard]] inline std::vector<std::size_t> order_by_name(const std::vector<tensor>& tensors) {
-  return order_of(tensors.size(),
-                  [&](std::size_t a, std::size_t b) { return tensors[a].name.compare(tensors[b].name) < 0; });
-}
+[[nodiscard]] std::vector<std::size_t> order_by_name(const std::vector<tensor>& tensors);
 
 /// The tensor called `name`, or null.
-[[nodiscard]] inline const tensor* find_tensor(const std::vector<tensor>& tensors,
-                                               const std::vector<std::size_t>& by_name,
-                                               std::string_view name) noexcept {
-  std::size_t first = 0;
-  std::size_t last = by_name.size();
-  while (first < last) {
-    const std::size_t middle = first + (last - first) / 2;
-    const tensor& candidate = tensors[by_name[middle]];
-    const int order = name.compare(candidate.name);
-    if (order == 0) return &candidate;
-    (order < 0 ? last : first) = order < 0 ? middle : middle + 1;
-  }
-  return nullptr;
-}
+[[nodiscard]] const tensor* find_tensor(const std::vector<tensor>& tensors, const std::vector<std::size_t>& by_name,
+                                        std::string_view name) noexcept;
 
 /// Free text about a file, as keys and values.
 using metadata_list = std::vector<std::pair<std::string, std::string>>;
@@ -77,15 +58,8 @@ struct header {
 };
 
 /// Computes the bytes of `shape` elements of `type`; false where they overflow or end inside of a byte.
-[[nodiscard]] inline bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
-                                        std::uint64_t& bytes) noexcept {
-  std::uint64_t total = bits(type);
-  for (std::uint64_t extent : shape) {
-    if (__builtin_mul_overflow(total, extent, &total)) return false;
-  }
-  bytes = total / 8;
-  return total % 8 == 0;
-}
+[[nodiscard]] bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
+                                 std::uint64_t& bytes) noexcept;
 
 /// Reads one header. `text` is the JSON, and `data_bytes` are the bytes after it. Errors count bytes from the beginning
 /// of the file, where the text starts at byte 8. `Scanner` is like header_scanner. The parser is a template so that a
@@ -263,3 +237,7 @@ template <class Scanner = header_scanner>
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/train/safetensors/header.ipp"  // IWYU pragma: export
+#endif

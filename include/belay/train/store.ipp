@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A parameter store out of its class: a program links those of ranks of the host, and compiles others.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
+#include "belay/core/hash.hpp"
+#include "belay/core/printable.hpp"
+#include "belay/kernel/reduce.hpp"
+#include "belay/parallel/divisor.hpp"
+#include "belay/parallel/vote.hpp"
+#include "belay/train/stage_names.hpp"
+#include "belay/train/store.hpp"
+#include "belay/train/tensor_copies.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+template <class Run, class Mesh, class Precision>
+double parameter_store<Run, Mesh, Precision>::norm_of(std::size_t parameter) const noexcept {
+  return norm_.of_parameter(norm_places_[parameter].parameter);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::fill(std::uint64_t seed, where at) {
+  this->rewrite([&] { write_first_values(seed, at); }, at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::note_before_update(where at) const {
+  if (mover_ != nullptr && (mover_->away() || !mover_->here()))
+    throw usage_error(
+        "gradients and optimizer state are away from the device: they are updated in training, after "
+        "phases.to_train(std::move(...))",
+        at);
+  if (before_update_) before_update_();
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::moved_by(state_mover* mover, where at) {
+  if (mover != nullptr && mover_ != nullptr)
+    throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already", at);
+  mover_ = mover;
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::begin(const step_start& start, where at) {
+  if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
+  this->note_micro_batches(start.micro_batches);
+  if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
+  if (gathers_) gathers_->retire(at);
+  // A store that one rank forgets would be waited for in the comparison of another.
+  if (!std::exchange(compared_, true)) {
+    expect_agreement(*mesh_, start.participants, at);
+    compare_along_tensor(at);
+  }
+  this->expect_plan_compared(at);
+  buckets_.begin_unwritten(start.micro_batches, at);
+  gathers_compared_ = false;
+  if (gathers_) gathers_->begin_step(run_->engine(), at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::compare(order_of_step own, where at) {
+  if (gathers_ && !std::exchange(gathers_compared_, true)) gathers_->expect_one_order(own, at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::finish(const divisor_value& divisor, where at) {
+  end_gathers(order_of_step::executed, at);
+  static_cast<void>(reduced_.emplace(divisor.where_it_is == divisor_value::counted::on_this_rank
+                                         ? buckets_.finish(local_targets{divisor.count}, mesh_->replicas(), at)
+                                         : buckets_.finish(target_tokens{divisor.count, at}, at)));
+  squares_ = this->rehearsed() ? 0 : norm_.squares_over(*reduced_, *mesh_, at);
+}
+
+template <class Run, class Mesh, class Precision>
+auto parameter_store<Run, Mesh, Precision>::reduced() const -> reduced_sums {
+  return reduced_ ? reduced_sums{squares_, reduced_->targets(), true} : reduced_sums{};
+}
+
+template <class Run, class Mesh, class Precision>
+std::string parameter_store<Run, Mesh, Precision>::not_finite() const {
+  std::string first;
+  std::size_t more = 0;
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) {
+    if (is_finite(norm_of(p))) continue;
+    if (first.empty())
+      first = ": parameter " + printable(buckets_.parameter(p).name());
+    else
+      ++more;
+  }
+  return more == 0 ? first : first + " and " + std::to_string(more) + " more";
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::each_not_finite(function_ref<void(double)> see) const {
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p)
+    if (const double norm = norm_of(p); !kernel::are_finite(&norm, 1)) see(norm);
+}
+
+template <class Run, class Mesh, class Precision>
+auto parameter_store<Run, Mesh, Precision>::take_part() noexcept -> committed_part {
+  committed_part out{*this, std::move(*reduced_), squares_};
+  reduced_.reset();
+  return out;
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::abandon(where at) {
+  end_gathers(order_of_step::abandoned, at);
+  buckets_.abandon(mesh_->replicas(), at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::withdraw() noexcept {
+  reduced_.reset();
+  if (gathers_) gathers_->end_step();
+  if (std::exchange(stepping_, false)) buckets_.withdraw();
+}
+
+template <class Run, class Mesh, class Precision>
+std::uint64_t parameter_store<Run, Mesh, Precision>::fingerprint() const {
+  return fnv1a().add_text("parameter_store").add(updated_with_).value();
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::finish_by(typename buckets_type::divider divide,
+                                                      typename gradient_norm<value_type>::teller squares) {
+  buckets_.divide_by(std::move(divide));
+  norm_.squares_by(std::move(squares));
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::gathers_in(gathers_begin when) noexcept {
+  if (gathers_) gathers_->begin_gathers(when);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::begin_body(where at) {
+  if (gathers_) gathers_->begin_in(run_->engine().compute(), at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::end_body(where at) {
+  auto& stream = run_->engine().compute();
+  if (gathers_) gathers_->end_in(stream, at);
+  buckets_.join(stream, at);
+}
+
+template <class Run, class Mesh, class Precision>
+std::string parameter_store<Run, Mesh, Precision>::unapplied_text(std::uint64_t step) {
+  return "the gradients of step " + std::to_string(step) +
+         " were committed, and neither applied nor discarded: optimizer.apply(std::move(*ok), {...}), or "
+         "std::move(*ok).discard()";
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::note_unapplied(std::uint64_t step) noexcept {
+  unapplied_ = step;
+  try {
+    if (std::uncaught_exceptions() == 0)
+      run_->engine().note_refusal(unapplied_text(step), run_->engine().step_site()) = true;
+  } catch (...) {  // no memory for the text
+  }
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::end_gathers(order_of_step own, where at) {
+  stepping_ = false;
+  if (!gathers_) return;
+  compare(own, at);
+  gathers_->end_step();
+  gathers_->retire(at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::write_first_values(std::uint64_t seed, where at) {
+  for (const auto& write : fillers_) write(seed, at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::expect_names_apart(where at) const {
+  if (this->rehearsed() || mesh_->shape().pipeline == 1) return;
+  stage_names own;
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
+  for (const auto& one : frozen_.members()) own.add_frozen(one.parameter->name());
+  own.expect_apart(*mesh_, at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::compare_along_tensor(where at) {
+  if (this->rehearsed() || mesh_->shape().tensor == 1) return;
+  tensor_copies<value_type> own;
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add(buckets_.parameter(p));
+  for (const auto& one : frozen_.members()) own.add(*one.parameter);
+  own.expect_equal(mesh_->tensor(at), at);
+}
+
+template <class Run, class Mesh, class Precision>
+void parameter_store<Run, Mesh, Precision>::expect_even(const parameter_base<value_type>& parameter,
+                                                        std::size_t elements, where at) {
+  if (parameter.local_size() == elements) return;
+  throw usage_error("parameter " + printable(parameter.name()) + ": box " + parameter.local_box().text() + " has " +
+                        std::to_string(parameter.local_size()) + " elements, even cuts give this rank of the mesh " +
+                        std::to_string(elements) + ": make it of the mesh, parameter{spec, mesh}",
+                    at);
+}
+
+template <class Run, class Mesh, class Precision>
+parameter_store<Run, Mesh, Precision>::parameter_store(Run& run, const Mesh& mesh, parameters found,
+                                                       std::vector<held_stage> stages, store_options options, where at)
+    : memory(run, mesh, std::move(found.stored), std::move(stages), options, found.norm.unit(), at),
+      norm_places_(found.places),
+      norm_(found.norm, std::move(found.places),
+            run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
+  for (const auto& one : frozen_.members()) add_filler(*one.parameter);
+  write_first_values(options.seed, at);
+  if (this->reaches_) this->expect_plan_compared(at);  // which ends on no rank before the values are there
+  expect_names_apart(at);
+  if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
+}
+
+template <class Run, class Mesh, class Precision>
+template <class Parameter>
+void parameter_store<Run, Mesh, Precision>::add_filler(Parameter& parameter) {
+  if (this->rehearsed() || parameter.spec().first_values.how() == initial::kind::filled) return;
+  fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
+}
+
+template <class Run, class Mesh, class Precision>
+parameter_store<Run, Mesh, Precision>::~parameter_store() = default;
+
+}  // namespace belay::inline BELAY_ABI
