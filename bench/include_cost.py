@@ -20,7 +20,7 @@ import tempfile
 
 root = pathlib.Path(__file__).resolve().parent.parent
 standard = "".join(f"#include <{h}>\n" for h in ("atomic", "thread", "memory", "span", "string", "vector"))
-doors = ["core", "kernel", "device", "comm", "step", "parallel", "train", "report"]
+doors = ["core", "kernel", "device", "comm", "step", "parallel", "train", "report", "report_page"]
 separate = "-DBELAY_SEPARATE_COMPILATION"
 one_all_reduce = """#include <vector>
 

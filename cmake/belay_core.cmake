@@ -9,6 +9,7 @@
 #
 # belay::belay is such a core, made here unless there is one; nothing compiles it before something links it. Serves both
 # this project and those who find it installed. A project without C++ of its own (only CUDA, say) gets headers alone.
+# belay::report_page is what a program links that includes belay/report_page.hpp: belay::belay, and all that pages need.
 function(belay_core name)
   cmake_parse_arguments(PARSE_ARGV 1 core "" "CHECKS" "OPTIONS")
   if(core_UNPARSED_ARGUMENTS OR "CHECKS" IN_LIST core_KEYWORDS_MISSING_VALUES)
@@ -47,4 +48,8 @@ if(NOT TARGET belay::belay)
     add_library(belay::${belay_name} INTERFACE IMPORTED GLOBAL)
     target_link_libraries(belay::${belay_name} INTERFACE belay_core)
   endforeach()
+endif()
+if(NOT TARGET belay::report_page)
+  add_library(belay::report_page INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(belay::report_page INTERFACE belay::belay)
 endif()

@@ -52,7 +52,7 @@ struct network {
 
 // Where it all lives.
 struct residence {
-  belay::tier shares = belay::tier::device;
+  belay::tier shards = belay::tier::device;
   belay::optimizer_memory state = {};
 };
 
@@ -60,7 +60,7 @@ void train(auto& rank, auto& run, std::size_t steps, const residence& where, std
   belay::mesh mesh{rank, {.data = rank.size()}};
   network net;
   belay::parameter_store store{run, mesh, net, belay::zero<3>{},
-                               belay::store_options{.parameters = where.shares, .gradients = where.shares}};
+                               belay::store_options{.parameters = where.shards, .gradients = where.shards}};
   std::vector<belay::gathers<block, decltype(store)>> layers;
   for (block& one : net.all) layers.emplace_back(one, store);
   belay::adamw optimizer{store, {}, where.state};

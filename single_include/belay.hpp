@@ -15,8 +15,8 @@ BELAY_SEPARATE_COMPILATION"
 
 // ---- belay/belay.hpp
 //
-// The front door: every public header, and no backend. A backend is a type, chosen on one line of the program that
-// includes it: #include "belay/backend/host.hpp".
+// The front door: every public header, but no backend and nothing of report_page.hpp. A backend is a type, chosen on
+// one line of the program that includes it: #include "belay/backend/host.hpp".
 
 // ---- belay/comm.hpp
 //
@@ -2941,7 +2941,7 @@ void exchange(const Group& group, std::span<const p2p> transfers, where at = whe
 
 /// An exchange of one transfer: returns when rank `to` has received it.
 template <class Group, contiguous_buffer Buffer>
-void send(const Group& group, int to, const Buffer& data, int tag = 0, where at = where::current()) {
+void send_to(const Group& group, int to, const Buffer& data, int tag = 0, where at = where::current()) {
   constexpr bool movable = transferable<std::remove_const_t<element_of<const Buffer>>>;
   static_assert(movable, "elements are moved byte by byte: their type must be trivially copyable");
   if constexpr (movable) {
@@ -2951,7 +2951,7 @@ void send(const Group& group, int to, const Buffer& data, int tag = 0, where at 
 }
 /// An exchange of one transfer: returns when `data` holds what rank `from` has sent.
 template <class Group, contiguous_buffer Buffer>
-void receive(const Group& group, int from, Buffer&& data, int tag = 0, where at = where::current()) {
+void receive_from(const Group& group, int from, Buffer&& data, int tag = 0, where at = where::current()) {
   constexpr bool movable = transferable<element_of<Buffer>>;
   static_assert(movable, "elements are moved byte by byte: their type must be trivially copyable, and not const here");
   if constexpr (movable) {
@@ -3106,7 +3106,7 @@ class flight_recorder {
   void wait_from(std::uint64_t now_us) noexcept { open_->end.store(now_us << 1, std::memory_order_release); }
 
   /// The operation entered last, of which there must be one, is over; it slept for so many microseconds.
-  void leave(std::uint64_t waited_us = 0) noexcept { open_->end.store(waited_us << 1 | 1, std::memory_order_release); }
+  void finish(std::uint64_t waited_us = 0) noexcept { open_->end.store(waited_us << 1 | 1, std::memory_order_release); }
 
   /// For the writer: the number of the site of the operation entered last. Any thread may ask for its text.
   [[nodiscard]] std::uint16_t last_site() const noexcept {
@@ -3121,7 +3121,7 @@ class flight_recorder {
   /// Operation `position` (from 0); an empty record when it is no longer, or not yet, in the ring.
   [[nodiscard, gnu::cold]] flight_record operator[](std::uint64_t position) const {
     if (position >= count()) return {};
-    const entry& slot = ring_[position % Capacity];
+    const record_slot& slot = ring_[position % Capacity];
     const std::uint64_t what = slot.what.load(std::memory_order_acquire);
     flight_record out;
     out.number = slot.number.load(std::memory_order_acquire);
@@ -3151,7 +3151,7 @@ class flight_recorder {
   }
 
  private:
-  struct entry {
+  struct record_slot {
     std::atomic<std::uint64_t> what{
         0};  // operation, site, group, and in the upper 16 bits the position, counted from 1
     std::atomic<std::uint64_t> number{0};
@@ -3175,11 +3175,11 @@ class flight_recorder {
 
   std::atomic<std::uint64_t> written_{0};
   // Of the writer, whose addresses mean nothing to others. A loop calls from the same line again and again.
-  entry* open_ = nullptr;  // entered last
+  record_slot* open_ = nullptr;  // entered last
   const char* last_file_ = nullptr;
   int last_line_ = 0;
   std::uint64_t last_site_ = 0;
-  alignas(64) std::array<entry, Capacity> ring_{};
+  alignas(64) std::array<record_slot, Capacity> ring_{};
   site_table<> sites_;
   latest_site latest_;
 };
@@ -3266,50 +3266,6 @@ namespace belay::inline BELAY_ABI {
 //     std::vector<float> loss(1, static_cast<float>(world.rank()));
 //     world.all_reduce(std::span(loss), belay::sum);  // 6 on every rank
 //   });
-
-// ---- belay/comm/borrowed_work.hpp
-//
-// A closure that is lent to a call, and its copy in what the call queues: work of any type, kept without an allocation
-// by code that does not know it.
-
-namespace belay::inline BELAY_ABI {
-
-/// Bytes of the largest closure that is started.
-inline constexpr std::size_t composite_room = 288;
-
-/// Refers to a closure that outlives it.
-template <class... Arguments>
-struct borrowed_work {
-  const void* object;
-  std::size_t bytes;
-  void (*call)(const void* copy, Arguments... arguments);
-
-  template <class Work>
-  [[nodiscard]] static borrowed_work of(const Work& work) noexcept {
-    static_assert(
-        std::is_trivially_copyable_v<Work> && sizeof(Work) <= composite_room && alignof(Work) <= 16,
-        "belay: what a composite runs is kept until its turn: let it capture at most 288 bytes that can be copied "
-        "byte by byte, such as pointers, spans and numbers");
-    return {std::addressof(work), sizeof(Work),
-            [](const void* copy, Arguments... arguments) { (*static_cast<const Work*>(copy))(arguments...); }};
-  }
-};
-
-/// The copy of one. Trivially copyable.
-template <class... Arguments>
-class kept_work {
- public:
-  explicit kept_work(const borrowed_work<Arguments...>& of) noexcept : call_(of.call) {
-    std::memcpy(storage_, of.object, of.bytes);
-  }
-  void operator()(Arguments... arguments) const { call_(storage_, arguments...); }
-
- private:
-  alignas(16) std::byte storage_[composite_room];
-  void (*call_)(const void* copy, Arguments... arguments);
-};
-
-}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/comm/call_guard.hpp
 //
@@ -3424,7 +3380,7 @@ class call_guard {
     checked_entry(const checked_entry&) = delete;
     checked_entry& operator=(const checked_entry&) = delete;
     ~checked_entry() {
-      if (guard_ != nullptr) guard_->leave();
+      if (guard_ != nullptr) guard_->exit();
     }
 
    private:
@@ -3434,7 +3390,7 @@ class call_guard {
     unchecked_entry(call_guard&, const char*, const where&) noexcept {}
     unchecked_entry(call_guard*, const char*, const where&) noexcept {}
   };
-  using entry = std::conditional_t<checked(check_level::local), checked_entry, unchecked_entry>;
+  using scoped_entry = std::conditional_t<checked(check_level::local), checked_entry, unchecked_entry>;
 
  private:
   void enter(const char* what, const where& at) {
@@ -3448,7 +3404,7 @@ class call_guard {
     current_ = what;
     at_ = at;
   }
-  void leave() noexcept {
+  void exit() noexcept {
     const std::lock_guard lock(mutex_);
     current_ = nullptr;
   }
@@ -3477,7 +3433,8 @@ class call_guard {
 // ---- belay/comm/group_interface.hpp
 //
 // The interface that a backend implements so that its ranks can be those of a `belay::group`: operations on bytes,
-// which were checked before, and promises of them. A new capability is a new trait and a function with a default.
+// which were checked before, promises of them, and work that a call is lent and keeps until its turn. A new capability
+// is a new trait and a function with a default.
 //
 //   class my_group final : public belay::group_interface { /* run, start, ... */ };
 //   const belay::group world(std::make_shared<my_group>(...));
@@ -3521,13 +3478,13 @@ class buffers_in_flight {
  public:
   /// `by` was started as operation `number`, for which the table has room.
   void add(std::uint64_t number, const buffer_use& what, operation by, where at) noexcept {
-    entry& slot = table_[number % Capacity];
+    buffer_in_use& slot = table_[number % Capacity];
     if (slot.number == 0) ++count_;
     slot = {number, what, by, at};
   }
   /// It was waited for, or its handle was lost.
   void remove(std::uint64_t number) noexcept {
-    entry& slot = table_[number % Capacity];
+    buffer_in_use& slot = table_[number % Capacity];
     if (slot.number != number) return;
     slot.number = 0;
     --count_;
@@ -3536,7 +3493,7 @@ class buffers_in_flight {
   /// Throws usage_error when a call would write what a started operation reads or writes, or read what one writes.
   void expect_free(const buffer_use& what, operation by, const where& at) const {
     if (count_ == 0) return;
-    for (const entry& each : table_) {
+    for (const buffer_in_use& each : table_) {
       if (each.number == 0) continue;
       if (!overlap(what.writes, each.what.writes) && !overlap(what.writes, each.what.reads) &&
           !overlap(what.reads, each.what.writes)) {
@@ -3549,7 +3506,7 @@ class buffers_in_flight {
   }
 
  private:
-  struct entry {
+  struct buffer_in_use {
     std::uint64_t number = 0;  // 0: free
     buffer_use what;
     operation by = operation::none;
@@ -3561,7 +3518,7 @@ class buffers_in_flight {
     return !a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
   }
 
-  std::array<entry, Capacity> table_{};
+  std::array<buffer_in_use, Capacity> table_{};
   std::size_t count_ = 0;
 };
 
@@ -3584,9 +3541,6 @@ class buffers_in_flight {
 //
 // Hints that bring cache lines to the calling core before they are written. A hint changes no result, and a processor
 // that does not know it ignores it.
-//
-//   belay::prefetch_for_write(to, bytes);
-//   std::memcpy(to, from, bytes);  // a short copy, into lines that a peer has read
 //
 //   belay::prefetch_for_write(to, bytes);
 //   std::memcpy(to, from, bytes);  // a short copy, into lines that a peer has read
@@ -5159,6 +5113,44 @@ class span_timer {
 
 namespace belay::inline BELAY_ABI {
 
+/// Bytes of the largest closure that is started.
+inline constexpr std::size_t composite_room = 288;
+
+/// Work of any type that is lent to a call, whose code does not know it: refers to a closure that outlives it.
+template <class... Arguments>
+struct borrowed_work {
+  const void* object;                                      ///< the closure
+  std::size_t bytes;                                       ///< its size
+  void (*call)(const void* copy, Arguments... arguments);  ///< runs a copy of it
+
+  /// Lends `work`, which does not compile where it is too large to be copied or not copied byte by byte.
+  template <class Work>
+  [[nodiscard]] static borrowed_work of(const Work& work) noexcept {
+    static_assert(
+        std::is_trivially_copyable_v<Work> && sizeof(Work) <= composite_room && alignof(Work) <= 16,
+        "belay: what a composite runs is kept until its turn: let it capture at most 288 bytes that can be copied "
+        "byte by byte, such as pointers, spans and numbers");
+    return {std::addressof(work), sizeof(Work),
+            [](const void* copy, Arguments... arguments) { (*static_cast<const Work*>(copy))(arguments...); }};
+  }
+};
+
+/// The copy of one in what the call queues, without an allocation. Trivially copyable.
+template <class... Arguments>
+class kept_work {
+ public:
+  /// Copies the closure that `of` refers to.
+  explicit kept_work(const borrowed_work<Arguments...>& of) noexcept : call_(of.call) {
+    std::memcpy(storage_, of.object, of.bytes);
+  }
+  /// Runs the copy.
+  void operator()(Arguments... arguments) const { call_(storage_, arguments...); }
+
+ private:
+  alignas(16) std::byte storage_[composite_room];
+  void (*call_)(const void* copy, Arguments... arguments);
+};
+
 class group;
 
 /// The abilities and the promises of a group.
@@ -5322,8 +5314,8 @@ class group : public group_operations<group> {
   }
   /// The group of the same ranks for memory of the host: votes, norms, counts, hashes.
   [[nodiscard]] const group& control() const {
-    const group* const beside = of_->control();
-    return beside == nullptr ? *this : *beside;
+    const group* const control_group = of_->control();
+    return control_group == nullptr ? *this : *control_group;
   }
   /// Copies between the host and the device whose memory this group's buffers are; null where they are the host's.
   [[nodiscard]] group_memory* device() const { return of_->device(); }
@@ -5351,7 +5343,7 @@ class group : public group_operations<group> {
   void trace_into(span_log* log, where at = where::current()) const { of_->trace_into(log, at); }
 
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
-  [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
+  [[nodiscard]] call_guard::scoped_entry checked_call(const char* what, const where& at) const {
     return {of_->guard(), what, at};
   }
 
@@ -5500,8 +5492,8 @@ class typed_group final : public group_interface {
   static void call_with(const kept_work<const group_calls&>& work, const Calls& calls) {
     composite_runner<Calls> own(calls);
     if constexpr (requires { calls.control(); }) {
-      composite_runner beside(calls.control());
-      const group_calls control(beside, calls.rank(), calls.size(), nullptr);
+      composite_runner runner(calls.control());
+      const group_calls control(runner, calls.rank(), calls.size(), nullptr);
       work(group_calls(own, calls.rank(), calls.size(), &control));
     } else {
       work(group_calls(own, calls.rank(), calls.size(), nullptr));
@@ -5608,7 +5600,7 @@ class put_queue {
   static constexpr int lengths_tag = 0x5e01;
   static constexpr int ranges_tag = 0x5e02;
 
-  struct range {
+  struct range_header {
     mirror_side side;
     std::uint64_t offset;
     std::uint64_t bytes;
@@ -5625,8 +5617,8 @@ class put_queue {
   };
   [[nodiscard]] queue& queue_of(int peer) noexcept { return queues_[static_cast<std::size_t>(peer)]; }
 
-  static range read(const std::byte* from) noexcept {
-    range out;
+  static range_header read(const std::byte* from) noexcept {
+    range_header out;
     std::memcpy(&out, from, sizeof out);
     return out;
   }
@@ -5634,8 +5626,8 @@ class put_queue {
   template <class Group>
   static void store(const Group& group, const symmetric_region& memory, std::size_t capacity, int from,
                     std::span<const std::byte> message, where at) {
-    for (std::size_t place = 0; place + sizeof(range) <= message.size();) {
-      const range head = read(message.data() + place);
+    for (std::size_t place = 0; place + sizeof(range_header) <= message.size();) {
+      const range_header head = read(message.data() + place);
       place += sizeof head;
       if (head.bytes > message.size() - place || head.offset > capacity || head.bytes > capacity - head.offset) {
         throw usage_error("rank " + std::to_string(from) + " put " + std::to_string(head.bytes) + " bytes at " +
@@ -5666,7 +5658,7 @@ BELAY_DECL void put_queue::push(int peer, mirror_side side, std::size_t offset, 
   queue& to = queues_[static_cast<std::size_t>(peer)];
   // Rows that lie side by side become one range.
   if (to.last != nowhere) {
-    range before = read(to.bytes.data() + to.last);
+    range_header before = read(to.bytes.data() + to.last);
     if (before.side == side && before.offset + before.bytes == offset) {
       before.bytes += bytes;
       std::memcpy(to.bytes.data() + to.last, &before, sizeof before);
@@ -5675,7 +5667,7 @@ BELAY_DECL void put_queue::push(int peer, mirror_side side, std::size_t offset, 
     }
   }
   to.last = to.bytes.size();
-  const range head{side, offset, bytes};
+  const range_header head{side, offset, bytes};
   const auto* raw = reinterpret_cast<const std::byte*>(&head);
   to.bytes.insert(to.bytes.end(), raw, raw + sizeof head);
   to.bytes.insert(to.bytes.end(), data, data + bytes);
@@ -6082,14 +6074,14 @@ class offset_allocator {
   }
 
   /// A lease with a chain of its own.
-  struct range {
+  struct chained_lease {
     /// Where the bytes begin, and the chain of that lease alone.
     std::size_t offset = 0;
     lease_chain chain;
   };
   /// A lease of at least `bytes` with a chain of its own; nothing where there is no room.
-  [[nodiscard]] std::optional<range> allocate(std::size_t bytes) {
-    range out;
+  [[nodiscard]] std::optional<chained_lease> allocate(std::size_t bytes) {
+    chained_lease out;
     const auto offset = allocate(bytes, out.chain);
     if (!offset) return std::nullopt;
     out.offset = *offset;
@@ -6457,9 +6449,9 @@ class symmetric_heap {
   [[nodiscard]] bool direct() const noexcept { return is_rehearsed(group_) || addresses_peers(group_); }
 
   /// A lease: a range at one offset on every rank. A plain value; it owns nothing and is void once released.
-  class slot {
+  class heap_slot {
    public:
-    slot() = default;
+    heap_slot() = default;
 
     /// This rank's bytes, 64-byte aligned. Throws `usage_error` in checked builds when the slot is stale.
     [[nodiscard]] std::byte* local(where at = where::current()) const {
@@ -6507,25 +6499,25 @@ class symmetric_heap {
 
   /// The next lease; `tag` (a string that outlives it) is named in errors. Throws `budget_error` when there is
   /// no room and `usage_error` when all slots are in use.
-  [[nodiscard]] slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
+  [[nodiscard]] heap_slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
     return lease_after(*clock_, bytes, tag, at);
   }
   /// The next lease, for work of the stream `user` that begins after `ready`, an event of the heap's stream; that work
   /// is said by `used_until`. `tag` (a string that outlives the lease) is named in errors. Throws `budget_error` when
   /// there is no room and `usage_error` when all slots are in use.
-  [[nodiscard]] slot lease_for(stream_kind user, const stream_event& ready, std::size_t bytes, const char* tag,
-                               where at = where::current()) {
-    const slot out = lease_after(ready.clock().within(user), bytes, tag, at);
+  [[nodiscard]] heap_slot lease_for(stream_kind user, const stream_event& ready, std::size_t bytes, const char* tag,
+                                    where at = where::current()) {
+    const heap_slot out = lease_after(ready.clock().within(user), bytes, tag, at);
     if (bytes > 0) in_flight_.add(out.offset_, bytes, stream_clock::unknown(), *clock_);
     return out;
   }
   /// Work of another stream uses the slot until `over`; its lease may end before.
-  void used_until(const stream_event& over, const slot& used) {
+  void used_until(const stream_event& over, const heap_slot& used) {
     if (used.bytes_ > 0) in_flight_.add(used.offset_, used.bytes_, over.clock(), *clock_);
   }
 
   /// Ends a lease. A stale slot is a `usage_error` in checked builds and ignored, but counted, otherwise.
-  void release(const slot& lease, where at = where::current()) {
+  void release(const heap_slot& lease, where at = where::current()) {
     [[maybe_unused]] const auto turn = checked_call("release of symmetric memory", at);
     if (!is_live(lease)) {
       ++misused_;
@@ -6550,13 +6542,13 @@ class symmetric_heap {
 
   /// A range of `slot.at(peer)` has been written and goes to the peer's slot; in place there when the next signal to
   /// that peer has been received. Until then it may not be put by another rank.
-  void put(int peer, const slot& to, std::size_t offset, std::size_t bytes, where at = where::current()) {
+  void put(int peer, const heap_slot& to, std::size_t offset, std::size_t bytes, where at = where::current()) {
     expect_range(to, peer, offset, bytes, at);
     put_bytes(peer, to.offset_ + offset, bytes);
   }
   /// A range of this rank's own slot has been written and is to be read by `peer` through `at` this rank: it is there
   /// when the next signal to that peer has been received.
-  void give(int peer, const slot& from, std::size_t offset, std::size_t bytes, where at = where::current()) {
+  void give(int peer, const heap_slot& from, std::size_t offset, std::size_t bytes, where at = where::current()) {
     expect_range(from, peer, offset, bytes, at);
     give_bytes(peer, from.offset_ + offset, bytes);
   }
@@ -6692,7 +6684,7 @@ class symmetric_heap {
     bool live = false;
   };
 
-  [[nodiscard]] slot lease_after(const stream_clock& user, std::size_t bytes, const char* tag, where at) {
+  [[nodiscard]] heap_slot lease_after(const stream_clock& user, std::size_t bytes, const char* tag, where at) {
     [[maybe_unused]] const auto turn = checked_call("lease of symmetric memory", at);
     if (free_ == none) {
       throw usage_error(
@@ -6705,7 +6697,7 @@ class symmetric_heap {
       throw budget_error(std::string("symmetric heap (") + tag + ")", bytes,
                          offsets_.capacity_bytes() - offsets_.live_bytes(), at, when_full_);
     }
-    slot out;
+    heap_slot out;
     out.heap_ = this;
     out.offset_ = *offset;
     out.bytes_ = bytes;
@@ -6721,12 +6713,12 @@ class symmetric_heap {
     return out;
   }
 
-  [[nodiscard]] bool is_live(const slot& lease) const noexcept {
+  [[nodiscard]] bool is_live(const heap_slot& lease) const noexcept {
     return lease.heap_ == this && lease.record_ < records_.size() && records_[lease.record_].live &&
            records_[lease.record_].generation == lease.generation_;
   }
 
-  void expect_live(const slot& lease, int peer, where at) const {
+  void expect_live(const heap_slot& lease, int peer, where at) const {
     if (!is_live(lease)) {
       throw usage_error("a slot of the symmetric heap (" + std::to_string(lease.bytes_) + " bytes at " +
                             std::to_string(lease.offset_) + ") is used after its release",
@@ -6738,7 +6730,7 @@ class symmetric_heap {
     }
   }
 
-  void expect_range(const slot& lease, int peer, std::size_t offset, std::size_t bytes, where at) const {
+  void expect_range(const heap_slot& lease, int peer, std::size_t offset, std::size_t bytes, where at) const {
     if constexpr (checked(check_level::local)) expect_live(lease, peer, at);
     if (offset <= lease.bytes_ && bytes <= lease.bytes_ - offset) return;
     throw usage_error(
@@ -7194,30 +7186,30 @@ class mesh_record {
  public:
   /// Adds the groups that a mesh of that shape was asked for; what was asked for.
   void add(const axes& shape, axis_set asked) {
-    for (entry& each : entries_) {
+    for (recorded_mesh& each : entries_) {
       if (each.shape == shape) return each.asked.add(asked);
     }
     entries_.push_back({shape, asked});
   }
   void add(const mesh_record& other) {
-    for (const entry& each : other.entries_) add(each.shape, each.asked);
+    for (const recorded_mesh& each : other.entries_) add(each.shape, each.asked);
   }
   /// A mesh's shape, and what it was asked for.
-  struct entry {
+  struct recorded_mesh {
     axes shape;      ///< ranks along each axis
     axis_set asked;  ///< the axes whose groups were asked for
   };
   /// In the order in which shapes were first added.
-  [[nodiscard]] const std::vector<entry>& entries() const noexcept { return entries_; }
+  [[nodiscard]] const std::vector<recorded_mesh>& entries() const noexcept { return entries_; }
   [[nodiscard]] axis_set asked(const axes& shape) const noexcept {
-    for (const entry& each : entries_) {
+    for (const recorded_mesh& each : entries_) {
       if (each.shape == shape) return each.asked;
     }
     return {};
   }
 
  private:
-  std::vector<entry> entries_;
+  std::vector<recorded_mesh> entries_;
 };
 
 /// A rank that knows which groups its meshes need: `meshes()` is the record.
@@ -7307,7 +7299,7 @@ class mesh {
 
  private:
   struct groups {
-    groups(group_type all, control_type beside) : world(std::move(all)), control(std::move(beside)) {}
+    groups(group_type all, control_type control_group) : world(std::move(all)), control(std::move(control_group)) {}
 
     group_type world;
     control_type control;
@@ -7614,7 +7606,7 @@ class stream_arbiter {
     host& operator=(const host&) = delete;
     ~host() {
       if (std::uncaught_exceptions() > exceptions_) owner_->open();
-      owner_->leave();
+      owner_->remove_host();
     }
 
    private:
@@ -7650,7 +7642,7 @@ class stream_arbiter {
     std::condition_variable called;
   };
 
-  void leave() noexcept;
+  void remove_host() noexcept;
   void let_all_run() noexcept;
   void schedule(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
   void sleep(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
@@ -7821,7 +7813,7 @@ BELAY_DECL void stream_arbiter::let_all_run() noexcept {
   call_a_host();
 }
 
-BELAY_DECL void stream_arbiter::leave() noexcept {
+BELAY_DECL void stream_arbiter::remove_host() noexcept {
   const std::lock_guard lock(mutex_);
   --running_;
   call_a_host();
@@ -8949,7 +8941,7 @@ class ledger {
     if (free_ == none) [[unlikely]]
       refuse(opened_at);
     const std::uint32_t index = free_;
-    entry& slot = entries_[index];
+    obligation_slot& slot = entries_[index];
     free_ = slot.next_free;
     std::forward<Write>(write)(slot.what);
     ++slot.generation;
@@ -8971,7 +8963,7 @@ class ledger {
       }
       return;
     }
-    entry& slot = entries_[id.index];
+    obligation_slot& slot = entries_[id.index];
     ++slot.generation;
     slot.next_free = free_;
     free_ = id.index;
@@ -8996,13 +8988,13 @@ class ledger {
 
   /// The open obligations, one per line, at most `lines` of them.
   [[nodiscard]] std::string text(std::size_t lines = 16) const {
-    return list(lines, open_, [](const entry&) { return true; });
+    return list(lines, open_, [](const obligation_slot&) { return true; });
   }
 
   /// Calls `visit(const obligation&)` for each open entry.
   template <class Visitor>
   void for_each_open(Visitor&& visit) const {
-    for (const entry& slot : entries_) {
+    for (const obligation_slot& slot : entries_) {
       if (slot.is_open()) visit(slot.what);
     }
   }
@@ -9017,7 +9009,7 @@ class ledger {
     throw usage_error("more than " + std::to_string(entries_.size() - 1) + " obligations are open in one step", at);
   }
 
-  struct entry {
+  struct obligation_slot {
     obligation what;
     std::uint32_t generation = 2;  // odd while it is open, and never that of a default obligation_id
     std::uint32_t next_free = none;
@@ -9030,7 +9022,7 @@ class ledger {
   [[nodiscard]] std::string list(std::size_t lines, std::size_t count, Wanted wanted) const {
     std::string out;
     std::size_t printed = 0;
-    for (const entry& slot : entries_) {
+    for (const obligation_slot& slot : entries_) {
       if (!slot.is_open() || !wanted(slot)) continue;
       if (printed == lines) return out + "  and " + std::to_string(count - printed) + " more\n";
       out += "  " + slot.what.text() + "\n";
@@ -9039,7 +9031,7 @@ class ledger {
     return out;
   }
 
-  std::vector<entry> entries_;
+  std::vector<obligation_slot> entries_;
   std::uint32_t free_ = none;
   std::size_t open_ = 0;
   std::size_t misused_ = 0;
@@ -9060,18 +9052,18 @@ BELAY_DECL open_obligations::open_obligations(const std::string& list, std::size
 
 BELAY_DECL std::string ledger::lost_text() const {
   std::size_t count = 0;
-  for (const entry& slot : entries_) count += slot.is_open() && slot.lost ? 1 : 0;
+  for (const obligation_slot& slot : entries_) count += slot.is_open() && slot.lost ? 1 : 0;
   if (count == 0) return {};
   return "; " + std::to_string(count) +
          (count == 1 ? " obligation is open whose handle is gone, and holds"
                      : " obligations are open whose handles are gone, and hold") +
-         " memory until the step ends:\n" + list(16, count, [](const entry& slot) { return slot.lost; });
+         " memory until the step ends:\n" + list(16, count, [](const obligation_slot& slot) { return slot.lost; });
 }
 
 BELAY_DECL void ledger::clear() noexcept {
   free_ = none;
   for (std::uint32_t i = static_cast<std::uint32_t>(entries_.size()); i-- > 1;) {
-    entry& slot = entries_[i];
+    obligation_slot& slot = entries_[i];
     if (slot.is_open()) ++slot.generation;
     slot.next_free = free_;
     free_ = i;
@@ -9179,7 +9171,7 @@ class lease_owners {
   [[nodiscard]] std::uint16_t number(const lease_owner& of) noexcept {
     std::size_t at = hash(of) % table_size;
     for (; places_[at] != 0; at = (at + 1) % table_size) {
-      entry& known = entries_[index_of(places_[at])];
+      known_owner& known = entries_[index_of(places_[at])];
       if (!known.is(of)) continue;
       known.of.micro_batch = of.micro_batch;
       known.name(of);  // of a model that has gone, and another one at its place
@@ -9253,11 +9245,11 @@ class lease_owners {
     return static_cast<std::size_t>(out >> 40);
   }
 
-  struct entry {
+  struct known_owner {
     lease_owner of;
     std::array<char, 64> layer{}, parameter{};
 
-    explicit entry(const lease_owner& owner) noexcept : of(owner) { name(owner); }
+    explicit known_owner(const lease_owner& owner) noexcept : of(owner) { name(owner); }
     [[nodiscard]] bool is(const lease_owner& other) const noexcept {
       return of.layer == other.layer && of.parameter == other.parameter && of.layer_index == other.layer_index &&
              of.purpose == other.purpose && of.at.line == other.at.line && of.at.file == other.at.file;
@@ -9285,7 +9277,7 @@ class lease_owners {
     }
   };
 
-  std::vector<entry> entries_;
+  std::vector<known_owner> entries_;
   std::vector<std::uint16_t> places_;  // numbers, by hash
   std::exception_ptr failure_;
 };
@@ -9310,12 +9302,12 @@ concept memory_region = std::movable<M> && requires(const M& memory) {
   { memory.size_bytes() } -> std::same_as<std::size_t>;
 };
 
-/// Memory of a device that the host does not address. `beside(bytes)` is more of it, `host_beside(bytes)` memory of the
-/// host that the device copies to and from.
+/// Memory of a device that the host does not address. `allocate(bytes)` is more of it, `allocate_host(bytes)` memory of
+/// the host that the device copies to and from.
 template <class M>
 concept device_region = memory_region<M> && requires(const M& memory, std::size_t bytes, where at) {
-  { memory.beside(bytes, at) } -> std::same_as<M>;
-  { memory.host_beside(bytes, at) } -> memory_region;
+  { memory.allocate(bytes, at) } -> std::same_as<M>;
+  { memory.allocate_host(bytes, at) } -> memory_region;
 };
 
 /// Anonymous pages: zeroed, page-aligned, unmapped by the destructor.
@@ -10074,9 +10066,9 @@ class device_numbers {
   static_assert(std::is_trivially_copyable_v<T>);
 
  public:
-  /// In memory of the device that `beside` is in, and of the host that is copied from. Throws where there is no room.
-  explicit device_numbers(const Memory& beside, where at = where::current())
-      : memory_(beside.beside(bytes, at)), staged_(beside.host_beside(bytes, at)) {}
+  /// In memory of the device that `memory` is in, and of the host that is copied from. Throws where there is no room.
+  explicit device_numbers(const Memory& memory, where at = where::current())
+      : memory_(memory.allocate(bytes, at)), staged_(memory.allocate_host(bytes, at)) {}
   device_numbers(const device_numbers&) = delete;  // kernels point to it
   device_numbers& operator=(const device_numbers&) = delete;
 
@@ -10096,7 +10088,7 @@ class device_numbers {
   static constexpr std::size_t bytes = leased_size(sizeof(T));
 
   Memory memory_;
-  decltype(std::declval<const Memory&>().host_beside(0, where{})) staged_;
+  decltype(std::declval<const Memory&>().allocate_host(0, where{})) staged_;
   stream_event copied_;
 };
 
@@ -10342,8 +10334,8 @@ template <device_region Memory>
 class findings_copy<Memory> {
  public:
   /// Of memory that the host does not read: a record in pinned memory, which is copied to.
-  findings_copy(const Memory& beside, where at)
-      : memory_(beside.host_beside(2 * sizeof(kernel::findings_record), at)),
+  findings_copy(const Memory& memory, where at)
+      : memory_(memory.allocate_host(2 * sizeof(kernel::findings_record), at)),
         record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record[2]) {}
   [[nodiscard]] kernel::findings_record& record() const noexcept { return *record_; }
   /// Queues that `of` is empty, and of step or pass `number`, by a copy: of a step whose kernels are a graph nothing
@@ -10355,7 +10347,7 @@ class findings_copy<Memory> {
   }
 
  private:
-  decltype(std::declval<const Memory&>().host_beside(0, where{})) memory_;
+  decltype(std::declval<const Memory&>().allocate_host(0, where{})) memory_;
   kernel::findings_record* record_;  // the copy, and an empty one
 };
 
@@ -10367,9 +10359,9 @@ class findings {
   static constexpr std::size_t bytes = leased_size(sizeof(kernel::findings_record));
 
   findings() requires std::constructible_from<Memory, std::size_t> : memory_(bytes), copied_(memory_, {}) {}
-  /// In memory of the device that `beside` is in.
-  explicit findings(const Memory& beside, where at = where::current())
-      : memory_(made_beside(beside, at)), copied_(beside, at) {}
+  /// In memory of the device that `memory` is in.
+  explicit findings(const Memory& memory, where at = where::current())
+      : memory_(allocated_like(memory, at)), copied_(memory, at) {}
   findings(const findings&) = delete;  // kernels point to it
   findings& operator=(const findings&) = delete;
 
@@ -10403,9 +10395,9 @@ class findings {
   [[nodiscard]] const kernel::findings_record& none() const noexcept { return copied_.record(); }
 
  private:
-  [[nodiscard]] static Memory made_beside(const Memory& memory, where at) {
+  [[nodiscard]] static Memory allocated_like(const Memory& memory, where at) {
     if constexpr (device_region<Memory>)
-      return memory.beside(bytes, at);
+      return memory.allocate(bytes, at);
     else
       return Memory(bytes);
   }
@@ -11025,7 +11017,7 @@ static_assert(clocked_stream<host_stream>);
 //
 //   belay::host_kit<> kit;                                        // products by the blocked loop
 //   kit.each(count, belay::kernel::axpy<float>{0.5F, x, y});
-//   kit.teams(rows, belay::kernel::softmax_rows<float>{scores, scores, keys});
+//   kit.teams(rows, belay::kernel::causal_softmax_rows<float>{scores, scores, keys});
 //   kit.product<float>(c, a, belay::transposed(b), 1, 0);
 
 // ---- belay/kernel/elementwise.hpp
@@ -12576,7 +12568,7 @@ template <real T>
 //
 //   const belay::kernel::rms_norm_rows<float> norm{in, weight, out, inverse, width, 1e-5F};
 //   belay::kernel::for_each_row(rows, norm);
-//   belay::kernel::for_each_row(rows, belay::kernel::softmax_rows<float>{out, out, width});
+//   belay::kernel::for_each_row(rows, belay::kernel::causal_softmax_rows<float>{scores, scores, length});
 
 // ---- belay/kernel/rows/attention.hpp
 //
@@ -12585,18 +12577,11 @@ template <real T>
 
 // ---- belay/kernel/rows/softmax.hpp
 //
-// Softmax of a row and its derivative, plain and causal. The largest element is subtracted first, so that no finite
-// input overflows. A row of the causal form is one query's attention scores: it scales them, and writes zeros for the
-// keys that come later, so that a plain matrix product can follow.
+// Causal softmax of attention's scores, and a softmax's derivative. The largest element is subtracted first, so that no
+// finite input overflows. A row is one query's scores: it scales them, and writes zeros for the keys that come later,
+// so that a plain matrix product can follow.
 
 namespace belay::inline BELAY_ABI::kernel {
-
-/// The numbers of a row that a loss needs beside its softmax: log(sum of e^x) = `largest` + log(`sum`).
-template <real T>
-struct softmax_parts {
-  T largest;  // of the scaled inputs
-  T sum;      // of e^(scaled input - largest)
-};
 
 /// out[i] = e^(scale * (in[i] - largest)).
 template <real T>
@@ -12617,55 +12602,6 @@ struct softmax_derivative {
   T mean;
   T scale;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { ds[i] = scale * p[i] * (dp[i] - mean); }
-};
-
-/// out = softmax(scale * in) for a row of `width`, with scale > 0. `out` may be `in`. A NaN or +infinity makes the
-/// whole row NaN; -infinity has probability 0.
-template <team Team, real T>
-BELAY_HD constexpr softmax_parts<T> softmax_row(const Team& team, const T* in, T* out, std::size_t width,
-                                                T scale = T(1)) noexcept {
-  const T largest = maximum_of(team, in, width);
-  for_each_index(team, width, shifted_exponential<T>{in, out, largest, scale});
-  const T total = row_sum(team, out, width);
-  for_each_index(team, width, kernel::scale<T>{T(1) / total, out});
-  return {largest * scale, total};
-}
-template <real T>
-BELAY_HD constexpr softmax_parts<T> softmax_row(const T* in, T* out, std::size_t width, T scale = T(1)) noexcept {
-  return softmax_row(solo{}, in, out, width, scale);
-}
-
-/// The gradient of the unscaled inputs from the probabilities and their gradient. `ds` may be `dp`.
-template <team Team, real T>
-BELAY_HD constexpr void softmax_row_backward(const Team& team, const T* p, const T* dp, T* ds, std::size_t width,
-                                             T scale = T(1)) noexcept {
-  for_each_index(team, width, softmax_derivative<T>{p, dp, ds, row_dot(team, p, dp, width), scale});
-}
-
-/// Softmax of every row; a row is one index.
-template <real T>
-struct softmax_rows {
-  const T* in;
-  T* out;
-  std::size_t width;
-  T scale = T(1);
-  template <team Team>
-  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
-    softmax_row(team, in + row * width, out + row * width, width, scale);
-  }
-};
-
-template <real T>
-struct softmax_rows_backward {
-  const T* p;
-  const T* dp;
-  T* ds;
-  std::size_t width;
-  T scale = T(1);
-  template <team Team>
-  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
-    softmax_row_backward(team, p + row * width, dp + row * width, ds + row * width, width, scale);
-  }
 };
 
 /// Softmax of attention scores [..., length, length]. Row r is query r % length, which attends to keys 0 to r % length;
@@ -12691,22 +12627,6 @@ struct causal_softmax_rows {
     const T total = row_sum(team, to, some);
     for_each_index(team, some, kernel::scale<T>{T(1) / total, to});
     if (log_sums != nullptr && team.lane == 0) log_sums[row] = largest * scale + logarithm(total);
-  }
-};
-
-/// The gradient of the unscaled scores; 0 for later keys. `ds` may be `dp`.
-template <real T>
-struct causal_softmax_rows_backward {
-  const T* p;
-  const T* dp;
-  T* ds;
-  std::size_t length;
-  T scale = T(1);
-  template <team Team>
-  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
-    const std::size_t seen = row % length + 1;
-    softmax_row_backward(team, p + row * length, dp + row * length, ds + row * length, seen, scale);
-    for_each_index(team, length - seen, fill<T>{ds + row * length + seen, T(0)});
   }
 };
 
@@ -12861,11 +12781,10 @@ struct cross_entropy_rows {
 
 }  // namespace belay::inline BELAY_ABI::kernel
 
-// ---- belay/kernel/rows/permute.hpp
+// ---- belay/kernel/rows/indexed.hpp
 //
-// Rows sorted by expert and back: the choices are counted, counts become offsets, each choice gets its slot, rows are
-// moved to their slots and combined again. Slots of one expert are in the order of the choices, so the result depends
-// on the choices alone.
+// Rows of a table by their index, and the addition of rows to those of a table in a fixed order: an embedding and its
+// backward.
 
 namespace belay::inline BELAY_ABI::kernel {
 
@@ -12874,33 +12793,6 @@ inline constexpr std::size_t columns_of_block = 64;
 
 [[nodiscard]] BELAY_HD constexpr std::size_t column_block_count(std::size_t width) noexcept {
   return (width + columns_of_block - 1) / columns_of_block;
-}
-
-/// counts[b] = the number of entries of `choices` that are b. Every choice is below `counts.size()`.
-template <std::integral Choice, std::integral Count>
-constexpr void count_choices(std::span<const Choice> choices, std::span<Count> counts) noexcept {
-  for (Count& count : counts) count = 0;
-  for (Choice choice : choices) ++counts[static_cast<std::size_t>(choice)];
-}
-
-/// offsets[b] = counts[0] + ... + counts[b - 1]; returns the total. The spans may be the same.
-template <std::integral Count>
-constexpr Count exclusive_scan(std::span<const Count> counts, std::span<Count> offsets) noexcept {
-  Count total = 0;
-  for (std::size_t b = 0; b < counts.size(); ++b) {
-    const Count count = counts[b];
-    offsets[b] = total;
-    total = static_cast<Count>(total + count);
-  }
-  return total;
-}
-
-/// slots[c] = the position of choice c when choices are sorted stably. On entry `next` holds the offsets of
-/// `exclusive_scan`; on return next[b] is the end of b's slots.
-template <std::integral Choice, std::integral Count>
-constexpr void assign_slots(std::span<const Choice> choices, std::span<Count> next,
-                            std::span<Count> positions) noexcept {
-  for (std::size_t c = 0; c < choices.size(); ++c) positions[c] = next[static_cast<std::size_t>(choices[c])]++;
 }
 
 /// out row r = in row index[r / repeat]. With `repeat` = k the index has one entry a token, and out k rows a token. An
@@ -12926,66 +12818,6 @@ struct gather_rows {
   }
 };
 
-/// out row index[r] = in row r / repeat; no index occurs twice. With `repeat` = k and a token's k slots as indices,
-/// each token's row is copied to all its slots.
-template <class T, std::integral Index>
-struct scatter_rows {
-  const T* in;
-  const Index* index;
-  T* out;
-  std::size_t width;
-  std::size_t repeat = 1;
-  template <team Team>
-  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
-    for_each_index(team, width,
-                   copy<T>{in + (row / repeat) * width, out + static_cast<std::size_t>(index[row]) * width});
-  }
-};
-
-/// out row r = the sum over j < k of weights[r k + j] * in row index[r k + j], added in the order of j.
-/// Without weights (a null pointer) all are 1: the backward of scattering a row to k slots.
-template <real T, std::integral Index>
-struct weighted_row_sum {
-  const T* in;
-  const Index* index;
-  const T* weights;
-  T* out;
-  std::size_t width;
-  std::size_t k;
-  template <team Team>
-  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
-    T* to = out + row * width;
-    for_each_index(team, width, fill<T>{to, T(0)});
-    for (std::size_t choice = row * k; choice < (row + 1) * k; ++choice) {
-      const T weight = weights == nullptr ? T(1) : weights[choice];
-      for_each_index(team, width, axpy<T>{weight, in + static_cast<std::size_t>(index[choice]) * width, to});
-    }
-  }
-};
-
-/// The backward of `weighted_row_sum`. A kernel index is a choice c, of rows x k: din row index[c] = weights[c] * dout
-/// row c / k, and dweights[c] = the inner product of dout row c / k and in row index[c]. No index occurs twice; `din`
-/// may be `in`.
-template <real T, std::integral Index>
-struct weighted_row_sum_backward {
-  const T* in;
-  const Index* index;
-  const T* weights;
-  const T* dout;
-  T* din;
-  T* dweights;
-  std::size_t width;
-  std::size_t k;
-  template <team Team>
-  BELAY_HD constexpr void operator()(const Team& team, std::size_t choice) const noexcept {
-    const std::size_t slot = static_cast<std::size_t>(index[choice]) * width;
-    const T* d = dout + (choice / k) * width;
-    const T inner = row_dot(team, in + slot, d, width);
-    if (team.lane == 0) dweights[choice] = inner;
-    for_each_index(team, width, multiple<T>{weights[choice], d, din + slot});
-  }
-};
-
 /// table row index[r] += in row r: the backward of an embedding. A kernel index is a block of `columns_of_block`
 /// columns of the table, whose rows are added in ascending order, so that repeated indices add in a fixed order. A row
 /// whose index is not below `limit` is not added.
@@ -13006,26 +12838,6 @@ struct accumulate_rows {
       Table* const to = table + static_cast<std::size_t>(index[row]) * width + first;
       for_each_index(team, count, axpy<Table, T>{Table(1), in + row * width + first, to});
     }
-  }
-};
-
-/// A kernel of elements, `f(row * width + i)`, for the rows that are in use: those below `*used`, which is read when it
-/// runs.
-template <indexed F, std::integral Index>
-struct rows_in_use {
-  F f;
-  const Index* used;
-  std::size_t width;
-
-  struct element {
-    F f;
-    std::size_t first;
-    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { f(first + i); }
-  };
-
-  template <team Team>
-  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
-    if (row < static_cast<std::size_t>(*used)) for_each_index(team, width, element{f, row * width});
   }
 };
 
@@ -13864,62 +13676,6 @@ struct dequantize {
 // are narrower than their gradients, gradients go over the wire in the parameters' type: every rank rounds its own
 // once, the owner of a range adds all ranks' in their order, in the gradients' type, and keeps that.
 
-// ---- belay/parallel/bucket/checksums.hpp
-//
-// A checksum of every gradient at its last contribution of a step. A backward that adds to the gradient afterwards
-// would not be part of the reduction; on one rank it would go unnoticed.
-
-namespace belay::inline BELAY_ABI {
-
-/// A checksum for each parameter, and the call after which it was taken.
-class gradient_checksums {
- public:
-  static constexpr std::size_t no_micro_batch = largest_value<std::size_t>;
-
-  explicit gradient_checksums(std::size_t parameters) : taken_(parameters) {}
-
-  /// The last contribution to `parameter` was that of `micro_batch`, or `no_micro_batch`.
-  void note(std::size_t parameter, std::size_t micro_batch, where at) noexcept {
-    taken_[parameter] = {0, micro_batch, at, false};
-  }
-  /// Takes the checksum of a gradient that has all contributions, once after `note`. The gradient must not change from
-  /// here on.
-  template <class T>
-  void seal(std::size_t parameter, std::span<T> gradient) noexcept {
-    checksum& one = taken_[parameter];
-    if (!std::exchange(one.sealed, true)) one.hash = hash_of(gradient);
-  }
-  /// Whether the gradient has changed since it was sealed.
-  template <class T>
-  [[nodiscard]] bool changed(std::size_t parameter, std::span<T> gradient) const noexcept {
-    return taken_[parameter].hash != hash_of(gradient);
-  }
-  /// "micro-batch 3 at file:line", the last contribution to `parameter`.
-  [[nodiscard]] std::string text(std::size_t parameter) const {
-    const checksum& last = taken_[parameter];
-    const bool none = last.micro_batch == no_micro_batch;
-    return (none ? "a step of no micro-batches" : "micro-batch " + std::to_string(last.micro_batch)) + " at " +
-           last.at.text();
-  }
-  /// A hash of all bits of a gradient.
-  template <class T>
-  [[nodiscard]] static std::uint64_t hash_of(std::span<T> gradient) noexcept {
-    return content_hash().add_bytes(gradient.data(), gradient.size_bytes()).value();
-  }
-
- private:
-  struct checksum {
-    std::uint64_t hash = 0;
-    std::size_t micro_batch = 0;
-    where at;
-    bool sealed = false;
-  };
-
-  std::vector<checksum> taken_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/parallel/bucket/layout.hpp
 //
 // Where every parameter lies in the memory of its buckets, which rank owns which range of it, and in what order
@@ -13927,21 +13683,21 @@ class gradient_checksums {
 // optimizer use the same one. Memory is in the order of the backward, so that a bucket is one contiguous range. Shards
 // are cut only between units of a parameter, which are chunks or 2^k of them: the sum over a unit has one owner, and
 // the same bits however the parameter is sharded. A rank owns one range of each bucket, in rank order, and over all
-// buckets of a family at most the mean and one unit.
+// buckets of a replica group at most the mean and one unit.
 
-// ---- belay/parallel/bucket/even_shares.hpp
+// ---- belay/parallel/bucket/even_shards.hpp
 //
-// Divides the units (chunks, or 2^k of them) of a family's buckets among its ranks, so that what they own is even over
-// all buckets and not only within each: a small bucket has fewer units than a large family has ranks. Ranks that own
-// the least are filled to one level, in rank order; a unit goes to the rank whose room holds the unit's middle. So no
-// rank ever owns more than the mean and one unit, whatever the sizes.
+// Divides the units (chunks, or 2^k of them) of a replica group's buckets among its ranks, so that what they own is
+// even over all buckets and not only within each: a small bucket has fewer units than a large replica group has ranks.
+// Ranks that own the least are filled to one level, in rank order; a unit goes to the rank whose room holds the unit's
+// middle. So no rank ever owns more than the mean and one unit, whatever the sizes.
 
 namespace belay::inline BELAY_ABI {
 
-/// The shares of one family. Every rank computes them alone, from sizes and the number of ranks (1 or more).
-class even_shares {
+/// The shards of one replica group. Every rank computes them alone, from sizes and the number of ranks (1 or more).
+class even_shards {
  public:
-  explicit even_shares(std::size_t ranks) : owned_(ranks) {}
+  explicit even_shards(std::size_t ranks) : owned_(ranks) {}
 
   /// Begins a bucket of `elements`. Its units follow by `give`, in the order of memory, with as many elements
   /// together.
@@ -14009,11 +13765,6 @@ class even_shares {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/bucket/ownership_unit.hpp
-//
-// What is owned by one rank together: a chunk of a parameter or, in models so large that the norm's table would be too,
-// 2^k chunks. The sum over a unit has one owner, and the same bits however the parameter is sharded.
-
 namespace belay::inline BELAY_ABI {
 
 /// A chunk: elements of a parameter that are summed in lanes before they are added to others.
@@ -14024,7 +13775,8 @@ inline constexpr std::size_t parameter_chunk = kernel::sum_chunk;
   return elements / parameter_chunk + (elements % parameter_chunk != 0 ? 1 : 0);
 }
 
-/// 2^k chunks of a parameter, counted from its local start. k follows from the model alone (`norm_table::unit`).
+/// The elements that one rank owns together: 2^k chunks of a parameter, counted from its local start. k follows from
+/// the model alone (`norm_table::unit`).
 class ownership_unit {
  public:
   static constexpr unsigned largest_k = 51;  // more elements than any memory holds
@@ -14046,42 +13798,38 @@ class ownership_unit {
   unsigned k_ = 0;
 };
 
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
 /// The state that the ranks which replicate a parameter divide among themselves, as in ZeRO: each stage also divides
 /// what those before it do.
 enum class zero_stage : std::uint8_t { none, optimizer_state, gradients, parameters };
 
-/// When gradients are reduced: into the owners' shares in every micro-batch, so that a rank keeps its share alone; or
+/// When gradients are reduced: into the owners' shards in every micro-batch, so that a rank keeps its shard alone; or
 /// once a step, for which every rank keeps whole gradients.
 enum class reduce_when : std::uint8_t { each_micro_batch, last };
 
 /// For a parameter whose place in memory the layout decides.
 inline constexpr std::size_t placed_by_layout = ~std::size_t{0};
 
-/// The size of one parameter, the family (ranks that replicate it) it belongs to, a hash of its name and of what else
-/// is equal on these ranks, where it begins in memory that is borrowed (all entries of a layout say so, or none), and
-/// the number of the layer that uses it: a bucket of divided gradients or parameters is of one layer.
+/// The size of one parameter, the replica group (ranks that replicate it) it belongs to, a hash of its name and of what
+/// else is equal on these ranks, where it begins in memory that is borrowed (all entries of a layout say so, or none),
+/// and the number of the layer that uses it: a bucket of divided gradients or parameters is of one layer.
 struct bucket_entry {
   std::size_t elements = 0;
-  std::size_t family = 0;
+  std::size_t replica_group = 0;
   std::uint64_t identity = 0;
   std::size_t offset = placed_by_layout;
   std::size_t layer = 0;
 };
 
-/// A family as the layout needs it: the number of its ranks, what they divide, when they reduce gradients, and the
-/// tiers of their shares.
-struct family_shape {
+/// A replica group as the layout needs it: the number of its ranks, what they divide, when they reduce gradients, and
+/// the tiers of their shards.
+struct replica_group_shape {
   std::size_t ranks = 1;
   zero_stage stage = zero_stage::none;
   reduce_when reduces = reduce_when::each_micro_batch;
-  tier values = tier::device;  // where shares of them lie
+  tier values = tier::device;  // where shards of them lie
   tier gradients = tier::device;
 
-  /// One rank has a share too where it lies in a lower tier: all of it.
+  /// One rank has a shard too where it lies in a lower tier: all of it.
   [[nodiscard]] constexpr bool divides_gradients() const noexcept {
     return (ranks > 1 || gradients != tier::device) && stage >= zero_stage::gradients &&
            reduces == reduce_when::each_micro_batch;
@@ -14091,7 +13839,7 @@ struct family_shape {
   }
 };
 
-/// A list of `Element`s, or of types that convert to it: members of buckets, families.
+/// A list of `Element`s, or of types that convert to it: members of buckets, replica groups.
 template <class List, class Element>
 concept list_of = requires(const List& list, std::size_t i) {
   { list.size() } -> std::convertible_to<std::size_t>;
@@ -14111,44 +13859,44 @@ struct parameter_range {
 class bucket_layout {
  public:
   struct bucket {
-    std::size_t family = 0;
+    std::size_t replica_group = 0;
     std::size_t first = 0;             // element offset in the memory
     std::size_t count = 0;             // with padding between parameters
     std::vector<std::size_t> members;  // parameter numbers, in the order of memory
-    std::vector<std::size_t> counts;   // elements per rank of the family; only for sharded families, else empty
-    std::vector<std::size_t> before;   // and of the ranks before each
-    std::size_t reduced_at = 0;        // element offset in the gradients' memory of where it is reduced
+    std::vector<std::size_t>
+        counts;  // elements per rank of the replica group; only for sharded replica groups, else empty
+    std::vector<std::size_t> before;  // and of the ranks before each
+    std::size_t reduced_at = 0;       // element offset in the gradients' memory of where it is reduced
   };
 
   bucket_layout() = default;
 
   /// Divides `entries` into buckets of about `bucket_bytes` of gradients, whose elements have `element_bytes`, each of
-  /// one family, cut between `unit`s. A larger parameter gets a bucket of its own. Every gradient begins at a multiple
-  /// of 64 bytes. Throws `size_error` where
-  /// all of them are more than any memory holds. In borrowed memory a bucket holds neighbours only, which begin where
-  /// they do.
-  template <list_of<bucket_entry> Entries, list_of<family_shape> Families>
-  bucket_layout(const Entries& entries, const Families& families, std::size_t element_bytes, std::size_t bucket_bytes,
-                ownership_unit unit = {}, where at = where::current())
-      : families_(families.size()),
+  /// one replica group, cut between `unit`s. A larger parameter gets a bucket of its own. Every gradient begins at a
+  /// multiple of 64 bytes. Throws `size_error` where all of them are more than any memory holds. In borrowed memory a
+  /// bucket holds neighbours only, which begin where they do.
+  template <list_of<bucket_entry> Entries, list_of<replica_group_shape> ReplicaGroups>
+  bucket_layout(const Entries& entries, const ReplicaGroups& replica_groups, std::size_t element_bytes,
+                std::size_t bucket_bytes, ownership_unit unit = {}, where at = where::current())
+      : replica_groups_(replica_groups.size()),
         sizes_(entries.size()),
         identities_(entries.size()),
         offsets_(entries.size()),
         align_(element_bytes < 64 ? 64 / element_bytes : 1),
         unit_(unit) {
-    for (std::size_t f = 0; f < families.size(); ++f) {
-      families_[f] = families[f];
-      if (families_[f].ranks == 0) throw usage_error("family " + std::to_string(f) + " has no ranks", at);
+    for (std::size_t f = 0; f < replica_groups.size(); ++f) {
+      replica_groups_[f] = replica_groups[f];
+      if (replica_groups_[f].ranks == 0) throw usage_error("replica group " + std::to_string(f) + " has no ranks", at);
     }
-    std::vector<std::size_t> open(families.size());  // 1 + the bucket that a family is filling, or 0
-    std::vector<std::size_t> layer_of(families.size());
+    std::vector<std::size_t> open(replica_groups.size());  // 1 + the bucket that a replica group is filling, or 0
+    std::vector<std::size_t> layer_of(replica_groups.size());
     checked_size all;
     for (std::size_t i = entries.size(); i-- > 0;) {
       const bucket_entry entry = entries[i];
-      const std::size_t family = entry.family;
-      if (family >= families.size())
-        throw usage_error("parameter number " + std::to_string(i) + " names family " + std::to_string(family) + " of " +
-                              std::to_string(families.size()),
+      const std::size_t replica_group = entry.replica_group;
+      if (replica_group >= replica_groups.size())
+        throw usage_error("parameter number " + std::to_string(i) + " names replica group " +
+                              std::to_string(replica_group) + " of " + std::to_string(replica_groups.size()),
                           at);
       sizes_[i] = entry.elements;
       identities_[i] = entry.identity;
@@ -14157,28 +13905,29 @@ class bucket_layout {
       if (i + 1 == entries.size()) borrowed_ = entry.offset != placed_by_layout;
       const std::size_t size = padded(sizes_[i]);
       const std::size_t end = borrowed_ ? entry.offset + size : 0;
-      const bool of_one_layer = families_[family].divides_gradients() || families_[family].divides_values();
-      if (open[family] == 0 || (buckets_[open[family] - 1].count + size) * element_bytes > bucket_bytes ||
-          buckets_[open[family] - 1].first != end || (of_one_layer && layer_of[family] != entry.layer)) {
+      const bool of_one_layer =
+          replica_groups_[replica_group].divides_gradients() || replica_groups_[replica_group].divides_values();
+      if (open[replica_group] == 0 || (buckets_[open[replica_group] - 1].count + size) * element_bytes > bucket_bytes ||
+          buckets_[open[replica_group] - 1].first != end || (of_one_layer && layer_of[replica_group] != entry.layer)) {
         buckets_.push_back({});
-        open[family] = buckets_.size();
+        open[replica_group] = buckets_.size();
       }
-      bucket& b = buckets_[open[family] - 1];
-      b.family = family;
-      layer_of[family] = entry.layer;
+      bucket& b = buckets_[open[replica_group] - 1];
+      b.replica_group = replica_group;
+      layer_of[replica_group] = entry.layer;
       b.members.push_back(i);
       b.count += size;
       if (borrowed_) offsets_[i] = b.first = entry.offset;
-      if (b.count * element_bytes >= bucket_bytes) open[family] = 0;
+      if (b.count * element_bytes >= bucket_bytes) open[replica_group] = 0;
     }
-    // A bucket is launched when the backward has reached its earliest parameter, in one order for all families. An
-    // insertion sort: few buckets are out of order.
+    // A bucket is launched when the backward has reached its earliest parameter, in one order for all replica groups.
+    // An insertion sort: few buckets are out of order.
     for (std::size_t i = 1; i < buckets_.size(); ++i)
       for (std::size_t j = i; j > 0 && buckets_[j].members.back() > buckets_[j - 1].members.back(); --j)
         std::swap(buckets_[j], buckets_[j - 1]);
-    std::vector<even_shares> shares;
-    for (const family_shape& family : families_) shares.emplace_back(family.ranks);
-    for (bucket& b : buckets_) place(b, shares[b.family]);
+    std::vector<even_shards> shards;
+    for (const replica_group_shape& replica_group : replica_groups_) shards.emplace_back(replica_group.ranks);
+    for (bucket& b : buckets_) place(b, shards[b.replica_group]);
     place_reductions();
   }
 
@@ -14194,11 +13943,13 @@ class bucket_layout {
   [[nodiscard]] std::size_t size(std::size_t parameter) const noexcept { return sizes_[parameter]; }
   /// In the order of launch.
   [[nodiscard]] const std::vector<bucket>& buckets() const noexcept { return buckets_; }
-  [[nodiscard]] const std::vector<family_shape>& families() const noexcept { return families_; }
+  [[nodiscard]] const std::vector<replica_group_shape>& replica_groups() const noexcept { return replica_groups_; }
 
-  [[nodiscard]] const family_shape& family_of(const bucket& b) const noexcept { return families_[b.family]; }
+  [[nodiscard]] const replica_group_shape& replica_group_of(const bucket& b) const noexcept {
+    return replica_groups_[b.replica_group];
+  }
 
-  /// Calls `visit(parameter_range)` for what rank `rank` of the bucket's family owns, in the order of memory.
+  /// Calls `visit(parameter_range)` for what rank `rank` of the bucket's replica group owns, in the order of memory.
   template <class Visit>
   void each_owned(const bucket& b, std::size_t rank, Visit&& visit) const {
     std::size_t from = b.first;
@@ -14216,12 +13967,12 @@ class bucket_layout {
     }
   }
 
-  /// Elements whose optimizer state is on rank `rank_in_family[f]` of each family f, without padding.
-  [[nodiscard]] std::size_t owned_elements(std::span<const std::size_t> rank_in_family) const;
+  /// Elements whose optimizer state is on rank `rank_in_replica_group[f]` of each replica group f, without padding.
+  [[nodiscard]] std::size_t owned_elements(std::span<const std::size_t> rank_in_replica_group) const;
 
-  /// A hash of the buckets of one family: their parameters, counted within the family, with identities, sizes, order
-  /// and division. It is equal on ranks whose layouts agree.
-  [[nodiscard]] std::uint64_t fingerprint(std::size_t family) const;
+  /// A hash of the buckets of one replica group: their parameters, counted within the replica group, with identities,
+  /// sizes, order and division. It is equal on ranks whose layouts agree.
+  [[nodiscard]] std::uint64_t fingerprint(std::size_t replica_group) const;
 
  private:
   [[nodiscard]] std::size_t padded(std::size_t elements) const noexcept {
@@ -14230,12 +13981,12 @@ class bucket_layout {
 
   [[nodiscard]] static std::string too_much(std::size_t parameter, std::size_t elements, std::size_t element_bytes);
 
-  void place(bucket& b, even_shares& shares);
+  void place(bucket& b, even_shards& shards);
 
   // In place; in a checked build behind all gradients, which are kept.
   void place_reductions() noexcept;
 
-  std::vector<family_shape> families_;
+  std::vector<replica_group_shape> replica_groups_;
   std::vector<std::size_t> sizes_;
   std::vector<std::uint64_t> identities_;
   std::vector<std::size_t> offsets_;
@@ -14256,24 +14007,26 @@ class bucket_layout {
 
 namespace belay::inline BELAY_ABI {
 
-BELAY_DECL std::size_t bucket_layout::owned_elements(std::span<const std::size_t> rank_in_family) const {
+BELAY_DECL std::size_t bucket_layout::owned_elements(std::span<const std::size_t> rank_in_replica_group) const {
   std::size_t count = 0;
   for (const bucket& b : buckets_)
-    each_owned(b, rank_in_family[b.family], [&](const parameter_range& range) { count += range.count; });
+    each_owned(b, rank_in_replica_group[b.replica_group], [&](const parameter_range& range) { count += range.count; });
   return count;
 }
 
-BELAY_DECL std::uint64_t bucket_layout::fingerprint(std::size_t family) const {
-  std::vector<std::size_t> place(sizes_.size());  // parameters of the family before each
-  std::vector<bool> in_family(sizes_.size());
+BELAY_DECL std::uint64_t bucket_layout::fingerprint(std::size_t replica_group) const {
+  std::vector<std::size_t> place(sizes_.size());  // parameters of the replica group before each
+  std::vector<bool> in_replica_group(sizes_.size());
   for (const bucket& b : buckets_)
-    for (std::size_t parameter : b.members) in_family[parameter] = b.family == family;
-  for (std::size_t p = 1; p < place.size(); ++p) place[p] = place[p - 1] + (in_family[p - 1] ? 1 : 0);
+    for (std::size_t parameter : b.members) in_replica_group[parameter] = b.replica_group == replica_group;
+  for (std::size_t p = 1; p < place.size(); ++p) place[p] = place[p - 1] + (in_replica_group[p - 1] ? 1 : 0);
   content_hash hash;
-  hash.add(families_[family].ranks).add(static_cast<std::uint64_t>(families_[family].stage)).add(unit_.k());
-  hash.add(static_cast<std::uint64_t>(families_[family].reduces));
+  hash.add(replica_groups_[replica_group].ranks)
+      .add(static_cast<std::uint64_t>(replica_groups_[replica_group].stage))
+      .add(unit_.k());
+  hash.add(static_cast<std::uint64_t>(replica_groups_[replica_group].reduces));
   for (const bucket& b : buckets_) {
-    if (b.family != family) continue;
+    if (b.replica_group != replica_group) continue;
     hash.add(b.count).add(b.members.size());
     for (std::size_t parameter : b.members)
       hash.add(place[parameter]).add(sizes_[parameter]).add(identities_[parameter]);
@@ -14287,7 +14040,7 @@ BELAY_DECL std::string bucket_layout::too_much(std::size_t parameter, std::size_
          " elements of " + std::to_string(element_bytes) + " bytes) and those after it are";
 }
 
-BELAY_DECL void bucket_layout::place(bucket& b, even_shares& shares) {
+BELAY_DECL void bucket_layout::place(bucket& b, even_shards& shards) {
   if (borrowed_) {
     std::reverse(b.members.begin(), b.members.end());  // they were found from the end of the memory
     elements_ = greater_of(elements_, b.first + b.count);
@@ -14298,28 +14051,31 @@ BELAY_DECL void bucket_layout::place(bucket& b, even_shares& shares) {
       elements_ += padded(sizes_[parameter]);
     }
   }
-  const family_shape family = families_[b.family];
-  if (family.stage == zero_stage::none) return;
-  b.counts = std::vector<std::size_t>(family.ranks);
+  const replica_group_shape replica_group = replica_groups_[b.replica_group];
+  if (replica_group.stage == zero_stage::none) return;
+  b.counts = std::vector<std::size_t>(replica_group.ranks);
   std::size_t all = 0;
   for (std::size_t parameter : b.members) all += sizes_[parameter];
-  shares.begin(all);
+  shards.begin(all);
   for (std::size_t parameter : b.members) {
     const std::size_t unit = unit_.elements();
     const std::size_t tail = sizes_[parameter] % unit;
-    shares.give(sizes_[parameter] / unit, unit,
+    shards.give(sizes_[parameter] / unit, unit,
                 [&](std::size_t rank, std::size_t units) { b.counts[rank] += units * unit; });
-    if (tail > 0) shares.give(1, tail, [&](std::size_t rank, std::size_t) { b.counts[rank] += padded(tail); });
+    if (tail > 0) shards.give(1, tail, [&](std::size_t rank, std::size_t) { b.counts[rank] += padded(tail); });
   }
-  b.before = std::vector<std::size_t>(family.ranks);
-  for (std::size_t rank = 1; rank < family.ranks; ++rank) b.before[rank] = b.before[rank - 1] + b.counts[rank - 1];
+  b.before = std::vector<std::size_t>(replica_group.ranks);
+  for (std::size_t rank = 1; rank < replica_group.ranks; ++rank)
+    b.before[rank] = b.before[rank - 1] + b.counts[rank - 1];
 }
 
 BELAY_DECL void bucket_layout::place_reductions() noexcept {
   gradient_elements_ = elements_;
   for (bucket& b : buckets_) {
     b.reduced_at = b.first;
-    if (!checked(check_level::local) || families_[b.family].ranks < 2 || family_of(b).divides_gradients()) continue;
+    if (!checked(check_level::local) || replica_groups_[b.replica_group].ranks < 2 ||
+        replica_group_of(b).divides_gradients())
+      continue;
     b.reduced_at = gradient_elements_;
     gradient_elements_ += b.count;
   }
@@ -14333,11 +14089,11 @@ BELAY_DECL void bucket_layout::place_reductions() noexcept {
 
 // ---- belay/parallel/bucket/places.hpp
 //
-// Where the buckets of one rank lie in its memory: as a whole, or of divided values and gradients its own share.
+// Where the buckets of one rank lie in its memory: as a whole, or of divided values and gradients its own shard.
 
 namespace belay::inline BELAY_ABI {
 
-/// Memory for values, or for gradients, in each tier that has some. Shares may lie below tier device; all else is
+/// Memory for values, or for gradients, in each tier that has some. Shards may lie below tier device; all else is
 /// there.
 template <class T>
 class tiered_memory {
@@ -14361,36 +14117,36 @@ class tiered_memory {
 /// Offsets and counts are in elements.
 class bucket_places {
  public:
-  struct place {
+  struct bucket_location {
     std::size_t values = 0;     // where the bucket begins in the memory of values, in its tier,
     std::size_t gradients = 0;  // and in that of gradients
-    std::size_t before = 0;     // elements of the bucket before the rank's own share
+    std::size_t before = 0;     // elements of the bucket before the rank's own shard
     std::size_t own = 0;        // elements of that
     tier values_in = tier::device;
     tier gradients_in = tier::device;
   };
 
   bucket_places() = default;
-  /// Those of rank `rank_in_family[f]` of each family f.
-  bucket_places(const bucket_layout& layout, std::span<const std::size_t> rank_in_family) {
+  /// Those of rank `rank_in_replica_group[f]` of each replica group f.
+  bucket_places(const bucket_layout& layout, std::span<const std::size_t> rank_in_replica_group) {
     for (const bucket_layout::bucket& b : layout.buckets()) {
-      const family_shape& family = layout.family_of(b);
-      place one;
+      const replica_group_shape& replica_group = layout.replica_group_of(b);
+      bucket_location one;
       one.own = b.count;
       if (!b.counts.empty()) {
-        const std::size_t rank = rank_in_family[b.family];
+        const std::size_t rank = rank_in_replica_group[b.replica_group];
         one.before = b.before[rank];
         one.own = b.counts[rank];
       }
-      if (family.divides_values()) one.values_in = family.values;
-      if (family.divides_gradients()) one.gradients_in = family.gradients;
+      if (replica_group.divides_values()) one.values_in = replica_group.values;
+      if (replica_group.divides_gradients()) one.gradients_in = replica_group.gradients;
       std::size_t& values = of(values_, one.values_in);
       std::size_t& gradients = of(gradients_, one.gradients_in);
       one.values = values;
       one.gradients = gradients;
-      values += family.divides_values() ? one.own : b.count;
-      gradients += family.divides_gradients() ? one.own : b.count;
-      divided_ = divided_ || family.divides_values() || family.divides_gradients();
+      values += replica_group.divides_values() ? one.own : b.count;
+      gradients += replica_group.divides_gradients() ? one.own : b.count;
+      divided_ = divided_ || replica_group.divides_values() || replica_group.divides_gradients();
       all_.push_back(one);
     }
     if (divided_) return;
@@ -14398,11 +14154,11 @@ class bucket_places {
     of(values_, tier::device) = of(gradients_, tier::device) = layout.elements();  // borrowed memory may have gaps
   }
 
-  [[nodiscard]] const place& operator[](std::size_t bucket) const noexcept { return all_[bucket]; }
+  [[nodiscard]] const bucket_location& operator[](std::size_t bucket) const noexcept { return all_[bucket]; }
   /// Elements of the memory of values in a tier, and of that of gradients without what checked builds reduce in.
   [[nodiscard]] std::size_t value_elements(tier in = tier::device) const noexcept { return of(values_, in); }
   [[nodiscard]] std::size_t gradient_elements(tier in = tier::device) const noexcept { return of(gradients_, in); }
-  /// Whether this rank keeps a share of some bucket only.
+  /// Whether this rank keeps a shard of some bucket only.
   [[nodiscard]] bool divided() const noexcept { return divided_; }
 
  private:
@@ -14412,16 +14168,16 @@ class bucket_places {
     return all[static_cast<std::size_t>(in)];
   }
 
-  std::vector<place> all_;
+  std::vector<bucket_location> all_;
   by_tier values_{}, gradients_{};
   bool divided_ = false;
 };
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/file_shares.hpp
+// ---- belay/parallel/file_shards.hpp
 //
-// Shares that lie in a file have addresses, and no memory: touching one is a SIGSEGV. Who reads or writes them comes by
+// Shards that lie in a file have addresses, and no memory: touching one is a SIGSEGV. Who reads or writes them comes by
 // here, with their addresses.
 
 namespace belay::inline BELAY_ABI {
@@ -14430,39 +14186,39 @@ class stored_bytes;
 
 /// One file of a rank. What fails of it is a tier_file_error: of what was queued, where the stream of copies is waited
 /// for.
-class file_shares {
+class file_shards {
  public:
-  /// Queues on the stream of copies, after `ready`: `bytes` bytes of a share come to `to`. Returns when they are there.
-  [[nodiscard]] virtual stream_event load(const stream_event& ready, const void* share, void* to, std::size_t bytes,
+  /// Queues on the stream of copies, after `ready`: `bytes` bytes of a shard come to `to`. Returns when they are there.
+  [[nodiscard]] virtual stream_event load(const stream_event& ready, const void* shard, void* to, std::size_t bytes,
                                           where at) = 0;
-  /// Queues on the stream of copies, in its order: `bytes` bytes of a share come to `to`, where they are when the
+  /// Queues on the stream of copies, in its order: `bytes` bytes of a shard come to `to`, where they are when the
   /// stream has done so.
-  virtual void queue_read(const void* share, void* to, std::size_t bytes, where at) = 0;
-  /// Queues on the stream of copies, in its order: `bytes` bytes come from `from` to a share. `from` is free when the
+  virtual void queue_read(const void* shard, void* to, std::size_t bytes, where at) = 0;
+  /// Queues on the stream of copies, in its order: `bytes` bytes come from `from` to a shard. `from` is free when the
   /// stream has done so, and reads that are queued later get what was written.
-  virtual void queue_write(void* share, const void* from, std::size_t bytes, where at) = 0;
-  /// Adds a piece of a share, `bytes` bytes at `from`, to the total at `to`.
+  virtual void queue_write(void* shard, const void* from, std::size_t bytes, where at) = 0;
+  /// Adds a piece of a shard, `bytes` bytes at `from`, to the total at `to`.
   using add_bytes = void (*)(std::byte* to, const std::byte* from, std::size_t bytes);
-  /// Queues on the stream of copies, in its order: `add` adds `bytes` bytes of a share to `total`, piece by piece.
-  virtual void queue_add(void* total, const void* share, std::size_t bytes, add_bytes add, where at) = 0;
+  /// Queues on the stream of copies, in its order: `add` adds `bytes` bytes of a shard to `total`, piece by piece.
+  virtual void queue_add(void* total, const void* shard, std::size_t bytes, add_bytes add, where at) = 0;
   /// Queues to wait for what is being written.
   virtual void queue_settle(where at) = 0;
 
   /// On the host, once all that the stream of copies has is over.
-  virtual void read(const void* share, void* to, std::size_t bytes, where at) = 0;
-  /// Begins to read `bytes` bytes of a share on the host, once all that the stream of copies has is over. `get` then
+  virtual void read(const void* shard, void* to, std::size_t bytes, where at) = 0;
+  /// Begins to read `bytes` bytes of a shard on the host, once all that the stream of copies has is over. `get` then
   /// gets their parts in order, and they are read ahead.
-  virtual void begin_read(const void* share, std::size_t bytes, where at) = 0;
+  virtual void begin_read(const void* shard, std::size_t bytes, where at) = 0;
   virtual void get(const void* part, void* to, std::size_t bytes) = 0;
-  /// Where a share lies, for who reads it while nothing changes it.
-  [[nodiscard]] virtual stored_bytes place_of(const void* share, std::size_t bytes) const = 0;
-  /// Calls `visit(first, std::span<T>)` for elements of `share` from its element `first` on, piece by piece, and writes
+  /// Where a shard lies, for who reads it while nothing changes it.
+  [[nodiscard]] virtual stored_bytes place_of(const void* shard, std::size_t bytes) const = 0;
+  /// Calls `visit(first, std::span<T>)` for elements of `shard` from its element `first` on, piece by piece, and writes
   /// what it leaves. On the host, alike.
   template <class T, class Visit>
-  void change(std::span<T> share, Visit&& visit, where at = where::current()) {
+  void change(std::span<T> shard, Visit&& visit, where at = where::current()) {
     using visitor = std::remove_reference_t<Visit>;
     change_bytes(
-        share.data(), share.size_bytes(),
+        shard.data(), shard.size_bytes(),
         [](void* context, std::size_t first, std::span<std::byte> piece) {
           (*static_cast<visitor*>(context))(first / sizeof(T),
                                             std::span<T>(reinterpret_cast<T*>(piece.data()), piece.size() / sizeof(T)));
@@ -14471,11 +14227,11 @@ class file_shares {
   }
 
  protected:
-  ~file_shares() = default;
+  ~file_shards() = default;
   using visit_piece = void (*)(void* context, std::size_t first, std::span<std::byte> piece);
 
  private:
-  virtual void change_bytes(const void* share, std::size_t bytes, visit_piece visit, void* context, where at) = 0;
+  virtual void change_bytes(const void* shard, std::size_t bytes, visit_piece visit, void* context, where at) = 0;
 };
 
 /// Elements `first` to `first + count - 1` of a parameter's local part, which a rank has in memory, or in a file.
@@ -14485,7 +14241,7 @@ struct held_range {
   std::size_t first = 0;
   std::size_t count = 0;
   T* data = nullptr;
-  file_shares* file = nullptr;
+  file_shards* file = nullptr;
   const host_access* access = nullptr;
 
   /// Calls `visit(first, std::span<T>)` for its elements, in order: at once, or of a file or a device piece by piece.
@@ -14516,8 +14272,8 @@ struct bucket_memory {
   std::span<gradient_type> reductions = {};
   std::span<T> wire = {};
   bucket_places places = {};
-  file_shares* value_file = nullptr;  // of shares in tier file
-  file_shares* gradient_file = nullptr;
+  file_shards* value_file = nullptr;  // of shards in tier file
+  file_shards* gradient_file = nullptr;
 
   /// Throws usage_error where it is not what `layout` needs, with `wire_elements` for the wire.
   void expect(const bucket_layout& layout, std::size_t wire_elements, where at) const {
@@ -14537,18 +14293,19 @@ struct bucket_memory {
     return gradients.size() + reductions.size() == all_gradients(layout);
   }
 
-  /// The values of a bucket that this rank keeps: all of them, or its share.
+  /// The values of a bucket that this rank keeps: all of them, or its shard.
   [[nodiscard]] std::span<T> values_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
     const auto& b = layout.buckets()[bucket];
     const auto& place = places[bucket];
-    return values[place.values_in].subspan(place.values, layout.family_of(b).divides_values() ? place.own : b.count);
+    return values[place.values_in].subspan(place.values,
+                                           layout.replica_group_of(b).divides_values() ? place.own : b.count);
   }
-  /// The gradients of a bucket that this rank keeps: all of them, or its share.
+  /// The gradients of a bucket that this rank keeps: all of them, or its shard.
   [[nodiscard]] std::span<gradient_type> gradients_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
     const auto& b = layout.buckets()[bucket];
     const auto& place = places[bucket];
     return gradients[place.gradients_in].subspan(place.gradients,
-                                                 layout.family_of(b).divides_gradients() ? place.own : b.count);
+                                                 layout.replica_group_of(b).divides_gradients() ? place.own : b.count);
   }
   /// Calls `visit(std::span<gradient_type>)` for a part of what is kept of a bucket's gradients: piece by piece, where
   /// it is in a file.
@@ -14578,9 +14335,54 @@ struct bucket_memory {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/bucket/wire_counts.hpp
+// ---- belay/parallel/group_memory.hpp
 //
-// Who sends how much of a bucket to whom, where gradients are rounded for the wire.
+// Memory that a group's operations work on, for those who work on it between operations: of the host, or of a device.
+
+namespace belay::inline BELAY_ABI {
+
+/// f(0) ... f(count - 1), where the group's buffers are. Returns when they are over.
+template <class Group, kernel::indexed F>
+void each_in_memory_of(const Group& group, std::size_t count, const F& f, where at) {
+  if constexpr (works_on_device<Group>)
+    group.each(count, f, at);
+  else
+    kernel::for_each_index(count, f);
+}
+
+/// f(0) ... f(count - 1), where the group's buffers are, as a part of a started composite, of which `calls` are the
+/// operations.
+template <class Calls, kernel::indexed F>
+void each_among(const Calls& calls, std::size_t count, const F& f) {
+  if constexpr (requires { calls.each(count, f); })
+    calls.each(count, f);
+  else
+    kernel::for_each_index(count, f);
+}
+
+/// The operations of a started composite, `calls`, for memory of the host.
+template <class Calls>
+[[nodiscard]] const auto& host_calls_of(const Calls& calls) noexcept {
+  if constexpr (requires { calls.control(); })
+    return calls.control();
+  else
+    return calls;
+}
+
+/// `count` elements for the host to read: where they are, or in `room`.
+template <class T, class Group>
+[[nodiscard]] const T* host_view_of(const Group& group, const T* from, std::size_t count, std::vector<T>& room,
+                                    where at) {
+  if constexpr (works_on_device<Group>) {
+    room.resize(count);
+    group.fetch(room.data(), from, count * sizeof(T), at);
+    return room.data();
+  } else {
+    return from;
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/parallel/placement.hpp
 //
@@ -14675,16 +14477,16 @@ inline constexpr bool on_one_axis<A, B> = A::over == B::over;
 /// One axis of a placement, as a value.
 struct placement_entry {
   /// Each rank of the axis has the whole, a part, or a term.
-  enum class kind : std::uint8_t { replicate, shard, partial };
+  enum class placement_kind : std::uint8_t { replicate, shard, partial };
 
   /// The kind of the entry, and the axis of the ranks.
-  kind how = kind::replicate;
+  placement_kind how = placement_kind::replicate;
   axis over = axis::data;
   std::size_t dimension = 0;   // of a shard
   std::uint8_t operation = 0;  // of a partial: the code of its reduction
 
   /// Whether each rank has a part.
-  [[nodiscard]] constexpr bool cuts() const noexcept { return how == kind::shard; }
+  [[nodiscard]] constexpr bool cuts() const noexcept { return how == placement_kind::shard; }
   friend constexpr bool operator==(placement_entry, placement_entry) = default;
 };
 
@@ -14692,9 +14494,10 @@ struct placement_entry {
 template <class Placement>
 [[nodiscard]] constexpr placement_entry entry_of() noexcept {
   if constexpr (is_shard<Placement>)
-    return {placement_entry::kind::shard, Placement::over, Placement::dimension};
+    return {placement_entry::placement_kind::shard, Placement::over, Placement::dimension};
   else if constexpr (is_partial<Placement>)
-    return {placement_entry::kind::partial, Placement::over, 0, static_cast<std::uint8_t>(Placement::operation.code)};
+    return {placement_entry::placement_kind::partial, Placement::over, 0,
+            static_cast<std::uint8_t>(Placement::operation.code)};
   else
     return {};
 }
@@ -14737,7 +14540,7 @@ struct placement_faults {
   [[nodiscard]] static constexpr bool one_each() noexcept {
     axis_set seen;
     for (const placement_entry& each : entries_of<Placement>) {
-      if (each.how == placement_entry::kind::replicate) continue;
+      if (each.how == placement_entry::placement_kind::replicate) continue;
       if (seen.has_any(directions_of(each.over))) return false;
       seen.add(directions_of(each.over));
     }
@@ -14746,7 +14549,8 @@ struct placement_faults {
   [[nodiscard]] static constexpr bool one_operation() noexcept {
     for (const placement_entry& one : entries_of<Placement>)
       for (const placement_entry& other : entries_of<Placement>)
-        if (one.how == placement_entry::kind::partial && other.how == one.how && one.operation != other.operation)
+        if (one.how == placement_entry::placement_kind::partial && other.how == one.how &&
+            one.operation != other.operation)
           return false;
     return true;
   }
@@ -14807,24 +14611,26 @@ struct local_part {
 
 namespace belay::inline BELAY_ABI {
 
-/// By bucket: what its ranks add, which is what they own, or equal shares of a bucket that all keep whole.
+/// How much of a bucket each rank sends to whom, where gradients are rounded for the wire. By bucket: what its ranks
+/// add, which is what they own, or equal shards of a bucket that all keep whole.
 class wire_counts {
  public:
   wire_counts() = default;
-  template <class Families>
-  wire_counts(const bucket_layout& layout, const Families& families) {
+  template <class ReplicaGroups>
+  wire_counts(const bucket_layout& layout, const ReplicaGroups& replica_groups) {
     for (const auto& bucket : layout.buckets()) {
-      const std::size_t ranks = layout.families()[bucket.family].ranks;
+      const std::size_t ranks = layout.replica_groups()[bucket.replica_group].ranks;
       std::vector<std::size_t> counts = bucket.counts;
       for (std::size_t r = 0; r < ranks && bucket.counts.empty(); ++r)
         counts.push_back(even_part(bucket.count, ranks, r).count);
       if (ranks > 1) elements_ = greater_of(elements_, bucket.count + ranks * *std::ranges::max_element(counts));
-      received_.emplace_back(ranks, counts[static_cast<std::size_t>(layout_rank(families[bucket.family].group))]);
+      received_.emplace_back(ranks,
+                             counts[static_cast<std::size_t>(layout_rank(replica_groups[bucket.replica_group].group))]);
       sent_.push_back(std::move(counts));
     }
   }
 
-  /// Elements for each rank of the bucket's family.
+  /// Elements for each rank of the bucket's replica group.
   [[nodiscard]] std::span<const std::size_t> sent(std::size_t bucket) const noexcept { return sent_[bucket]; }
   /// Elements that this rank gets from each.
   [[nodiscard]] std::span<const std::size_t> received(std::size_t bucket) const noexcept { return received_[bucket]; }
@@ -14837,58 +14643,53 @@ class wire_counts {
   std::size_t elements_ = 0;
 };
 
-}  // namespace belay::inline BELAY_ABI
+/// A checksum of every gradient at its last contribution of a step, and the call after which it was taken. A backward
+/// that adds to the gradient afterwards would not be part of the reduction; on one rank it would go unnoticed.
+class gradient_checksums {
+ public:
+  static constexpr std::size_t no_micro_batch = largest_value<std::size_t>;
 
-// ---- belay/parallel/group_memory.hpp
-//
-// Memory that a group's operations work on, for those who work on it between operations: of the host, or of a device.
+  explicit gradient_checksums(std::size_t parameters) : taken_(parameters) {}
 
-namespace belay::inline BELAY_ABI {
-
-/// f(0) ... f(count - 1), where the group's buffers are. Returns when they are over.
-template <class Group, kernel::indexed F>
-void each_in_memory_of(const Group& group, std::size_t count, const F& f, where at) {
-  if constexpr (works_on_device<Group>)
-    group.each(count, f, at);
-  else
-    kernel::for_each_index(count, f);
-}
-
-/// f(0) ... f(count - 1), where the group's buffers are, as a part of a started composite, of which `calls` are the
-/// operations.
-template <class Calls, kernel::indexed F>
-void each_among(const Calls& calls, std::size_t count, const F& f) {
-  if constexpr (requires { calls.each(count, f); })
-    calls.each(count, f);
-  else
-    kernel::for_each_index(count, f);
-}
-
-/// The operations of a started composite, `calls`, for memory of the host.
-template <class Calls>
-[[nodiscard]] const auto& host_calls_of(const Calls& calls) noexcept {
-  if constexpr (requires { calls.control(); })
-    return calls.control();
-  else
-    return calls;
-}
-
-/// `count` elements for the host to read: where they are, or in `room`.
-template <class T, class Group>
-[[nodiscard]] const T* host_view_of(const Group& group, const T* from, std::size_t count, std::vector<T>& room,
-                                    where at) {
-  if constexpr (works_on_device<Group>) {
-    room.resize(count);
-    group.fetch(room.data(), from, count * sizeof(T), at);
-    return room.data();
-  } else {
-    return from;
+  /// The last contribution to `parameter` was that of `micro_batch`, or `no_micro_batch`.
+  void note(std::size_t parameter, std::size_t micro_batch, where at) noexcept {
+    taken_[parameter] = {0, micro_batch, at, false};
   }
-}
+  /// Takes the checksum of a gradient that has all contributions, once after `note`. The gradient must not change from
+  /// here on.
+  template <class T>
+  void seal(std::size_t parameter, std::span<T> gradient) noexcept {
+    checksum& one = taken_[parameter];
+    if (!std::exchange(one.sealed, true)) one.hash = hash_of(gradient);
+  }
+  /// Whether the gradient has changed since it was sealed.
+  template <class T>
+  [[nodiscard]] bool changed(std::size_t parameter, std::span<T> gradient) const noexcept {
+    return taken_[parameter].hash != hash_of(gradient);
+  }
+  /// "micro-batch 3 at file:line", the last contribution to `parameter`.
+  [[nodiscard]] std::string text(std::size_t parameter) const {
+    const checksum& last = taken_[parameter];
+    const bool none = last.micro_batch == no_micro_batch;
+    return (none ? "a step of no micro-batches" : "micro-batch " + std::to_string(last.micro_batch)) + " at " +
+           last.at.text();
+  }
+  /// A hash of all bits of a gradient.
+  template <class T>
+  [[nodiscard]] static std::uint64_t hash_of(std::span<T> gradient) noexcept {
+    return content_hash().add_bytes(gradient.data(), gradient.size_bytes()).value();
+  }
 
-}  // namespace belay::inline BELAY_ABI
+ private:
+  struct checksum {
+    std::uint64_t hash = 0;
+    std::size_t micro_batch = 0;
+    where at;
+    bool sealed = false;
+  };
 
-namespace belay::inline BELAY_ABI {
+  std::vector<checksum> taken_;
+};
 
 /// Whether gradients of parameters of T are rounded for the wire.
 template <class T>
@@ -14898,10 +14699,10 @@ inline constexpr bool rounds_gradients = !std::is_same_v<T, compute_type_t<T>>;
 /// A reduction that is under way keeps it.
 template <class T>
 struct bucket_reductions {
-  template <class Members, class Families, class... Arguments>
-  bucket_reductions(const Members& members, const Families& families, const Arguments&... arguments)
-      : layout(members, families, arguments...), checksums(members.size()) {
-    if constexpr (rounds_gradients<T>) wire = wire_counts(layout, families);
+  template <class Members, class ReplicaGroups, class... Arguments>
+  bucket_reductions(const Members& members, const ReplicaGroups& replica_groups, const Arguments&... arguments)
+      : layout(members, replica_groups, arguments...), checksums(members.size()) {
+    if constexpr (rounds_gradients<T>) wire = wire_counts(layout, replica_groups);
   }
 
   bucket_layout layout;
@@ -14911,7 +14712,7 @@ struct bucket_reductions {
 
 /// Reduces a bucket over the wire of the parameters' type: `computed` is rounded and sent, and what the ranks have sent
 /// is added into this rank's part of `memory`, which has room for the bucket and may be `computed`. The wire holds what
-/// this rank sends, then a part from every rank. Of a bucket that no rank owns a part of, equal shares are added, and
+/// this rank sends, then a part from every rank. Of a bucket that no rank owns a part of, equal shards are added, and
 /// then gathered as they are. A rank that is alone sends nothing, and rounds nothing.
 template <class T, class Calls>
 void reduce_rounded(const Calls& group, const bucket_reductions<T>& with, std::size_t number,
@@ -15011,26 +14812,26 @@ struct bucket_reduction {
   }
 };
 
-/// The reduction of bucket `number`, which `computed` holds for some micro-batches, into this rank's `share` of it: the
-/// first of a step writes, others add. A share in a lower tier is carried there afterwards.
+/// The reduction of bucket `number`, which `computed` holds for some micro-batches, into this rank's `shard` of it: the
+/// first of a step writes, others add. A shard in a lower tier is copied there afterwards.
 template <class T>
-struct share_reduction {
+struct shard_reduction {
   enum class into : std::uint8_t { written, added, left };  // left: it stays in what it was computed in
   using gradient_type = compute_type_t<T>;
 
   bucket_reductions<T>* with;
   std::size_t number;
-  std::span<gradient_type> computed, share;
-  std::size_t before;  // elements of the bucket before the share
+  std::span<gradient_type> computed, shard;
+  std::size_t before;  // elements of the bucket before the shard
   std::span<T> wire;
   into how;
   where at;
 
   /// One started composite, which the communicators of host and MPI have.
   template <class Group>
-  static constexpr bool can_start = can_start_composite<Group, share_reduction>;
+  static constexpr bool can_start = can_start_composite<Group, shard_reduction>;
   template <class Group>
-  requires can_start<Group>
+    requires can_start<Group>
   [[nodiscard]] pending start(const Group& group, const start_order& order) const {
     return group.start_composite(operation::reduce_scatter_v, *this, order);
   }
@@ -15043,15 +14844,19 @@ struct share_reduction {
     const gradient_type* const own = computed.data() + before;
     if (how == into::left) return;
     if (how == into::written)
-      each_among(group, share.size(), kernel::copy<gradient_type, gradient_type>{own, share.data()});
+      each_among(group, shard.size(), kernel::copy<gradient_type, gradient_type>{own, shard.data()});
     else
-      each_among(group, share.size(), kernel::axpy<gradient_type, gradient_type>{gradient_type(1), own, share.data()});
+      each_among(group, shard.size(), kernel::axpy<gradient_type, gradient_type>{gradient_type(1), own, shard.data()});
   }
 };
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/bucket/family.hpp
+// ---- belay/parallel/bucket/frozen_buckets.hpp
+//
+// Memory of parameters that are never trained: values alone, whole or divided among the ranks that replicate them.
+
+// ---- belay/parallel/bucket/replica_group.hpp
 //
 // The group of ranks among which a bucket is reduced.
 
@@ -15075,7 +14880,7 @@ constexpr bool serves_buckets() {
                   "ranks that replicate a parameter update it with the same bits: take a communicator with "
                   "sums_in_rank_order, as belay::host and belay::mpi have, or one that promises sums_alike");
     static_assert(has_varying_counts<Group>,
-                  "the ranks of a family own different numbers of gradients: take a communicator with "
+                  "the ranks of a replica group own different numbers of gradients: take a communicator with "
                   "has_varying_counts, as belay::host and belay::mpi have");
   }
   return true;
@@ -15088,26 +14893,27 @@ void expect_serves_buckets(const Group& group, where at) {
                  "sums_in_rank_order, as belay::host and belay::mpi have, or one that promises sums_alike",
                  at);
   expect_promise(group, &group_traits::has_varying_counts,
-                 "the ranks of a family own different numbers of gradients: take a communicator with "
+                 "the ranks of a replica group own different numbers of gradients: take a communicator with "
                  "has_varying_counts, as belay::host and belay::mpi have",
                  at);
 }
 
-/// A family: the ranks that replicate some of the parameters, and the part of their state that they divide. Where there
-/// are `copies`, `group` is one of several shard groups, and `copies` are the ranks that hold the same share, one of
-/// each. Groups are handles, whose rank outlives the buckets.
+/// A replica group: the ranks that replicate some of the parameters, and the part of their state that they divide.
+/// Where there are `copies`, `group` is one of several shard groups, and `copies` are the ranks that hold the same
+/// shard, one of each. Groups are handles, whose rank outlives the buckets.
 template <class Group>
-struct bucket_family {
+struct bucket_replica_group {
   Group group;
   zero_stage stage;
   reduce_when reduces;
   std::shared_ptr<const Group> copies;  // null: none
-  tier values = tier::device;           // of shares of these,
+  tier values = tier::device;           // of shards of these,
   tier gradients = tier::device;        // and of those
 
-  bucket_family(Group among, zero_stage divided = zero_stage::none, reduce_when when = reduce_when::each_micro_batch)
+  bucket_replica_group(Group among, zero_stage divided = zero_stage::none,
+                       reduce_when when = reduce_when::each_micro_batch)
       : group(std::move(among)), stage(divided), reduces(when) {}
-  bucket_family(Group among, zero_stage divided, reduce_when when, Group equal)
+  bucket_replica_group(Group among, zero_stage divided, reduce_when when, Group equal)
       : group(std::move(among)), stage(divided), reduces(when), copies(std::make_shared<Group>(std::move(equal))) {}
 
   /// Calls `visit(group)` for each that has several ranks, in the order in which all of them do.
@@ -15117,93 +14923,17 @@ struct bucket_family {
     if (copies && copies->size() > 1) visit(*copies);
   }
 
-  operator family_shape() const noexcept {
+  operator replica_group_shape() const noexcept {
     return {static_cast<std::size_t>(group.size()), stage, reduces, values, gradients};
   }
 };
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/bucket/frozen_buckets.hpp
-//
-// Memory of parameters that are never trained: values alone, whole or divided among the ranks that replicate them.
-
 // ---- belay/parallel/gathers/gathered_bucket.hpp
 //
-// A bucket of divided parameters, as gathers see it.
-
-// ---- belay/parallel/gathers/reached_values.hpp
-//
-// Where the values lie that ranks divide, of all ranks that this one reaches by address: a gather then is a copy that
-// no peer takes part in.
-
-namespace belay::inline BELAY_ABI {
-
-/// How layers get what ranks divide: each rank copies its peers' shares where it reaches their memory, or all ranks
-/// gather together, as they always do where none reaches another's.
-enum class gather_by : std::uint8_t { reach, collectives };
-
-/// The shares of one bucket, as this rank addresses them: of each rank of the bucket's group. Kept alive by a gather
-/// that is under way.
-template <class T>
-struct reached_shares {
-  std::vector<const T*> first;
-  std::shared_ptr<const void> layout;
-};
-
-/// One rank's copy of a bucket: its peers' shares and its own, `counts[r]` elements of rank r, into `whole`.
-template <class T>
-struct bucket_pull {
-  T* whole;
-  std::span<const T* const> shares;
-  std::span<const std::size_t> counts;
-
-  void operator()() const noexcept {
-    T* next = whole;
-    for (std::size_t r = 0; r < shares.size(); next += counts[r++]) std::copy_n(shares[r], counts[r], next);
-  }
-  /// Copies the shares into `whole` by kernels of a device, which `calls` queues.
-  template <class Calls>
-  void operator()(Calls& calls) const {
-    T* next = whole;
-    for (std::size_t r = 0; r < shares.size(); next += counts[r++])
-      calls.each(counts[r], kernel::copy<T>{shares[r], next});
-  }
-};
-
-/// The memory of values of all ranks that divide them, in any of a layout's families.
-template <class T>
-class reached_values {
- public:
-  /// Rank i of them is rank `members[i]` of the world, with the buckets at `places[i]`.
-  reached_values(std::span<const int> members, std::vector<bucket_places> places)
-      : members_(members.begin(), members.end()), places_(std::move(places)) {}
-
-  /// Values of rank i in tier `in` begin at `first[i]`; `first` is empty where no rank has anything there.
-  void lies(tier in, std::vector<const T*> first) { first_[static_cast<std::size_t>(in)] = std::move(first); }
-
-  /// The shares of a bucket that the ranks `group` of the world divide, who are among these.
-  [[nodiscard]] std::shared_ptr<const reached_shares<T>> of(std::size_t bucket, std::span<const int> group,
-                                                            std::shared_ptr<const void> layout) const {
-    auto out = std::make_shared<reached_shares<T>>();
-    for (const int member : group) {
-      const auto found = std::find(members_.begin(), members_.end(), member);
-      const auto number = static_cast<std::size_t>(found - members_.begin());
-      const bucket_places::place& place = places_[number][bucket];
-      const std::vector<const T*>& first = first_[static_cast<std::size_t>(place.values_in)];
-      out->first.push_back(first.empty() ? nullptr : first[number] + place.values);
-    }
-    out->layout = std::move(layout);
-    return out;
-  }
-
- private:
-  std::vector<int> members_;
-  std::vector<bucket_places> places_;
-  std::array<std::vector<const T*>, tier_count> first_;
-};
-
-}  // namespace belay::inline BELAY_ABI
+// A bucket of divided parameters, as gathers see it, and where its values lie on all ranks that this one reaches by
+// address: a gather then is a copy that no peer takes part in.
 
 // ---- belay/parallel/parameter.hpp
 //
@@ -15233,22 +14963,22 @@ namespace belay::inline BELAY_ABI {
 class initial {
  public:
   /// The kinds of first values: one number, normal numbers by counter, or what a filler gives.
-  enum class kind { constant, normal, filled };
+  enum class initializer { constant, normal, filled };
 
   /// All elements `value`.
-  [[nodiscard]] static constexpr initial constant(double value) noexcept { return {kind::constant, value}; }
+  [[nodiscard]] static constexpr initial constant(double value) noexcept { return {initializer::constant, value}; }
   /// Normal with mean 0.
-  [[nodiscard]] static constexpr initial normal(double stddev) noexcept { return {kind::normal, stddev}; }
+  [[nodiscard]] static constexpr initial normal(double stddev) noexcept { return {initializer::normal, stddev}; }
   /// The values come from `fill`, which the owner of the parameter calls: from a file, or a function.
-  [[nodiscard]] static constexpr initial filled() noexcept { return {kind::filled, 0}; }
+  [[nodiscard]] static constexpr initial filled() noexcept { return {initializer::filled, 0}; }
 
   /// The kind, and its number: the value, or the deviation.
-  [[nodiscard]] constexpr kind how() const noexcept { return kind_; }
+  [[nodiscard]] constexpr initializer how() const noexcept { return kind_; }
   [[nodiscard]] constexpr double value() const noexcept { return value_; }
 
  private:
-  constexpr initial(kind how, double value) noexcept : kind_(how), value_(value) {}
-  kind kind_;
+  constexpr initial(initializer how, double value) noexcept : kind_(how), value_(value) {}
+  initializer kind_;
   double value_;
 };
 
@@ -15373,11 +15103,11 @@ struct copy_place {
 
 /// Which ranks of the mesh keep what the one at `here` keeps of a tensor that is cut along the directions `cut`: those
 /// that differ from it along the others. Pipeline stages have tensors of their own. What ZeRO has divided, each rank of
-/// a shard group has a share of.
-enum class kept : std::uint8_t { local_part, share };
+/// a shard group has a shard of.
+enum class kept_part : std::uint8_t { local_part, shard };
 [[nodiscard]] constexpr copy_place copies_of(const axes& mesh, const coordinate& here, axis_set cut,
-                                             kept what) noexcept {
-  if (what == kept::share) cut.add(directions_of(axis::dense_shard));
+                                             kept_part what) noexcept {
+  if (what == kept_part::shard) cut.add(directions_of(axis::dense_shard));
   copy_place out;
   for (const axis each : {axis::shard_replica, axis::shard, axis::expert, axis::tensor}) {
     if (cut.has(each)) continue;
@@ -15465,53 +15195,6 @@ class parameter_shape {
   std::array<std::size_t, max_rank> extents_{};
   std::size_t rank_ = 0;
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/parameter_spec.hpp
-//
-// What a parameter is made of, and its first values by global offset.
-//
-//   const belay::parameter_spec spec{"first.weight", {32, 16}, belay::initial::normal(0.02)};
-
-namespace belay::inline BELAY_ABI {
-
-/// Whether the optimizer decays the parameter: usually matrices and embeddings, not norms.
-enum class weight_decay { no, yes };
-
-/// A parameter independently of the mesh. A tied parameter, which several layers share, is one parameter with as many
-/// `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
-/// several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a parameter of its
-/// name. It is empty where the parameter is one tensor.
-struct parameter_spec {
-  std::string name;                             // decides the first values: the same on every mesh, unique in the model
-  parameter_shape shape;                        // the global one
-  initial first_values = initial::constant(0);  // written by the store, or by `initialise`
-  weight_decay decay = weight_decay::yes;       // whether the optimizer decays it
-  std::size_t uses = 1;                         // layers that share it
-  std::vector<std::string> joins = {};          // tensors that it is made of
-};
-
-/// Writes the first values of the global elements from `first` on, which do not come from a filler: those that are
-/// drawn are normal numbers, of each tensor that the parameter joins by its own name.
-template <class T>
-void write_first_values(const parameter_spec& spec, std::uint64_t seed, std::size_t first, std::span<T> out) {
-  const initial how = spec.first_values;
-  if (how.how() == initial::kind::constant) {
-    for (T& x : out) x = static_cast<T>(static_cast<compute_type_t<T>>(how.value()));
-    return;
-  }
-  const std::vector<std::string>& joins = spec.joins;
-  const std::size_t tensors = joins.empty() ? 1 : joins.size();
-  const std::size_t size = joins.empty() ? spec.shape.size() : spec.shape.product(1, spec.shape.rank()) / tensors;
-  for (std::size_t i = 0; i < out.size();) {
-    const std::size_t block = (first + i) / size;
-    const counted_normal random(seed, joins.empty() ? spec.name : joins[block % tensors]);
-    // What the element is called in a tensor of its own.
-    for (std::size_t j = (first + i) % size; j < size && i < out.size(); ++i, ++j)
-      out[i] = static_cast<T>(static_cast<compute_type_t<T>>(how.value() * random(block / tensors * size + j)));
-  }
-}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -15606,6 +15289,43 @@ class contribution_list {
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
+
+/// Whether the optimizer decays the parameter: usually matrices and embeddings, not norms.
+enum class weight_decay { no, yes };
+
+/// A parameter independently of the mesh. A tied parameter, which several layers share, is one parameter with as many
+/// `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
+/// several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a parameter of its
+/// name. It is empty where the parameter is one tensor.
+struct parameter_spec {
+  std::string name;                             // decides the first values: the same on every mesh, unique in the model
+  parameter_shape shape;                        // the global one
+  initial first_values = initial::constant(0);  // written by the store, or by `initialise`
+  weight_decay decay = weight_decay::yes;       // whether the optimizer decays it
+  std::size_t uses = 1;                         // layers that share it
+  std::vector<std::string> joins = {};          // tensors that it is made of
+};
+
+/// Writes the first values of the global elements from `first` on, which do not come from a filler: those that are
+/// drawn are normal numbers, of each tensor that the parameter joins by its own name.
+template <class T>
+void write_first_values(const parameter_spec& spec, std::uint64_t seed, std::size_t first, std::span<T> out) {
+  const initial how = spec.first_values;
+  if (how.how() == initial::initializer::constant) {
+    for (T& x : out) x = static_cast<T>(static_cast<compute_type_t<T>>(how.value()));
+    return;
+  }
+  const std::vector<std::string>& joins = spec.joins;
+  const std::size_t tensors = joins.empty() ? 1 : joins.size();
+  const std::size_t size = joins.empty() ? spec.shape.size() : spec.shape.product(1, spec.shape.rank()) / tensors;
+  for (std::size_t i = 0; i < out.size();) {
+    const std::size_t block = (first + i) / size;
+    const counted_normal random(seed, joins.empty() ? spec.name : joins[block % tensors]);
+    // What the element is called in a tensor of its own.
+    for (std::size_t j = (first + i) % size; j < size && i < out.size(); ++i, ++j)
+      out[i] = static_cast<T>(static_cast<compute_type_t<T>>(how.value() * random(block / tensors * size + j)));
+  }
+}
 
 /// The parameter is updated by the optimizer.
 struct trainable {};
@@ -15703,7 +15423,7 @@ class parameter_base {
   }
   /// Values that this rank keeps are seen through `access`, which outlives the parameter's use: they lie in memory that
   /// the host does not address.
-  void see_through(const host_access* access) noexcept {
+  void set_host_view(const host_access* access) noexcept {
     access_ = access;
     for (held_range<T>& range : held_) range.access = access;
   }
@@ -15741,7 +15461,7 @@ class parameter_base {
   /// Writes the first values of the local part. A global element gets the same value on every mesh. The parameter must
   /// be bound. One made with `initial::filled()` is a usage_error: call `fill`.
   void initialise(std::uint64_t seed, where at = where::current()) {
-    if (spec_.first_values.how() == initial::kind::filled)
+    if (spec_.first_values.how() == initial::initializer::filled)
       throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
     fill([&](std::size_t first, std::span<T> out) { write_first_values(spec_, seed, first, out); }, at);
   }
@@ -15939,51 +15659,115 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
 
 namespace belay::inline BELAY_ABI {
 
+/// How layers get what ranks divide: each rank copies its peers' shards where it reaches their memory, or all ranks
+/// gather together, as they always do where none reaches another's.
+enum class gather_by : std::uint8_t { reach, collectives };
+
+/// The shards of one bucket, as this rank addresses them: of each rank of the bucket's group. Kept alive by a gather
+/// that is under way.
+template <class T>
+struct reached_shards {
+  std::vector<const T*> first;
+  std::shared_ptr<const void> layout;
+};
+
+/// One rank's copy of a bucket: its peers' shards and its own, `counts[r]` elements of rank r, into `whole`.
+template <class T>
+struct bucket_pull {
+  T* whole;
+  std::span<const T* const> shards;
+  std::span<const std::size_t> counts;
+
+  void operator()() const noexcept {
+    T* next = whole;
+    for (std::size_t r = 0; r < shards.size(); next += counts[r++]) std::copy_n(shards[r], counts[r], next);
+  }
+  /// Copies the shards into `whole` by kernels of a device, which `calls` queues.
+  template <class Calls>
+  void operator()(Calls& calls) const {
+    T* next = whole;
+    for (std::size_t r = 0; r < shards.size(); next += counts[r++])
+      calls.each(counts[r], kernel::copy<T>{shards[r], next});
+  }
+};
+
+/// The memory of values of all ranks that divide them, in any of a layout's replica groups.
+template <class T>
+class reached_values {
+ public:
+  /// Rank i of them is rank `members[i]` of the world, with the buckets at `places[i]`.
+  reached_values(std::span<const int> members, std::vector<bucket_places> places)
+      : members_(members.begin(), members.end()), places_(std::move(places)) {}
+
+  /// Values of rank i in tier `in` begin at `first[i]`; `first` is empty where no rank has anything there.
+  void lies(tier in, std::vector<const T*> first) { first_[static_cast<std::size_t>(in)] = std::move(first); }
+
+  /// The shards of a bucket that the ranks `group` of the world divide, who are among these.
+  [[nodiscard]] std::shared_ptr<const reached_shards<T>> of(std::size_t bucket, std::span<const int> group,
+                                                            std::shared_ptr<const void> layout) const {
+    auto out = std::make_shared<reached_shards<T>>();
+    for (const int member : group) {
+      const auto found = std::find(members_.begin(), members_.end(), member);
+      const auto number = static_cast<std::size_t>(found - members_.begin());
+      const bucket_places::bucket_location& place = places_[number][bucket];
+      const std::vector<const T*>& first = first_[static_cast<std::size_t>(place.values_in)];
+      out->first.push_back(first.empty() ? nullptr : first[number] + place.values);
+    }
+    out->layout = std::move(layout);
+    return out;
+  }
+
+ private:
+  std::vector<int> members_;
+  std::vector<bucket_places> places_;
+  std::array<std::vector<const T*>, tier_count> first_;
+};
+
 /// Counts and offsets are in elements.
 template <class T, class Group>
 struct gathered_bucket {
-  struct place {
+  struct bucket_parameter {
     parameter_base<T>* parameter = nullptr;
     std::size_t offset = 0;  // in the bucket
   };
 
   const Group* group = nullptr;  // the ranks that divide it
-  std::span<const T> share;      // of this rank; addresses where it is in a file
-  std::size_t before = 0;        // of the bucket, before the share
+  std::span<const T> shard;      // of this rank; addresses where it is in a file
+  std::size_t before = 0;        // of the bucket, before the shard
   std::span<const std::size_t> counts;
   std::size_t count = 0;  // of the whole bucket
-  std::vector<place> parameters;
+  std::vector<bucket_parameter> parameters;
   std::shared_ptr<const void> kept;                            // while a gather is under way
-  std::shared_ptr<const reached_shares<T>> reached = nullptr;  // null: its ranks gather together
-  file_shares* file = nullptr;                                 // where the share is in one
+  std::shared_ptr<const reached_shards<T>> reached = nullptr;  // null: its ranks gather together
+  file_shards* file = nullptr;                                 // where the shard is in one
 };
 
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
-/// A frozen parameter, the number of its family, and that of its layer.
+/// A frozen parameter, the number of its replica group, and that of its layer.
 template <class T>
 struct frozen_member {
   frozen_parameter<T>* parameter = nullptr;
-  std::size_t family = 0;
+  std::size_t replica_group = 0;
   std::size_t layer = 0;
 
   operator bucket_entry() const {
-    return {parameter->local_size(), family, content_hash().add_text(parameter->name()).value(), placed_by_layout,
-            layer};
+    return {parameter->local_size(), replica_group, content_hash().add_text(parameter->name()).value(),
+            placed_by_layout, layer};
   }
 };
 
 /// Bucket `number` of a layout as gathers see it: `values` holds what this rank keeps.
 template <class T, class Group, class ParameterAt>
 [[nodiscard]] gathered_bucket<T, Group> gathered_of(const bucket_layout& layout, std::size_t number,
-                                                    const std::vector<bucket_family<Group>>& families,
-                                                    const bucket_places& places, std::span<T> values, file_shares* file,
+                                                    const std::vector<bucket_replica_group<Group>>& replica_groups,
+                                                    const bucket_places& places, std::span<T> values, file_shards* file,
                                                     std::shared_ptr<const void> kept, const ParameterAt& parameter_at) {
   const auto& b = layout.buckets()[number];
-  const bucket_places::place& place = places[number];
-  gathered_bucket<T, Group> out{&families[b.family].group,
+  const bucket_places::bucket_location& place = places[number];
+  gathered_bucket<T, Group> out{&replica_groups[b.replica_group].group,
                                 values.subspan(place.values, place.own),
                                 place.before,
                                 b.counts,
@@ -15998,13 +15782,15 @@ template <class T, class Group, class ParameterAt>
 template <class T, class Group>
 class frozen_buckets {
  public:
-  frozen_buckets(std::vector<frozen_member<T>> members, std::vector<bucket_family<Group>> families,
+  frozen_buckets(std::vector<frozen_member<T>> members, std::vector<bucket_replica_group<Group>> replica_groups,
                  std::size_t bucket_bytes, where at = where::current())
       : members_(std::move(members)),
-        families_(std::move(families)),
-        layout_(std::make_shared<bucket_layout>(members_, families_, sizeof(T), bucket_bytes, ownership_unit{}, at)) {
+        replica_groups_(std::move(replica_groups)),
+        layout_(
+            std::make_shared<bucket_layout>(members_, replica_groups_, sizeof(T), bucket_bytes, ownership_unit{}, at)) {
     std::vector<std::size_t> own;
-    for (const auto& family : families_) own.push_back(static_cast<std::size_t>(layout_rank(family.group)));
+    for (const auto& replica_group : replica_groups_)
+      own.push_back(static_cast<std::size_t>(layout_rank(replica_group.group)));
     places_ = bucket_places(*layout_, own);
   }
 
@@ -16016,21 +15802,21 @@ class frozen_buckets {
   [[nodiscard]] std::span<const frozen_member<T>> members() const noexcept { return members_; }
 
   /// Gives every parameter its memory: `places().value_elements(tier)` in each tier; `file` has what is in tier file.
-  void bind(const tiered_memory<T>& memory, file_shares* file = nullptr) {
+  void bind(const tiered_memory<T>& memory, file_shards* file = nullptr) {
     values_ = memory;
     file_ = file;
     for (std::size_t b = 0; b < layout_->buckets().size(); ++b) {
       const auto& bucket = layout_->buckets()[b];
-      const bucket_places::place& place = places_[b];
+      const bucket_places::bucket_location& place = places_[b];
       const std::span<T> values = memory[place.values_in];
-      const bool divides = layout_->family_of(bucket).divides_values();
+      const bool divides = layout_->replica_group_of(bucket).divides_values();
       for (std::size_t p : bucket.members) {
         const std::size_t in_bucket = layout_->offset(p) - bucket.first;
         members_[p].parameter->bind(divides ? nullptr : values.data() + place.values + in_bucket);
         if (divides) members_[p].parameter->hold({});
       }
       if (!divides) continue;
-      const auto rank = static_cast<std::size_t>(layout_rank(families_[bucket.family].group));
+      const auto rank = static_cast<std::size_t>(layout_rank(replica_groups_[bucket.replica_group].group));
       layout_->each_owned(bucket, rank, [&](const parameter_range& range) {
         const std::size_t in_bucket = layout_->offset(range.parameter) - bucket.first + range.offset;
         members_[range.parameter].parameter->hold(
@@ -16050,34 +15836,35 @@ class frozen_buckets {
   /// For gathers.
   [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
     const auto parameter_at = [this](std::size_t p) { return members_[p].parameter; };
-    return gathered_of<T>(*layout_, number, families_, places_, values_[places_[number].values_in], file_, layout_,
-                          parameter_at);
+    return gathered_of<T>(*layout_, number, replica_groups_, places_, values_[places_[number].values_in], file_,
+                          layout_, parameter_at);
   }
 
  private:
   std::vector<frozen_member<T>> members_;
-  std::vector<bucket_family<Group>> families_;
+  std::vector<bucket_replica_group<Group>> replica_groups_;
   std::shared_ptr<bucket_layout> layout_;
   bucket_places places_;
   tiered_memory<T> values_;
-  file_shares* file_ = nullptr;
+  file_shards* file_ = nullptr;
 };
 
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/parallel/bucket/member.hpp
 //
-// The list that buckets are made from: every trainable parameter once, with its family.
+// The list that buckets are made from: every trainable parameter once, with its replica group.
 
 namespace belay::inline BELAY_ABI {
 
-/// A parameter of the buckets, the number of its family and, in borrowed memory, the element at which it begins.
+/// A parameter of the buckets, the number of its replica group and, in borrowed memory, the element at which it begins.
 template <class T>
 class bucket_member {
  public:
   template <class Parameter>
-  bucket_member(Parameter& parameter, std::size_t family, std::size_t offset = placed_by_layout, std::size_t layer = 0)
-      : family_(family), offset_(offset), layer_(layer) {
+  bucket_member(Parameter& parameter, std::size_t replica_group, std::size_t offset = placed_by_layout,
+                std::size_t layer = 0)
+      : replica_group_(replica_group), offset_(offset), layer_(layer) {
     static_assert(std::derived_from<Parameter, trainable_parameter<T>>,
                   "only a trainable parameter of the buckets' type goes into a gradient bucket: a frozen one has no "
                   "gradient to reduce");
@@ -16085,8 +15872,10 @@ class bucket_member {
   }
 
   [[nodiscard]] trainable_parameter<T>& parameter() const noexcept { return *parameter_; }
-  [[nodiscard]] std::size_t family() const noexcept { return family_; }
-  operator bucket_entry() const noexcept { return {parameter_->local_size(), family_, identity(), offset_, layer_}; }
+  [[nodiscard]] std::size_t replica_group() const noexcept { return replica_group_; }
+  operator bucket_entry() const noexcept {
+    return {parameter_->local_size(), replica_group_, identity(), offset_, layer_};
+  }
   /// A hash of what else is equal on the ranks that replicate it: name and decay.
   [[nodiscard]] std::uint64_t identity() const noexcept {
     return content_hash().add_text(parameter_->name()).add(static_cast<std::uint64_t>(parameter_->decay())).value();
@@ -16094,7 +15883,7 @@ class bucket_member {
 
  private:
   trainable_parameter<T>* parameter_ = nullptr;
-  std::size_t family_;
+  std::size_t replica_group_;
   std::size_t offset_;
   std::size_t layer_;
 };
@@ -16127,17 +15916,14 @@ void check_members(std::span<const bucket_member<T>> members, where at) {
 
 /// The layout of `members`, for plans and for the buckets themselves.
 template <class T>
-[[nodiscard]] bucket_layout layout_of(std::span<const bucket_member<T>> members, std::span<const family_shape> families,
-                                      std::size_t bucket_bytes, ownership_unit unit = {}, where at = where::current()) {
+[[nodiscard]] bucket_layout layout_of(std::span<const bucket_member<T>> members,
+                                      std::span<const replica_group_shape> replica_groups, std::size_t bucket_bytes,
+                                      ownership_unit unit = {}, where at = where::current()) {
   check_members(members, at);
-  return {members, families, sizeof(compute_type_t<T>), bucket_bytes, unit, at};
+  return {members, replica_groups, sizeof(compute_type_t<T>), bucket_bytes, unit, at};
 }
 
 }  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/bucket/owned_ranges.hpp
-//
-// The ranges that this rank updates, by where its buckets are bound.
 
 // ---- belay/parallel/bucket/reduced.hpp
 //
@@ -16588,7 +16374,8 @@ namespace belay::inline BELAY_ABI {
 template <class T, class Group>
 class gradient_buckets;
 
-/// Whether the range counts in the global norm on this rank. A replicated one counts on rank 0 of its family only.
+/// Whether the range counts in the global norm on this rank. A replicated one counts on rank 0 of its replica group
+/// only.
 enum class norm_share : std::uint8_t { counted_here, counted_elsewhere };
 
 /// A part of a parameter that this rank updates: whole chunks, but for the last one of the parameter.
@@ -16602,7 +16389,7 @@ struct owned_range {
   compute_type_t<T>* gradient = nullptr;
   weight_decay decay = weight_decay::no;
   norm_share share = norm_share::counted_here;
-  file_shares* gradient_file = nullptr;  // where the gradient is in one
+  file_shards* gradient_file = nullptr;  // where the gradient is in one
 };
 
 /// A part of a parameter that this rank updates, to look at: what writes values is an optimizer, or an update of the
@@ -16613,7 +16400,7 @@ struct owned_gradient {
   std::size_t offset = 0;     // elements from the parameter's local start
   std::size_t count = 0;
   const T* value = nullptr;
-  const compute_type_t<T>* gradient = nullptr;  // as is the value, an address alone where shares lie in a file
+  const compute_type_t<T>* gradient = nullptr;  // as is the value, an address alone where shards lie in a file
   weight_decay decay = weight_decay::no;
 };
 
@@ -16686,29 +16473,25 @@ class [[nodiscard]] reduced_gradients {
   const std::uint64_t* latest_;  // of the buckets: 0 while they hold no reduced gradients
 };
 
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// In the order of memory and so of buckets.
+/// The ranges that this rank updates, by where its buckets are bound: in the order of memory and so of buckets.
 template <class T, class Group>
 [[nodiscard]] std::vector<owned_range<T>> owned_ranges(const bucket_layout& layout,
-                                                       const std::vector<bucket_family<Group>>& families,
+                                                       const std::vector<bucket_replica_group<Group>>& replica_groups,
                                                        const std::vector<bucket_member<T>>& members,
                                                        const bucket_memory<T>& memory) {
   std::vector<owned_range<T>> out;
   for (std::size_t b = 0; b < layout.buckets().size(); ++b) {
     const auto& bucket = layout.buckets()[b];
-    const bucket_family<Group>& ranks = families[bucket.family];
+    const bucket_replica_group<Group>& ranks = replica_groups[bucket.replica_group];
     const auto rank = static_cast<std::size_t>(layout_rank(ranks.group));
     const bool counted = (!bucket.counts.empty() || rank == 0) && (!ranks.copies || layout_rank(*ranks.copies) == 0);
     const norm_share share = counted ? norm_share::counted_here : norm_share::counted_elsewhere;
-    const family_shape& family = layout.family_of(bucket);
-    const bucket_places::place& place = memory.places[b];
+    const replica_group_shape& replica_group = layout.replica_group_of(bucket);
+    const bucket_places::bucket_location& place = memory.places[b];
     layout.each_owned(bucket, rank, [&](const parameter_range& range) {
       const std::size_t in_bucket = layout.offset(range.parameter) - bucket.first + range.offset;
-      const std::size_t value = place.values + in_bucket - (family.divides_values() ? place.before : 0);
-      const std::size_t gradient = place.gradients + in_bucket - (family.divides_gradients() ? place.before : 0);
+      const std::size_t value = place.values + in_bucket - (replica_group.divides_values() ? place.before : 0);
+      const std::size_t gradient = place.gradients + in_bucket - (replica_group.divides_gradients() ? place.before : 0);
       out.push_back({range.parameter, range.offset, range.count, b, memory.values[place.values_in].data() + value,
                      memory.gradients[place.gradients_in].data() + gradient,
                      members[range.parameter].parameter().decay(), share,
@@ -16738,19 +16521,20 @@ void bind_members(const bucket_layout& layout, const std::vector<bucket_member<T
                   const bucket_memory<T>& memory, std::span<const owned_range<T>> owned, Contributors& contributors) {
   for (std::size_t b = 0; b < layout.buckets().size(); ++b) {
     const auto& bucket = layout.buckets()[b];
-    const family_shape& family = layout.family_of(bucket);
-    const bucket_places::place& place = memory.places[b];
+    const replica_group_shape& replica_group = layout.replica_group_of(bucket);
+    const bucket_places::bucket_location& place = memory.places[b];
     for (std::size_t p : bucket.members) {
       const std::size_t in_bucket = layout.offset(p) - bucket.first;
       auto* const value =
-          family.divides_values() ? nullptr : memory.values[tier::device].data() + place.values + in_bucket;
-      auto* const gradient =
-          family.divides_gradients() ? nullptr : memory.gradients[tier::device].data() + place.gradients + in_bucket;
+          replica_group.divides_values() ? nullptr : memory.values[tier::device].data() + place.values + in_bucket;
+      auto* const gradient = replica_group.divides_gradients()
+                                 ? nullptr
+                                 : memory.gradients[tier::device].data() + place.gradients + in_bucket;
       members[p].parameter().bind(value, gradient, &contributors[p]);
-      contributors[p].note_memory(family.divides_gradients() ? contribution_target::memory::needed
-                                                             : contribution_target::memory::given);
-      if (!family.divides_values()) continue;
-      file_shares* const file = place.values_in == tier::file ? memory.value_file : nullptr;
+      contributors[p].note_memory(replica_group.divides_gradients() ? contribution_target::memory::needed
+                                                                    : contribution_target::memory::given);
+      if (!replica_group.divides_values()) continue;
+      file_shards* const file = place.values_in == tier::file ? memory.value_file : nullptr;
       std::vector<held_range<T>> held;
       for (const owned_range<T>& range : owned)
         if (range.parameter == p) held.push_back({range.offset, range.count, range.value, file});
@@ -16761,10 +16545,10 @@ void bind_members(const bucket_layout& layout, const std::vector<bucket_member<T
 
 /// The host sees what `all` keeps of its parameters on a device by `access`: `parameter_of(p)` is one of them.
 template <class Buckets, class ParameterOf>
-void see_through(const host_access* access, const Buckets& all, const ParameterOf& parameter_of) {
+void set_host_view(const host_access* access, const Buckets& all, const ParameterOf& parameter_of) {
   for (std::size_t b = 0; b < all.layout().buckets().size(); ++b)
     for (const std::size_t p : all.layout().buckets()[b].members)
-      if (all.places()[b].values_in == tier::device) parameter_of(p).see_through(access);
+      if (all.places()[b].values_in == tier::device) parameter_of(p).set_host_view(access);
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -16782,18 +16566,18 @@ class bound_buckets {
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
   /// Peers read its counts while a reduction is under way, also one that nobody waits for.
   [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
-  /// The places of the values and gradients that this rank keeps, by bucket: tier, offset, and its own share, in
+  /// The places of the values and gradients that this rank keeps, by bucket: tier, offset, and its own shard, in
   /// elements.
   [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
   [[nodiscard]] bool divides_values() const noexcept {
     for (const auto& b : layout_.buckets())
-      if (layout_.family_of(b).divides_values()) return true;
+      if (layout_.replica_group_of(b).divides_values()) return true;
     return false;
   }
-  /// The files of shares in tier file; null where none are.
-  [[nodiscard]] file_shares* value_file() const noexcept { return memory_.value_file; }
-  [[nodiscard]] file_shares* gradient_file() const noexcept { return memory_.gradient_file; }
-  /// 0 unless T is narrower than its gradients and some family has several ranks.
+  /// The files of shards in tier file; null where none are.
+  [[nodiscard]] file_shards* value_file() const noexcept { return memory_.value_file; }
+  [[nodiscard]] file_shards* gradient_file() const noexcept { return memory_.gradient_file; }
+  /// 0 unless T is narrower than its gradients and some replica group has several ranks.
   [[nodiscard]] std::size_t wire_elements() const noexcept { return kept_->wire.elements(); }
 
   [[nodiscard]] trainable_parameter<T>& parameter(std::size_t number) const noexcept {
@@ -16801,9 +16585,11 @@ class bound_buckets {
   }
   [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
   /// A group of this rank: its memory is that of values and gradients on the device.
-  [[nodiscard]] const Group& any_group() const noexcept { return families_.front().group; }
+  [[nodiscard]] const Group& any_group() const noexcept { return replica_groups_.front().group; }
   /// Whether nothing is moved, and memory is not touched.
-  [[nodiscard]] bool rehearsed() const noexcept { return !families_.empty() && is_rehearsed(families_.front().group); }
+  [[nodiscard]] bool rehearsed() const noexcept {
+    return !replica_groups_.empty() && is_rehearsed(replica_groups_.front().group);
+  }
   /// The number of a parameter's bucket.
   [[nodiscard]] std::size_t bucket_of(std::size_t parameter) const noexcept { return bucket_of_[parameter]; }
   /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.
@@ -16811,8 +16597,9 @@ class bound_buckets {
   /// Of a bucket of divided values: what gathers need to know.
   [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
     const auto parameter_at = [this](std::size_t p) { return &parameter(p); };
-    return gathered_of<T>(layout_, number, families_, memory_.places, memory_.values[memory_.places[number].values_in],
-                          memory_.value_file, kept_layout(), parameter_at);
+    return gathered_of<T>(layout_, number, replica_groups_, memory_.places,
+                          memory_.values[memory_.places[number].values_in], memory_.value_file, kept_layout(),
+                          parameter_at);
   }
 
   /// `divide(owned, scale, at)` multiplies the gradients from now on, in place of kernels between operations; an empty
@@ -16820,13 +16607,13 @@ class bound_buckets {
   using divider = std::function<void(std::span<const owned_range<T>>, gradient_type, where)>;
   void divide_by(divider divide) { divide_by_ = std::move(divide); }
 
-  /// Starts the all_gather of a bucket's updated values over its family. Every rank of the family calls it for the same
-  /// buckets in ascending order, then `finish_gathers`.
+  /// Starts the all_gather of a bucket's updated values over its replica group. Every rank of the replica group calls
+  /// it for the same buckets in ascending order, then `finish_gathers`.
   void start_gather(std::size_t bucket, const start_order& how = where::current()) {
     const auto& b = layout_.buckets()[bucket];
-    if (b.counts.size() < 2 || b.count == 0 || layout_.family_of(b).divides_values()) return;
+    if (b.counts.size() < 2 || b.count == 0 || layout_.replica_group_of(b).divides_values()) return;
     const std::span<T> values = memory_.values_of(layout_, bucket);
-    const auto& group = families_[b.family].group;
+    const auto& group = replica_groups_[b.replica_group].group;
     static_cast<void>(gathers_[bucket] = group.start_all_gather_v(values, b.counts, how.keeping(kept_)));
   }
   void finish_gathers() {
@@ -16839,26 +16626,27 @@ class bound_buckets {
     publish(after(stream.record()));
   }
 
-  /// Ranks reach each other's shares of values: `all` are those that divide them, in whatever family. Then what
-  /// `finish_gathers` ends is an update on all of them before any reads another's share.
-  void reach_shares_of(Group all) { reaching_.emplace(std::move(all)); }
+  /// Ranks reach each other's shards of values: `all` are those that divide them, in whatever replica group. Then what
+  /// `finish_gathers` ends is an update on all of them before any reads another's shard.
+  void reach_shards_of(Group all) { reaching_.emplace(std::move(all)); }
 
  protected:
   using kept_state = bucket_reductions<T>;
 
-  bound_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_family<Group>> families,
+  bound_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_replica_group<Group>> replica_groups,
                 std::size_t bucket_bytes, ownership_unit unit, where at)
       : members_(std::move(members)),
-        families_(std::move(families)),
-        kept_(
-            std::make_shared<kept_state>(unique_members(at), families_, sizeof(gradient_type), bucket_bytes, unit, at)),
+        replica_groups_(std::move(replica_groups)),
+        kept_(std::make_shared<kept_state>(unique_members(at), replica_groups_, sizeof(gradient_type), bucket_bytes,
+                                           unit, at)),
         layout_(kept_->layout),
         bucket_of_(members_.size()),
         gathers_(layout_.buckets().size()) {
     for (std::size_t b = 0; b < gathers_.size(); ++b)
       for (std::size_t parameter : layout_.buckets()[b].members) bucket_of_[parameter] = b;
     std::vector<std::size_t> own;
-    for (const auto& family : families_) own.push_back(static_cast<std::size_t>(layout_rank(family.group)));
+    for (const auto& replica_group : replica_groups_)
+      own.push_back(static_cast<std::size_t>(layout_rank(replica_group.group)));
     memory_.places = bucket_places(layout_, own);
   }
   ~bound_buckets() = default;
@@ -16869,7 +16657,7 @@ class bound_buckets {
     bound.places = memory_.places;
     bound.expect(layout_, wire_elements(), at);
     memory_ = std::move(bound);
-    owned_ = owned_ranges<T>(layout_, families_, members_, memory_);
+    owned_ = owned_ranges<T>(layout_, replica_groups_, members_, memory_);
     bind_members(layout_, members_, memory_, std::span<const owned_range<T>>(owned_), contributors);
   }
 
@@ -16890,7 +16678,7 @@ class bound_buckets {
   }
 
   std::vector<bucket_member<T>> members_;
-  std::vector<bucket_family<Group>> families_;
+  std::vector<bucket_replica_group<Group>> replica_groups_;
   std::shared_ptr<kept_state> kept_;  // by a reduction that is under way, also where nobody waits for it any more
   const bucket_layout& layout_;
   std::vector<std::size_t> bucket_of_;
@@ -16912,17 +16700,46 @@ class bound_buckets {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/bucket/contribution_text.hpp
-//
-// What is wrong with a step's contributions, in words.
-
 // ---- belay/parallel/bucket/contributions.hpp
 //
-// One bit for every (use of a parameter, micro-batch) of a step. A gradient is complete when every bit was set exactly
-// once. A count alone would let a double contribution hide a missing one.
+// How buckets learn that a backward has added to a parameter, what of a step is still missing, and the words for what
+// is wrong with its contributions.
 
 namespace belay::inline BELAY_ABI {
 
+/// Tells the buckets of what frames have added to one of their parameters.
+template <class Buckets>
+class bucket_contributor final : public contribution_target {
+ public:
+  /// `owner` outlives this and stays where it is.
+  bucket_contributor(Buckets& owner, std::size_t parameter) noexcept : owner_(&owner), parameter_(parameter) {}
+
+  void begin_adding() override {
+    if (needs_memory())
+      throw usage_error(
+          "gradients that are divided among ranks (ZeRO 2 and 3) have memory for frame.add_to alone: a "
+          "trainer's own functions add to those of belay::zero<1>",
+          where{});
+    if (unwritten()) owner_->zero(parameter_);
+  }
+  [[nodiscard]] std::uint64_t content() const override { return owner_->content_of(parameter_); }
+  [[nodiscard]] std::string_view parameter_name() const noexcept override {
+    return owner_->parameter(parameter_).name();
+  }
+  [[nodiscard]] stream_event before_memory() const override { return owner_->before_memory(); }
+  stream_event give_memory(where at) override { return owner_->give_memory(parameter_, at); }
+  void contribute(std::size_t micro_batch, const stream_event& added, where at) override {
+    begin_adding();  // a call that adds nothing
+    owner_->contributed(parameter_, 1, micro_batch, after(added, at));
+  }
+
+ private:
+  Buckets* owner_;
+  std::size_t parameter_;
+};
+
+/// One bit for every (use of a parameter, micro-batch) of a step. A gradient is complete when every bit was set exactly
+/// once. A count alone would let a double contribution hide a missing one.
 class contribution_map {
  public:
   /// `uses[p]`: how often a micro-batch contributes to parameter p.
@@ -17012,10 +16829,6 @@ class contribution_map {
   std::vector<std::size_t> counts_;
 };
 
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
 /// A contribution that was made too often, or to a parameter or micro-batch that does not exist.
 template <class T>
 [[nodiscard]] std::string wrong_contribution(const contribution_map& made, std::span<const bucket_member<T>> members,
@@ -17062,44 +16875,6 @@ template <class T>
          "): call contributed when the backward that adds to it is over; a parameter that several layers share is "
          "made with as many uses";
 }
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/bucket/contributor.hpp
-//
-// What frames tell that a backward has added to one parameter of the buckets.
-
-namespace belay::inline BELAY_ABI {
-
-template <class Buckets>
-class bucket_contributor final : public contribution_target {
- public:
-  /// `owner` outlives this and stays where it is.
-  bucket_contributor(Buckets& owner, std::size_t parameter) noexcept : owner_(&owner), parameter_(parameter) {}
-
-  void begin_adding() override {
-    if (needs_memory())
-      throw usage_error(
-          "gradients that are divided among ranks (ZeRO 2 and 3) have memory for frame.add_to alone: a "
-          "trainer's own functions add to those of belay::zero<1>",
-          where{});
-    if (unwritten()) owner_->zero(parameter_);
-  }
-  [[nodiscard]] std::uint64_t content() const override { return owner_->content_of(parameter_); }
-  [[nodiscard]] std::string_view parameter_name() const noexcept override {
-    return owner_->parameter(parameter_).name();
-  }
-  [[nodiscard]] stream_event before_memory() const override { return owner_->before_memory(); }
-  stream_event give_memory(where at) override { return owner_->give_memory(parameter_, at); }
-  void contribute(std::size_t micro_batch, const stream_event& added, where at) override {
-    begin_adding();  // a call that adds nothing
-    owner_->contributed(parameter_, 1, micro_batch, after(added, at));
-  }
-
- private:
-  Buckets* owner_;
-  std::size_t parameter_;
-};
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -17231,17 +17006,17 @@ class rank_comparison {
 
 namespace belay::inline BELAY_ABI {
 
-/// One family's parameters on this rank, compared with those of the family's other ranks.
+/// One replica group's parameters on this rank, compared with those of the replica group's other ranks.
 template <class T>
 class replica_check {
  public:
   template <class Group>
-  replica_check(const bucket_layout& layout, std::span<const bucket_member<T>> members, std::size_t family,
+  replica_check(const bucket_layout& layout, std::span<const bucket_member<T>> members, std::size_t replica_group,
                 const Group& group, where at)
-      : family_(family), layout_(layout.fingerprint(family)) {
+      : replica_group_(replica_group), layout_(layout.fingerprint(replica_group)) {
     std::vector<T> room;
     for (const bucket_member<T>& member : members) {
-      if (member.family() != family) continue;
+      if (member.replica_group() != replica_group) continue;
       const trainable_parameter<T>& p = member.parameter();
       parameters_.push_back(&p);
       kinds_.push_back(content_hash().add(member.identity()).add(p.local_size()).value());
@@ -17265,7 +17040,7 @@ class replica_check {
     if (compared.first() == 0) return difference_of_layouts(compared, group, at);
     static_cast<void>(compared.differ(group, values_, at));
     return compared.ranks(group) + " begin with different values of parameter " +
-           parameters_[compared.first()]->name() + " in " + family_text() +
+           parameters_[compared.first()]->name() + " in " + replica_group_text() +
            ": initialise it with one seed, or fill it from one source, on the ranks that replicate it";
   }
 
@@ -17280,19 +17055,19 @@ class replica_check {
       counts = compared.text(group);
     }
     if (compared.differ(group, std::span(kinds_).first(common), at))
-      return compared.ranks(group) + " list different parameters in " + family_text() + ": " +
+      return compared.ranks(group) + " list different parameters in " + replica_group_text() + ": " +
              parameter_text(compared.first()) +
              "; names, sizes, order and decay must be equal on the ranks that replicate them";
     if (!counts.empty())
-      return "the ranks of " + family_text() + " list different numbers of parameters (" + counts +
+      return "the ranks of " + replica_group_text() + " list different numbers of parameters (" + counts +
              "): " + parameter_text(common);
     static_cast<void>(compared.differ(group, std::span(&layout_, 1), at));
-    return compared.ranks(group) + " cut the parameters of " + family_text() +
+    return compared.ranks(group) + " cut the parameters of " + replica_group_text() +
            " into different buckets: bucket_bytes, the ZeRO stage and the norm's unit must be equal";
   }
 
-  [[nodiscard]] std::string family_text() const { return "family " + std::to_string(family_); }
-  // `number` counts within the family.
+  [[nodiscard]] std::string replica_group_text() const { return "replica group " + std::to_string(replica_group_); }
+  // `number` counts within the replica group.
   [[nodiscard]] std::string parameter_text(std::size_t number) const {
     if (number >= parameters_.size()) return "its number " + std::to_string(number) + " is not listed here";
     return "its number " + std::to_string(number) + " is " + parameters_[number]->name() + " of " +
@@ -17304,21 +17079,22 @@ class replica_check {
     return hash.value();
   }
 
-  std::size_t family_;
+  std::size_t replica_group_;
   std::uint64_t layout_;
   std::vector<const trainable_parameter<T>*> parameters_;  // in model order
   std::vector<std::uint64_t> kinds_;                       // identity and size of each
   std::vector<std::uint64_t> values_;
 };
 
-/// Throws usage_error on all ranks of a family if they list different parameters (names, sizes, order, decay), cut them
-/// into different buckets, or begin with different values. Collective over each of the `families` in turn.
-template <class T, class Families>
-void check_replicas(const bucket_layout& layout, std::span<const bucket_member<T>> members, const Families& families,
-                    where at) {
-  std::string found;  // every family is compared before anything is thrown: its other ranks wait
-  for (std::size_t f = 0; f < families.size(); ++f) {
-    families[f].each_group([&](const auto& group) {
+/// Throws usage_error on all ranks of a replica group if they list different parameters (names, sizes, order, decay),
+/// cut them into different buckets, or begin with different values. Collective over each of the `replica_groups` in
+/// turn.
+template <class T, class ReplicaGroups>
+void check_replicas(const bucket_layout& layout, std::span<const bucket_member<T>> members,
+                    const ReplicaGroups& replica_groups, where at) {
+  std::string found;  // every replica group is compared before anything is thrown: its other ranks wait
+  for (std::size_t f = 0; f < replica_groups.size(); ++f) {
+    replica_groups[f].each_group([&](const auto& group) {
       const std::string one = replica_check<T>(layout, members, f, group, at).difference(group, at);
       if (found.empty()) found = one;
     });
@@ -17338,29 +17114,29 @@ template <class Group>
          "each of them has";
 }
 
-/// How the divisors of any family's ranks differ, or "": the first difference that is found. A rank without a divisor
-/// gives `rank_comparison::abstains`. Collective over each of the `families` in turn.
+/// How the divisors of any replica group's ranks differ, or "": the first difference that is found. A rank without a
+/// divisor gives `rank_comparison::abstains`. Collective over each of the `replica_groups` in turn.
 template <class Group>
 [[nodiscard]] std::string difference_of_targets(rank_comparison& compared,
-                                                const std::vector<bucket_family<Group>>& families,
+                                                const std::vector<bucket_replica_group<Group>>& replica_groups,
                                                 std::uint64_t targets, where at) {
   std::string found;
-  for (const bucket_family<Group>& family : families)
-    family.each_group([&](const Group& group) {
+  for (const bucket_replica_group<Group>& replica_group : replica_groups)
+    replica_group.each_group([&](const Group& group) {
       const std::string one = difference_of_targets(compared, group, targets, at);
       if (found.empty()) found = one;
     });
   return found;
 }
 
-/// Throws usage_error where the ranks of a family have different numbers of micro-batches, and what they do in each is
-/// done by all. `why` says what that is, and what to do. Collective over all families.
+/// Throws usage_error where the ranks of a replica group have different numbers of micro-batches, and what they do in
+/// each is done by all. `why` says what that is, and what to do. Collective over all replica groups.
 template <class Group>
-void expect_one_number(rank_comparison& compared, const std::vector<bucket_family<Group>>& families,
+void expect_one_number(rank_comparison& compared, const std::vector<bucket_replica_group<Group>>& replica_groups,
                        std::size_t micro_batches, const char* why, where at) {
   std::string found;
-  for (const bucket_family<Group>& family : families)
-    family.each_group([&](const Group& group) {
+  for (const bucket_replica_group<Group>& replica_group : replica_groups)
+    replica_group.each_group([&](const Group& group) {
       const std::uint64_t own[1] = {micro_batches};
       if (compared.differ(group, own, at) && found.empty())
         found = "ranks have different numbers of micro-batches (" + compared.text(group) + "), and " + why;
@@ -17380,25 +17156,25 @@ checked_size sum_of_targets(local_targets own, const BatchRanks& batch_ranks, wh
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/bucket/share_copies.hpp
+// ---- belay/parallel/bucket/shard_copies.hpp
 //
-// Where shards are replicated: when a shard group has reduced a bucket for the last time in a step, each rank's share
-// is summed over the ranks that hold the same one. So only shares cross from one shard group to another, once a step.
+// Where shards are replicated: when a shard group has reduced a bucket for the last time in a step, each rank's shard
+// is summed over the ranks that hold the same one. So only shards cross from one shard group to another, once a step.
 
 namespace belay::inline BELAY_ABI {
 
 template <class T, class Group>
-class share_copies {
+class shard_copies {
  public:
   using gradient_type = compute_type_t<T>;
 
   /// All outlive it; `memory` may be bound later. Throws usage_error where there are copies of what nobody divides.
-  share_copies(const bucket_layout& layout, std::span<const bucket_family<Group>> families,
+  shard_copies(const bucket_layout& layout, std::span<const bucket_replica_group<Group>> replica_groups,
                const bucket_memory<T>& memory, where at)
-      : layout_(&layout), families_(families), memory_(&memory), reduced_(layout.buckets().size()) {
-    for (const bucket_family<Group>& family : families)
-      if (family.copies && (family.group.size() < 2 || family.stage == zero_stage::none))
-        throw usage_error("a family with copies of shares divides them among two ranks or more", at);
+      : layout_(&layout), replica_groups_(replica_groups), memory_(&memory), reduced_(layout.buckets().size()) {
+    for (const bucket_replica_group<Group>& replica_group : replica_groups)
+      if (replica_group.copies && (replica_group.group.size() < 2 || replica_group.stage == zero_stage::none))
+        throw usage_error("a replica group with copies of shards divides them among two ranks or more", at);
     sums_.resize(reduced_.size());
   }
 
@@ -17412,11 +17188,11 @@ class share_copies {
   void launch(const std::shared_ptr<const void>& keep, where at) {
     for (; next_ < reduced_.size(); ++next_) {
       const auto& b = layout_->buckets()[next_];
-      const bucket_family<Group>& family = families_[b.family];
-      if (!family.copies || b.count == 0) continue;
+      const bucket_replica_group<Group>& replica_group = replica_groups_[b.replica_group];
+      if (!replica_group.copies || b.count == 0) continue;
       if (!reduced_[next_]) return;
       const start_order how = start_order(after(*reduced_[next_], at)).keeping(keep);
-      static_cast<void>(sums_[next_] = family.copies->start_all_reduce(share_of(next_), sum, how));
+      static_cast<void>(sums_[next_] = replica_group.copies->start_all_reduce(share_of(next_), sum, how));
     }
   }
   void wait_all(where at) { belay::wait_all(sums_, at); }
@@ -17426,7 +17202,7 @@ class share_copies {
 
  private:
   [[nodiscard]] std::span<gradient_type> share_of(std::size_t bucket) const noexcept {
-    if (layout_->family_of(layout_->buckets()[bucket]).divides_gradients())
+    if (layout_->replica_group_of(layout_->buckets()[bucket]).divides_gradients())
       return memory_->gradients_of(*layout_, bucket);
     const auto& place = memory_->places[bucket];
     const auto whole = works_on_device<Group> ? memory_->gradients_of(*layout_, bucket)
@@ -17435,7 +17211,7 @@ class share_copies {
   }
 
   const bucket_layout* layout_;
-  std::span<const bucket_family<Group>> families_;
+  std::span<const bucket_replica_group<Group>> replica_groups_;
   const bucket_memory<T>* memory_;
   std::vector<std::optional<stream_event>> reduced_;
   std::vector<pending> sums_;
@@ -17444,10 +17220,10 @@ class share_copies {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/bucket/shares.hpp
+// ---- belay/parallel/bucket/shards.hpp
 //
-// Buckets of gradients of which a rank keeps its share alone. A backward adds to memory that a bucket has for the time;
-// when all parameters of the bucket have what the micro-batch gives them, it is reduced into the ranks' shares, and the
+// Buckets of gradients of which a rank keeps its shard alone. A backward adds to memory that a bucket has for the time;
+// when all parameters of the bucket have what the micro-batch gives them, it is reduced into the ranks' shards, and the
 // memory is free. Micro-batches that are computed between each other may share a reduction.
 
 // ---- belay/device/lease_source.hpp
@@ -17510,8 +17286,8 @@ class lease_source_of final : public lease_source {
 
 // ---- belay/parallel/bucket/staging.hpp
 //
-// Where a rank that keeps only its share of the gradients computes them: a bucket has memory from the first addition of
-// a micro-batch until its reduction into the shares is over. One bucket is reduced while another is filled; what the
+// Where a rank that keeps only its shard of the gradients computes them: a bucket has memory from the first addition of
+// a micro-batch until its reduction into the shards is over. One bucket is reduced while another is filled; what the
 // next one overwrites, the compute stream waits for, not the host.
 
 namespace belay::inline BELAY_ABI {
@@ -17630,32 +17406,32 @@ class gradient_staging {
 
 namespace belay::inline BELAY_ABI {
 
-/// Whether a reduction is the first into its share in a step: it writes what others add to.
+/// Whether a reduction is the first into its shard in a step: it writes what others add to.
 enum class first_of_step : std::uint8_t { no, yes };
 
-/// Brings shares that lie in a lower tier there, and back.
+/// Brings shards that lie in a lower tier there, and back.
 template <class Gradient>
-struct share_carrier {
-  /// Copies reduced gradients from `from` on to a share in tier `in`, or adds them to it, once `reduced` is reached.
+struct tier_copies {
+  /// Copies reduced gradients from `from` on to a shard in tier `in`, or adds them to it, once `reduced` is reached.
   /// Returns when they are there, and `from` is free.
-  std::function<stream_event(const stream_event& reduced, Gradient* from, std::span<Gradient> share, tier in,
+  std::function<stream_event(const stream_event& reduced, Gradient* from, std::span<Gradient> shard, tier in,
                              first_of_step which)>
-      carry;
-  /// Copies a share to memory that the compute stream has just given up. Returns when it is there.
-  std::function<stream_event(std::span<const Gradient> share, tier in, Gradient* to)> load;
+      copy_to_tier;
+  /// Copies a shard to memory that the compute stream has just given up. Returns when it is there.
+  std::function<stream_event(std::span<const Gradient> shard, tier in, Gradient* to)> copy_from_tier;
 };
 
 template <class T, class Group>
-class gradient_shares {
+class gradient_shards {
  public:
   using gradient_type = compute_type_t<T>;
 
   /// All outlive it; `memory` may be bound later.
-  gradient_shares(bucket_reductions<T>& kept, std::span<const bucket_member<T>> members,
-                  std::span<const bucket_family<Group>> families, const bucket_memory<T>& memory)
+  gradient_shards(bucket_reductions<T>& kept, std::span<const bucket_member<T>> members,
+                  std::span<const bucket_replica_group<Group>> replica_groups, const bucket_memory<T>& memory)
       : kept_(&kept),
         members_(members),
-        families_(families),
+        replica_groups_(replica_groups),
         memory_(&memory),
         staging_(kept.layout.buckets().size()),
         buckets_(kept.layout.buckets().size()) {
@@ -17663,13 +17439,13 @@ class gradient_shares {
   }
 
   [[nodiscard]] bool divides(std::size_t bucket) const noexcept {
-    return layout().family_of(layout().buckets()[bucket]).divides_gradients();
+    return layout().replica_group_of(layout().buckets()[bucket]).divides_gradients();
   }
   /// Whether there is such a bucket.
   [[nodiscard]] bool any() const noexcept { return any_; }
   /// Buckets take the memory that gradients are computed in from `source`.
   void use(lease_source& source) noexcept { staging_.use(source); }
-  void carry_with(share_carrier<gradient_type> carrier) { carrier_ = std::move(carrier); }
+  void use(tier_copies<gradient_type> copies) { copies_ = std::move(copies); }
 
   /// Begins a step. What a step that was withdrawn has started is waited for first.
   void begin(std::size_t micro_batches, const contribution_map& contributions, where at) {
@@ -17712,7 +17488,8 @@ class gradient_shares {
       goes_on ? contributors[p].note_written() : contributors[p].begin_unwritten();
       contributors[p].note_memory(contribution_target::memory::given);
     }
-    return goes_on ? carrier_.load(memory_->gradients_of(layout(), bucket), memory_->places[bucket].gradients_in, first)
+    return goes_on ? copies_.copy_from_tier(memory_->gradients_of(layout(), bucket),
+                                            memory_->places[bucket].gradients_in, first)
                    : stream_event{};
   }
 
@@ -17727,24 +17504,24 @@ class gradient_shares {
   template <class Contributors>
   stream_event reduce(std::size_t bucket, Contributors& contributors, const stream_event& computed,
                       const std::shared_ptr<bucket_reductions<T>>& keep, where at) {
-    using into = typename share_reduction<T>::into;
+    using into = typename shard_reduction<T>::into;
     const auto& b = layout().buckets()[bucket];
     divided_bucket& one = buckets_[bucket];
-    const bucket_places::place& place = memory_->places[bucket];
-    const bool carried = place.gradients_in != tier::device;
+    const bucket_places::bucket_location& place = memory_->places[bucket];
+    const bool in_lower_tier = place.gradients_in != tier::device;
     const auto which = one.reductions++ == 0 || is_alone(bucket) ? first_of_step::yes : first_of_step::no;
-    const auto how = carried ? into::left : which == first_of_step::yes ? into::written : into::added;
+    const auto how = in_lower_tier ? into::left : which == first_of_step::yes ? into::written : into::added;
     const start_order order = start_order(after(computed, at)).keeping(keep);
     stream_event over;
     if constexpr (starts_composites) {
-      const share_reduction<T> work{
+      const shard_reduction<T> work{
           kept_, bucket, staging_.of(bucket), memory_->gradients_of(layout(), bucket), place.before, memory_->wire,
           how,   at};
-      pending started = work.start(families_[b.family].group, order);
+      pending started = work.start(replica_groups_[b.replica_group].group, order);
       over = started.event();
-      if (carried)
-        over = carrier_.carry(over, staging_.of(bucket).data() + place.before, memory_->gradients_of(layout(), bucket),
-                              place.gradients_in, which);
+      if (in_lower_tier)
+        over = copies_.copy_to_tier(over, staging_.of(bucket).data() + place.before,
+                                    memory_->gradients_of(layout(), bucket), place.gradients_in, which);
       staging_.close(bucket, std::move(started), over);
     }
     for (std::size_t p : b.members) {
@@ -17757,7 +17534,7 @@ class gradient_shares {
   /// Joins the reductions that peers of a complete step wait in: what is missing, in the order of micro-batches.
   template <class Contributors>
   void reduce_the_rest(Contributors& contributors, const stream_event& computed,
-                       const std::shared_ptr<bucket_reductions<T>>& keep, share_copies<T, Group>& copies, where at) {
+                       const std::shared_ptr<bucket_reductions<T>>& keep, shard_copies<T, Group>& copies, where at) {
     for (std::size_t m = 0; m < micro_batches_; ++m)
       for (std::size_t b = 0; b < buckets_.size(); ++b) {
         if (!divides(b) || buckets_[b].reductions > m) continue;
@@ -17777,21 +17554,21 @@ class gradient_shares {
   void recall() noexcept {
     for (divided_bucket& one : buckets_) one.reductions = micro_batches_;
   }
-  /// Of a step without micro-batches: the shares are zero.
+  /// Of a step without micro-batches: the shards are zero.
   void zero_untouched() {
     for (std::size_t b = 0; b < buckets_.size(); ++b)
       if (divides(b) && buckets_[b].reductions == 0)
-        memory_->change_gradients(b, memory_->gradients_of(layout(), b), [&](std::span<gradient_type> share) {
-          const kernel::fill<gradient_type> zeros{share.data(), 0};
+        memory_->change_gradients(b, memory_->gradients_of(layout(), b), [&](std::span<gradient_type> shard) {
+          const kernel::fill<gradient_type> zeros{shard.data(), 0};
           if (memory_->places[b].gradients_in == tier::device)
-            each_in_memory_of(families_.front().group, share.size(), zeros, where::current());
+            each_in_memory_of(replica_groups_.front().group, shard.size(), zeros, where::current());
           else
-            kernel::for_each_index(share.size(), zeros);
+            kernel::for_each_index(shard.size(), zeros);
         });
   }
 
  private:
-  static constexpr bool starts_composites = share_reduction<T>::template can_start<Group>;
+  static constexpr bool starts_composites = shard_reduction<T>::template can_start<Group>;
 
   struct divided_bucket {
     std::size_t uses = 0;        // contributions of a micro-batch
@@ -17802,18 +17579,18 @@ class gradient_shares {
   [[nodiscard]] const bucket_layout& layout() const noexcept { return kept_->layout; }
   // Divides gradients because they lie in a lower tier, and not among ranks.
   [[nodiscard]] bool is_alone(std::size_t bucket) const noexcept {
-    return layout().family_of(layout().buckets()[bucket]).ranks == 1;
+    return layout().replica_group_of(layout().buckets()[bucket]).ranks == 1;
   }
 
   bucket_reductions<T>* kept_;
   std::span<const bucket_member<T>> members_;
-  std::span<const bucket_family<Group>> families_;
+  std::span<const bucket_replica_group<Group>> replica_groups_;
   const bucket_memory<T>* memory_;
   gradient_staging<gradient_type> staging_;
   std::vector<divided_bucket> buckets_;
   std::vector<std::uint8_t> begun_;  // by bucket and micro-batch
   std::size_t micro_batches_ = 0;
-  share_carrier<gradient_type> carrier_;
+  tier_copies<gradient_type> copies_;
   bool any_ = false;
 };
 
@@ -17821,36 +17598,36 @@ class gradient_shares {
 
 namespace belay::inline BELAY_ABI {
 
-/// All gradient buckets of one rank. Buckets of all families are launched in one fixed order, the same on all ranks.
-/// One thread calls. The memory given to `bind` outlives the object; over a rehearsal's group it is not touched.
+/// All gradient buckets of one rank. Buckets of all replica groups are launched in one fixed order, the same on all
+/// ranks. One thread calls. The memory given to `bind` outlives the object; over a rehearsal's group it is not touched.
 template <class T, class Group>
 class gradient_buckets : public bound_buckets<T, Group> {
   static_assert(serves_buckets<Group, T>());
   using base = bound_buckets<T, Group>;
   using base::bucket_of_;
-  using base::families_;
   using base::kept_;
   using base::layout_;
   using base::members_;
   using base::memory_;
   using base::owned_;
+  using base::replica_groups_;
 
  public:
   using gradient_type = compute_type_t<T>;
 
   /// `members` in model order, each once and with a unique name. At most `max_micro_batches` a step on this rank.
   /// `unit` is that of the norm's table.
-  gradient_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_family<Group>> families,
+  gradient_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_replica_group<Group>> replica_groups,
                    std::size_t bucket_bytes, std::size_t max_micro_batches, ownership_unit unit = {},
                    where at = where::current())
-      : base(std::move(members), std::move(families), bucket_bytes, unit, at),
-        shares_(*kept_, members_, families_, memory_),
+      : base(std::move(members), std::move(replica_groups), bucket_bytes, unit, at),
+        shards_(*kept_, members_, replica_groups_, memory_),
         contributions_(this->uses(), max_micro_batches, at),
         checksums_(kept_->checksums),
-        copies_(layout_, families_, memory_, at),
+        copies_(layout_, replica_groups_, memory_, at),
         open_(layout_.buckets().size()),
         pending_(layout_.buckets().size()) {
-    for (const auto& family : families_) expect_serves_buckets(family.group, at);
+    for (const auto& replica_group : replica_groups_) expect_serves_buckets(replica_group.group, at);
     for (std::size_t p = 0; p < members_.size(); ++p) contributors_.emplace_back(*this, p);
   }
 
@@ -17869,23 +17646,23 @@ class gradient_buckets : public bound_buckets<T, Group> {
     this->bind_to(memory, contributors_, at);
     replicas_compared_ = false;
   }
-  [[nodiscard]] bool divides_gradients() const noexcept { return shares_.any(); }
+  [[nodiscard]] bool divides_gradients() const noexcept { return shards_.any(); }
   /// Divided gradients are computed in memory that is leased from `source` in every step.
-  void use(lease_source& source) noexcept { shares_.use(source); }
-  /// Shares of gradients that lie in a lower tier are brought there by `carry`.
-  void carry_shares(share_carrier<gradient_type> carry) { shares_.carry_with(std::move(carry)); }
-  /// Compares parameters, layout and values within each family, once after `bind`; throws usage_error on all ranks of a
-  /// family that differ. Collective over all families.
+  void use(lease_source& source) noexcept { shards_.use(source); }
+  /// Shards of gradients that lie in a lower tier are copied there by `copies`.
+  void use(tier_copies<gradient_type> copies) { shards_.use(std::move(copies)); }
+  /// Compares parameters, layout and values within each replica group, once after `bind`; throws usage_error on all
+  /// ranks of a replica group that differ. Collective over all replica groups.
   void compare_replicas(where at = where::current()) {
     if (!this->rehearsed()) {
-      if (!std::exchange(replicas_compared_, true)) check_replicas<T>(layout_, members_, families_, at);
+      if (!std::exchange(replicas_compared_, true)) check_replicas<T>(layout_, members_, replica_groups_, at);
     }
   }
 
   /// Begins a step of `micro_batches` (0 or more) here, and zeroes the gradients. The first one compares replicas.
   void begin(std::size_t micro_batches, where at = where::current()) {
     prepare(at);
-    if (shares_.any()) throw usage_error("divided gradients are added to by frame.add_to: call begin_unwritten", at);
+    if (shards_.any()) throw usage_error("divided gradients are added to by frame.add_to: call begin_unwritten", at);
     for (auto& each : contributors_) each.note_written();
     if (!this->rehearsed()) {
       this->zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
@@ -17917,10 +17694,10 @@ class gradient_buckets : public bound_buckets<T, Group> {
   }
   /// For `frame.add_to`: when the compute stream has waited for the first, the second gives the parameter's bucket
   /// memory for its gradients.
-  [[nodiscard]] stream_event before_memory() const noexcept { return shares_.before_open(); }
+  [[nodiscard]] stream_event before_memory() const noexcept { return shards_.before_open(); }
   stream_event give_memory(std::size_t parameter, where at) {
     if (stage_ != phase::reducing) throw usage_error("a backward outside of a step: call begin first", at);
-    return shares_.open(bucket_of_[parameter], contributors_, at);
+    return shards_.open(bucket_of_[parameter], contributors_, at);
   }
 
   /// Before the first contribution of a step: it has another number of micro-batches, also more than any before.
@@ -17931,7 +17708,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
       contributions_ = contribution_map(this->uses(), micro_batches, at);
     expect(micro_batches, at);
   }
-  /// From now on the ranks of a family take part in each other's gathers, in every micro-batch.
+  /// From now on the ranks of a replica group take part in each other's gathers, in every micro-batch.
   void gather_together() noexcept { gathered_together_ = true; }
   /// Forgets a step that was cut off. What was started is waited for when the next step begins.
   void withdraw() noexcept {
@@ -17952,9 +17729,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
       if (micro_batch < contributions_.micro_batches() && contributions_.mark(p, micro_batch)) {
         const std::size_t b = bucket_of_[p];
         --open_[b];
-        if (shares_.divides(b)) {
-          if (!shares_.contributed(b, micro_batch)) continue;
-          const stream_event over = shares_.reduce(b, contributors_, computed_, kept_, at);
+        if (shards_.divides(b)) {
+          if (!shards_.contributed(b, micro_batch)) continue;
+          const stream_event over = shards_.reduce(b, contributors_, computed_, kept_, at);
           if (open_[b] == 0) copies_.reduced(b, over);
         } else if (seals()) {
           if (contributions_.complete(p)) note_complete(p, micro_batch, at);
@@ -17971,7 +17748,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// launch has contributed the same, and has done the reductions. Throws usage_error outside of a step.
   void join(auto& stream, where at) {
     all_then(pending_, stream, at);
-    shares_.join(stream, at);
+    shards_.join(stream, at);
     copies_.join(stream, at);
   }
   [[nodiscard]] const contribution_map& contributions() const noexcept { return contributions_; }
@@ -17981,7 +17758,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     for (std::size_t p = 0; p < members_.size(); ++p)
       if (recorded.any(p)) contributors_[p].note_written();
     std::ranges::fill(open_, std::size_t{0});
-    shares_.recall();
+    shards_.recall();
     copies_.recall();
     launched_ = open_.size();
   }
@@ -17991,7 +17768,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
 
   /// Waits for every bucket and divides once, by the number of target tokens of the global batch. An incomplete step is
   /// a usage_error that names what is missing. Checked builds also refuse gradients that changed after their last
-  /// contribution, and checks across ranks refuse divisors that differ within a family.
+  /// contribution, and checks across ranks refuse divisors that differ within a replica group.
   [[nodiscard]] reduced_gradients<T> finish(target_tokens divisor, where at = where::current()) {
     const std::string changed = wait_complete(at);
     return divide(divisor, changed, at);
@@ -18000,7 +17777,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Waits for every bucket and divides once, by the sum of `own`, this rank's targets, over `batch_ranks`, the ranks
   /// that divide the batch. Collective over these. An incomplete step is a usage_error that names what is missing; so
   /// is a sum of 0. Checked builds also refuse gradients that changed after their last contribution, and checks across
-  /// ranks refuse sums that differ within a family.
+  /// ranks refuse sums that differ within a replica group.
   template <class BatchRanks>
   [[nodiscard]] reduced_gradients<T> finish(local_targets own, const BatchRanks& batch_ranks,
                                             where at = where::current()) {
@@ -18065,7 +17842,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
       throw usage_error("the last step's gradients were neither finished nor abandoned", at);
     if (!memory_.is_bound_to(layout_)) throw usage_error("the buckets have no memory yet: call bind", at);
     wait_all(pending_);  // of a step that was withdrawn
-    shares_.wait_all(at);
+    shards_.wait_all(at);
     copies_.wait_all(at);
     compare_replicas(at);
   }
@@ -18080,14 +17857,14 @@ class gradient_buckets : public bound_buckets<T, Group> {
     }
     if (compares_ranks()) {
       const char* why = nullptr;
-      if (shares_.any())
+      if (shards_.any())
         why =
             "reduce divided gradients in each: give all as many, or reduce once a step with "
             "store_options{.reduce = belay::reduce_when::last}";
       if (gathered_together_) why = "gather divided parameters together in each: give all as many";
-      if (why != nullptr) expect_one_number(compared_, families_, micro_batches, why, at);
+      if (why != nullptr) expect_one_number(compared_, replica_groups_, micro_batches, why, at);
     }
-    shares_.begin(micro_batches, contributions_, at);
+    shards_.begin(micro_batches, contributions_, at);
     copies_.begin();
     launched_ = 0;
     latest_ = 0;
@@ -18095,7 +17872,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     stage_ = phase::reducing;
     if (seals()) {
       for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
-        if (!shares_.divides(bucket_of_[p])) note_complete(p, gradient_checksums::no_micro_batch, at);
+        if (!shards_.divides(bucket_of_[p])) note_complete(p, gradient_checksums::no_micro_batch, at);
     }
     launch_ready(at);
   }
@@ -18103,8 +17880,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
   void launch_ready(where at) {
     for (; launched_ < open_.size() && open_[launched_] == 0; ++launched_) {
       const auto& b = layout_.buckets()[launched_];
-      Group& group = families_[b.family].group;
-      if (group.size() < 2 || b.count == 0 || shares_.divides(launched_)) continue;
+      Group& group = replica_groups_[b.replica_group].group;
+      if (group.size() < 2 || b.count == 0 || shards_.divides(launched_)) continue;
       const start_order how = start_order(after(computed_, at)).keeping(kept_);
       // (nvcc takes an assignment for a result that is ignored.)
       const bucket_reduction<T> work{*kept_, launched_, memory_, at};
@@ -18122,9 +17899,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
 
   void wait_for_buckets() {
     wait_all(pending_);
-    shares_.wait_all(where::current());
+    shards_.wait_all(where::current());
     copies_.wait_all(where::current());
-    if (!this->rehearsed()) shares_.zero_untouched();
+    if (!this->rehearsed()) shards_.zero_untouched();
     launched_ = 0;
     stage_ = phase::idle;
   }
@@ -18136,13 +17913,13 @@ class gradient_buckets : public bound_buckets<T, Group> {
     wait_for_buckets();
     if (seals()) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
-        if (shares_.divides(bucket_of_[p])) continue;
+        if (shards_.divides(bucket_of_[p])) continue;
         checksums_.seal(p, this->gradient_of(p));  // where no peer has waited for it
         if (checksums_.changed(p, this->gradient_of(p)))
           return changed_gradient(members_[p].parameter().name(), checksums_.text(p));
       }
       for (std::size_t b = 0; b < open_.size(); ++b)
-        if (!shares_.divides(b))
+        if (!shards_.divides(b))
           std::ranges::copy(memory_.reduction_of(layout_, b), memory_.gradients_of(layout_, b).data());
     }
     return {};
@@ -18150,7 +17927,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
 
   void reduce_what_there_is(where at) {
     for (std::size_t& awaited : open_) awaited = 0;
-    shares_.reduce_the_rest(contributors_, computed_, kept_, copies_, at);
+    shards_.reduce_the_rest(contributors_, computed_, kept_, copies_, at);
     launch_ready(at);
     wait_for_buckets();
   }
@@ -18167,10 +17944,10 @@ class gradient_buckets : public bound_buckets<T, Group> {
     return reduced_gradients<T>(owned_, latest_, divisor.count(), latest_);
   }
 
-  // How the families' ranks differ in their divisors, or "". Called once in every step, also where the step ends
+  // How the replica groups' ranks differ in their divisors, or "". Called once in every step, also where the step ends
   // without a divisor: the other ranks wait.
   std::string compare_targets(std::uint64_t targets, where at) {
-    if (compares_ranks()) return difference_of_targets(compared_, families_, targets, at);
+    if (compares_ranks()) return difference_of_targets(compared_, replica_groups_, targets, at);
     return {};
   }
 
@@ -18180,10 +17957,10 @@ class gradient_buckets : public bound_buckets<T, Group> {
       throw usage_error(wrong_contribution<T>(contributions_, members_, parameter, micro_batch), at);
   }
 
-  gradient_shares<T, Group> shares_;
+  gradient_shards<T, Group> shards_;
   contribution_map contributions_;
   gradient_checksums& checksums_;
-  share_copies<T, Group> copies_;
+  shard_copies<T, Group> copies_;
   rank_comparison compared_;
   bool gathered_together_ = false;
   std::vector<bucket_contributor<gradient_buckets>> contributors_;
@@ -18249,10 +18026,6 @@ class gradient_buckets : public bound_buckets<T, Group> {
 // micro-batch, so an expert sees the same rows in the same order on any mesh. Rows beyond the capacity get no place,
 // and nothing outside of a slot is ever addressed.
 
-// ---- belay/parallel/experts/settings.hpp
-//
-// What an expert exchange is told, and what it says of its capacity.
-
 namespace belay::inline BELAY_ABI {
 
 /// Settings that every rank of an expert group agrees on.
@@ -18272,10 +18045,6 @@ struct expert_overflow {
   /// For the vote of a step: the rows to make room for, 0 without an overflow.
   [[nodiscard]] std::size_t rows_wanted() const noexcept { return happened() ? needed : 0; }
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 /// The place of a row for which there is no room.
 inline constexpr std::int32_t no_place = -1;
@@ -19131,7 +18900,7 @@ struct access_of {
 };
 template <device_region Memory, class Stream>
 struct access_of<Memory, Stream> {
-  using pinned = decltype(std::declval<const Memory&>().host_beside(std::size_t{}, where()));
+  using pinned = decltype(std::declval<const Memory&>().allocate_host(std::size_t{}, where()));
   using type = device_access<Stream, pinned>;
 };
 
@@ -19416,8 +19185,8 @@ template <memory_region Memory, compute_kit<float> Kit>
 auto engine<Memory, Kit>::copies() -> copies_type& {
   if (copies_ != nullptr) return *copies_;
   // (nvcc does not see what compute() has.)
-  if constexpr (requires(stream_type& compute_stream) { compute_stream.beside(stream_kind::copy); })
-    copies_ = std::make_unique<copies_type>(compute().beside(stream_kind::copy));
+  if constexpr (requires(stream_type& compute_stream) { compute_stream.another_stream(stream_kind::copy); })
+    copies_ = std::make_unique<copies_type>(compute().another_stream(stream_kind::copy));
   else if constexpr (std::constructible_from<copies_type, const stream_settings&, int>)
     copies_ = std::make_unique<copies_type>(streams_, rank_);
   else
@@ -19431,8 +19200,8 @@ template <memory_region Memory, compute_kit<float> Kit>
 auto engine<Memory, Kit>::access([[maybe_unused]] where at) -> const host_access* {
   if constexpr (device_region<Memory>) {
     if (access_ == nullptr)
-      access_ = std::make_unique<access_type>(compute().beside(stream_kind::copy),
-                                              arena_.memory().host_beside(host_access::piece_bytes, at));
+      access_ = std::make_unique<access_type>(compute().another_stream(stream_kind::copy),
+                                              arena_.memory().allocate_host(host_access::piece_bytes, at));
     return access_.get();
   } else {
     return nullptr;
@@ -20794,15 +20563,23 @@ inline void for_each_token(const auto& kernel, std::size_t tokens) {
 
 // ---- belay/parallel/experts/rows_across.hpp
 //
-// Rows that travel between ranks which share a device, as communications queue them: kernels that address all ranks'
+// Rows of a dispatch as kernels of a device: on one rank, between ranks that share a device, and between ranks that
+// have one each.
+//
+// On one rank counts, offsets and places are made by the kit, and rows are moved by row_kernels.hpp.
+//
+// Between ranks which share a device they travel as communications queue them: kernels that address all ranks'
 // slots, before or after a barrier of the group, which hands over events. Counts alone go by the host: a rank's are
 // there when all that it has queued before is over, and its peers wait for them. So no row is written where a peer
 // still reads. On one rank the same kernels join the compute stream.
-
-// ---- belay/parallel/experts/rows_here.hpp
 //
-// A dispatch whose experts are all on this rank, as kernels of its device: counts, offsets and places by the kit, rows
-// by row_kernels.hpp.
+// Between ranks which have a device each they travel as messages. A rank keeps the rows of its choices packed, in
+// the order of experts. There, and in the owner's slot, those of one rank for one expert lie side by side, in the order
+// of tokens: so a message is a range of each, nothing is packed twice, and what arrives is in its place. A kernel
+// between the rank's tokens and its packed rows is the one that ranks with one memory run between tokens and slots.
+//
+// Counts go by the host, before the communication is started: each rank waits for its own, and gathers them. So both
+// ends of a message compute its size, and neither sends rows for which the owner has no room.
 
 namespace belay::inline BELAY_ABI {
 
@@ -20855,10 +20632,6 @@ void dispatch_here(Frame& frame, const Dispatch& of) {
   if (of.choices > capacity) frame.each(1, noted_rows{{found, {}}, of.choices});
   frame.teams(of.choices, of.kernel);
 }
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 /// Which places of rows a dispatch has in the end: of slots, or of a rank's packed rows.
 enum class places_of : std::uint8_t { expert_slots, packed_rows };
@@ -20929,7 +20702,7 @@ struct dispatched_across {
 
   /// Before the communication that begins as `how` says, where rows are sent.
   template <class Group>
-  requires(!Peers::addressed)
+    requires(!Peers::addressed)
   void prepare(const Group& group, const start_order& how) const {
     moves->count_to_send(group, *this, how);
   }
@@ -20953,9 +20726,8 @@ struct dispatched_across {
 
 /// Whether the host does a part of `Work` before its communication is started.
 template <class Work, class Group>
-concept prepared_before = requires(const Work& work, const Group& group, const start_order& how) {
-  work.prepare(group, how);
-};
+concept prepared_before =
+    requires(const Work& work, const Group& group, const start_order& how) { work.prepare(group, how); };
 
 /// `kernel` for so many rows, then what all ranks have done so is there.
 template <class Kernel, class Peers>
@@ -20997,20 +20769,6 @@ struct after_peers {
     frame.teams(count, kernel);
   }
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/experts/rows_sent.hpp
-//
-// Rows that travel between ranks which have a device each, as messages. A rank keeps the rows of its choices packed, in
-// the order of experts. There, and in the owner's slot, those of one rank for one expert lie side by side, in the order
-// of tokens: so a message is a range of each, nothing is packed twice, and what arrives is in its place. A kernel
-// between the rank's tokens and its packed rows is the one that ranks with one memory run between tokens and slots.
-//
-// Counts go by the host, before the communication is started: each rank waits for its own, and gathers them. So both
-// ends of a message compute its size, and neither sends rows for which the owner has no room.
-
-namespace belay::inline BELAY_ABI {
 
 /// Ranges of rows that a rank sends and receives in one dispatch, and the other way on its way back: of its packed
 /// choices by expert [experts], and of its slot by source and local expert [ranks, local].
@@ -21454,7 +21212,7 @@ class expert_exchange final : public participant {
 
  public:
   using value_type = T;
-  using slot_type = typename Heap::slot;
+  using slot_type = typename Heap::heap_slot;
   using dispatched_type = dispatched<expert_exchange>;
 
   /// Throws `usage_error` where experts cannot be divided among the ranks, or k of them not be chosen.
@@ -21474,12 +21232,12 @@ class expert_exchange final : public participant {
   /// Over symmetric memory of a run (train/run.hpp), which is planned and grows when a step is replayed. Dispatches are
   /// made in steps and passes that name the exchange; others are a usage_error.
   template <class Run>
-  requires requires(Run& run, const Group& group, where at) {
-    { run.windows(group, at) } -> std::same_as<Heap&>;
-  }
+    requires requires(Run& run, const Group& group, where at) {
+      { run.windows(group, at) } -> std::same_as<Heap&>;
+    }
   expert_exchange(Run& run, const Group& group, const expert_settings& settings, where at = where::current())
       : expert_exchange(group, run.windows(group, at), settings, at) {
-    part_ = part::waits;
+    part_ = participation::waits;
     sends_ = sends_ || (shape_.ranks > 1 && run.computes() == computes_on::own_device);
   }
 
@@ -21507,7 +21265,7 @@ class expert_exchange final : public participant {
                                                      const routing<compute_type_t<T>>& routed,
                                                      where at = where::current()) {
     expect_rows(x, routed.rows, shape_.hidden, "dispatch: x", at);
-    if (part_ == part::waits) [[unlikely]]
+    if (part_ == participation::waits) [[unlikely]]
       throw usage_error(
           "dispatch: layer '" + printable(frame.layer()) +
               "' uses an expert exchange that its step does not name: belay::step step{run.engine(), store, experts}",
@@ -21565,7 +21323,7 @@ class expert_exchange final : public participant {
   void begin(const step_start&, where at) override {
     withdraw();
     named_ = true;
-    if (part_ == part::waits) part_ = part::takes;
+    if (part_ == participation::waits) part_ = participation::takes;
     begin_step(at);
   }
   void finish(const divisor_value&, where) noexcept override { end_part(); }
@@ -21619,10 +21377,10 @@ class expert_exchange final : public participant {
 
  private:
   // In a step: it takes part, it waits for one that names it, or it is begun by `begin_step` alone.
-  enum class part { unasked, waits, takes };
+  enum class participation { unasked, waits, takes };
   void end_part() noexcept {
     named_ = false;
-    part_ = part_ == part::unasked ? part::unasked : part::waits;
+    part_ = part_ == participation::unasked ? participation::unasked : participation::waits;
   }
 
   friend class dispatched<expert_exchange>;
@@ -21774,7 +21532,7 @@ class expert_exchange final : public participant {
   bool sends_ = has_local_memory<Group> && shape_.ranks > 1;  // rows, or will where it is rehearsed
   bool unread_ = false;
   bool named_ = false;  // by the step or pass that runs
-  part part_ = part::unasked;
+  participation part_ = participation::unasked;
   std::shared_ptr<moves_type> moves_;  // a communication that is under way keeps it
 };
 
@@ -22568,7 +22326,19 @@ class tier_file_error : public file_error {
 // ---- belay/device/tier_file/transfer.hpp
 //
 // Transfers under way: a fixed number of slots, and for each transfer a handle that learns what became of it. A slot is
-// free as soon as its bytes have moved, so a handle that nobody waits for holds no one up.
+// free as soon as its bytes have moved, so a handle that nobody waits for holds no one up. A ring of calls that the
+// kernel makes moves them, or one thread.
+
+// ---- belay/device/tier_file/system_calls.hpp
+//
+// The system calls that a tier's file is made of, as a policy: a test lets the n-th one fail, or move less than asked.
+
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+// ---- belay/device/tier_file/liburing_ring.hpp
+//
+// io_uring through liburing: only where BELAY_HAS_LIBURING is defined to 1, and the program is linked with it.
 
 // ---- belay/device/tier_file/transfer_ring.hpp
 //
@@ -22615,6 +22385,184 @@ struct no_transfer_ring {
 };
 
 static_assert(transfer_ring<no_transfer_ring>);
+
+}  // namespace belay::inline BELAY_ABI
+
+#if defined(BELAY_HAS_LIBURING) && BELAY_HAS_LIBURING == 1
+#include <liburing.h>
+#include <sched.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <string>
+
+namespace belay::inline BELAY_ABI {
+
+class liburing_ring {
+ public:
+  liburing_ring() = default;
+  liburing_ring(const liburing_ring&) = delete;
+  liburing_ring& operator=(const liburing_ring&) = delete;
+  ~liburing_ring() {
+    if (open_) ::io_uring_queue_exit(&ring_);
+  }
+
+  [[nodiscard]] std::string open(unsigned calls) {
+    // Kernels, containers and seccomp filters may refuse it, the last of them not before the first call.
+    if (const int refused = ::io_uring_queue_init(calls, &ring_, 0); refused < 0)
+      return "io_uring_queue_init: " + error_text(-refused);
+    open_ = true;
+    static_cast<void>(::io_uring_ring_dontfork(&ring_));  // a forked child is not to unmap or use it
+    io_uring_probe* const known = ::io_uring_get_probe_ring(&ring_);
+    const bool suffices = known != nullptr && ::io_uring_opcode_supported(known, IORING_OP_READ) != 0 &&
+                          ::io_uring_opcode_supported(known, IORING_OP_WRITE) != 0;
+    if (known != nullptr) ::io_uring_free_probe(known);
+    if (!suffices) return "this kernel's io_uring cannot read and write";
+    io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_);
+    ::io_uring_prep_nop(entry);
+    ::io_uring_sqe_set_data64(entry, withdrawn);
+    if (const int refused = submit_all(); refused != 0) return "io_uring_enter: " + error_text(refused);
+    return {};
+  }
+
+  [[nodiscard]] int submit(const transfer_call& call, std::uint64_t tag) noexcept {
+    io_uring_sqe* entry = ::io_uring_get_sqe(&ring_);
+    if (entry == nullptr) {  // full of what was withdrawn
+      if (const int refused = submit_all(); refused != 0) return refused;
+      entry = ::io_uring_get_sqe(&ring_);
+      if (entry == nullptr) return EBUSY;
+    }
+    const auto bytes = static_cast<unsigned>(call.bytes);
+    if (call.operation == tier_file_operation::read)
+      ::io_uring_prep_read(entry, call.descriptor, call.address, bytes, call.offset);
+    else
+      ::io_uring_prep_write(entry, call.descriptor, call.address, bytes, call.offset);
+    ::io_uring_sqe_set_data64(entry, tag);
+    const int refused = submit_all();
+    if (refused != 0) {  // a later one must not submit it
+      ::io_uring_prep_nop(entry);
+      ::io_uring_sqe_set_data64(entry, withdrawn);
+    }
+    return refused;
+  }
+
+  [[nodiscard]] transfer_completion wait() noexcept {
+    for (;;) {
+      io_uring_cqe* entry = nullptr;
+      // Where waiting itself fails (a signal, most of all) the call goes on: its memory is not free, so it is awaited.
+      if (::io_uring_wait_cqe(&ring_, &entry) != 0 || entry == nullptr) {
+        ::sched_yield();
+        continue;
+      }
+      const transfer_completion over = take(entry);
+      if (over.tag != withdrawn) return over;
+    }
+  }
+
+  [[nodiscard]] bool poll(transfer_completion& over) noexcept {
+    io_uring_cqe* entry = nullptr;
+    while (::io_uring_peek_cqe(&ring_, &entry) == 0 && entry != nullptr) {
+      over = take(entry);
+      if (over.tag != withdrawn) return true;
+      entry = nullptr;
+    }
+    return false;
+  }
+
+ private:
+  static constexpr std::uint64_t withdrawn = largest_value<std::uint64_t>;
+
+  [[nodiscard]] transfer_completion take(io_uring_cqe* entry) noexcept {
+    const transfer_completion over{entry->user_data, entry->res};
+    ::io_uring_cqe_seen(&ring_, entry);
+    return over;
+  }
+
+  [[nodiscard]] int submit_all() noexcept {
+    while (::io_uring_sq_ready(&ring_) != 0) {
+      const int submitted = ::io_uring_submit(&ring_);
+      if (submitted >= 0 || submitted == -EINTR) continue;
+      if (submitted != -EAGAIN && submitted != -EBUSY) return -submitted;
+      ::sched_yield();  // the kernel has no memory for it just now
+    }
+    return 0;
+  }
+
+  io_uring ring_{};
+  bool open_ = false;
+};
+
+using system_transfer_ring = liburing_ring;
+
+static_assert(transfer_ring<liburing_ring>);
+
+}  // namespace belay::inline BELAY_ABI
+#else
+namespace belay::inline BELAY_ABI {
+
+using system_transfer_ring = no_transfer_ring;
+
+}  // namespace belay::inline BELAY_ABI
+#endif
+
+namespace belay::inline BELAY_ABI {
+
+/// Results and errno are those of POSIX, but for these: `allocate` returns the error number itself, as
+/// posix_fallocate(3) does; `direct_alignment` is what the file system tells of O_DIRECT, 0 where it has none for this
+/// file, and nothing where it does not tell; `in_memory` says whether the file takes memory instead of a disk.
+template <class C>
+concept tier_file_calls = transfer_ring<typename C::ring> &&
+    requires(C calls, const char* path, int descriptor, void* to, const void* from, std::size_t bytes, off_t offset) {
+  { calls.open_unnamed(path) } -> std::same_as<int>;
+  { calls.open_new(path) } -> std::same_as<int>;
+  { calls.unlink(path) } -> std::same_as<int>;
+  { calls.allocate(descriptor, offset) } -> std::same_as<int>;
+  { calls.in_memory(descriptor) } -> std::same_as<bool>;
+  { calls.direct_alignment(descriptor) } -> std::same_as<std::optional<std::size_t>>;
+  { calls.make_direct(descriptor) } -> std::same_as<int>;
+  { calls.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
+  { calls.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
+  { calls.close(descriptor) } -> std::same_as<int>;
+};
+
+/// The machine's.
+template <transfer_ring Ring>
+struct basic_tier_file_calls {
+  using ring = Ring;
+
+  [[nodiscard]] static int open_unnamed(const char* directory) noexcept {
+    return ::open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  }
+  [[nodiscard]] static int open_new(const char* path) noexcept {
+    return ::open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  }
+  [[nodiscard]] static int unlink(const char* path) noexcept { return ::unlink(path); }
+  [[nodiscard]] static int allocate(int descriptor, off_t bytes) noexcept {
+    return ::posix_fallocate(descriptor, 0, bytes);
+  }
+  [[nodiscard]] static bool in_memory(int descriptor) noexcept {
+    struct statfs facts {};
+    if (::fstatfs(descriptor, &facts) != 0) return false;
+    return facts.f_type == TMPFS_MAGIC || facts.f_type == RAMFS_MAGIC;
+  }
+  [[nodiscard]] static std::optional<std::size_t> direct_alignment(int descriptor) noexcept {
+    return direct_alignment_of(descriptor);
+  }
+  /// After `allocate`, which may have to write single bytes.
+  [[nodiscard]] static int make_direct(int descriptor) noexcept { return belay::make_direct(descriptor); }
+  [[nodiscard]] static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) noexcept {
+    return ::pread(descriptor, to, bytes, offset);
+  }
+  [[nodiscard]] static ssize_t write_at(int descriptor, const void* from, std::size_t bytes, off_t offset) noexcept {
+    return ::pwrite(descriptor, from, bytes, offset);
+  }
+  [[nodiscard]] static int close(int descriptor) noexcept { return ::close(descriptor); }
+};
+
+/// Another type where liburing is there, so that units compiled with and without it link.
+using system_tier_file_calls = basic_tier_file_calls<system_transfer_ring>;
+
+static_assert(tier_file_calls<system_tier_file_calls>);
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -22821,6 +22769,110 @@ inline void file_transfer::take(file_transfer& other) noexcept {
   other.fault_ = tier_file_fault::none;
 }
 
+/// Transfers by a ring of calls that the kernel makes. There is no thread: who waits takes what is over, for all.
+template <transfer_ring Ring>
+class ring_transfers final : public file_transfers {
+ public:
+  /// `refusal()` says why there is no ring, or is "".
+  ring_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
+      : file_transfers(std::move(directory), descriptor, slot_count, granularity),
+        refusal_(ring_.open(static_cast<unsigned>(slot_count))) {}
+  ~ring_transfers() override { drain(); }
+
+  [[nodiscard]] const std::string& refusal() const noexcept { return refusal_; }
+
+ private:
+  void begin_call(std::size_t slot) noexcept override {
+    const int refused = ring_.submit(next_call(slot), slot);
+    if (refused != 0) static_cast<void>(finish(slot, fault_of(refused), refused));
+  }
+  // One thread waits for the kernel, the others for that one.
+  void await_change(guard& lock) noexcept override {
+    if (taking_) return changed_.wait(lock);
+    taking_ = true;
+    lock.unlock();
+    const transfer_completion over = ring_.wait();
+    lock.lock();
+    taking_ = false;
+    take(over);
+    changed_.notify_all();  // this thread may go, also where nothing has ended: another one is to wait for the kernel
+  }
+  void poll(guard&) noexcept override {
+    transfer_completion over;
+    while (!taking_ && ring_.poll(over)) take(over);
+  }
+
+  void take(const transfer_completion& over) noexcept {
+    const auto slot = static_cast<std::size_t>(over.tag);
+    if (finish_call(slot, over.result)) begin_call(slot);
+  }
+
+  Ring ring_;
+  bool taking_ = false;
+  std::string refusal_;
+};
+
+/// Transfers by pread and pwrite on one thread, in the order in which they were started.
+template <tier_file_calls Calls>
+class thread_transfers final : public file_transfers {
+ public:
+  /// Throws std::system_error where the machine has no thread left.
+  thread_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
+      : file_transfers(std::move(directory), descriptor, slot_count, granularity),
+        queue_(slot_count),
+        thread_([this] { serve(); }) {}
+  ~thread_transfers() override {
+    drain();
+    {
+      const guard lock(mutex_);
+      ending_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  void begin_call(std::size_t slot) noexcept override {
+    queue_[(first_ + queued_) % queue_.size()] = slot;
+    ++queued_;
+    wake_.notify_one();
+  }
+  void await_change(guard& lock) noexcept override { changed_.wait(lock); }
+
+  void serve() {
+    guard lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [this] { return ending_ || queued_ != 0; });
+      if (queued_ == 0) return;
+      const std::size_t slot = queue_[first_];
+      first_ = (first_ + 1) % queue_.size();
+      --queued_;
+      std::int64_t result = 0;
+      do {
+        const transfer_call call = next_call(slot);
+        lock.unlock();
+        result = perform(call);
+        lock.lock();
+      } while (finish_call(slot, result));
+    }
+  }
+
+  [[nodiscard]] static std::int64_t perform(const transfer_call& call) noexcept {
+    const auto at = static_cast<off_t>(call.offset);
+    const ssize_t moved = call.operation == tier_file_operation::read
+                              ? Calls::read_at(call.descriptor, call.address, call.bytes, at)
+                              : Calls::write_at(call.descriptor, call.address, call.bytes, at);
+    return moved < 0 ? -std::int64_t{errno} : std::int64_t{moved};
+  }
+
+  std::vector<std::size_t> queue_;  // a ring of slots that have not begun
+  std::size_t first_ = 0;
+  std::size_t queued_ = 0;
+  bool ending_ = false;
+  std::condition_variable wake_;
+  std::thread thread_;  // last: it uses the others
+};
+
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
@@ -22872,56 +22924,6 @@ class tier_file_reference {
 
   file_transfers* transfers_ = nullptr;
   std::size_t bytes_ = 0, alignment_ = 1;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/tier_file/ring_transfers.hpp
-//
-// Transfers by a ring of calls that the kernel makes. There is no thread: who waits takes what is over, for all.
-
-namespace belay::inline BELAY_ABI {
-
-template <transfer_ring Ring>
-class ring_transfers final : public file_transfers {
- public:
-  /// `refusal()` says why there is no ring, or is "".
-  ring_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
-      : file_transfers(std::move(directory), descriptor, slot_count, granularity),
-        refusal_(ring_.open(static_cast<unsigned>(slot_count))) {}
-  ~ring_transfers() override { drain(); }
-
-  [[nodiscard]] const std::string& refusal() const noexcept { return refusal_; }
-
- private:
-  void begin_call(std::size_t slot) noexcept override {
-    const int refused = ring_.submit(next_call(slot), slot);
-    if (refused != 0) static_cast<void>(finish(slot, fault_of(refused), refused));
-  }
-  // One thread waits for the kernel, the others for that one.
-  void await_change(guard& lock) noexcept override {
-    if (taking_) return changed_.wait(lock);
-    taking_ = true;
-    lock.unlock();
-    const transfer_completion over = ring_.wait();
-    lock.lock();
-    taking_ = false;
-    take(over);
-    changed_.notify_all();  // this thread may go, also where nothing has ended: another one is to wait for the kernel
-  }
-  void poll(guard&) noexcept override {
-    transfer_completion over;
-    while (!taking_ && ring_.poll(over)) take(over);
-  }
-
-  void take(const transfer_completion& over) noexcept {
-    const auto slot = static_cast<std::size_t>(over.tag);
-    if (finish_call(slot, over.result)) begin_call(slot);
-  }
-
-  Ring ring_;
-  bool taking_ = false;
-  std::string refusal_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -22983,263 +22985,6 @@ class streamed_layout {
  private:
   std::size_t alignment_ = 4096;
   std::size_t piece_ = 4096;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/tier_file/system_calls.hpp
-//
-// The system calls that a tier's file is made of, as a policy: a test lets the n-th one fail, or move less than asked.
-
-#include <linux/magic.h>
-#include <sys/vfs.h>
-
-// ---- belay/device/tier_file/liburing_ring.hpp
-//
-// io_uring through liburing: only where BELAY_HAS_LIBURING is defined to 1, and the program is linked with it.
-
-#if defined(BELAY_HAS_LIBURING) && BELAY_HAS_LIBURING == 1
-#include <liburing.h>
-#include <sched.h>
-
-#include <cerrno>
-#include <cstdint>
-#include <string>
-
-namespace belay::inline BELAY_ABI {
-
-class liburing_ring {
- public:
-  liburing_ring() = default;
-  liburing_ring(const liburing_ring&) = delete;
-  liburing_ring& operator=(const liburing_ring&) = delete;
-  ~liburing_ring() {
-    if (open_) ::io_uring_queue_exit(&ring_);
-  }
-
-  [[nodiscard]] std::string open(unsigned calls) {
-    // Kernels, containers and seccomp filters may refuse it, the last of them not before the first call.
-    if (const int refused = ::io_uring_queue_init(calls, &ring_, 0); refused < 0)
-      return "io_uring_queue_init: " + error_text(-refused);
-    open_ = true;
-    static_cast<void>(::io_uring_ring_dontfork(&ring_));  // a forked child is not to unmap or use it
-    io_uring_probe* const known = ::io_uring_get_probe_ring(&ring_);
-    const bool suffices = known != nullptr && ::io_uring_opcode_supported(known, IORING_OP_READ) != 0 &&
-                          ::io_uring_opcode_supported(known, IORING_OP_WRITE) != 0;
-    if (known != nullptr) ::io_uring_free_probe(known);
-    if (!suffices) return "this kernel's io_uring cannot read and write";
-    io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_);
-    ::io_uring_prep_nop(entry);
-    ::io_uring_sqe_set_data64(entry, withdrawn);
-    if (const int refused = submit_all(); refused != 0) return "io_uring_enter: " + error_text(refused);
-    return {};
-  }
-
-  [[nodiscard]] int submit(const transfer_call& call, std::uint64_t tag) noexcept {
-    io_uring_sqe* entry = ::io_uring_get_sqe(&ring_);
-    if (entry == nullptr) {  // full of what was withdrawn
-      if (const int refused = submit_all(); refused != 0) return refused;
-      entry = ::io_uring_get_sqe(&ring_);
-      if (entry == nullptr) return EBUSY;
-    }
-    const auto bytes = static_cast<unsigned>(call.bytes);
-    if (call.operation == tier_file_operation::read)
-      ::io_uring_prep_read(entry, call.descriptor, call.address, bytes, call.offset);
-    else
-      ::io_uring_prep_write(entry, call.descriptor, call.address, bytes, call.offset);
-    ::io_uring_sqe_set_data64(entry, tag);
-    const int refused = submit_all();
-    if (refused != 0) {  // a later one must not submit it
-      ::io_uring_prep_nop(entry);
-      ::io_uring_sqe_set_data64(entry, withdrawn);
-    }
-    return refused;
-  }
-
-  [[nodiscard]] transfer_completion wait() noexcept {
-    for (;;) {
-      io_uring_cqe* entry = nullptr;
-      // Where waiting itself fails (a signal, most of all) the call goes on: its memory is not free, so it is awaited.
-      if (::io_uring_wait_cqe(&ring_, &entry) != 0 || entry == nullptr) {
-        ::sched_yield();
-        continue;
-      }
-      const transfer_completion over = take(entry);
-      if (over.tag != withdrawn) return over;
-    }
-  }
-
-  [[nodiscard]] bool poll(transfer_completion& over) noexcept {
-    io_uring_cqe* entry = nullptr;
-    while (::io_uring_peek_cqe(&ring_, &entry) == 0 && entry != nullptr) {
-      over = take(entry);
-      if (over.tag != withdrawn) return true;
-      entry = nullptr;
-    }
-    return false;
-  }
-
- private:
-  static constexpr std::uint64_t withdrawn = largest_value<std::uint64_t>;
-
-  [[nodiscard]] transfer_completion take(io_uring_cqe* entry) noexcept {
-    const transfer_completion over{entry->user_data, entry->res};
-    ::io_uring_cqe_seen(&ring_, entry);
-    return over;
-  }
-
-  [[nodiscard]] int submit_all() noexcept {
-    while (::io_uring_sq_ready(&ring_) != 0) {
-      const int submitted = ::io_uring_submit(&ring_);
-      if (submitted >= 0 || submitted == -EINTR) continue;
-      if (submitted != -EAGAIN && submitted != -EBUSY) return -submitted;
-      ::sched_yield();  // the kernel has no memory for it just now
-    }
-    return 0;
-  }
-
-  io_uring ring_{};
-  bool open_ = false;
-};
-
-using system_transfer_ring = liburing_ring;
-
-static_assert(transfer_ring<liburing_ring>);
-
-}  // namespace belay::inline BELAY_ABI
-#else
-namespace belay::inline BELAY_ABI {
-
-using system_transfer_ring = no_transfer_ring;
-
-}  // namespace belay::inline BELAY_ABI
-#endif
-
-namespace belay::inline BELAY_ABI {
-
-/// Results and errno are those of POSIX, but for these: `allocate` returns the error number itself, as
-/// posix_fallocate(3) does; `direct_alignment` is what the file system tells of O_DIRECT, 0 where it has none for this
-/// file, and nothing where it does not tell; `in_memory` says whether the file takes memory instead of a disk.
-template <class C>
-concept tier_file_calls = transfer_ring<typename C::ring> &&
-    requires(C calls, const char* path, int descriptor, void* to, const void* from, std::size_t bytes, off_t offset) {
-  { calls.open_unnamed(path) } -> std::same_as<int>;
-  { calls.open_new(path) } -> std::same_as<int>;
-  { calls.unlink(path) } -> std::same_as<int>;
-  { calls.allocate(descriptor, offset) } -> std::same_as<int>;
-  { calls.in_memory(descriptor) } -> std::same_as<bool>;
-  { calls.direct_alignment(descriptor) } -> std::same_as<std::optional<std::size_t>>;
-  { calls.make_direct(descriptor) } -> std::same_as<int>;
-  { calls.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
-  { calls.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
-  { calls.close(descriptor) } -> std::same_as<int>;
-};
-
-/// The machine's.
-template <transfer_ring Ring>
-struct basic_tier_file_calls {
-  using ring = Ring;
-
-  [[nodiscard]] static int open_unnamed(const char* directory) noexcept {
-    return ::open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  }
-  [[nodiscard]] static int open_new(const char* path) noexcept {
-    return ::open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  }
-  [[nodiscard]] static int unlink(const char* path) noexcept { return ::unlink(path); }
-  [[nodiscard]] static int allocate(int descriptor, off_t bytes) noexcept {
-    return ::posix_fallocate(descriptor, 0, bytes);
-  }
-  [[nodiscard]] static bool in_memory(int descriptor) noexcept {
-    struct statfs facts {};
-    if (::fstatfs(descriptor, &facts) != 0) return false;
-    return facts.f_type == TMPFS_MAGIC || facts.f_type == RAMFS_MAGIC;
-  }
-  [[nodiscard]] static std::optional<std::size_t> direct_alignment(int descriptor) noexcept {
-    return direct_alignment_of(descriptor);
-  }
-  /// After `allocate`, which may have to write single bytes.
-  [[nodiscard]] static int make_direct(int descriptor) noexcept { return belay::make_direct(descriptor); }
-  [[nodiscard]] static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) noexcept {
-    return ::pread(descriptor, to, bytes, offset);
-  }
-  [[nodiscard]] static ssize_t write_at(int descriptor, const void* from, std::size_t bytes, off_t offset) noexcept {
-    return ::pwrite(descriptor, from, bytes, offset);
-  }
-  [[nodiscard]] static int close(int descriptor) noexcept { return ::close(descriptor); }
-};
-
-/// Another type where liburing is there, so that units compiled with and without it link.
-using system_tier_file_calls = basic_tier_file_calls<system_transfer_ring>;
-
-static_assert(tier_file_calls<system_tier_file_calls>);
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/tier_file/thread_transfers.hpp
-//
-// Transfers by pread and pwrite on one thread, in the order in which they were started.
-
-namespace belay::inline BELAY_ABI {
-
-template <tier_file_calls Calls>
-class thread_transfers final : public file_transfers {
- public:
-  /// Throws std::system_error where the machine has no thread left.
-  thread_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
-      : file_transfers(std::move(directory), descriptor, slot_count, granularity),
-        queue_(slot_count),
-        thread_([this] { serve(); }) {}
-  ~thread_transfers() override {
-    drain();
-    {
-      const guard lock(mutex_);
-      ending_ = true;
-    }
-    wake_.notify_one();
-    thread_.join();
-  }
-
- private:
-  void begin_call(std::size_t slot) noexcept override {
-    queue_[(first_ + queued_) % queue_.size()] = slot;
-    ++queued_;
-    wake_.notify_one();
-  }
-  void await_change(guard& lock) noexcept override { changed_.wait(lock); }
-
-  void serve() {
-    guard lock(mutex_);
-    for (;;) {
-      wake_.wait(lock, [this] { return ending_ || queued_ != 0; });
-      if (queued_ == 0) return;
-      const std::size_t slot = queue_[first_];
-      first_ = (first_ + 1) % queue_.size();
-      --queued_;
-      std::int64_t result = 0;
-      do {
-        const transfer_call call = next_call(slot);
-        lock.unlock();
-        result = perform(call);
-        lock.lock();
-      } while (finish_call(slot, result));
-    }
-  }
-
-  [[nodiscard]] static std::int64_t perform(const transfer_call& call) noexcept {
-    const auto at = static_cast<off_t>(call.offset);
-    const ssize_t moved = call.operation == tier_file_operation::read
-                              ? Calls::read_at(call.descriptor, call.address, call.bytes, at)
-                              : Calls::write_at(call.descriptor, call.address, call.bytes, at);
-    return moved < 0 ? -std::int64_t{errno} : std::int64_t{moved};
-  }
-
-  std::vector<std::size_t> queue_;  // a ring of slots that have not begun
-  std::size_t first_ = 0;
-  std::size_t queued_ = 0;
-  bool ending_ = false;
-  std::condition_variable wake_;
-  std::thread thread_;  // last: it uses the others
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -23476,7 +23221,7 @@ class streamed_file {
 
   /// Memory that is read into and written from lies on the device of `access`, which addresses the ring too; null: on
   /// the host. Pieces lie in the ring.
-  void see_through(const host_access* access) noexcept { access_ = access; }
+  void set_host_view(const host_access* access) noexcept { access_ = access; }
 
   /// Queues on the stream of copies: `bytes` bytes from byte `first` of the file on come to `to`.
   template <class Copies>
@@ -23550,7 +23295,7 @@ class streamed_file {
   template <class Visit>
   void change(std::uint64_t first, std::size_t bytes, Visit&& visit, where at) {
     settle(at);
-    const range all{first, first + bytes};
+    const byte_range all{first, first + bytes};
     for (std::uint64_t begin = down(first); bytes > 0 && begin < all.last; begin += ring_.slot_bytes()) {
       const std::uint64_t end = lesser_of<std::uint64_t>(begin + ring_.slot_bytes(), up(all.last));
       const std::span<std::byte> piece = ring_.slot(0).first(static_cast<std::size_t>(end - begin));
@@ -23579,12 +23324,12 @@ class streamed_file {
   [[nodiscard]] const tier_file<Files>& file() const noexcept { return file_; }
 
  private:
-  struct range {
+  struct byte_range {
     std::uint64_t first = 0, last = 0;
   };
   struct transfer {
     file_transfer moves;
-    range writes = {};  // of the file, where it is a write that was not waited for
+    byte_range writes = {};  // of the file, where it is a write that was not waited for
   };
 
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
@@ -23594,7 +23339,7 @@ class streamed_file {
   [[nodiscard]] std::uint64_t up(std::uint64_t byte) const noexcept { return down(byte + alignment_ - 1); }
   [[nodiscard]] std::size_t next_slot() noexcept { return turn_++ % ring_.slot_count(); }
 
-  void await_writes(range in) {
+  void await_writes(byte_range in) {
     for (transfer& each : under_way_) {
       if (each.writes.first >= in.last || each.writes.last <= in.first) continue;
       each.writes = {};
@@ -23658,10 +23403,10 @@ class streamed_file {
   slot_ring ring_;
   std::vector<transfer> under_way_;  // by slot
   std::uint64_t turn_ = 0;           // of the slot that is filled next
-  range reading_, taken_;            // what is read, and the piece of it that `get` has come to
+  byte_range reading_, taken_;       // what is read, and the piece of it that `get` has come to
   std::uint64_t started_ = 0, taken_turn_ = 0;
   const std::byte* taken_slot_ = nullptr;
-  range writing_, filled_;  // what is written, and the piece of it that `put` fills
+  byte_range writing_, filled_;  // what is written, and the piece of it that `put` fills
   std::size_t filled_slot_ = 0;
   where at_;
   tier_file<Files> file_;  // last: transfers end before the ring's slots are anyone else's
@@ -23878,20 +23623,20 @@ concept relocatable = is_relocatable<T>();
 class relocation {
  public:
   /// `now` is null for memory that did not come back: a view into it has its shape, and reading it faults.
-  struct range {
+  struct moved_range {
     /// Bytes that moved: where they were, how many, and where they are.
     const std::byte* first;
     std::size_t bytes;
     std::byte* now;
   };
   /// The ranges outlive it.
-  explicit relocation(std::span<const range> moved) noexcept : moved_(moved) {}
+  explicit relocation(std::span<const moved_range> moved) noexcept : moved_(moved) {}
 
   /// Where `was` is now: there, where it points into no memory that has moved.
   template <class T>
   [[nodiscard]] T* place_of(T* was) const noexcept {
     const auto* byte = reinterpret_cast<const std::byte*>(was);
-    for (const range& each : moved_) {
+    for (const moved_range& each : moved_) {
       if (byte < each.first || byte >= each.first + each.bytes) continue;
       return each.now == nullptr ? nullptr : reinterpret_cast<T*>(each.now + (byte - each.first));
     }
@@ -23921,7 +23666,7 @@ class relocation {
   }
 
  private:
-  std::span<const range> moved_;
+  std::span<const moved_range> moved_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -23964,8 +23709,8 @@ class offloaded_activations {
   /// For `offloads`, at the end of a forward: copies away what the call has kept and remembered, `input`, and `output`
   /// where its backward reads it. The output's own memory stays until `let_go`. Returns the call's number. Throws
   /// budget_error, and usage_error where the output is in the memory of the input.
-  [[nodiscard]] std::uint32_t leave(frame<Engine>& call, std::span<const std::byte> output, output_use use,
-                                    std::span<const std::byte> input) {
+  [[nodiscard]] std::uint32_t offload(frame<Engine>& call, std::span<const std::byte> output, output_use use,
+                                      std::span<const std::byte> input) {
     if (lower_ == nullptr) return nothing;
     const where at = call.call().at;
     expect_own(call, output, input);
@@ -23976,7 +23721,7 @@ class offloaded_activations {
     one_call& one = calls_[number];
     one.ranges.clear();
     one.places.clear();
-    one.is = state::stayed;
+    one.is = offload_state::stayed;
     one.use = use;
     one.input = input;
     invocation_memory& memory = call.memory();
@@ -24003,7 +23748,7 @@ class offloaded_activations {
       one.ranges.push_back({output.data(), output.size(), nullptr});
       one.places.push_back(not_copied);
     }
-    one.is = state::leaving;
+    one.is = offload_state::leaving;
     leaving_ = number;
     return number;
   }
@@ -24012,7 +23757,7 @@ class offloaded_activations {
   void let_go(std::uint32_t number, lease_chain& output) {
     if (number == nothing) return;
     const one_call& one = calls_[number];
-    if (one.is != state::stayed || one.use == output_use::unread) let_go(output);
+    if (one.is != offload_state::stayed || one.use == output_use::unread) let_go(output);
   }
   /// Memory that is no call's, and that calls have had as their input, is free when what has left since has been
   /// copied. In tier device it stays.
@@ -24021,7 +23766,7 @@ class offloaded_activations {
     auto& device = engine_->activations();
     const std::uint32_t next = order_->expected.next();
     // A call that stays reads its input where that is.
-    if (next < next_ && calls_[next].is == state::stayed && holds(output, calls_[next].input))
+    if (next < next_ && calls_[next].is == offload_state::stayed && holds(output, calls_[next].input))
       return device.append(output, calls_[next].on_device);
     if (leaving_ == nothing) return device.release(output);
     device.append(output, calls_[leaving_].let_go);
@@ -24029,39 +23774,40 @@ class offloaded_activations {
 
   /// For `offloads`, before a backward: what the call has kept is on the device in later work of the compute stream,
   /// where the relocation says. The call that is next in the plan is started on its way back.
-  [[nodiscard]] relocation come_back(std::uint32_t number, where at) {
+  [[nodiscard]] relocation restore(std::uint32_t number, where at) {
     if (number == nothing) return relocation({});
     one_call& one = calls_[number];
     const bool in_order = order_->expected.advance(number);
     if (engine_->rehearsing()) order_->found.note(number);
-    if (leaving_ != nothing) leaving_ == number || leaving_ == order_->expected.next() ? turn_back(at) : retire(at);
-    if (!in_order && started_ != nothing && started_ != number) take_back(at);
+    if (leaving_ != nothing)
+      leaving_ == number || leaving_ == order_->expected.next() ? cancel_offload(at) : retire(at);
+    if (!in_order && started_ != nothing && started_ != number) cancel_restore(at);
     count(one, in_order);
-    if (one.is == state::away) start(one, at);
-    if (one.is == state::returning) {
+    if (one.is == offload_state::away) start(one, at);
+    if (one.is == offload_state::returning) {
       engine_->copies().let_wait(engine_->compute(), one.back, at);
       lower_->release(one.in_lower);
       for (std::size_t i = 0; i < one.ranges.size(); ++i)
         one.ranges[i].now = one.places[i] == not_copied ? nullptr : one.returned + one.places[i];
-      one.is = state::back;
+      one.is = offload_state::back;
     }
     if (started_ == number) started_ = nothing;
     start_next(at);
-    return relocation(one.is == state::back ? std::span<const relocation::range>(one.ranges)
-                                            : std::span<const relocation::range>());
+    return relocation(one.is == offload_state::back ? std::span<const relocation::moved_range>(one.ranges)
+                                                    : std::span<const relocation::moved_range>());
   }
   /// The call's backward has been queued.
   void end(std::uint32_t number) noexcept {
     if (number == nothing) return;
     engine_->activations().release(calls_[number].on_device);
-    calls_[number].is = state::over;
+    calls_[number].is = offload_state::over;
   }
   /// The call has no backward.
   void drop(std::uint32_t number, where at) {
     if (number == nothing) return;
     one_call& one = calls_[number];
-    if (leaving_ == number) turn_back(at);
-    if (started_ == number) take_back(at);
+    if (leaving_ == number) cancel_offload(at);
+    if (started_ == number) cancel_restore(at);
     lower_->release(one.in_lower);
     end(number);
   }
@@ -24077,16 +23823,16 @@ class offloaded_activations {
  private:
   static constexpr std::size_t not_copied = ~std::size_t{0};
   // `leaving`: being copied, and still on the device. `returning`: being copied back. `back`: at another place.
-  enum class state : std::uint8_t { stayed, leaving, away, returning, back, over };
+  enum class offload_state : std::uint8_t { stayed, leaving, away, returning, back, over };
   struct one_call {
-    std::vector<relocation::range> ranges;  // on the device, as the forward left them
+    std::vector<relocation::moved_range> ranges;  // on the device, as the forward left them
     std::vector<std::size_t> places;        // of each in the block
     std::byte* block = nullptr;             // in the lower tier
     std::byte* returned = nullptr;          // on the device again
     lease_chain in_lower, on_device, let_go;
     std::span<const std::byte> input;
     stream_event copied, back;
-    state is = state::over;
+    offload_state is = offload_state::over;
     output_use use = output_use::read;
 
     [[nodiscard]] std::size_t bytes() const noexcept {
@@ -24174,7 +23920,7 @@ class offloaded_activations {
       file_->reset();
       if (file_bytes_ == 0) return;
       file_->emplace(files_, file_bytes_, sizes_, ring_, at);
-      (*file_)->see_through(engine_->access(at));
+      (*file_)->set_host_view(engine_->access(at));
     }
   }
   [[nodiscard]] std::size_t in_lower_bytes(const one_call& one) const noexcept {
@@ -24217,15 +23963,15 @@ class offloaded_activations {
     engine_->copies().let_wait(engine_->compute(), one.copied, at);
     engine_->activations().release(one.on_device);
     engine_->activations().release(one.let_go);
-    one.is = state::away;
+    one.is = offload_state::away;
   }
   // What leaves is wanted next: it stays where it is.
-  void turn_back(where at) {
+  void cancel_offload(where at) {
     one_call& one = calls_[std::exchange(leaving_, nothing)];
     engine_->copies().let_wait(engine_->compute(), one.copied, at);
     engine_->activations().append(one.let_go, one.on_device);  // its input is among them
     lower_->release(one.in_lower);
-    one.is = state::stayed;
+    one.is = offload_state::stayed;
   }
   void start(one_call& one, where at) {
     one.returned = engine_->activations().lease_bytes(one.bytes(), one.on_device, at);
@@ -24238,26 +23984,26 @@ class offloaded_activations {
         if (one.places[i] != not_copied)
           copies.copy(one.returned + one.places[i], one.block + one.places[i], one.ranges[i].bytes);
     one.back = copies.record();
-    one.is = state::returning;
+    one.is = offload_state::returning;
   }
   void start_next(where at) {
     const std::uint32_t next = order_->expected.next();
-    if (next == nothing || next >= next_ || started_ != nothing || calls_[next].is != state::away) return;
+    if (next == nothing || next >= next_ || started_ != nothing || calls_[next].is != offload_state::away) return;
     start(calls_[next], at);
     started_ = next;
   }
   // What was started gives way to a call that the plan does not have here.
-  void take_back(where at) {
+  void cancel_restore(where at) {
     one_call& one = calls_[std::exchange(started_, nothing)];
     engine_->copies().let_wait(engine_->compute(), one.back, at);
     engine_->activations().release(one.on_device);
-    one.is = state::away;
+    one.is = offload_state::away;
   }
   void count(const one_call& one, bool in_order) noexcept {
-    ++(one.is == state::stayed      ? counts_.stayed
-       : one.is == state::returning ? counts_.prefetched
-       : in_order                   ? counts_.in_order
-                                    : counts_.missed);
+    ++(one.is == offload_state::stayed      ? counts_.stayed
+       : one.is == offload_state::returning ? counts_.prefetched
+       : in_order                           ? counts_.in_order
+                                            : counts_.missed);
   }
 
   Engine* engine_;
@@ -24357,7 +24103,7 @@ class offloads : public learning_of_wrapped<Layer> {
 
   /// The residue of an offloaded layer, which is on the device until it has left.
   template <class Output, class Residue>
-  struct kept {
+  struct offloaded_residue {
     /// The output, and all that the layer within kept.
     Output out;
     Residue whole;
@@ -24384,9 +24130,9 @@ class offloads : public learning_of_wrapped<Layer> {
       std::span<const std::byte> from;
       if constexpr (differentiable<Input>) from = std::as_bytes(input.flat());
       if (!call.forward_only() && !call.replaying())
-        number = activations_->leave(call, std::as_bytes(out.flat()), output_use_of<Layer>, from);
+        number = activations_->offload(call, std::as_bytes(out.flat()), output_use_of<Layer>, from);
     }
-    return kept<output_type, residue_type>{out, std::move(whole), number};
+    return offloaded_residue<output_type, residue_type>{out, std::move(whole), number};
   }
 
   /// That of the layer within, after what it kept has come back.
@@ -24394,17 +24140,17 @@ class offloads : public learning_of_wrapped<Layer> {
   requires requires(Layer& layer, frame<Engine>& call, Residue&& residue, const Dout& dout, const Dx&... dx) {
     layer.backward(call, std::move(residue), dout, dx...);
   }
-  void backward(frame<Engine>& call, kept<Output, Residue>&& residue, const Dout& dout, const Dx&... dx) {
-    bring_back(call, residue);
+  void backward(frame<Engine>& call, offloaded_residue<Output, Residue>&& residue, const Dout& dout, const Dx&... dx) {
+    restore(call, residue);
     layer_->backward(call, std::move(residue.whole), dout, dx...);
     activations_->end(residue.call);
   }
 
   /// Ends the layer's obligations without a backward.
   template <class Engine, class Output, class Residue>
-  void discard(frame<Engine>& call, kept<Output, Residue>&& residue, const char* why) {
+  void discard(frame<Engine>& call, offloaded_residue<Output, Residue>&& residue, const char* why) {
     if constexpr (requires { layer_->discard(call, std::move(residue.whole), why); }) {
-      bring_back(call, residue);
+      restore(call, residue);
       layer_->discard(call, std::move(residue.whole), why);
       activations_->end(residue.call);
     } else {
@@ -24414,15 +24160,15 @@ class offloads : public learning_of_wrapped<Layer> {
 
   /// For a handle: whoever read its output has it.
   template <class Output, class Residue>
-  void let_go(const kept<Output, Residue>& residue, invocation_memory& memory) {
+  void let_go(const offloaded_residue<Output, Residue>& residue, invocation_memory& memory) {
     activations_->let_go(residue.call, memory.kept);
   }
 
  private:
   template <class Engine, class Output, class Residue>
-  void bring_back(frame<Engine>& call, kept<Output, Residue>& residue) {
+  void restore(frame<Engine>& call, offloaded_residue<Output, Residue>& residue) {
     if constexpr (relocatable<Residue>) {
-      const relocation to = activations_->come_back(residue.call, call.call().at);
+      const relocation to = activations_->restore(residue.call, call.call().at);
       to(residue.whole);
       invocation_memory& memory = call.memory();
       for (std::size_t i = 0; i < memory.remembered_count; ++i) to(memory.remembered_at[i]);
@@ -24467,7 +24213,7 @@ class recompute {
 
   /// The residue of a recomputed layer, kept until the backward.
   template <class Input, class Output>
-  struct kept {
+  struct recomputed_residue {
     /// Output and input: no more.
     Output out;
     Input input;
@@ -24485,7 +24231,7 @@ class recompute {
     call.memory().remembered = memory.remembered;
     call.memory().remembered_at = memory.remembered_at;
     call.memory().remembered_count = memory.remembered_count;
-    return kept<Input, decltype(out)>{out, input};
+    return recomputed_residue<Input, decltype(out)>{out, input};
   }
 
   /// The forward again, and its backward.
@@ -24493,7 +24239,7 @@ class recompute {
   requires requires(Layer& layer, frame<Engine>& call, const Input& input, const Dout& dout, const Dx&... dx) {
     layer.backward(call, layer.forward(call, input), dout, dx...);
   }
-  void backward(frame<Engine>& call, kept<Input, Output>&& residue, const Dout& dout, const Dx&... dx) {
+  void backward(frame<Engine>& call, recomputed_residue<Input, Output>&& residue, const Dout& dout, const Dx&... dx) {
     const obligation_id opened =
         call.open(obligation_kind::recompute_frame, residue.out.size_bytes(), residue.out.shape(), call.call().at);
     invocation_memory memory = call.memory();
@@ -24958,7 +24704,7 @@ class step_core {
   [[nodiscard]] bool ended() const noexcept { return ended_; }
   /// Of a step that nobody has ended: says so, with the handles that were lost in it, unless an exception is on its
   /// way; and cuts it off.
-  void leave() noexcept;
+  void abandon() noexcept;
   void cut_off() noexcept;
   void micro_batches(std::size_t count, where at) const;
   void add(const ballot& findings) noexcept;
@@ -25016,7 +24762,7 @@ step_core<Engine>::step_core(Engine& of, where at, std::span<participant* const>
 }
 
 template <class Engine>
-void step_core<Engine>::leave() noexcept {
+void step_core<Engine>::abandon() noexcept {
   if (std::uncaught_exceptions() == 0) report_abandoned();
   cut_off();
 }
@@ -25395,7 +25141,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   /// off: what it left open is the exception's doing.
   BELAY_IF_DISCHARGED ~step() {
     if (!core_.ended()) [[unlikely]]
-      core_.leave();
+      core_.abandon();
   }
 
   /// The step has `count` (0 or more) micro-batches on this rank. Before its first forward.
@@ -25576,13 +25322,13 @@ struct layers_of {
   using plain_type = layer_in_stage_t<layer_type, Activations>;
   using lean_type = layer_in_stage_t<recompute<layer_type>, Activations>;
   // A layer, and the slot of its handles among those of its kind.
-  struct place {
+  struct layer_slot {
     layer_type* layer;
     std::size_t slot;
     bool recomputed;
   };
 
-  std::vector<place> places;
+  std::vector<layer_slot> places;
   std::deque<recompute<layer_type>> recomputed;  // by slot
   Activations* activations = nullptr;
   std::deque<plain_type> plain_away;  // by slot, where there are activations
@@ -25599,13 +25345,13 @@ struct layers_of {
         plain_away.emplace_back(layer, *activations);
     }
   }
-  [[nodiscard]] plain_type& plain(const place& of) noexcept {
+  [[nodiscard]] plain_type& plain(const layer_slot& of) noexcept {
     if constexpr (std::is_void_v<Activations>)
       return *of.layer;
     else
       return plain_away[of.slot];
   }
-  [[nodiscard]] lean_type& lean(const place& of) noexcept {
+  [[nodiscard]] lean_type& lean(const layer_slot& of) noexcept {
     if constexpr (std::is_void_v<Activations>)
       return recomputed[of.slot];
     else
@@ -25761,7 +25507,7 @@ class handle_store {
 
   /// Takes a handle over. Throws usage_error where the slot does not exist, or holds a handle that still owes.
   void keep(std::size_t index, Handle&& handle, where at = where::current()) {
-    slot& free = slots_[expect(index, at)];
+    handle_slot& free = slots_[expect(index, at)];
     if (free.held && owes(free.handle)) refuse(index, free.handle, at);
     free.clear();
     ::new (static_cast<void*>(std::addressof(free.handle))) Handle(std::move(handle));
@@ -25785,15 +25531,15 @@ class handle_store {
 
   /// Empties all slots without discharging anything: for handles of a step that has ended, which has reported them.
   void forget() noexcept {
-    for (slot& one : slots_) one.clear();
+    for (handle_slot& one : slots_) one.clear();
   }
 
  private:
-  struct slot {
-    slot() noexcept {}
-    slot(const slot&) = delete;
-    slot& operator=(const slot&) = delete;
-    ~slot() { clear(); }
+  struct handle_slot {
+    handle_slot() noexcept {}
+    handle_slot(const handle_slot&) = delete;
+    handle_slot& operator=(const handle_slot&) = delete;
+    ~handle_slot() { clear(); }
     void clear() noexcept {
       if (std::exchange(held, false)) std::destroy_at(std::addressof(handle));
     }
@@ -25804,7 +25550,7 @@ class handle_store {
     };
   };
   struct emptied {
-    slot* slot_;
+    handle_slot* slot_;
     ~emptied() { slot_->clear(); }
   };
 
@@ -25833,7 +25579,7 @@ class handle_store {
     throw usage_error(text + "; take it first", at);
   }
 
-  std::vector<slot> slots_;
+  std::vector<handle_slot> slots_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -26788,10 +26534,10 @@ class prover {
         stages_(table.stages()),
         micro_batches_(table.micro_batches()),
         done_(storage::template each_cell<std::uint8_t>(stages_, micro_batches_)),
-        order_{storage::template each_cell<entry>(stages_, micro_batches_),
-               storage::template each_cell<entry>(stages_, micro_batches_),
-               storage::template each_cell<entry>(stages_, micro_batches_),
-               storage::template each_cell<entry>(stages_, micro_batches_)},
+        order_{storage::template each_cell<moved_batch>(stages_, micro_batches_),
+               storage::template each_cell<moved_batch>(stages_, micro_batches_),
+               storage::template each_cell<moved_batch>(stages_, micro_batches_),
+               storage::template each_cell<moved_batch>(stages_, micro_batches_)},
         moved_(storage::template each_stage<std::array<std::uint32_t, 4>>(stages_)) {
     result_.peak_activations = storage::template each_stage<std::size_t>(stages_);
   }
@@ -26815,7 +26561,7 @@ class prover {
   }
 
  private:
-  struct entry {
+  struct moved_batch {
     std::uint32_t micro_batch = 0;
     std::uint32_t action = 0;
   };
@@ -26951,8 +26697,8 @@ class prover {
     const std::size_t in = out + 1;
     const std::size_t sent = moved_[sender].data()[out];
     const std::size_t received = moved_[receiver].data()[in];
-    const entry* const sends = order_[out].data() + sender * micro_batches_;
-    const entry* const receives = order_[in].data() + receiver * micro_batches_;
+    const moved_batch* const sends = order_[out].data() + sender * micro_batches_;
+    const moved_batch* const receives = order_[in].data() + receiver * micro_batches_;
     for (std::size_t k = 0; k < sent || k < received; ++k) {
       if (k < sent && k < received && sends[k].micro_batch == receives[k].micro_batch) continue;
       if (k < sent && !(done_[receiver * micro_batches_ + sends[k].micro_batch] & bit(in))) {
@@ -26990,7 +26736,7 @@ class prover {
   bool complete_ = true;
   bool matched_ = true;
   typename storage::template per_cell<std::uint8_t> done_;
-  std::array<typename storage::template per_cell<entry>, 4> order_;  // by end: what was moved, in order
+  std::array<typename storage::template per_cell<moved_batch>, 4> order_;  // by end: what was moved, in order
   typename storage::template per_stage<std::array<std::uint32_t, 4>> moved_;
   proof_result<peaks> result_;
 };
@@ -27566,7 +27312,7 @@ class placement_list {
   constexpr placement_list() = default;
   explicit constexpr placement_list(std::span<const placement_entry> entries) noexcept {
     for (const placement_entry& each : entries)
-      if (each.how != placement_entry::kind::replicate) add(each);
+      if (each.how != placement_entry::placement_kind::replicate) add(each);
   }
 
   [[nodiscard]] constexpr std::span<const placement_entry> entries() const noexcept {
@@ -27611,9 +27357,9 @@ class placement_list {
 
 /// One collective over one axis, or a copy of what a rank has.
 struct redistribution_step {
-  enum class kind : std::uint8_t { reduce, reduce_scatter, exchange, gather, slice };
+  enum class move_type : std::uint8_t { reduce, reduce_scatter, exchange, gather, slice };
 
-  kind what = kind::slice;
+  move_type what = move_type::slice;
   axis over = axis::data;
   std::size_t dimension = 0;  // that is cut, or no longer
   placement_list after;
@@ -27627,28 +27373,28 @@ struct redistribution_step {
 class redistribution_steps {
  public:
   constexpr redistribution_steps(const placement_list& from, const placement_list& to) noexcept : now_(from) {
-    using kind = placement_entry::kind;
+    using placement_kind = placement_entry::placement_kind;
     const auto all = from.entries();
     for (std::size_t i = all.size(); i-- > 0;)
-      if (all[i].how == kind::partial && !to.has(all[i])) reduce(all[i], from, to);
+      if (all[i].how == placement_kind::partial && !to.has(all[i])) reduce(all[i], from, to);
     while (const auto next = next_to_leave(to)) {
       const std::optional<placement_entry> target = to.find(next->over);
       const bool moves = exchanges(*next, to);
       now_.remove(next->over);
       if (moves) now_.add(*target);
-      add({moves ? redistribution_step::kind::exchange : redistribution_step::kind::gather, next->over, next->dimension,
-           now_, moves ? target->dimension : 0});
+      add({moves ? redistribution_step::move_type::exchange : redistribution_step::move_type::gather, next->over,
+           next->dimension, now_, moves ? target->dimension : 0});
     }
     for (const placement_entry& each : to.entries()) {
       if (!each.cuts() || now_.has(each)) continue;
       now_.add(each);
-      add({redistribution_step::kind::slice, each.over, each.dimension, now_});
+      add({redistribution_step::move_type::slice, each.over, each.dimension, now_});
     }
   }
 
   [[nodiscard]] constexpr std::size_t size() const noexcept { return count_; }
   [[nodiscard]] constexpr const redistribution_step& operator[](std::size_t i) const noexcept { return steps_[i]; }
-  [[nodiscard]] constexpr bool has(redistribution_step::kind what) const noexcept {
+  [[nodiscard]] constexpr bool has(redistribution_step::move_type what) const noexcept {
     for (std::size_t i = 0; i < count_; ++i)
       if (steps_[i].what == what) return true;
     return false;
@@ -27689,10 +27435,10 @@ class redistribution_steps {
       const bool stays = !from.cut(cut->dimension, from.common_cuts(to, cut->dimension));
       if (stays && now_.common_cuts(to, cut->dimension) == before) {
         now_.add(*cut);
-        return add({redistribution_step::kind::reduce_scatter, cut->over, cut->dimension, now_});
+        return add({redistribution_step::move_type::reduce_scatter, cut->over, cut->dimension, now_});
       }
     }
-    add({redistribution_step::kind::reduce, entry.over, 0, now_});
+    add({redistribution_step::move_type::reduce, entry.over, 0, now_});
   }
   constexpr void add(const redistribution_step& step) noexcept { steps_[count_++] = step; }
 
@@ -27709,7 +27455,7 @@ template <placement From, placement To>
 [[nodiscard]] constexpr bool keeps_partials() noexcept {
   const placement_list from(entries_of<From>);
   for (const placement_entry& each : entries_of<To>)
-    if (each.how == placement_entry::kind::partial && !from.has(each)) return false;
+    if (each.how == placement_entry::placement_kind::partial && !from.has(each)) return false;
   return true;
 }
 /// Whether every partial of `From` has a reduction whose result does not depend on the order of its operands.
@@ -27717,7 +27463,7 @@ template <class T, placement From>
 [[nodiscard]] constexpr bool orders_do_not_matter() noexcept {
   for (const placement_entry& each : entries_of<From>) {
     const auto code = static_cast<reduction>(each.operation);
-    if (each.how == placement_entry::kind::partial && !std::is_integral_v<T> && code != reduction::minimum &&
+    if (each.how == placement_entry::placement_kind::partial && !std::is_integral_v<T> && code != reduction::minimum &&
         code != reduction::maximum)
       return false;
   }
@@ -27906,8 +27652,8 @@ class step_boxes {
   step_boxes(const redistribution_step& step, const placement_list& before, const parameter_shape& shape,
              const Mesh& mesh)
       : place_(place_along(mesh.shape(), mesh.layout_coordinate(), step.over)), dimension_(step.dimension) {
-    placement_list uncut = step.what == redistribution_step::kind::gather ? step.after : before;
-    if (step.what == redistribution_step::kind::exchange) uncut.remove(step.over);
+    placement_list uncut = step.what == redistribution_step::move_type::gather ? step.after : before;
+    if (step.what == redistribution_step::move_type::exchange) uncut.remove(step.over);
     whole_ = belay::local_box(uncut.entries(), shape.extents(), mesh.shape(), mesh.layout_coordinate());
   }
 
@@ -27949,11 +27695,11 @@ template <placement To, class T, class From, tensor_mesh Mesh>
   std::size_t largest = 0, uses = 0;
   placement_list before(entries_of<From>);
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    using kind = redistribution_step::kind;
-    if (steps[i].what != kind::reduce) {
+    using move_type = redistribution_step::move_type;
+    if (steps[i].what != move_type::reduce) {
       const step_boxes boxes(steps[i], before, from.shape(), from.mesh());
-      const bool gathers = steps[i].what == kind::gather;
-      if (boxes.ranks() > 1 && steps[i].what == kind::exchange) {
+      const bool gathers = steps[i].what == move_type::gather;
+      if (boxes.ranks() > 1 && steps[i].what == move_type::exchange) {
         largest = greater_of(
             {largest, boxes.part(boxes.rank()).elements(), boxes.part(boxes.rank(), steps[i].into).elements()});
         uses = 2;
@@ -27998,7 +27744,7 @@ class mesh_redistribution {
   }
 
  private:
-  using kind = redistribution_step::kind;
+  using move_type = redistribution_step::move_type;
 
   template <std::size_t Index>
   void take() {
@@ -28008,13 +27754,13 @@ class mesh_redistribution {
         Index == 0 ? placement_list(entries_of<From>) : steps[Index == 0 ? 0 : Index - 1].after;
     const step_boxes boxes(step, before, shape_, mesh_);
     if (boxes.ranks() == 1) return;
-    if constexpr (step.what == kind::slice)
+    if constexpr (step.what == move_type::slice)
       keep(boxes, boxes.part(boxes.rank()));
-    else if constexpr (step.what == kind::gather)
+    else if constexpr (step.what == move_type::gather)
       gather(mesh_.group(step.over, at_), boxes);
-    else if constexpr (step.what == kind::exchange)
+    else if constexpr (step.what == move_type::exchange)
       exchange(mesh_.group(step.over, at_), boxes, step.into);
-    else if constexpr (step.what == kind::reduce)
+    else if constexpr (step.what == move_type::reduce)
       mesh_.group(step.over, at_).all_reduce(now_, operation_over<step.over>(From{}), at_);
     else
       scatter(mesh_.group(step.over, at_), boxes, operation_over<step.over>(From{}));
@@ -28117,15 +27863,16 @@ class mesh_redistribution {
 /// True, or it does not compile and says why the way from one placement to another is none.
 template <class T, placement From, placement To, class Group>
 constexpr bool check_redistribution_over_mesh() {
-  using kind = redistribution_step::kind;
+  using move_type = redistribution_step::move_type;
   static_assert(keeps_partials<From, To>(),
                 "nothing can be redistributed to partial: a partial is made by computing one operand on every rank");
   constexpr const redistribution_steps& steps = steps_between<From, To>;
-  static_assert(!(steps.has(kind::reduce) || steps.has(kind::reduce_scatter)) || orders_do_not_matter<T, From>() ||
-                    sums_in_rank_order<Group>,
+  static_assert(!(steps.has(move_type::reduce) || steps.has(move_type::reduce_scatter)) ||
+                    orders_do_not_matter<T, From>() || sums_in_rank_order<Group>,
                 "a partial sum becomes the same bits whether it is replicated or sharded: take a communicator with "
                 "sums_in_rank_order, as belay::host and belay::mpi have");
-  constexpr bool varies = steps.has(kind::gather) || steps.has(kind::reduce_scatter) || steps.has(kind::exchange);
+  constexpr bool varies =
+      steps.has(move_type::gather) || steps.has(move_type::reduce_scatter) || steps.has(move_type::exchange);
   static_assert(!varies || has_varying_counts<Group>,
                 "the parts of a sharded tensor may differ in size: take a communicator with has_varying_counts, as "
                 "belay::host and belay::mpi have");
@@ -28137,11 +27884,13 @@ constexpr bool check_redistribution_over_mesh() {
 template <class T, placement From, placement To, class Mesh>
 void expect_redistribution_over_mesh([[maybe_unused]] const Mesh& mesh, [[maybe_unused]] where at) {
   if constexpr (tells_traits<typename Mesh::group_type>) {
-    using kind = redistribution_step::kind;
+    using move_type = redistribution_step::move_type;
     constexpr const redistribution_steps& steps = steps_between<From, To>;
-    if constexpr ((steps.has(kind::reduce) || steps.has(kind::reduce_scatter)) && !orders_do_not_matter<T, From>())
+    if constexpr ((steps.has(move_type::reduce) || steps.has(move_type::reduce_scatter)) &&
+                  !orders_do_not_matter<T, From>())
       expect_promise(mesh.world(), &group_traits::sums_in_rank_order, rank_order_promised, at);
-    if constexpr (steps.has(kind::gather) || steps.has(kind::reduce_scatter) || steps.has(kind::exchange))
+    if constexpr (steps.has(move_type::gather) || steps.has(move_type::reduce_scatter) ||
+                  steps.has(move_type::exchange))
       expect_promise(mesh.world(), &group_traits::has_varying_counts, varying_counts_promised, at);
   }
 }
@@ -28971,10 +28720,9 @@ class world_vote {
 
 // ---- belay/report.hpp
 //
-// Door of the report room, what people look at: the line of a step for a reader and for a program, the table of a plan,
-// memory over time as a picture, a pipeline schedule as a chart, a trace of what every rank did, events for
-// TensorBoard, and a page of a whole run. All of it but the chart takes plain numbers, so that a trainer with steps of
-// its own can use it too.
+// Door of the report room, what people and programs read of a run: the line of a step for both, files of text, a trace
+// of what every rank did, and events for TensorBoard. All of it takes plain numbers, so that a trainer with steps of
+// its own can use it too. What is drawn, the page of a run and pictures, is behind report_page.hpp.
 
 // ---- belay/report/event_file.hpp
 //
@@ -29008,10 +28756,7 @@ class crc32c {
       : by_instruction_(method != crc32c_method::tables && has_instruction()) {}
 
   /// Continues with `bytes`.
-  crc32c& add(std::span<const std::byte> bytes) noexcept {
-    state_ = by_instruction_ ? with_instruction(state_, bytes) : with_tables(state_, bytes);
-    return *this;
-  }
+  crc32c& add(std::span<const std::byte> bytes) noexcept;
   [[nodiscard]] std::uint32_t value() const noexcept { return ~state_; }
 
   /// Whether this processor has the instruction; without it a table is used, with the same result.
@@ -29024,6 +28769,25 @@ class crc32c {
   }
 
  private:
+  std::uint32_t state_ = ~std::uint32_t{0};
+  bool by_instruction_;
+};
+
+/// Of all of `bytes`.
+[[nodiscard]] inline std::uint32_t crc32c_of(std::span<const std::byte> bytes) noexcept {
+  return crc32c().add(bytes).value();
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/crc32c.ipp
+//
+// The steps of CRC-32C: with the instruction, and with tables.
+
+namespace belay::inline BELAY_ABI {
+
+/// Continue a state, inverted as it is kept, with bytes.
+struct crc32c_steps {
   static constexpr std::uint32_t polynomial = 0x82f63b78U;  // reflected
 
   // Entry [k][b]: of byte b with k zero bytes after it.
@@ -29074,14 +28838,11 @@ class crc32c {
     return with_tables(state, bytes);
   }
 #endif
-
-  std::uint32_t state_ = ~std::uint32_t{0};
-  bool by_instruction_;
 };
 
-/// Of all of `bytes`.
-[[nodiscard]] inline std::uint32_t crc32c_of(std::span<const std::byte> bytes) noexcept {
-  return crc32c().add(bytes).value();
+BELAY_DECL crc32c& crc32c::add(std::span<const std::byte> bytes) noexcept {
+  state_ = by_instruction_ ? crc32c_steps::with_instruction(state_, bytes) : crc32c_steps::with_tables(state_, bytes);
+  return *this;
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -29612,15 +29373,25 @@ class json_line {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/report/memory_picture.hpp
+// ---- belay/report/step_events.hpp
 //
-// Live bytes of every tier over the whole run, as an SVG that needs nothing else to be shown. Samples are kept in
-// memory of fixed size. When it is full, neighbouring samples are merged into one with the larger bytes, so no peak is
-// lost.
+// The numbers of a step as scalars of an event: their tags are the names of the JSON line (report/step_line.hpp), those
+// inside an object as paths.
 //
-//   belay::memory_picture picture({"device", "host"});
-//   picture.add(seconds, live_bytes);  // allocates nothing
-//   picture.write("memory.svg");
+//   belay::event_file events("runs/first");
+//   belay::add_scalars(events, report);
+//   events.write(report.step);
+
+// ---- belay/report/step_line.hpp
+//
+// A step as one line: for people who watch, and for programs that compare. The memory for both is allocated once, for
+// the largest line that is possible, so that printing a step allocates nothing.
+//
+//   belay::step_line line(ranks, layers, experts);
+//   belay::step_report report;
+//   report.loss = 2.31;
+//   terminal.write(line.human(report));  // step 0  loss 2.3100  ...
+//   log.write(line.json(report));        // {"step":0,"loss":2.31,...}
 
 // ---- belay/train/plan_table.hpp
 //
@@ -29847,3336 +29618,6 @@ BELAY_DECL std::string plan_printer::shortages() const {
 }
 
 }  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-class memory_picture {
- public:
-  /// Allocates memory for `capacity` samples of all `tiers`; add() allocates nothing.
-  explicit memory_picture(std::vector<std::string> tiers, std::size_t capacity = 1024)
-      : tiers_(std::move(tiers)),
-        capacity_(capacity < 2 ? 2 : capacity / 2 * 2),
-        samples_(capacity_ * tiers_.size()),
-        peaks_(tiers_.size()) {}
-
-  /// Adds the live bytes of all tiers at `seconds` since the start; times must not go back.
-  void add(double seconds, std::span<const std::uint64_t> live, where at = where::current()) {
-    if (live.size() != tiers_.size()) throw usage_error("a memory sample needs the bytes of every tier", at);
-    if (pending_ == 0) {
-      if (size_ == capacity_) halve();
-      ++size_;
-    }
-    for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
-      const sample now{seconds, live[tier]};
-      if (now.bytes > peaks_[tier].bytes) peaks_[tier] = now;
-      sample& kept = samples_[(size_ - 1) * tiers_.size() + tier];
-      if (pending_ == 0) kept = now;  // a new sample
-      if (now.bytes > kept.bytes) kept.bytes = now.bytes;
-    }
-    pending_ = (pending_ + 1) % each_;
-    last_ = seconds;
-  }
-
-  /// Samples kept, and the number of added samples that each of them stands for.
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] std::size_t samples_each() const noexcept { return each_; }
-  [[nodiscard]] std::uint64_t peak(std::size_t tier) const { return peaks_.at(tier).bytes; }
-
-  /// The picture: time to the right, bytes upwards, a line and a marked peak for each tier.
-  [[nodiscard]] std::string svg() const {
-    std::uint64_t largest = 1;
-    for (const sample& peak : peaks_) {
-      if (peak.bytes > largest) largest = peak.bytes;
-    }
-    const double end = last_ > 0 ? last_ : 1;
-    const auto x = [end](double seconds) { return text(left + seconds / end * width); };
-    const auto y = [largest](std::uint64_t bytes) {
-      return text(top + height - static_cast<double>(bytes) / static_cast<double>(largest) * height);
-    };
-    std::string out =
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 960 400\" font-family=\"sans-serif\" "
-        "font-size=\"12\">\n<title>Live bytes over time</title>\n<rect width=\"960\" height=\"400\" fill=\"white\"/>\n";
-    for (unsigned i = 0; i <= 4; ++i) {
-      const std::uint64_t level = largest / 4 * i + largest % 4 * i / 4;
-      out += "<path d=\"M" + x(0) + " " + y(level) + "H" + x(end) + "\" stroke=\"#ddd\"/><text x=\"" + text(left - 8) +
-             "\" y=\"" + y(level) + "\" text-anchor=\"end\">" + bytes_text(level) + "</text>\n";
-      out += "<text x=\"" + x(end * i / 4) + "\" y=\"" + text(top + height + 20) + "\" text-anchor=\"middle\">" +
-             text(end * i / 4) + " s</text>\n";
-    }
-    for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
-      const std::string colour = colours[tier % 4];
-      out += "<polyline fill=\"none\" stroke=\"" + colour + "\" stroke-width=\"1.5\" points=\"";
-      std::uint64_t last_bytes = 0;
-      for (std::size_t i = 0; i < size_; ++i) {
-        const sample& kept = samples_[i * tiers_.size() + tier];
-        out += x(kept.seconds) + "," + y(kept.bytes) + " ";
-        last_bytes = kept.bytes;
-      }
-      out += x(last_) + "," + y(last_bytes) + "\"/>\n";
-      out += "<circle cx=\"" + x(peaks_[tier].seconds) + "\" cy=\"" + y(peaks_[tier].bytes) + "\" r=\"4\" fill=\"" +
-             colour + "\"/><text x=\"" + text(left + 20 + 280.0 * static_cast<double>(tier)) + "\" y=\"20\" fill=\"" +
-             colour + "\">" + escaped(tiers_[tier]) + ": peak " + bytes_text(peaks_[tier].bytes) + " (" +
-             std::to_string(peaks_[tier].bytes) + " bytes)</text>\n";
-    }
-    return out + "</svg>\n";
-  }
-
-  /// Writes the picture to `path`.
-  void write(const std::string& path) const { output(path).write(svg()); }
-
- private:
-  struct sample {
-    double seconds = 0;
-    std::uint64_t bytes = 0;
-  };
-  static constexpr double left = 90;
-  static constexpr double top = 40;
-  static constexpr double width = 840;
-  static constexpr double height = 310;
-  static constexpr const char* colours[4] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd"};
-
-  void halve() noexcept {
-    for (std::size_t i = 0; i < size_ / 2; ++i) {
-      for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
-        const sample first = samples_[2 * i * tiers_.size() + tier];
-        const sample second = samples_[(2 * i + 1) * tiers_.size() + tier];
-        samples_[i * tiers_.size() + tier] = {first.seconds, first.bytes > second.bytes ? first.bytes : second.bytes};
-      }
-    }
-    size_ /= 2;
-    each_ *= 2;
-  }
-
-  [[nodiscard]] static std::string text(double value) {
-    char room[64];
-    text_buffer buffer(room);
-    return std::string(buffer.put_fixed(value, 1).text());
-  }
-
-  [[nodiscard]] static std::string escaped(std::string_view name) {
-    std::string out;
-    for (char c : name) {
-      if (c == '<') {
-        out += "&lt;";
-      } else if (c == '&') {
-        out += "&amp;";
-      } else {
-        out += c;
-      }
-    }
-    return out;
-  }
-
-  std::vector<std::string> tiers_;
-  std::size_t capacity_;
-  std::vector<sample> samples_;  // [sample][tier]
-  std::vector<sample> peaks_;
-  std::size_t size_ = 0;
-  std::size_t each_ = 1;     // added samples for each that is kept
-  std::size_t pending_ = 0;  // added samples in the last one; 0 where it is full
-  double last_ = 0;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/page.hpp
-//
-// A run as a page that people look at: index.html in a folder, one file with its pictures inside, made from a sample of
-// every step, by one rank. All memory is taken before the first step, curves and pictures have limits, and a page is at
-// most 2 MiB, however long the run. The samples are kept beside it, for a run that goes on.
-//
-//   belay::report_folder folder("reports/first", belay::report_start::afresh);  // before training: refused here
-//   belay::report_page page(folder, {.title = "first", .steps = 1000, .ranks = 4});
-//   page.add({.step = number, .loss = loss, .tokens_per_s = speed});             // after each step
-//   page.finish();
-
-// ---- belay/report/page/ending.hpp
-//
-// A page says "running" until its writer says otherwise. Where the writer ends before it can, by a signal, whoever is
-// left changes those words in the file.
-
-#include <climits>
-
-namespace belay::inline BELAY_ABI {
-
-/// The words of a running page, and their change. It allocates nothing and calls only what a signal handler may.
-class page_ending {
- public:
-  /// Blanks after it leave room for other words.
-  static constexpr std::string_view running = "running    ";
-  static constexpr std::string_view refresh = "<meta http-equiv=\"refresh\" content=\"10\">";
-  /// Around the reason of a page that says "failed", in every page.
-  static constexpr std::string_view reason = "<p class=\"bad\">", end_of_reason = "</p>";
-  static constexpr std::size_t most_reason = 4000;  // bytes
-
-  /// Puts `words`, which are no longer than `running`, into the page at `path` where it says so. Any other page stays.
-  static void write(const char* path, std::string_view words) noexcept {
-    const int page = ::open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (page < 0) return;
-    std::array<char, 16384> begin;
-    const ssize_t got = ::pread(page, begin.data(), begin.size(), 0);
-    const std::string_view text(begin.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
-    if (put(page, text, text.find(running), words, running.size()))
-      put(page, text, text.find(refresh), "", refresh.size());
-    ::close(page);
-  }
-
- private:
-  static bool put(int page, std::string_view text, std::size_t where_it_is, std::string_view words,
-                  std::size_t size) noexcept {
-    if (where_it_is == text.npos) return false;
-    std::array<char, refresh.size()> out;
-    out.fill(' ');
-    std::copy_n(words.begin(), lesser_of(words.size(), size), out.begin());
-    return ::pwrite(page, out.data(), size, static_cast<off_t>(where_it_is)) == static_cast<ssize_t>(size);
-  }
-};
-
-/// While it lives a signal that ends this process makes a page that says "running" say "interrupted" first, or "failed"
-/// where it is of an error of the process itself. What the page shows stays as it was drawn: a handler can interrupt
-/// whatever is being written, and may not read it. One in a process at a time; signals that are handled or ignored
-/// already stay so. A signal handler is given a number and can be given nothing else, so what it finds is static.
-class report_interruption {
- public:
-  /// Of the page at `path`. Where another is watched, or the path is longer than a system's may be, it does nothing.
-  explicit report_interruption(const std::string& path) noexcept {
-    bool none = false;
-    if (path.size() >= sizeof watched_page_.path || !watched_page_.used.compare_exchange_strong(none, true)) return;
-    watches_ = true;
-    watched_page_.owner = ::getpid();
-    path.copy(watched_page_.path, path.size());
-    watched_page_.path[path.size()] = '\0';
-    struct sigaction ours = {};
-    ours.sa_handler = on_signal;
-    ours.sa_flags = static_cast<int>(SA_RESETHAND);
-    ::sigemptyset(&ours.sa_mask);
-    for (const int number : ending) {
-      struct sigaction found = {};
-      if (::sigaction(number, nullptr, &found) == 0 && (found.sa_flags & SA_SIGINFO) == 0 &&
-          found.sa_handler == SIG_DFL)
-        ::sigaction(number, &ours, nullptr);
-    }
-  }
-  report_interruption(const report_interruption&) = delete;
-  report_interruption& operator=(const report_interruption&) = delete;
-  ~report_interruption() {
-    if (!watches_) return;
-    for (const int number : ending) {
-      struct sigaction found = {};
-      if (::sigaction(number, nullptr, &found) == 0 && (found.sa_flags & SA_SIGINFO) == 0 &&
-          found.sa_handler == on_signal)
-        ::signal(number, SIG_DFL);
-    }
-    watched_page_.used = false;
-  }
-
- private:
-  static constexpr std::array ending{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
-  static constexpr bool is_of_others(int number) noexcept {
-    return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
-  }
-  struct state {
-    std::atomic<bool> used;
-    pid_t owner;  // a forked child has a copy of all this
-    char path[PATH_MAX];
-  };
-  static_assert(std::atomic<bool>::is_always_lock_free);
-
-  static void on_signal(int number) {
-    const int error = errno;
-    if (::getpid() == watched_page_.owner)
-      page_ending::write(watched_page_.path, is_of_others(number) ? "interrupted" : "failed");
-    ::raise(number);  // delivered when this handler returns, to what there is by default
-    errno = error;
-  }
-
-  static inline constinit state watched_page_{{false}, 0, {}};
-
-  bool watches_ = false;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/page/expert_map.hpp
-//
-// How busy experts were over a run, as a map of at most 16,384 cells: a row for each expert of each layer, or for
-// several of them, and columns of steps. A cell keeps the largest share of what it stands for, over that of a balanced
-// layer: 1 is perfect balance.
-
-// ---- belay/report/page/room.hpp
-//
-// Memory of a page, cut into arrays before the first step.
-
-namespace belay::inline BELAY_ABI {
-
-class report_room {
- public:
-  explicit report_room(std::span<std::byte> memory) noexcept : rest_(memory) {}
-
-  /// Bytes of which `count` elements of T take no more.
-  template <class T>
-  [[nodiscard]] static constexpr std::size_t bytes(std::size_t count) noexcept {
-    return count * sizeof(T) + alignof(T);
-  }
-
-  /// The next `count` elements, zeroed.
-  template <class T>
-  [[nodiscard]] std::span<T> take(std::size_t count) {
-    void* begin = rest_.data();
-    std::size_t left = rest_.size();
-    if (std::align(alignof(T), count * sizeof(T), begin, left) == nullptr)
-      throw usage_error("a report page has less memory than room_bytes() says", where::current());
-    rest_ = rest_.subspan(rest_.size() - left + count * sizeof(T));
-    T* const out = static_cast<T*>(begin);
-    std::uninitialized_value_construct_n(out, count);
-    return {out, count};
-  }
-
- private:
-  std::span<std::byte> rest_;
-};
-
-/// Steps in at most `capacity` buckets of the same width, which doubles when one more is needed.
-class step_buckets {
- public:
-  explicit step_buckets(std::size_t capacity) noexcept : capacity_(capacity) {}
-
-  /// The bucket of `step`; `halve()` is called for each doubling, and folds bucket 2i and 2i + 1 into i. `capacity`
-  /// itself for a step before the first.
-  template <class Halve>
-  [[nodiscard]] std::size_t place(std::uint64_t step, Halve&& halve) {
-    if (used_ == 0) first_ = last_ = step;
-    if (step < first_) return capacity_;
-    while ((step - first_) / each_ >= capacity_) {
-      halve();
-      used_ = (used_ + 1) / 2;
-      each_ *= 2;
-    }
-    const auto out = static_cast<std::size_t>((step - first_) / each_);
-    if (out >= used_) used_ = out + 1;
-    if (step > last_) last_ = step;
-    return out;
-  }
-
-  [[nodiscard]] std::size_t used() const noexcept { return used_; }
-  [[nodiscard]] std::uint64_t each() const noexcept { return each_; }
-  [[nodiscard]] std::uint64_t first() const noexcept { return first_; }
-  [[nodiscard]] std::uint64_t last() const noexcept { return last_; }
-
-  /// Where a bucket is between the first step and the last, 0 to 1; the middle where there is one step.
-  [[nodiscard]] double position(std::size_t bucket) const noexcept {
-    if (last_ == first_) return 0.5;
-    const double middle = (static_cast<double>(bucket) + 0.5) * static_cast<double>(each_) - 0.5;
-    const double share = middle / static_cast<double>(last_ - first_);
-    return share > 1 ? 1 : share;
-  }
-
- private:
-  std::size_t capacity_;
-  std::size_t used_ = 0;
-  std::uint64_t each_ = 1;
-  std::uint64_t first_ = 0;
-  std::uint64_t last_ = 0;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-class expert_map {
- public:
-  static constexpr std::size_t most_cells = 16384;
-  static constexpr std::size_t most_rows = 256;
-  static constexpr std::size_t most_columns = 512;
-
-  [[nodiscard]] static constexpr std::size_t room_bytes() noexcept { return report_room::bytes<float>(most_cells); }
-
-  expert_map(std::size_t layers, std::size_t experts, report_room& room)
-      : layers_(layers), experts_(experts), buckets_(most_columns), cells_(room.take<float>(most_cells)) {
-    while (experts_each_ < experts_ && layers_ * groups(experts_, experts_each_) > most_rows) experts_each_ *= 2;
-    while (rows() > most_rows) layers_each_ *= 2;
-    const std::size_t columns = rows() == 0 ? 0 : lesser_of(most_columns, most_cells / rows()) / 2 * 2;
-    buckets_ = step_buckets(columns);
-    columns_ = columns;
-  }
-
-  /// Tokens that chose each expert of each layer in a step. Of another shape they are left out.
-  void add(std::uint64_t step, view<const std::uint64_t, 2> tokens) noexcept {
-    if (rows() == 0 || tokens.extent(0) != layers_ || tokens.extent(1) != experts_) return;
-    const std::size_t column = buckets_.place(step, [this] { halve(); });
-    if (column == columns_) return;
-    for (std::size_t layer = 0; layer < layers_; ++layer) {
-      std::uint64_t total = 0;
-      for (std::size_t expert = 0; expert < experts_; ++expert) total += tokens(layer, expert);
-      if (total == 0) continue;
-      const double balanced = static_cast<double>(total) / static_cast<double>(experts_);
-      for (std::size_t expert = 0; expert < experts_; ++expert) {
-        float& cell = cells_[row_of(layer, expert) * columns_ + column];
-        cell = greater_of(cell, static_cast<float>(static_cast<double>(tokens(layer, expert)) / balanced));
-      }
-    }
-  }
-
-  [[nodiscard]] std::size_t rows() const noexcept {
-    return groups(layers_, layers_each_) * groups(experts_, experts_each_);
-  }
-  /// Layers and experts of a row, and steps of a column.
-  [[nodiscard]] std::size_t layers_each() const noexcept { return layers_each_; }
-  [[nodiscard]] std::size_t experts_each() const noexcept { return experts_each_; }
-  [[nodiscard]] const step_buckets& buckets() const noexcept { return buckets_; }
-  [[nodiscard]] std::size_t row_of(std::size_t layer, std::size_t expert) const noexcept {
-    return layer / layers_each_ * groups(experts_, experts_each_) + expert / experts_each_;
-  }
-  [[nodiscard]] float cell(std::size_t row, std::size_t column) const noexcept {
-    return cells_[row * columns_ + column];
-  }
-
- private:
-  [[nodiscard]] static constexpr std::size_t groups(std::size_t of, std::size_t each) noexcept {
-    return (of + each - 1) / each;
-  }
-
-  void halve() noexcept {
-    for (std::size_t row = 0; row < rows(); ++row) {
-      const std::span<float> cells = cells_.subspan(row * columns_, columns_);
-      for (std::size_t i = 0; i < columns_ / 2; ++i) cells[i] = greater_of(cells[2 * i], cells[2 * i + 1]);
-      std::fill(cells.begin() + static_cast<std::ptrdiff_t>(columns_ / 2), cells.end(), 0.0F);
-    }
-  }
-
-  std::size_t layers_;
-  std::size_t experts_;
-  std::size_t layers_each_ = 1;
-  std::size_t experts_each_ = 1;
-  step_buckets buckets_;
-  std::span<float> cells_;  // [row][column]
-  std::size_t columns_ = 0;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/page/folder.hpp
-//
-// The folder of a report: samples.jsonl, which is appended to, and index.html, which is replaced as a whole.
-
-#include <fstream>
-
-// ---- belay/report/page/markup.hpp
-//
-// The text of a page: markup as it is, texts escaped, numbers for readers and coordinates for pictures. Nothing is
-// allocated.
-
-namespace belay::inline BELAY_ABI {
-
-/// How the numbers of a picture are written.
-enum class page_unit : std::uint8_t { number, share, bytes };
-
-/// The range of an axis, and its ticks: low, low + step, ... high.
-struct page_axis {
-  double low = 0;
-  double high = 1;
-  double step = 0.25;
-  page_unit unit = page_unit::number;
-
-  /// A range that holds both, with steps that are easy to read.
-  [[nodiscard]] static page_axis around(double low, double high, page_unit unit) noexcept {
-    if (!(high > low)) {
-      const double pad = high == 0 ? 1 : std::abs(high) / 4;
-      low = low >= 0 && low < pad ? 0 : low - pad;
-      high += pad;
-    }
-    const double raw = (high - low) / 4;
-    double step = std::exp2(std::ceil(std::log2(raw)));
-    if (unit != page_unit::bytes) {
-      const double power = std::pow(10.0, std::floor(std::log10(raw)));
-      const double digits = raw / power;
-      step = power * (digits <= 1 ? 1 : digits <= 2 ? 2 : digits <= 2.5 ? 2.5 : digits <= 5 ? 5 : 10);
-    }
-    return {std::floor(low / step) * step, std::ceil(high / step) * step, step, unit};
-  }
-  /// 0 to 1, upwards.
-  [[nodiscard]] double share(double value) const noexcept { return (value - low) / (high - low); }
-  [[nodiscard]] int ticks() const noexcept { return static_cast<int>(std::lround((high - low) / step)) + 1; }
-  [[nodiscard]] double tick(int number) const noexcept {
-    const double value = low + step * number;
-    return std::abs(value) < step / 1e6 ? 0 : value;
-  }
-};
-
-class page_markup {
- public:
-  explicit page_markup(text_buffer& out) noexcept : out_(&out) {}
-
-  page_markup& operator<<(std::string_view markup) noexcept {
-    out_->put(markup);
-    return *this;
-  }
-  template <std::integral T>
-  page_markup& operator<<(T value) noexcept {
-    out_->put(value);
-    return *this;
-  }
-
-  /// A text as it is read: markup, control characters and bytes that are no UTF-8 are not obeyed. Newlines stay. At
-  /// most `most` bytes of it, and "..." where there was more.
-  page_markup& text(std::string_view text, std::size_t most = 400) noexcept {
-    const std::size_t end = text.size() > most ? most : text.size();
-    for (std::size_t at = 0; at < end;) {
-      const std::size_t length = utf8_length(text.substr(at));
-      const std::string_view one = text.substr(at, length == 0 ? 1 : length);
-      at += one.size();
-      if (length == 0 || (one != "\n" && is_control(utf8_code_point(one)))) {
-        out_->put("\xef\xbf\xbd");
-        continue;
-      }
-      switch (one.front()) {
-        case '&': out_->put("&amp;"); break;
-        case '<': out_->put("&lt;"); break;
-        case '>': out_->put("&gt;"); break;
-        case '"': out_->put("&quot;"); break;
-        case '\'': out_->put("&#39;"); break;
-        default: out_->put(one);
-      }
-    }
-    if (end < text.size()) out_->put("...");
-    return *this;
-  }
-
-  /// A coordinate or percentage: one digit after the point at most.
-  page_markup& place(double value) noexcept {
-    const auto tenths = static_cast<long long>(std::llround(value * 10));
-    if (tenths < 0) out_->put('-');
-    const long long all = tenths < 0 ? -tenths : tenths;
-    out_->put(all / 10);
-    if (all % 10 != 0) out_->put('.').put(all % 10);
-    return *this;
-  }
-
-  /// A number for readers, with `digits` significant ones.
-  page_markup& number(double value, int digits = 4) noexcept {
-    const double size = std::abs(value);
-    if (size >= 99999.5 && size < 1e15) {
-      const int kind = size < 999999.5 ? 0 : size < 999999999.5 ? 1 : size < 999999999999.5 ? 2 : 3;
-      constexpr double units[] = {1e3, 1e6, 1e9, 1e12};
-      return general(value / units[kind], digits) << std::string_view("kMGT").substr(static_cast<std::size_t>(kind), 1);
-    }
-    if (size >= 1e15) {  // of no use to anybody, and no wider than others
-      general(value, digits < 3 ? digits : 3);
-      return *this;
-    }
-    if (size >= 1000) {
-      out_->put_fixed(value, 0);
-      return *this;
-    }
-    return general(value, digits);
-  }
-  page_markup& share(double value, int digits = 3) noexcept {
-    return (value > 10 ? number(100 * value, digits) : general(100 * value, digits)) << " %";
-  }
-  page_markup& bytes(double value, int digits = 4) noexcept {
-    constexpr std::string_view units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"};
-    std::size_t unit = 0;
-    for (; value >= 1024 && unit < 6; ++unit) value /= 1024;
-    return general(value, value >= 1000 && digits < 4 ? 4 : digits) << units[unit];
-  }
-  /// A time that is known in seconds.
-  page_markup& seconds(double value) noexcept {
-    return value < 1 ? number(1e3 * value, 3) << " ms" : number(value, 3) << " s";
-  }
-  page_markup& value(double value, page_unit unit, int digits = 4) noexcept {
-    switch (unit) {
-      case page_unit::share: return share(value, digits);
-      case page_unit::bytes: return bytes(value, digits);
-      case page_unit::number: break;
-    }
-    return number(value, digits);
-  }
-
- private:
-  page_markup& general(double value, int digits) noexcept {
-    char room[40];
-    const auto end = std::to_chars(room, room + sizeof room, value, std::chars_format::general, digits);
-    out_->put(std::string_view(room, static_cast<std::size_t>(end.ptr - room)));
-    return *this;
-  }
-
-  text_buffer* out_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// Whether a run goes on with the report that is in a folder.
-enum class report_start : std::uint8_t { afresh, resumed };
-
-class report_folder {
- public:
-  /// Makes the folder where it is missing. Throws input_error for one with another run's report, or one that a run
-  /// writes to now, and file_error where no file can be written to it. The folder is this object's until its end, also
-  /// where a process that was forked has it too.
-  report_folder(const std::string& path, report_start start, where at = where::current())
-      : path_(path),
-        samples_path_(path + "/samples.jsonl"),
-        page_path_(path + "/index.html"),
-        temporary_path_(path + "/index.html.tmp") {
-    std::error_code wrong;
-    std::filesystem::create_directories(path, wrong);
-    if (wrong)
-      throw file_error(path, 0, "cannot be made the folder of a report: " + wrong.message() + "; name another", at);
-    if (start == report_start::afresh) expect_unused(at);
-    if (::access(path.c_str(), W_OK | X_OK) != 0)
-      throw file_error(path, 0, "no report can be written to it: " + error_text(errno) + "; name another folder", at);
-    samples_.reset(open(samples_path_, O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK, at));
-    if (!std::filesystem::is_regular_file(samples_path_, wrong))
-      throw file_error(samples_path_, 0, "is no regular file, as samples are: remove it, or name another folder", at);
-    if (::flock(samples_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-      throw input_error(path + " has the report of a run that is under way: name another folder", at);
-    if (start == report_start::afresh) expect_unused(at);  // a run may have come and gone meanwhile
-    lines_.emplace(samples_.get(), samples_path_);
-    lines_->expect_room(least_room, at);
-  }
-  report_folder(const report_folder&) = delete;
-  report_folder& operator=(const report_folder&) = delete;
-
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  [[nodiscard]] const std::string& samples_path() const noexcept { return samples_path_; }
-  [[nodiscard]] const std::string& page_path() const noexcept { return page_path_; }
-
-  /// A line with its newline.
-  void append(std::string_view line, where at = where::current()) { lines_->write(line, at); }
-
-  /// Calls `keep(line, begin)` with each line, without its newline, and the byte at which it begins, until it returns
-  /// false: the file is cut before that line, and before one that has no newline.
-  template <class Keep>
-  void cut_where(Keep&& keep, where at = where::current()) {
-    std::string text;
-    std::uint64_t begin = 0, read = 0;  // of the line that `text` begins with; of the file
-    for (bool more = true; more;) {
-      std::array<char, 65536> piece;
-      const ssize_t got = ::pread(samples_.get(), piece.data(), piece.size(), static_cast<off_t>(read));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) throw file_error(samples_path_, read, "cannot be read: " + error_text(errno), at);
-      read += static_cast<std::uint64_t>(got);
-      text.append(piece.data(), static_cast<std::size_t>(got));
-      more = got > 0;
-      std::size_t first = 0;
-      for (std::size_t end; more && (end = text.find('\n', first)) != std::string::npos; first = end + 1) {
-        more = keep(std::string_view(text).substr(first, end - first), begin + first);
-        if (!more) break;
-      }
-      begin += first;
-      text.erase(0, first);
-      if (text.size() > most_line) throw file_error(samples_path_, begin, "a line has more than 16 MiB", at);
-    }
-    if (::ftruncate(samples_.get(), static_cast<off_t>(begin)) != 0)
-      throw file_error(samples_path_, begin, "cannot be cut: " + error_text(errno), at);
-  }
-
-  /// Replaces the page: who reads it sees the old one or the new one. Allocates nothing.
-  void replace_page(std::string_view text, where at = where::current()) const {
-    const unique_fd file(open(temporary_path_, O_WRONLY | O_CREAT | O_TRUNC, at));
-    try {
-      write(file.get(), text, at);
-    } catch (const file_error&) {
-      ::unlink(temporary_path_.c_str());
-      throw;
-    }
-  }
-
-  /// Puts `why` into a page that says "failed", instead of the reason that it has: for whoever knows why the run as a
-  /// whole has failed, when the rank that wrote the page knows its own reason or is gone. Any other page stays.
-  void explain(std::string_view why, where at = where::current()) const {
-    std::ifstream in(page_path_, std::ios::binary);
-    std::string page{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-    const std::size_t begin = page.find(page_ending::reason), end = page.find(page_ending::end_of_reason, begin);
-    if (end == page.npos || page.rfind("<p class=\"soft\">failed", begin) == page.npos) return;
-    std::string room(8 * page_ending::most_reason, ' ');
-    text_buffer shown(room);
-    page_markup(shown).text(why, page_ending::most_reason);
-    page.replace(begin, end - begin, std::string(page_ending::reason).append(shown.text()));
-    replace_page(page, at);
-  }
-
- private:
-  static constexpr std::size_t most_line = std::size_t{1} << 24U;
-  static constexpr std::size_t least_room = std::size_t{1} << 16U;  // of a short run's page and samples
-
-  // And puts it into the page's place.
-  void write(int file, std::string_view text, where at) const {
-    for (std::string_view rest = text; !rest.empty();) {
-      const ssize_t put = ::write(file, rest.data(), rest.size());
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0)
-        throw file_error(temporary_path_, text.size() - rest.size(), "cannot be written: " + error_text(errno), at);
-      rest.remove_prefix(static_cast<std::size_t>(put));
-    }
-    if (std::rename(temporary_path_.c_str(), page_path_.c_str()) != 0)
-      throw file_error(page_path_, 0, "cannot be replaced: " + error_text(errno), at);
-  }
-
-  void expect_unused(where at) const {
-    std::error_code wrong;
-    const auto kind = [&](const std::string& path) {
-      const auto found = std::filesystem::status(path, wrong).type();
-      if (found == std::filesystem::file_type::none)
-        throw file_error(path, 0, "cannot be examined: " + wrong.message(), at);
-      return found;
-    };
-    bool used = kind(page_path_) != std::filesystem::file_type::not_found;
-    if (kind(samples_path_) == std::filesystem::file_type::regular) {
-      used = used || std::filesystem::file_size(samples_path_, wrong) > 0;
-      if (wrong) throw file_error(samples_path_, 0, "cannot be examined: " + wrong.message(), at);
-    }
-    if (used) throw input_error(path_ + " has the report of a run: resume that run, or name another folder", at);
-  }
-
-  [[nodiscard]] static int open(const std::string& path, int flags, where at) {
-    int out = -1;
-    do {
-      out = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
-    } while (out < 0 && errno == EINTR);
-    if (out < 0) throw file_error(path, 0, "cannot be opened for writing: " + error_text(errno), at);
-    return out;
-  }
-
-  std::string path_;
-  std::string samples_path_;
-  std::string page_path_;
-  std::string temporary_path_;
-  unique_fd samples_;
-  std::optional<output> lines_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/page/history.hpp
-//
-// The steps of a run in memory of fixed size: curves, bytes and marks, in at most 1,000 buckets. A bucket of several
-// steps has their mean, least and most, so that no peak is lost.
-
-// ---- belay/report/page/sample.hpp
-//
-// What a report page is made of: the subject of the run, known before the first step, and a sample of every step.
-
-namespace belay::inline BELAY_ABI {
-
-/// A number of a sample that the trainer does not have.
-inline constexpr double unknown_number = no_number<double>;
-
-/// An event at a step beside its training.
-enum class report_mark : std::uint8_t { replay, refusal, plan_miss, phase, checkpoint, resume };
-inline constexpr std::size_t report_mark_count = 6;
-
-[[nodiscard]] constexpr const char* name(report_mark mark) noexcept {
-  switch (mark) {
-    case report_mark::replay: return "replay";
-    case report_mark::refusal: return "refusal";
-    case report_mark::plan_miss: return "plan miss";
-    case report_mark::phase: return "phase";
-    case report_mark::checkpoint: return "checkpoint";
-    case report_mark::resume: return "resume";
-  }
-  return "unknown";
-}
-
-/// Memory for one purpose in one tier. Bytes are planned ones: of the rank that samples show, and over all ranks.
-struct report_row {
-  std::string tier;
-  std::string purpose;
-  std::uint64_t planned = 0;
-  std::uint64_t smallest = 0;
-  std::uint64_t largest = 0;
-  std::uint64_t total = 0;
-};
-
-/// A line of a table.
-struct report_setting {
-  std::string name;
-  std::string value;
-};
-
-/// The facts of a run that are the same in all its samples.
-struct report_subject {
-  std::string title;                       // the program, or the run's name
-  std::uint64_t steps = 0;                 // of the whole run; 0: not known
-  std::size_t ranks = 1;                   //
-  std::size_t layers = 0;                  // with experts; 0: there are none
-  std::size_t experts = 0;                 // of a layer
-  std::size_t shown_rank = 0;              // whose memory samples have, that with most in tier device
-  std::vector<report_row> memory = {};     // rows of a tier follow each other
-  std::vector<report_setting> setup = {};  // settings of the run
-  std::string loss_unit = "nats a token";  //
-};
-
-/// Bytes of the tiers that `report_subject::memory` names, in the order in which it does.
-struct report_tier {
-  std::uint64_t live = 0;     // leased after the step
-  std::uint64_t peak = 0;     // the most at once so far
-  std::uint64_t planned = 0;  // the peak by the plan of the step; 0: as the subject has it
-  std::uint64_t most = 0;     // the largest peak of any rank; 0: not known
-};
-
-/// A forward or backward of a micro-batch by a stage of a pipeline, and when: seconds, from any moment on.
-struct report_action {
-  std::size_t stage = 0;
-  std::size_t micro_batch = 0;
-  enum class kind : std::uint8_t { forward, backward } what = kind::forward;
-  double begin = 0;
-  double end = 0;
-};
-/// After an action of the shown rank: what is leased in the subject's first tier, and obligations that are open.
-struct report_moment {
-  std::uint64_t live = 0;
-  std::uint64_t open = 0;
-};
-
-/// One kind of communication in a step: for how long each rank has waited in it for the last to come, and the rank that
-/// has let others wait longest.
-struct report_wait {
-  std::string_view operation;
-  std::uint64_t calls = 0;          // of groups
-  std::size_t last_rank = 0;        //
-  std::uint64_t last_calls = 0;     // in which it came last
-  double last_seconds = 0;          // that the others waited for it, all together
-  std::span<const double> seconds;  // by rank
-};
-
-/// A committed step. It points to the caller's memory. What is not known is left as it is.
-struct report_sample {
-  std::uint64_t step = 0;                           // from 1
-  double loss = unknown_number;                     // in the subject's unit
-  double learning_rate = unknown_number;            //
-  double tokens_per_s = unknown_number;             //
-  double flops_utilization = unknown_number;        // share of the peak, 0 to 1
-  double grad_norm = unknown_number;                // before clipping
-  double bubble = unknown_number;                   // share of the pipeline phase, 0 to 1, mean over ranks
-  double bubble_predicted = unknown_number;         //
-  std::uint64_t replays = 0;                        // of this step, before it was committed
-  std::uint64_t plan_misses = 0;                    //
-  std::span<const report_tier> tiers = {};          // of the rank that is shown
-  std::span<const std::uint64_t> live = {};         // of each row of the subject's memory: they add up to the tiers'
-  std::span<const double> waiting = {};             // of each rank: share of its pipeline phase, 0 to 1
-  view<const std::uint64_t, 2> expert_tokens = {};  // [layer][expert], over all ranks
-  // Of the last step a page shows these too, the first 2,048 of each.
-  std::span<const report_action> executed = {};  // of one pipeline
-  std::span<const report_action> planned = {};   // the same, as the schedule would be with the stages' mean times
-  std::span<const report_moment> moments = {};
-  std::span<const std::uint64_t> moment_live =
-      {};                                   // [moment][row of the subject's memory]: what is leased then, by row
-  std::span<const report_wait> waits = {};  // of step `waits_step`; eight of them, of which the first waits most
-  std::uint64_t waits_step = 0;
-};
-
-/// The curves that a page keeps.
-enum class report_curve : std::uint8_t {
-  loss,
-  eval_loss,
-  learning_rate,
-  tokens_per_s,
-  flops_utilization,
-  grad_norm,
-  bubble,
-  bubble_predicted,
-  waiting_least,
-  waiting_median,
-  waiting_most
-};
-inline constexpr std::size_t report_curve_count = 11;
-
-/// The numbers of a sample that are a curve of their own, and their names in a line of samples.jsonl.
-struct sampled_curve {
-  using number = double report_sample::*;  // by a name: what nvcc writes for g++ otherwise has parentheses too many
-
-  report_curve curve;
-  const char* name;
-  number value;
-};
-inline constexpr sampled_curve sampled_curves[] = {
-    {report_curve::loss, "loss", &report_sample::loss},
-    {report_curve::learning_rate, "learning_rate", &report_sample::learning_rate},
-    {report_curve::tokens_per_s, "tokens_per_s", &report_sample::tokens_per_s},
-    {report_curve::flops_utilization, "flops_utilization", &report_sample::flops_utilization},
-    {report_curve::grad_norm, "grad_norm", &report_sample::grad_norm},
-    {report_curve::bubble, "bubble", &report_sample::bubble},
-    {report_curve::bubble_predicted, "bubble_predicted", &report_sample::bubble_predicted}};
-
-/// The tiers of a subject's memory, in its order, with the number of their first row and their planned bytes.
-struct report_tier_rows {
-  std::string tier;
-  std::size_t first = 0;
-  std::size_t count = 0;
-  std::uint64_t planned = 0;
-};
-[[nodiscard]] inline std::vector<report_tier_rows> tiers_of(const std::vector<report_row>& memory) {
-  std::vector<report_tier_rows> out;
-  for (std::size_t row = 0; row < memory.size(); ++row) {
-    if (out.empty() || out.back().tier != memory[row].tier) out.push_back({memory[row].tier, row, 0, 0});
-    ++out.back().count;
-    out.back().planned += memory[row].planned;
-  }
-  return out;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-class report_history {
- public:
-  static constexpr std::size_t most_points = 1000;  // of a curve; its band of least and most has twice as many
-  static constexpr std::size_t most_rows = 64;      // of memory; what is beyond is in the tier's bytes alone
-  static constexpr std::size_t most_tiers = 4;
-
-  struct point {
-    double sum = 0;
-    double least = 0;
-    double most = 0;
-    std::uint64_t count = 0;
-
-    [[nodiscard]] double mean() const noexcept { return sum / static_cast<double>(count); }
-    void add(const point& other) noexcept {
-      if (other.count == 0) return;
-      least = count == 0 ? other.least : lesser_of(least, other.least);
-      most = count == 0 ? other.most : greater_of(most, other.most);
-      sum += other.sum;
-      count += other.count;
-    }
-  };
-
-  [[nodiscard]] static constexpr std::size_t room_bytes() noexcept {
-    return report_room::bytes<point>(report_curve_count * most_points) +
-           report_room::bytes<report_tier>(most_tiers * most_points) +
-           report_room::bytes<std::uint64_t>(most_rows * most_points) +
-           report_room::bytes<std::uint32_t>(report_mark_count * most_points);
-  }
-
-  explicit report_history(report_room& room)
-      : buckets_(most_points),
-        curves_(room.take<point>(report_curve_count * most_points)),
-        tiers_(room.take<report_tier>(most_tiers * most_points)),
-        rows_(room.take<std::uint64_t>(most_rows * most_points)),
-        marks_(room.take<std::uint32_t>(report_mark_count * most_points)) {}
-
-  /// A value that is no finite number is left out.
-  void add(report_curve curve, std::uint64_t step, double value) noexcept {
-    if (!is_finite(value)) return;
-    const std::size_t bucket = place(step);
-    if (bucket == most_points) return;
-    trained_ = greater_of(trained_, step);
-    of(curve)[bucket].add({value, value, value, 1});
-    last_[static_cast<std::size_t>(curve)] = value;
-    known_[static_cast<std::size_t>(curve)] = current_[static_cast<std::size_t>(curve)] = true;
-  }
-
-  void add(report_mark mark, std::uint64_t step, std::uint64_t count) noexcept {
-    if (count == 0) return;
-    const std::size_t bucket = place(step);
-    if (bucket == most_points) return;
-    if (mark != report_mark::refusal) trained_ = greater_of(trained_, step);
-    of(mark)[bucket] += static_cast<std::uint32_t>(lesser_of<std::uint64_t>(count, 1U << 20U));
-    totals_[static_cast<std::size_t>(mark)] += count;
-  }
-
-  /// The run goes on from what has been added: what it measures no more is not current.
-  void begin_again() noexcept {
-    std::fill_n(current_, report_curve_count, false);
-    std::fill_n(current_peaks_, most_tiers, std::uint64_t{0});
-    std::fill_n(current_most_, most_tiers, std::uint64_t{0});
-  }
-
-  /// Bytes of tier `number` of the subject, and of its rows from `first` on. A bucket keeps the step with most.
-  void add_bytes(std::uint64_t step, std::size_t number, const report_tier& bytes, std::size_t first,
-                 std::span<const std::uint64_t> rows) noexcept {
-    if (number >= most_tiers) return;
-    const std::size_t bucket = place(step);
-    if (bucket == most_points) return;
-    report_tier& kept = tier(number)[bucket];
-    kept.peak = greater_of(kept.peak, bytes.peak);
-    kept.planned = greater_of(kept.planned, bytes.planned);
-    planned_[number] = greater_of(planned_[number], bytes.planned);
-    peaks_[number] = greater_of(peaks_[number], bytes.peak);
-    current_peaks_[number] = greater_of(current_peaks_[number], bytes.peak);
-    current_most_[number] = greater_of(current_most_[number], bytes.most);
-    trained_ = greater_of(trained_, step);
-    if (bytes.live < kept.live) return;
-    kept.live = bytes.live;
-    for (std::size_t i = 0; i < rows.size() && first + i < most_rows; ++i) {
-      row(first + i)[bucket] = rows[i];
-      tier_of_[first + i] = number;
-    }
-  }
-
-  [[nodiscard]] const step_buckets& buckets() const noexcept { return buckets_; }
-  /// The last step that was committed; 0: none was. A refused one has its mark and no more.
-  [[nodiscard]] std::uint64_t trained() const noexcept { return trained_; }
-  [[nodiscard]] bool has(report_curve curve) const noexcept { return known_[static_cast<std::size_t>(curve)]; }
-  /// Whether `last` is of the run as it goes on now, and of none before it.
-  [[nodiscard]] bool current(report_curve curve) const noexcept { return current_[static_cast<std::size_t>(curve)]; }
-  [[nodiscard]] double last(report_curve curve) const noexcept { return last_[static_cast<std::size_t>(curve)]; }
-  [[nodiscard]] std::span<const point> points(report_curve curve) const noexcept {
-    return of(curve).first(buckets_.used());
-  }
-  [[nodiscard]] std::uint64_t total(report_mark mark) const noexcept { return totals_[static_cast<std::size_t>(mark)]; }
-  [[nodiscard]] std::span<const std::uint32_t> marks(report_mark mark) const noexcept {
-    return of(mark).first(buckets_.used());
-  }
-  [[nodiscard]] std::uint64_t peak(std::size_t number) const noexcept { return peaks_[number]; }
-  [[nodiscard]] std::uint64_t current_peak(std::size_t number) const noexcept { return current_peaks_[number]; }
-  /// The largest peak of any rank; 0: not known.
-  [[nodiscard]] std::uint64_t current_most(std::size_t number) const noexcept { return current_most_[number]; }
-  [[nodiscard]] std::uint64_t planned(std::size_t number) const noexcept { return planned_[number]; }
-  [[nodiscard]] std::span<const report_tier> bytes(std::size_t number) const noexcept {
-    return tier(number).first(buckets_.used());
-  }
-  [[nodiscard]] std::span<const std::uint64_t> row_bytes(std::size_t number) const noexcept {
-    return row(number).first(buckets_.used());
-  }
-
- private:
-  [[nodiscard]] std::size_t place(std::uint64_t step) noexcept {
-    return buckets_.place(step, [this] { halve(); });
-  }
-
-  [[nodiscard]] std::span<point> of(report_curve curve) const noexcept {
-    return curves_.subspan(static_cast<std::size_t>(curve) * most_points, most_points);
-  }
-  [[nodiscard]] std::span<std::uint32_t> of(report_mark mark) const noexcept {
-    return marks_.subspan(static_cast<std::size_t>(mark) * most_points, most_points);
-  }
-  [[nodiscard]] std::span<report_tier> tier(std::size_t number) const noexcept {
-    return tiers_.subspan(number * most_points, most_points);
-  }
-  [[nodiscard]] std::span<std::uint64_t> row(std::size_t number) const noexcept {
-    return rows_.subspan(number * most_points, most_points);
-  }
-
-  void halve() noexcept {
-    for (std::size_t curve = 0; curve < report_curve_count; ++curve)
-      fold(of(static_cast<report_curve>(curve)), [](point& into, const point& other) { into.add(other); });
-    for (std::size_t mark = 0; mark < report_mark_count; ++mark)
-      fold(of(static_cast<report_mark>(mark)), [](std::uint32_t& into, std::uint32_t other) { into += other; });
-    // The rows of a tier are those of the step that it keeps: they add up to its bytes.
-    for (std::size_t number = 0; number < most_rows; ++number) {
-      const std::span<const report_tier> bytes = tier(tier_of_[number]);
-      const std::span<std::uint64_t> kept = row(number);
-      for (std::size_t i = 0; i < most_points / 2; ++i)
-        kept[i] = kept[bytes[2 * i + 1].live >= bytes[2 * i].live ? 2 * i + 1 : 2 * i];
-      std::fill(kept.begin() + most_points / 2, kept.end(), std::uint64_t{0});
-    }
-    for (std::size_t number = 0; number < most_tiers; ++number)
-      fold(tier(number), [](report_tier& into, const report_tier& other) {
-        into = {greater_of(into.live, other.live), greater_of(into.peak, other.peak),
-                greater_of(into.planned, other.planned)};
-      });
-  }
-  template <class T, class Fold>
-  static void fold(std::span<T> all, Fold&& into) noexcept {
-    for (std::size_t i = 0; i < most_points / 2; ++i) {
-      T folded = all[2 * i];
-      into(folded, all[2 * i + 1]);
-      all[i] = folded;
-    }
-    std::fill(all.begin() + most_points / 2, all.end(), T{});
-  }
-
-  step_buckets buckets_;
-  std::uint64_t trained_ = 0;
-  std::span<point> curves_;         // [curve][bucket]
-  std::span<report_tier> tiers_;    // [tier][bucket]
-  std::span<std::uint64_t> rows_;   // [row][bucket]
-  std::span<std::uint32_t> marks_;  // [mark][bucket]
-  double last_[report_curve_count] = {};
-  bool known_[report_curve_count] = {};
-  bool current_[report_curve_count] = {};
-  std::uint64_t totals_[report_mark_count] = {};
-  std::uint64_t peaks_[most_tiers] = {};
-  std::uint64_t current_peaks_[most_tiers] = {};
-  std::uint64_t current_most_[most_tiers] = {};
-  std::uint64_t planned_[most_tiers] = {};  // the largest
-  std::size_t tier_of_[most_rows] = {};
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/page/plan_rows.hpp
-//
-// The rows of a plan as those of a page.
-
-// ---- belay/train/plan.hpp
-//
-// A plan says how many bytes are needed, before the first is allocated: per rank, tier and purpose. Its numbers come
-// from the code that sizes the arenas (a rehearsal of the real step, the layout of the real buckets), so that plan and
-// run cannot differ. A plan over its budget is refused with its table, and nothing was allocated.
-//
-//   belay::rank_plan rank;
-//   rank.add(belay::tier::device, "activations", rehearsed.peak_bytes(), rehearsed.extent_bytes());
-//   rank.add(belay::tier::device, "gradients", layout.gradient_elements() * sizeof(float));
-//   const belay::plan plan({rank});
-//   if (const auto missing = plan.shortage(limit)) throw belay::plan_refused(table, *missing, belay::where::current());
-
-namespace belay::inline BELAY_ABI {
-
-/// One purpose of memory in one tier. `bytes` are leased at the tier's peak, and are compared with the budget.
-/// `capacity` is the address range of the arena, which is larger where leases of different lifetimes leave gaps.
-struct plan_item {
-  /// Where, what for, how many bytes, and how many the memory holds where that is more.
-  tier where_it_is = tier::device;
-  std::string purpose;
-  std::size_t bytes = 0;
-  std::size_t capacity = 0;
-  file_bytes of_file = file_bytes::on_disk;  // in tier file
-};
-
-/// All memory that one rank will use.
-class rank_plan {
- public:
-  /// Adds a row.
-  void add(plan_item item) { items_.push_back(std::move(item)); }
-  void add(tier where_it_is, std::string purpose, std::size_t bytes, std::size_t capacity) {
-    add({.where_it_is = where_it_is, .purpose = std::move(purpose), .bytes = bytes, .capacity = capacity});
-  }
-  void add(tier where_it_is, std::string purpose, std::size_t bytes) {
-    add(where_it_is, std::move(purpose), bytes, bytes);
-  }
-
-  /// The rows in the order in which they were added.
-  [[nodiscard]] const std::vector<plan_item>& items() const noexcept { return items_; }
-
-  /// Peak of leased bytes in a tier, as the run's meter will show it. The sum does not wrap around.
-  [[nodiscard]] std::size_t peak_bytes(tier of) const noexcept { return folded(of, &plan_item::bytes); }
-  /// Bytes of address range in a tier, gaps included.
-  [[nodiscard]] std::size_t capacity_bytes(tier of) const noexcept { return folded(of, &plan_item::capacity); }
-
- private:
-  [[nodiscard]] std::size_t folded(tier of, std::size_t plan_item::* what) const noexcept;
-  std::vector<plan_item> items_;
-};
-
-/// Where a plan exceeds its budget.
-struct plan_shortage {
-  /// The tier, the rank, what it needs, and what it may have.
-  tier where_it_is = tier::device;
-  int rank = 0;
-  std::size_t needed_bytes = 0;
-  std::size_t budget_bytes = 0;
-};
-
-class plan {
- public:
-  plan() = default;
-  /// One plan a rank.
-  explicit plan(std::vector<rank_plan> ranks) : ranks_(std::move(ranks)) {}
-
-  /// One plan a rank.
-  [[nodiscard]] const std::vector<rank_plan>& ranks() const noexcept { return ranks_; }
-
-  /// The worst shortage against a budget per rank, or nothing.
-  [[nodiscard]] std::optional<plan_shortage> shortage(const budget& limit) const;
-
-  /// Purposes of a tier in the order in which the first rank that has them lists them.
-  [[nodiscard]] std::vector<std::string> purposes(tier of) const;
-
- private:
-  [[nodiscard]] static bool holds(const std::vector<std::string>& list, const std::string& wanted) noexcept;
-
-  std::vector<rank_plan> ranks_;
-};
-
-/// The plan does not fit: `what()` is its table and what to change. Nothing was allocated.
-class plan_refused : public error {
- public:
-  /// `table` is the plan as text; `shortage` what it has too little of.
-  plan_refused(const std::string& table, plan_shortage shortage, where at)
-      : error("the plan is over its budget; nothing was allocated for it\n" + table, at), shortage_(shortage) {}
-  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::plan; }
-  [[nodiscard]] const plan_shortage& shortage() const noexcept { return shortage_; }
-
- private:
-  plan_shortage shortage_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/plan.ipp
-//
-// Sums of a plan, and what it lacks of a budget.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL std::size_t rank_plan::folded(tier of, std::size_t plan_item::* what) const noexcept {
-  checked_size total;
-  for (const plan_item& item : items_) total += item.where_it_is == of ? item.*what : 0;
-  return total.saturated();
-}
-
-BELAY_DECL auto plan::shortage(const budget& limit) const -> std::optional<plan_shortage> {
-  std::optional<plan_shortage> worst;
-  for (std::size_t kind = 0; kind < tier_count; ++kind) {
-    const tier of = static_cast<tier>(kind);
-    for (std::size_t r = 0; r < ranks_.size(); ++r) {
-      const std::size_t needed = ranks_[r].peak_bytes(of);
-      // Without a budget the limit is the largest size of an object.
-      const std::size_t most = limit[of] < largest_size ? limit[of] : largest_size;
-      if (needed <= most) continue;
-      if (worst && needed - most <= worst->needed_bytes - worst->budget_bytes) continue;
-      worst = plan_shortage{of, static_cast<int>(r), needed, most};
-    }
-  }
-  return worst;
-}
-
-BELAY_DECL std::vector<std::string> plan::purposes(tier of) const {
-  std::vector<std::string> out;
-  for (const rank_plan& rank : ranks_) {
-    for (const plan_item& item : rank.items()) {
-      if (item.where_it_is == of && !holds(out, item.purpose)) out.push_back(item.purpose);
-    }
-  }
-  return out;
-}
-
-BELAY_DECL bool plan::holds(const std::vector<std::string>& list, const std::string& wanted) noexcept {
-  for (const std::string& each : list) {
-    if (each == wanted) return true;
-  }
-  return false;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// The rank whose plan has most in tier device, and of several the first.
-[[nodiscard]] inline std::size_t fullest_rank(const plan& planned) {
-  std::size_t out = 0;
-  for (std::size_t rank = 1; rank < planned.ranks().size(); ++rank)
-    if (planned.ranks()[rank].peak_bytes(tier::device) > planned.ranks()[out].peak_bytes(tier::device)) out = rank;
-  return out;
-}
-
-/// A row for each purpose of each tier that the plan has bytes in.
-[[nodiscard]] inline std::vector<report_row> report_rows(const plan& planned, std::size_t shown_rank) {
-  std::vector<report_row> out;
-  for (std::size_t number = 0; number < tier_count; ++number) {
-    const tier of = static_cast<tier>(number);
-    for (const std::string& purpose : planned.purposes(of)) {
-      report_row row{name(of), purpose};
-      checked_size total;
-      for (std::size_t rank = 0; rank < planned.ranks().size(); ++rank) {
-        checked_size bytes;
-        for (const plan_item& item : planned.ranks()[rank].items())
-          if (item.where_it_is == of && item.purpose == purpose) bytes += item.bytes;
-        const std::uint64_t here = bytes.saturated();
-        total += bytes.saturated();
-        row.smallest = rank == 0 ? here : lesser_of(row.smallest, here);
-        row.largest = greater_of(row.largest, here);
-        if (rank == shown_rank) row.planned = here;
-      }
-      row.total = total.saturated();
-      if (row.total > 0) out.push_back(std::move(row));
-    }
-  }
-  return out;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/page/rank_waits.hpp
-//
-// What ranks have waited for each other in the communications of the last step, and who came last: a group of bars for
-// each kind of communication.
-
-namespace belay::inline BELAY_ABI {
-
-/// A copy of the waits of the last step that has some: of the kinds of communication with most waiting.
-class rank_waits {
- public:
-  static constexpr std::size_t most_kinds = 8;
-
-  [[nodiscard]] static constexpr std::size_t room_bytes(std::size_t ranks) noexcept {
-    return report_room::bytes<double>(most_kinds * ranks) + report_room::bytes<double>(ranks);
-  }
-  rank_waits(std::size_t ranks, report_room& room)
-      : ranks_(ranks), seconds_(room.take<double>(most_kinds * ranks)), sorted_(room.take<double>(ranks)) {}
-
-  void keep(std::uint64_t step, std::span<const report_wait> waits) noexcept {
-    if (waits.empty()) return;
-    step_ = step;
-    count_ = 0;
-    for (const report_wait& each : waits) {
-      if (each.seconds.size() != ranks_ || count_ == most_kinds) continue;
-      kinds_[count_] = each;
-      std::copy(each.seconds.begin(), each.seconds.end(),
-                seconds_.begin() + static_cast<std::ptrdiff_t>(count_ * ranks_));
-      kinds_[count_].seconds = seconds_.subspan(count_ * ranks_, ranks_);
-      ++count_;
-    }
-  }
-  [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
-  [[nodiscard]] std::span<const report_wait> kinds() const noexcept { return {kinds_.data(), count_}; }
-  /// Those of one kind, least first. Valid until the next call.
-  [[nodiscard]] std::span<const double> sorted(const report_wait& of) const noexcept {
-    std::copy(of.seconds.begin(), of.seconds.end(), sorted_.begin());
-    std::sort(sorted_.begin(), sorted_.end());
-    return sorted_;
-  }
-
- private:
-  std::size_t ranks_;
-  std::span<double> seconds_;  // [kind][rank]
-  std::span<double> sorted_;
-  std::array<report_wait, most_kinds> kinds_{};
-  std::size_t count_ = 0;
-  std::uint64_t step_ = 0;
-};
-
-class wait_bars {
- public:
-  static constexpr std::size_t most_ranks = 16;  // each with a bar of its own
-
-  explicit wait_bars(page_markup& out) noexcept : out_(&out) {}
-
-  void draw(const rank_waits& waits) {
-    double most = 0;
-    for (const report_wait& each : waits.kinds())
-      for (double seconds : each.seconds) most = greater_of(most, seconds);
-    if (!(most > 0)) return;
-    *out_ << "<section><h2>Waiting for the last rank, step " << waits.step()
-          << "</h2>\n<p class=\"note\">From a rank's arrival at a communication to that of the last one, spinning "
-             "included.</p>"
-          << "<div class=\"two\">\n";
-    for (const report_wait& each : waits.kinds()) {
-      (*out_ << "<figure><figcaption><b>").text(each.operation, 40)
-          << "</b> <small>" << each.calls << (each.calls == 1 ? " call" : " calls");
-      if (each.last_calls > 0)
-        *out_ << "; rank " << each.last_rank << " came last in " << each.last_calls << ", and the others waited ";
-      if (each.last_calls > 0) out_->seconds(each.last_seconds);
-      *out_ << "</small></figcaption>\n<div class=\"bars\">";
-      if (each.seconds.size() <= most_ranks) {
-        for (std::size_t rank = 0; rank < each.seconds.size(); ++rank) bar(rank, each.seconds[rank], most);
-      } else {
-        const auto sorted = waits.sorted(each);
-        bar("least", sorted.front(), most);
-        bar("median", sorted[sorted.size() / 2], most);
-        bar("most", sorted.back(), most);
-        slowest(each, most);
-      }
-      *out_ << "</div></figure>\n";
-    }
-    *out_ << "</div></section>\n";
-  }
-
- private:
-  // The four that wait least are those that others wait for.
-  void slowest(const report_wait& of, double most) {
-    std::array<std::size_t, 4> shown{};
-    for (std::size_t place = 0; place < shown.size(); ++place) {
-      std::size_t best = of.seconds.size();
-      for (std::size_t rank = 0; rank < of.seconds.size(); ++rank) {
-        if (std::find(shown.begin(), shown.begin() + static_cast<std::ptrdiff_t>(place), rank) !=
-            shown.begin() + static_cast<std::ptrdiff_t>(place))
-          continue;
-        if (best == of.seconds.size() || of.seconds[rank] < of.seconds[best]) best = rank;
-      }
-      shown[place] = best;
-      bar(best, of.seconds[best], most);
-    }
-  }
-  void bar(std::size_t rank, double seconds, double most) {
-    *out_ << "<span>rank " << rank << "</span>";
-    bar_itself(seconds, most);
-  }
-  void bar(std::string_view label, double seconds, double most) {
-    *out_ << "<span>" << label << "</span>";
-    bar_itself(seconds, most);
-  }
-  void bar_itself(double seconds, double most) {
-    *out_ << "<div><i style=\"width:";
-    out_->place(100 * std::clamp(seconds / most, 0.0, 1.0)) << "%\"></i></div><span class=\"n\">";
-    out_->seconds(seconds) << "</span>";
-  }
-
-  page_markup* out_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/page/sample_lines.hpp
-//
-// Samples as lines of JSON, and back. A line is a sample, an evaluation, a mark, or the shape of what follows: a run
-// that goes on with other ranks or purposes keeps the curves of the lines before, not their bytes.
-
-// ---- belay/train/safetensors/scanner.hpp
-//
-// The tokens of a safetensors header: strings, plain integers, punctuation. A cursor over the bytes of the header. Its
-// caller knows the grammar, so nothing nests and nothing recurses.
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-class header_scanner {
- public:
-  /// The text begins at byte `first` of the file at `path`.
-  header_scanner(std::string_view text, const std::string& path, where at, std::size_t first = 8)
-      : text_(text), path_(path), at_(at), first_(first) {}
-
-  /// Throws file_error for byte `position` of the text.
-  [[noreturn]] void fail(std::size_t position, const std::string& reason) const {
-    throw file_error(path_, position + first_, reason, at_);
-  }
-
-  [[nodiscard]] std::size_t size() const noexcept { return text_.size(); }
-  [[nodiscard]] char peek() const { return cursor_ < text_.size() ? text_[cursor_] : '\0'; }
-
-  /// Skips space and returns the position of the next token.
-  std::size_t next();
-  [[nodiscard]] bool next_is(char wanted);
-  [[nodiscard]] bool take_if(char wanted);
-  void take(char wanted);
-
-  /// Whether a null came next, which is taken.
-  [[nodiscard]] bool take_null();
-
-  /// Throws where anything but space follows.
-  void finish();
-
-  /// An integer from 0 to `largest`, without sign, fraction, exponent or leading zeros.
-  [[nodiscard]] std::uint64_t integer(std::uint64_t largest);
-
-  /// A number that a double holds.
-  [[nodiscard]] double number();
-
-  /// A string of at most `most` bytes, its escapes resolved. `what` names it in errors.
-  [[nodiscard]] std::string string(std::uint64_t most, const char* what);
-
-  /// Skips a value that nobody reads, of objects, arrays, strings, numbers and literals nested at most 16 deep.
-  void skip_value(int depth = 0);
-
-  /// Throws where the text is not valid UTF-8 (shortest forms, no surrogates, nothing beyond U+10FFFF).
-  void check_utf8() const;
-
- private:
-  static constexpr std::uint64_t largest_text = 1U << 16U;
-
-  // What numbers and literals are written with.
-  static bool is_plain(char c) noexcept {
-    return is_digit(c) || (c >= 'a' && c <= 'z') || c == 'E' || c == '+' || c == '-' || c == '.';
-  }
-  static bool is_space(char c) noexcept { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-  static bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
-
-  void escape(std::string& result);
-
-  [[nodiscard]] unsigned hex(std::size_t begin);
-
-  static void append_utf8(std::string& result, unsigned code);
-
-  std::string_view text_;
-  const std::string& path_;
-  where at_;
-  std::size_t first_;
-  std::size_t cursor_ = 0;
-};
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/safetensors/scanner.ipp
-//
-// The tokens of a header.
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-BELAY_DECL std::size_t header_scanner::next() {
-  while (cursor_ < text_.size() && is_space(text_[cursor_])) ++cursor_;
-  return cursor_;
-}
-
-BELAY_DECL bool header_scanner::next_is(char wanted) {
-  next();
-  return cursor_ < text_.size() && text_[cursor_] == wanted;
-}
-
-BELAY_DECL bool header_scanner::take_if(char wanted) {
-  if (!next_is(wanted)) return false;
-  ++cursor_;
-  return true;
-}
-
-BELAY_DECL void header_scanner::take(char wanted) {
-  if (take_if(wanted)) return;
-  if (cursor_ == text_.size()) fail(cursor_, std::string("the header ends where ") + wanted + " was expected");
-  fail(cursor_, std::string("expected ") + wanted);
-}
-
-BELAY_DECL bool header_scanner::take_null() {
-  constexpr std::string_view null = "null";
-  if (text_.substr(next(), null.size()) != null) return false;
-  cursor_ += null.size();
-  return true;
-}
-
-BELAY_DECL void header_scanner::finish() {
-  next();
-  if (cursor_ != text_.size()) fail(cursor_, "something follows the header's closing }");
-}
-
-BELAY_DECL std::uint64_t header_scanner::integer(std::uint64_t largest) {
-  const std::size_t begin = next();
-  std::uint64_t value = 0;
-  while (cursor_ < text_.size() && is_digit(text_[cursor_])) {
-    value = value * 10 + static_cast<std::uint64_t>(text_[cursor_] - '0');
-    if (value > largest) fail(begin, "a number is larger than " + std::to_string(largest));
-    ++cursor_;
-  }
-  if (cursor_ == begin) fail(begin, "expected an integer that is not negative");
-  if (text_[begin] == '0' && cursor_ - begin > 1) fail(begin, "a number has leading zeros");
-  if (cursor_ < text_.size() && (peek() == '.' || peek() == 'e' || peek() == 'E')) {
-    fail(begin, "a number is not an integer");
-  }
-  return value;
-}
-
-BELAY_DECL double header_scanner::number() {
-  const std::size_t begin = next();
-  while (cursor_ < text_.size() && is_plain(text_[cursor_])) ++cursor_;
-  const std::string_view digits = text_.substr(begin, cursor_ - begin);
-  double value = 0;
-  const auto [end, wrong] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (wrong != std::errc{} || end != digits.data() + digits.size() || !is_finite(value))
-    fail(begin, "expected a number");
-  return value;
-}
-
-BELAY_DECL std::string header_scanner::string(std::uint64_t most, const char* what) {
-  const std::size_t begin = next();
-  if (!take_if('"')) fail(begin, std::string("expected ") + what + " in quotes");
-  std::string result;
-  for (;;) {
-    if (cursor_ == text_.size()) fail(begin, std::string(what) + " has no closing quote");
-    const char c = text_[cursor_];
-    if (static_cast<unsigned char>(c) < 0x20) fail(cursor_, std::string(what) + " holds a control character");
-    ++cursor_;
-    if (c == '"') return result;
-    if (c == '\\') {
-      escape(result);
-    } else {
-      result.push_back(c);
-    }
-    if (result.size() > most) fail(begin, std::string(what) + " is longer than " + std::to_string(most) + " bytes");
-  }
-}
-
-BELAY_DECL void header_scanner::skip_value(int depth) {
-  const std::size_t begin = next();
-  if (depth > 16) fail(begin, "a value is nested too deep");
-  if (next_is('"')) return static_cast<void>(string(largest_text, "a string"));
-  if (const bool object = next_is('{'); object || next_is('[')) {
-    const char close = object ? '}' : ']';
-    ++cursor_;
-    for (bool first = true; !take_if(close); first = false) {
-      if (!first) take(',');
-      if (object) {
-        static_cast<void>(string(largest_text, "a field"));
-        take(':');
-      }
-      skip_value(depth + 1);
-    }
-    return;
-  }
-  while (cursor_ < text_.size() && is_plain(text_[cursor_])) ++cursor_;
-  if (cursor_ == begin) fail(begin, "expected a value");
-}
-
-BELAY_DECL void header_scanner::check_utf8() const {
-  for (std::size_t i = 0; i < text_.size();) {
-    const std::size_t length = utf8_length(text_.substr(i));
-    if (length == 0) fail(i, "the header is not valid UTF-8");
-    i += length;
-  }
-}
-
-BELAY_DECL void header_scanner::escape(std::string& result) {
-  const std::size_t begin = cursor_ - 1;
-  if (cursor_ == text_.size()) fail(begin, "the header ends inside an escape");
-  const char c = text_[cursor_++];
-  switch (c) {
-    case '"':
-    case '\\':
-    case '/': result.push_back(c); return;
-    case 'b': result.push_back('\b'); return;
-    case 'f': result.push_back('\f'); return;
-    case 'n': result.push_back('\n'); return;
-    case 'r': result.push_back('\r'); return;
-    case 't': result.push_back('\t'); return;
-    case 'u': break;
-    default: fail(begin, "an unknown escape");
-  }
-  unsigned code = hex(begin);
-  if (code >= 0xDC00 && code <= 0xDFFF) fail(begin, "half of a surrogate pair");
-  if (code >= 0xD800 && code <= 0xDBFF) {
-    if (text_.substr(cursor_, 2) != "\\u") fail(begin, "half of a surrogate pair");
-    cursor_ += 2;
-    const unsigned low = hex(begin);
-    if (low < 0xDC00 || low > 0xDFFF) fail(begin, "half of a surrogate pair");
-    code = 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00);
-  }
-  append_utf8(result, code);
-}
-
-BELAY_DECL auto header_scanner::hex(std::size_t begin) -> unsigned {
-  unsigned value = 0;
-  for (int i = 0; i < 4; ++i) {
-    const char c = peek();
-    unsigned digit = 0;
-    if (is_digit(c)) {
-      digit = static_cast<unsigned>(c - '0');
-    } else if (c >= 'a' && c <= 'f') {
-      digit = static_cast<unsigned>(c - 'a') + 10;
-    } else if (c >= 'A' && c <= 'F') {
-      digit = static_cast<unsigned>(c - 'A') + 10;
-    } else {
-      fail(begin, "an escape needs four hexadecimal digits");
-    }
-    value = value * 16 + digit;
-    ++cursor_;
-  }
-  return value;
-}
-
-BELAY_DECL void header_scanner::append_utf8(std::string& result, unsigned code) {
-  const auto put = [&result](unsigned value) {
-    result.push_back(static_cast<char>(static_cast<unsigned char>(value)));
-  };
-  if (code < 0x80) {
-    put(code);
-  } else if (code < 0x800) {
-    put(0xC0U | code >> 6U);
-    put(0x80U | (code & 0x3FU));
-  } else if (code < 0x10000) {
-    put(0xE0U | code >> 12U);
-    put(0x80U | (code >> 6U & 0x3FU));
-    put(0x80U | (code & 0x3FU));
-  } else {
-    put(0xF0U | code >> 18U);
-    put(0x80U | (code >> 12U & 0x3FU));
-    put(0x80U | (code >> 6U & 0x3FU));
-    put(0x80U | (code & 0x3FU));
-  }
-}
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// The content of a line. `sample` points into the reader until its next line.
-struct report_line {
-  enum class kind : std::uint8_t { shape, sample, evaluation, mark } what = kind::shape;
-  report_sample sample;
-  double eval_loss = unknown_number;
-  report_mark mark = report_mark::replay;
-};
-
-/// The line that says which ranks, layers and purposes the samples after it have.
-[[nodiscard]] inline std::string shape_line(const report_subject& subject) {
-  std::string room(1024 + 64 * subject.memory.size(), ' ');
-  for (const report_row& row : subject.memory) room.resize(room.size() + 6 * (row.tier.size() + row.purpose.size()));
-  json_line line(room);
-  line.field("report", 1).field("ranks", subject.ranks).field("shown_rank", subject.shown_rank);
-  line.field("layers", subject.layers).field("experts", subject.experts).open_array("memory");
-  for (const report_row& row : subject.memory) line.element_of_array(row.tier + "/" + row.purpose);
-  line.close();
-  return std::string(line.finish());
-}
-
-/// Whether a line has what each expert got: of more than 4,096 experts in all layers it would be most of the file.
-[[nodiscard]] constexpr bool writes_experts(view<const std::uint64_t, 2> tokens) noexcept {
-  return tokens.extent(0) > 0 && tokens.extent(1) <= 4096 / tokens.extent(0);
-}
-
-/// Allocates nothing; valid until the next line in the same room.
-[[nodiscard]] inline std::string_view sample_line(std::span<char> room, const report_sample& sample) {
-  json_line line(room);
-  line.field("step", sample.step);
-  for (const sampled_curve& each : sampled_curves) line.field(each.name, sample.*each.value);
-  line.field("replays", sample.replays).field("plan_misses", sample.plan_misses);
-  std::array<std::uint64_t, report_history::most_tiers> live{}, peak{}, planned{};
-  const std::size_t tiers = sample.tiers.size() < live.size() ? sample.tiers.size() : live.size();
-  for (std::size_t i = 0; i < tiers; ++i)
-    live[i] = sample.tiers[i].live, peak[i] = sample.tiers[i].peak, planned[i] = sample.tiers[i].planned;
-  line.array("live_bytes", std::span<const std::uint64_t>(live.data(), tiers));
-  line.array("peak_bytes", std::span<const std::uint64_t>(peak.data(), tiers));
-  line.array("planned_bytes", std::span<const std::uint64_t>(planned.data(), tiers));
-  line.array("live_bytes_by_purpose", sample.live).array("waiting", sample.waiting);
-  if (writes_experts(sample.expert_tokens)) {
-    line.open_array("expert_tokens");
-    for (std::size_t layer = 0; layer < sample.expert_tokens.extent(0); ++layer)
-      line.row(std::span<const std::uint64_t>(sample.expert_tokens[layer].flat()));
-    line.close();
-  }
-  return line.finish();
-}
-[[nodiscard]] inline std::string_view evaluation_line(std::span<char> room, std::uint64_t step, double loss) {
-  json_line line(room);
-  return line.field("step", step).field("eval_loss", loss).finish();
-}
-[[nodiscard]] inline std::string_view mark_line(std::span<char> room, std::uint64_t step, report_mark mark) {
-  json_line line(room);
-  return line.field("step", step).field("mark", name(mark)).finish();
-}
-
-/// Reads lines back. For the start of a run: it allocates.
-class sample_reader {
- public:
-  explicit sample_reader(const report_subject& subject)
-      : layers_(subject.layers), experts_(subject.experts), shape_(shape_line(subject)) {
-    shape_.pop_back();  // the newline
-  }
-
-  /// A line without its newline, which begins at byte `begin` of the file at `path`. Throws file_error.
-  [[nodiscard]] report_line read(std::string_view line, const std::string& path, std::uint64_t begin, where at) {
-    report_line out;
-    if (line.starts_with("{\"report\":")) {
-      same_shape_ = line == shape_;
-      return out;
-    }
-    safetensors::header_scanner text(line, path, at, static_cast<std::size_t>(begin));
-    clear();
-    out.what = report_line::kind::sample;
-    out.sample.step = no_step;
-    text.take('{');
-    for (bool first = true; !text.take_if('}'); first = false) {
-      if (!first) text.take(',');
-      const std::size_t where_it_is = text.next();
-      const std::string key = text.string(64, "a field");
-      text.take(':');
-      field(text, key, where_it_is, out);
-    }
-    text.finish();
-    if (out.sample.step == no_step) text.fail(0, "a line has no step");
-    finish(out.sample);
-    return out;
-  }
-
- private:
-  using scanner = safetensors::header_scanner;
-
-  void field(scanner& text, const std::string& key, std::size_t where_it_is, report_line& out) {
-    report_sample& sample = out.sample;
-    if (key == "step") {
-      sample.step = text.integer(most_integer);
-    } else if (key == "eval_loss") {
-      out.what = report_line::kind::evaluation;
-      out.eval_loss = number(text);
-    } else if (key == "mark") {
-      out.what = report_line::kind::mark;
-      const std::string which = text.string(64, "a mark");
-      for (std::size_t i = 0; i < report_mark_count; ++i)
-        if (const auto known = static_cast<report_mark>(i); which == name(known)) {
-          out.mark = known;
-          return;
-        }
-      text.fail(where_it_is, "there is no such mark");
-    } else if (key == "replays" || key == "plan_misses") {
-      (key == "replays" ? sample.replays : sample.plan_misses) = text.integer(most_integer);
-    } else if (key == "live_bytes") {
-      integers(text, live_);
-    } else if (key == "peak_bytes") {
-      integers(text, peak_);
-    } else if (key == "planned_bytes") {
-      integers(text, planned_);
-    } else if (key == "live_bytes_by_purpose") {
-      integers(text, rows_);
-    } else if (key == "waiting") {
-      each(text, [&] { waiting_.push_back(number(text)); });
-    } else if (key == "expert_tokens") {
-      each(text, [&] { integers(text, tokens_); });
-    } else {
-      for (const sampled_curve& known : sampled_curves)
-        if (key == known.name) return static_cast<void>(sample.*known.value = number(text));
-      text.skip_value();
-    }
-  }
-
-  [[nodiscard]] static double number(scanner& text) {
-    text.next();
-    if (text.peek() != 'n') return text.number();
-    text.skip_value();
-    return unknown_number;
-  }
-  template <class Element>
-  static void each(scanner& text, Element&& element) {
-    text.take('[');
-    for (bool first = true; !text.take_if(']'); first = false) {
-      if (!first) text.take(',');
-      element();
-    }
-  }
-  static void integers(scanner& text, std::vector<std::uint64_t>& to) {
-    each(text, [&] { to.push_back(text.integer(most_integer)); });
-  }
-
-  void clear() {
-    live_.clear(), peak_.clear(), planned_.clear(), rows_.clear(), tokens_.clear(), waiting_.clear(), tiers_.clear();
-  }
-  // What has another shape is left out.
-  void finish(report_sample& sample) {
-    if (!same_shape_) return;
-    for (std::size_t i = 0; i < live_.size() && i < peak_.size(); ++i)
-      tiers_.push_back({live_[i], peak_[i], i < planned_.size() ? planned_[i] : 0});
-    sample.tiers = tiers_, sample.live = rows_, sample.waiting = waiting_;
-    if (tokens_.size() == layers_ * experts_) sample.expert_tokens = {tokens_.data(), {layers_, experts_}};
-  }
-
-  static constexpr std::uint64_t no_step = largest_value<std::uint64_t>;
-  static constexpr std::uint64_t most_integer = largest_value<std::uint64_t> / 16;
-
-  std::size_t layers_;
-  std::size_t experts_;
-  std::string shape_;
-  bool same_shape_ = false;
-  std::vector<std::uint64_t> live_, peak_, planned_, rows_, tokens_;
-  std::vector<double> waiting_;
-  std::vector<report_tier> tiers_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/page/step_picture.hpp
-//
-// The last step: the pipeline as it ran beside the one that was planned, memory and obligations from action to action.
-
-// ---- belay/report/page/plot.hpp
-//
-// The frame of a picture: an SVG that is stretched to the page's width, and its labels beside it as texts, which keep
-// their size.
-
-namespace belay::inline BELAY_ABI {
-
-/// A picture of 1,000 x 200 units, whatever its size on a screen.
-class page_plot {
- public:
-  static constexpr double width = 1000;
-  static constexpr double height = 200;
-
-  explicit page_plot(page_markup& out) noexcept : out_(&out) {}
-
-  /// The caption's begin; keys follow, then end_caption().
-  void caption(std::string_view title, std::string_view unit) {
-    (*out_ << "<figure><figcaption><b>").text(title, 60) << "</b>";
-    if (!unit.empty()) *out_ << " <small>" << unit << "</small>";
-  }
-  /// One entry of the legend; a value, or more of it, follows, then `</span>`.
-  page_markup& key(std::size_t colour, std::string_view label, std::string_view form = "key") {
-    return (*out_ << "<span class=\"" << form << " c" << colour << "\">").text(label, 60) << " ";
-  }
-  void end_caption() { *out_ << "</figcaption>\n"; }
-
-  /// Labels of the axis upwards, and the picture with its lines.
-  void begin(std::string_view title, const page_axis& axis) {
-    *out_ << "<div class=\"plot\"><div class=\"y\">";
-    const int ticks = axis.ticks();
-    const double size = greater_of(std::abs(axis.low), std::abs(axis.high)) / axis.step;
-    const int digits = lesser_of(9, greater_of(3, 1 + static_cast<int>(std::ceil(std::log10(size)))));
-    for (int i = 0; i < ticks; ++i) {
-      *out_ << "<span style=\"top:";
-      out_->place(100 - 100 * axis.share(axis.tick(i))) << "%\">";
-      out_->value(axis.tick(i), axis.unit, digits) << "</span>";
-    }
-    *out_ << "</div>";
-    open(title, static_cast<std::size_t>(width), static_cast<std::size_t>(height));
-    *out_ << "<path class=\"grid\" d=\"";
-    for (int i = 0; i < ticks; ++i) {
-      *out_ << "M0 ";
-      out_->place(height - height * axis.share(axis.tick(i))) << "H1000";
-    }
-    *out_ << "\"/>";
-  }
-  void open(std::string_view title, std::size_t wide, std::size_t high) {
-    (*out_ << "<svg viewBox=\"0 0 " << wide << " " << high << "\" preserveAspectRatio=\"none\" role=\"img\"")
-        << " aria-label=\"";
-    out_->text(title, 60) << "\">";
-  }
-
-  /// The picture's end, the steps below it, and the figure's.
-  void end(const step_buckets& steps) { end(steps.first(), steps.last(), "step "); }
-  /// The picture's end, numbers from `first` to `last` below it, `what` before the first of them, and the figure's end.
-  void end(std::uint64_t first, std::uint64_t last, std::string_view what) {
-    *out_ << "</svg><div class=\"x\">";
-    const std::uint64_t all = last - first, step = step_of(all);
-    const std::uint64_t begin = step <= 2 ? first : (first + step - 1) / step * step;
-    const std::uint64_t labels = (last - begin) / step + 1;
-    for (std::uint64_t i = 0; i < labels; ++i) {
-      const std::uint64_t here = begin + i * step;
-      label(all == 0 ? 0.5 : static_cast<double>(here - first) / static_cast<double>(all), labels > 3 && i % 2 == 1);
-      *out_ << (i == 0 ? what : "") << here << "</span>";
-    }
-    *out_ << "</div></div></figure>\n";
-  }
-  /// The begin of a label below a picture, 0 to 1 from its left; its text follows, then `</span>`. On a narrow screen
-  /// labels that are `odd` are left out.
-  void label(double where, bool odd) {
-    const std::string_view side = where == 0 ? "start" : where > 0.97 ? "end" : "only";
-    *out_ << "<span class=\"" << side << (odd ? " odd" : "") << "\" style=\"left:";
-    out_->place(100 * where) << "%\">";
-  }
-
-  void point(double across, double up) {
-    out_->place(width * across) << " ";
-    out_->place(height - height * up) << " ";
-  }
-
- private:
-  // From label to label, of at most six: 1, 2 or 5 and zeros.
-  [[nodiscard]] static std::uint64_t step_of(std::uint64_t all) noexcept {
-    for (std::uint64_t power = 1;; power *= 10)
-      for (const std::uint64_t step : {power, 2 * power, 5 * power})
-        if (all / step <= 5) return step;
-  }
-
-  page_markup* out_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/page/tier_colours.hpp
-//
-// Which purposes of a tier have a colour of their own: the largest of the plan. A purpose has one colour, whatever the
-// tier and the picture; where all tiers together have more purposes than there are colours, some share one, but never
-// in one picture.
-
-namespace belay::inline BELAY_ABI {
-
-class tier_colours {
- public:
-  static constexpr std::size_t most = 8;   // of a tier
-  static constexpr std::size_t rest = 9;   // of what has none
-  static constexpr std::size_t none = 99;  // of no picture
-
-  explicit tier_colours(const report_subject& subject) noexcept
-      : subject_(&subject), rows_(lesser_of(subject.memory.size(), report_history::most_rows)) {
-    colours_.fill(none);
-    for (std::size_t first = 0, end = 0; first < rows_; first = end) {
-      while (end < rows_ && at(end).tier == at(first).tier) ++end;
-      for (std::size_t row = first; row < end; ++row)
-        if (is_large(row)) inherit(row);
-      for (std::size_t row = first; row < end; ++row)
-        if (is_large(row) && colours_[row] == none) choose(row);
-    }
-  }
-
-  /// Of row `row` of the subject's memory; `none` where it has none.
-  [[nodiscard]] std::size_t of(std::size_t row) const noexcept { return row < rows_ ? colours_[row] : none; }
-
- private:
-  // 8 and 9 are those of lines and of the rest.
-  static constexpr std::array<std::size_t, 12> all{0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13};
-
-  [[nodiscard]] const report_row& at(std::size_t row) const noexcept { return subject_->memory[row]; }
-
-  // Whether less than `most` rows of its tier have more bytes in the plan.
-  [[nodiscard]] bool is_large(std::size_t row) const noexcept {
-    std::size_t larger = 0;
-    for (std::size_t other = 0; other < subject_->memory.size(); ++other) {
-      const std::uint64_t planned = at(other).planned;
-      if (at(other).tier == at(row).tier && (planned > at(row).planned || (planned == at(row).planned && other < row)))
-        ++larger;
-    }
-    return larger < most;
-  }
-  // The colour that its purpose has in a tier before.
-  void inherit(std::size_t row) noexcept {
-    for (std::size_t before = 0; before < row; ++before)
-      if (at(before).purpose == at(row).purpose && colours_[before] != none && !tier_has(row, colours_[before])) {
-        colours_[row] = colours_[before];
-        return;
-      }
-  }
-  // The first that no tier has, or else the first that this one has not.
-  void choose(std::size_t row) noexcept {
-    for (const std::size_t colour : all)
-      if (std::find(colours_.begin(), colours_.end(), colour) == colours_.end()) {
-        colours_[row] = colour;
-        return;
-      }
-    for (const std::size_t colour : all)
-      if (!tier_has(row, colour)) {
-        colours_[row] = colour;
-        return;
-      }
-  }
-  [[nodiscard]] bool tier_has(std::size_t row, std::size_t colour) const noexcept {
-    for (std::size_t other = 0; other < rows_; ++other)
-      if (at(other).tier == at(row).tier && colours_[other] == colour) return true;
-    return false;
-  }
-
-  const report_subject* subject_;
-  std::size_t rows_;
-  std::array<std::size_t, report_history::most_rows> colours_{};  // by row
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// A copy of what a page shows of the last step alone.
-class last_step {
- public:
-  static constexpr std::size_t most = 2048;
-  static constexpr std::size_t most_bytes = 16384;  // numbers of bytes: moments times rows; of more none is kept
-
-  [[nodiscard]] static constexpr std::size_t room_bytes() noexcept {
-    return 2 * report_room::bytes<report_action>(most) + report_room::bytes<report_moment>(most) +
-           report_room::bytes<std::uint64_t>(most_bytes);
-  }
-  explicit last_step(report_room& room)
-      : executed_(room.take<report_action>(most)),
-        planned_(room.take<report_action>(most)),
-        moments_(room.take<report_moment>(most)),
-        live_(room.take<std::uint64_t>(most_bytes)) {}
-
-  void keep(const report_sample& sample) noexcept {
-    step_ = sample.step;
-    executed_count_ = copy(sample.executed, executed_);
-    planned_count_ = copy(sample.planned, planned_);
-    moment_count_ = copy(sample.moments, moments_);
-    rows_ = moment_count_ == 0 ? 0 : sample.moment_live.size() / moment_count_;
-    if (rows_ * moment_count_ != sample.moment_live.size() || sample.moment_live.size() > most_bytes) rows_ = 0;
-    std::copy_n(sample.moment_live.begin(), rows_ * moment_count_, live_.begin());
-    for (std::size_t number = 0; number < planned_bytes_.size(); ++number)
-      planned_bytes_[number] = number < sample.tiers.size() ? sample.tiers[number].planned : 0;
-  }
-
-  [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
-  [[nodiscard]] std::span<const report_action> executed() const noexcept { return executed_.first(executed_count_); }
-  [[nodiscard]] std::span<const report_action> planned() const noexcept { return planned_.first(planned_count_); }
-  [[nodiscard]] std::span<const report_moment> moments() const noexcept { return moments_.first(moment_count_); }
-  /// Rows of the subject's memory whose bytes are known at each moment; and those bytes.
-  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
-  [[nodiscard]] std::uint64_t live(std::size_t moment, std::size_t row) const noexcept {
-    return row < rows_ ? live_[moment * rows_ + row] : 0;
-  }
-  /// The plan of a tier; 0: as the subject has it.
-  [[nodiscard]] std::uint64_t planned_bytes(std::size_t number) const noexcept { return planned_bytes_[number]; }
-
- private:
-  template <class T>
-  [[nodiscard]] static std::size_t copy(std::span<const T> from, std::span<T> to) noexcept {
-    const std::size_t count = lesser_of(from.size(), to.size());
-    std::copy_n(from.begin(), count, to.begin());
-    return count;
-  }
-
-  std::span<report_action> executed_, planned_;
-  std::span<report_moment> moments_;
-  std::span<std::uint64_t> live_;
-  std::size_t executed_count_ = 0, planned_count_ = 0, moment_count_ = 0, rows_ = 0;
-  std::uint64_t step_ = 0;
-  std::array<std::uint64_t, report_history::most_tiers> planned_bytes_{};
-};
-
-class step_picture {
- public:
-  explicit step_picture(page_markup& out) noexcept : out_(&out), plot_(out) {}
-
-  /// Both schedules, a row a stage, from the same beginning and at the same scale, which is below the last.
-  void schedules(const last_step& last) {
-    if (last.executed().empty()) return;
-    const double length = greater_of(length_of(last.executed()), length_of(last.planned()));
-    if (!(length > 0)) return;
-    *out_ << "<figure><figcaption><b>Pipeline of step " << last.step()
-          << "</b> <small>idle time is shaded</small><span class=\"key area c0\">forward</span>"
-          << "<span class=\"key area c2\">backward</span><span class=\"key area c9\">idle</span></figcaption>\n"
-          << "<div class=\"schedules\">";
-    rows("executed", last.executed(), length, last.planned().empty() ? scale::below : scale::none);
-    if (!last.planned().empty()) rows("planned", last.planned(), length, scale::below);
-    *out_ << "</div></figure>\n";
-  }
-
-  /// Bytes of tier `number` after each action, by purpose. Nothing where no purpose has some.
-  void memory(const last_step& last, std::size_t number, const report_tier_rows& tier, const report_subject& subject) {
-    const std::size_t moments = last.moments().size();
-    if (moments < 2 || number >= report_history::most_tiers || last.rows() < tier.first + tier.count) return;
-    const std::uint64_t planned = last.planned_bytes(number) > 0 ? last.planned_bytes(number) : tier.planned;
-    std::uint64_t most = 0;
-    for (std::size_t moment = 0; moment < moments; ++moment) most = greater_of(most, all_of(last, moment, tier));
-    if (most == 0) return;
-    const page_axis axis = page_axis::around(0, of(greater_of(most, planned)), page_unit::bytes);
-    choose(last, tier, subject);
-    plot_.caption(tier.tier, "over the last step's pipeline");
-    bool rest = false;
-    for (std::size_t moment = 0; moment < moments; ++moment)
-      rest = rest || stacked(last, moment, chosen_) < all_of(last, moment, tier);
-    for (std::size_t i = 0; i < chosen_; ++i) {
-      std::uint64_t here = 0;
-      for (std::size_t moment = 0; moment < moments; ++moment) here = greater_of(here, last.live(moment, rows_[i]));
-      plot_.key(colours_[i], subject.memory[rows_[i]].purpose, "key area").bytes(of(here), 3) << "</span>";
-    }
-    if (rest) plot_.key(9, "other", "key area") << "</span>";
-    plot_.key(8, "at most").bytes(of(most), 3) << "</span>";
-    if (planned > 0) plot_.key(8, "planned", "key dashed").bytes(of(planned), 3) << "</span>";
-    plot_.end_caption();
-    plot_.begin(tier.tier, axis);
-    const auto share_of = [&](std::uint64_t bytes) { return axis.share(of(bytes)); };
-    for (std::size_t i = 0; i < chosen_; ++i)
-      stairs(
-          colours_[i], moments, [&](std::size_t moment) { return share_of(stacked(last, moment, i + 1)); },
-          [&](std::size_t moment) { return share_of(stacked(last, moment, i)); });
-    if (rest)
-      stairs(
-          9, moments, [&](std::size_t moment) { return share_of(all_of(last, moment, tier)); },
-          [&](std::size_t moment) { return share_of(stacked(last, moment, chosen_)); });
-    if (planned > 0) {
-      *out_ << "<path class=\"line dashed c8\" d=\"M";
-      plot_.point(0, share_of(planned));
-      *out_ << "H1000\"/>";
-    }
-    plot_.end(1, moments, "action ");
-  }
-
-  void open_obligations(const last_step& last) {
-    const auto moments = last.moments();
-    if (moments.size() < 2) return;
-    std::uint64_t most = 0;
-    for (const report_moment& each : moments) most = greater_of(most, each.open);
-    const page_axis axis = page_axis::around(0, static_cast<double>(most), page_unit::number);
-    plot_.caption("Open obligations", "over the last step's pipeline");
-    plot_.key(3, "at most") << most << "</span>";
-    plot_.end_caption();
-    plot_.begin("Open obligations", axis);
-    stairs(
-        3, moments.size(), [&](std::size_t moment) { return axis.share(of(moments[moment].open)); },
-        [](std::size_t) { return 0.0; });
-    plot_.end(1, moments.size(), "action ");
-  }
-
- private:
-  // The largest purposes of the plan that have bytes, in its order and with the colours that they have over the run.
-  void choose(const last_step& last, const report_tier_rows& tier, const report_subject& subject) noexcept {
-    chosen_ = 0;
-    const tier_colours colours(subject);
-    for (std::size_t row = tier.first; row < tier.first + tier.count; ++row) {
-      bool any = false;
-      for (std::size_t moment = 0; moment < last.moments().size(); ++moment) any = any || last.live(moment, row) > 0;
-      if (const std::size_t colour = colours.of(row); any && colour != tier_colours::none) {
-        colours_[chosen_] = colour;
-        rows_[chosen_++] = row;
-      }
-    }
-  }
-  [[nodiscard]] std::uint64_t stacked(const last_step& last, std::size_t moment, std::size_t count) const noexcept {
-    std::uint64_t out = 0;
-    for (std::size_t i = 0; i < count; ++i) out += last.live(moment, rows_[i]);
-    return out;
-  }
-  [[nodiscard]] static std::uint64_t all_of(const last_step& last, std::size_t moment,
-                                            const report_tier_rows& tier) noexcept {
-    std::uint64_t out = 0;
-    for (std::size_t row = tier.first; row < tier.first + tier.count; ++row) out += last.live(moment, row);
-    return out;
-  }
-  [[nodiscard]] static double of(std::uint64_t number) noexcept { return static_cast<double>(number); }
-  [[nodiscard]] static double begin_of(std::span<const report_action> actions) noexcept {
-    double out = actions.empty() ? 0 : actions.front().begin;
-    for (const report_action& each : actions) out = lesser_of(out, each.begin);
-    return out;
-  }
-  [[nodiscard]] static double length_of(std::span<const report_action> actions) noexcept {
-    double out = 0;
-    for (const report_action& each : actions) out = greater_of(out, each.end - begin_of(actions));
-    return out;
-  }
-
-  enum class scale { none, below };
-  void rows(std::string_view label, std::span<const report_action> actions, double length, scale time) {
-    std::size_t stages = 0;
-    for (const report_action& each : actions) stages = greater_of(stages, each.stage + 1);
-    const double begin = begin_of(actions);
-    *out_ << "<span>" << label << "</span><div class=\"plot stages" << (time == scale::below ? " timed" : "")
-          << "\" style=\"--rows:" << stages << "\"><div class=\"y\">";
-    for (std::size_t stage = 0; stage < stages; stage += (stages + 15) / 16) {
-      *out_ << "<span style=\"top:";
-      out_->place(100 * (of(stage) + 0.5) / of(stages)) << "%\">stage " << stage << "</span>";
-    }
-    *out_ << "</div>";
-    plot_.open(label, 1000, 10 * stages);
-    *out_ << "<path class=\"area c9\" d=\"";
-    for (std::size_t stage = 0; stage < stages; ++stage) {
-      double end = begin;
-      for (const report_action& each : actions)
-        if (each.stage == stage) end = greater_of(end, each.end);
-      box(0, (end - begin) / length, stage);
-    }
-    *out_ << "\"/>";
-    for (const auto kind : {report_action::kind::forward, report_action::kind::backward}) {
-      *out_ << "<path class=\"action c" << (kind == report_action::kind::forward ? 0 : 2) << "\" d=\"";
-      for (const report_action& each : actions)
-        if (each.what == kind) box((each.begin - begin) / length, (each.end - begin) / length, each.stage);
-      *out_ << "\"/>";
-    }
-    *out_ << "</svg>";
-    if (time == scale::below) times(length);
-    *out_ << "</div>";
-  }
-  void times(double length) {
-    const page_axis axis = page_axis::around(0, length, page_unit::number);
-    *out_ << "<div class=\"x\">";
-    for (int i = 0; i < axis.ticks() && axis.tick(i) <= length; ++i) {
-      plot_.label(axis.tick(i) / length, i % 2 == 1);
-      out_->seconds(axis.tick(i)) << "</span>";
-    }
-    *out_ << "</div>";
-  }
-  void box(double from, double to, std::size_t stage) {
-    const double left = std::clamp(from, 0.0, 1.0) * 1000, right = std::clamp(to, 0.0, 1.0) * 1000;
-    *out_ << "M";
-    out_->place(left) << " " << 10 * stage << ".8H";
-    out_->place(right) << "v8.4H";
-    out_->place(left) << "Z";
-  }
-
-  // A value holds until the next action.
-  template <class Upper, class Lower>
-  void stairs(std::size_t colour, std::size_t moments, Upper&& upper, Lower&& lower) {
-    const auto at = [&](std::size_t i) { return of(i) / of(moments); };
-    *out_ << "<path class=\"area c" << colour << "\" d=\"M";
-    for (std::size_t i = 0; i < moments; ++i) {
-      plot_.point(at(i), upper(i));
-      plot_.point(at(i + 1), upper(i));
-    }
-    for (std::size_t i = moments; i-- > 0;) {
-      plot_.point(at(i + 1), lower(i));
-      plot_.point(at(i), lower(i));
-    }
-    *out_ << "Z\"/>";
-  }
-
-  page_markup* out_;
-  page_plot plot_;
-  std::array<std::size_t, tier_colours::most> rows_{}, colours_{};  // of the memory picture
-  std::size_t chosen_ = 0;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/page/tables.hpp
-//
-// What a page shows as numbers and tables: the last step, what each rank waits, the plan, the settings.
-
-namespace belay::inline BELAY_ABI {
-
-/// The waiting of each rank: the mean over the steps, as a share of its pipeline phase.
-class rank_waiting {
- public:
-  [[nodiscard]] static constexpr std::size_t room_bytes(std::size_t ranks) noexcept {
-    return 2 * report_room::bytes<double>(ranks);
-  }
-  rank_waiting(std::size_t ranks, report_room& room)
-      : sums_(room.take<double>(ranks)), sorted_(room.take<double>(ranks)) {}
-
-  /// Adds each rank's share of waiting in a step; shares of another number of ranks are left out.
-  void add(std::uint64_t step, std::span<const double> waiting, report_history& history) noexcept {
-    if (waiting.size() != sums_.size() || waiting.empty()) return;
-    for (std::size_t rank = 0; rank < waiting.size(); ++rank) {
-      const double here = waiting[rank] - waiting[rank] == 0 ? waiting[rank] : 0;
-      sums_[rank] += here;
-      sorted_[rank] = here;
-    }
-    ++count_;
-    std::sort(sorted_.begin(), sorted_.end());
-    history.add(report_curve::waiting_least, step, sorted_.front());
-    history.add(report_curve::waiting_median, step, sorted_[sorted_.size() / 2]);
-    history.add(report_curve::waiting_most, step, sorted_.back());
-  }
-
-  /// The run goes on: the mean is of the steps from here on.
-  void begin_again() noexcept {
-    std::fill(sums_.begin(), sums_.end(), 0.0);
-    count_ = 0;
-  }
-
-  [[nodiscard]] bool any() const noexcept { return count_ > 0; }
-  [[nodiscard]] std::size_t ranks() const noexcept { return sums_.size(); }
-  [[nodiscard]] double mean(std::size_t rank) const noexcept { return sums_[rank] / static_cast<double>(count_); }
-  /// The rank whose mean is number `place` of all, from the least on.
-  [[nodiscard]] std::size_t rank_at(std::size_t place) const noexcept {
-    for (std::size_t rank = 0; rank < ranks(); ++rank)
-      if (place_of(rank) == place) return rank;
-    return 0;
-  }
-  /// The ranks that have waited least, which the others wait for: how many have waited less than `rank`.
-  [[nodiscard]] std::size_t place_of(std::size_t rank) const noexcept {
-    std::size_t less = 0;
-    for (std::size_t other = 0; other < ranks(); ++other)
-      less += sums_[other] < sums_[rank] || (sums_[other] == sums_[rank] && other < rank) ? 1 : 0;
-    return less;
-  }
-
- private:
-  std::span<double> sums_;
-  std::span<double> sorted_;
-  std::uint64_t count_ = 0;
-};
-
-class page_tables {
- public:
-  static constexpr std::size_t most_ranks = 16;  // each with a bar of its own
-  static constexpr std::size_t most_settings = 200;
-
-  explicit page_tables(page_markup& out) noexcept : out_(&out) {}
-
-  /// The last values, one a tile.
-  void tiles(const report_subject& subject, const report_history& history, std::span<const report_tier_rows> tiers) {
-    *out_ << "<div class=\"tiles\">";
-    *out_ << "<div><b>" << history.trained();
-    *out_ << "</b><span>";
-    if (subject.steps > 0) *out_ << "of " << subject.steps << " ";
-    *out_ << ((subject.steps > 0 ? subject.steps : history.trained()) == 1 ? "step" : "steps") << "</span></div>";
-    tile(history, report_curve::loss, "loss");
-    tile(history, report_curve::eval_loss, "eval loss");
-    tile(history, report_curve::tokens_per_s, "tokens/s");
-    tile(history, report_curve::flops_utilization, "FLOPs utilization", page_unit::share);
-    tile(history, report_curve::grad_norm, "gradient norm");
-    tile(history, report_curve::bubble, "bubble", page_unit::share);
-    for (std::size_t i = 0; i < tiers.size() && i < report_history::most_tiers; ++i) {
-      const std::uint64_t of_any = history.current_most(i), most = of_any > 0 ? of_any : history.current_peak(i);
-      if (most == 0) continue;
-      *out_ << "<div><b>";
-      out_->bytes(static_cast<double>(most), 3) << "</b><span>";
-      out_->text(tiers[i].tier, 20) << ", at most";
-      if (subject.ranks > 1 && of_any > 0) *out_ << " on any rank";
-      if (subject.ranks > 1 && of_any == 0) *out_ << " on rank " << subject.shown_rank;
-      *out_ << "</span></div>";
-    }
-    *out_ << "</div>\n";
-  }
-
-  /// A bar a rank; of more than 16 the least, median and most, and the four that wait least.
-  void waiting(const rank_waiting& ranks) {
-    if (!ranks.any()) return;
-    *out_ << "<figure><figcaption><b>Waiting by rank</b> <small>share of the pipeline phase, mean over the steps"
-          << (ranks.ranks() > most_ranks ? "; the four that wait least are those that others wait for" : "")
-          << "</small></figcaption>\n<div class=\"bars\">";
-    if (ranks.ranks() <= most_ranks) {
-      for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) bar_of(rank, ranks);
-    } else {
-      bar("least", ranks.mean(ranks.rank_at(0)));
-      bar("median", ranks.mean(ranks.rank_at(ranks.ranks() / 2)));
-      bar("most", ranks.mean(ranks.rank_at(ranks.ranks() - 1)));
-      for (std::size_t place = 0; place < 4; ++place) bar_of(ranks.rank_at(place), ranks);
-    }
-    *out_ << "</div></figure>\n";
-  }
-
-  /// Planned bytes by tier and purpose.
-  void plan(const report_subject& subject) {
-    if (subject.memory.empty()) return;
-    const bool several = subject.ranks > 1;
-    *out_ << "<section><h2>Plan</h2><div class=\"card\"><table><tr><th>tier, purpose</th>";
-    if (several) *out_ << "<th class=\"n\">smallest rank</th><th class=\"n\">largest</th>";
-    *out_ << "<th class=\"n\">" << (several ? "all ranks" : "bytes") << "</th></tr>\n";
-    std::string_view tier;
-    std::size_t shown = 0;
-    for (const report_row& row : subject.memory) {
-      if (++shown > most_settings) break;
-      *out_ << "<tr><td>";
-      if (row.tier != tier) (*out_ << "<b>").text(row.tier, 20) << "</b> ";
-      tier = row.tier;
-      out_->text(row.purpose, 80) << "</td>";
-      if (several) {
-        cell(row.smallest);
-        cell(row.largest);
-      }
-      cell(row.total);
-      *out_ << "</tr>\n";
-    }
-    *out_ << "</table></div></section>\n";
-  }
-
-  void settings(const report_subject& subject) {
-    if (subject.setup.empty()) return;
-    *out_ << "<section><h2>Settings</h2><div class=\"card\"><table>\n";
-    for (std::size_t i = 0; i < subject.setup.size() && i < most_settings; ++i) {
-      (*out_ << "<tr><td class=\"soft\">").text(subject.setup[i].name, 80) << "</td><td>";
-      out_->text(subject.setup[i].value) << "</td></tr>\n";
-    }
-    *out_ << "</table></div></section>\n";
-  }
-
- private:
-  void tile(const report_history& history, report_curve curve, std::string_view label,
-            page_unit unit = page_unit::number) {
-    if (!history.current(curve)) return;
-    *out_ << "<div><b>";
-    out_->value(history.last(curve), unit, 4) << "</b><span>" << label << "</span></div>";
-  }
-  void cell(std::uint64_t bytes) {
-    *out_ << "<td class=\"n\">";
-    out_->bytes(static_cast<double>(bytes)) << "</td>";
-  }
-  void bar_of(std::size_t rank, const rank_waiting& ranks) {
-    *out_ << "<span>rank " << rank << "</span>";
-    bar_itself(ranks.mean(rank));
-  }
-  void bar(std::string_view label, double share) {
-    *out_ << "<span>" << label << "</span>";
-    bar_itself(share);
-  }
-  void bar_itself(double share) {
-    *out_ << "<div><i style=\"width:";
-    out_->place(100 * std::clamp(share, 0.0, 1.0)) << "%\"></i></div><span class=\"n\">";
-    out_->share(share) << "</span>";
-  }
-
-  page_markup* out_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/page/writer.hpp
-//
-// The page as a whole: one file of HTML with its pictures inside, no script, and nothing from elsewhere.
-
-// ---- belay/report/page/curves.hpp
-//
-// Curves over the steps of a run, and the marks of what happened beside them.
-
-namespace belay::inline BELAY_ABI {
-
-/// A curve in a picture.
-struct page_curve {
-  report_curve curve;
-  std::string_view label;
-  std::size_t colour;
-};
-/// Where a picture's axis begins.
-enum class page_base : std::uint8_t { data, zero };
-
-class page_curves {
- public:
-  page_curves(page_markup& out, const report_history& history) noexcept : out_(&out), history_(&history), plot_(out) {}
-
-  /// One picture of those curves that have values; nothing where none has. A bucket of several steps has the line at
-  /// their mean, in a band from least to most.
-  void draw(std::string_view title, std::string_view unit_text, std::span<const page_curve> which, page_unit unit,
-            page_base base) {
-    double low = 0, high = 0;
-    bool any = false;
-    for (const page_curve& each : which) {
-      for (const report_history::point& point : history_->points(each.curve)) {
-        if (point.count == 0) continue;
-        low = any ? lesser_of(low, point.least) : point.least;
-        high = any ? greater_of(high, point.most) : point.most;
-        any = true;
-      }
-    }
-    if (!any) return;
-    if (base == page_base::zero) low = lesser_of(low, 0.0);
-    const page_axis axis = page_axis::around(low, high, unit);
-    plot_.caption(title, unit_text);
-    for (const page_curve& each : which)
-      if (history_->current(each.curve))
-        plot_.key(each.colour, each.label).value(history_->last(each.curve), unit) << "</span>";
-      else if (history_->has(each.curve))
-        plot_.key(each.colour, each.label) << "before the resume</span>";
-    plot_.end_caption();
-    plot_.begin(title, axis);
-    for (const page_curve& each : which) {
-      if (!history_->has(each.curve)) continue;
-      band(each, axis);
-      line(each, axis);
-    }
-    plot_.end(history_->buckets());
-  }
-
-  /// A lane for each kind of mark that there is.
-  void draw_marks() {
-    std::uint64_t any = 0;
-    for (std::size_t mark = 0; mark < report_mark_count; ++mark) any += history_->total(static_cast<report_mark>(mark));
-    *out_ << "<section><h2>What happened beside training</h2>\n";
-    if (any == 0) {
-      *out_ << "<p>No step was replayed or refused, and no gather was without a plan.</p></section>\n";
-      return;
-    }
-    *out_ << "<div class=\"lanes\">";
-    for (std::size_t number = 0; number < report_mark_count; ++number) {
-      const auto mark = static_cast<report_mark>(number);
-      const std::uint64_t total = history_->total(mark);
-      if (total == 0) continue;
-      const bool bad = mark == report_mark::replay || mark == report_mark::refusal || mark == report_mark::plan_miss;
-      *out_ << "<span>" << total << " " << name(mark)
-            << (total == 1                       ? ""
-                : mark == report_mark::plan_miss ? "es"
-                                                 : "s")
-            << "</span>";
-      plot_.open(name(mark), 1000, 10);
-      *out_ << "<path class=\"lane\" d=\"M0 5H1000\"/><path class=\"mark " << (bad ? "bad" : "fine") << "\" d=\"";
-      const auto marks = history_->marks(mark);
-      for (std::size_t bucket = 0; bucket < marks.size(); ++bucket) {
-        if (marks[bucket] == 0) continue;
-        *out_ << "M";
-        out_->place(2 + 996 * history_->buckets().position(bucket)) << " 0v10";
-      }
-      *out_ << "\"/></svg>";
-    }
-    *out_ << "</div></section>\n";
-  }
-
- private:
-  void line(const page_curve& which, const page_axis& axis) {
-    const auto points = history_->points(which.curve);
-    const auto many = std::count_if(points.begin(), points.end(), [](const auto& each) { return each.count > 0; });
-    *out_ << "<path class=\"line" << (many == 1 ? " dot" : "") << " c" << which.colour << "\" d=\"M";
-    for (std::size_t bucket = 0; bucket < points.size(); ++bucket)
-      if (points[bucket].count > 0)
-        plot_.point(history_->buckets().position(bucket), axis.share(points[bucket].mean()));
-    *out_ << (many == 1 ? "h0" : "") << "\"/>";
-  }
-  void band(const page_curve& which, const page_axis& axis) {
-    const auto points = history_->points(which.curve);
-    if (std::none_of(points.begin(), points.end(), [](const auto& each) { return each.most > each.least; })) return;
-    *out_ << "<path class=\"band c" << which.colour << "\" d=\"M";
-    for (std::size_t bucket = 0; bucket < points.size(); ++bucket)
-      if (points[bucket].count > 0) plot_.point(history_->buckets().position(bucket), axis.share(points[bucket].most));
-    for (std::size_t bucket = points.size(); bucket-- > 0;)
-      if (points[bucket].count > 0) plot_.point(history_->buckets().position(bucket), axis.share(points[bucket].least));
-    *out_ << "Z\"/>";
-  }
-
-  page_markup* out_;
-  const report_history* history_;
-  page_plot plot_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/page/expert_picture.hpp
-//
-// The map of how busy experts were, as a picture: a line of one colour for neighbouring cells of the same class.
-
-namespace belay::inline BELAY_ABI {
-
-class expert_picture {
- public:
-  /// Where classes begin, over the load of a balanced layer.
-  static constexpr float bounds[] = {0.25F, 0.5F, 0.8F, 1.25F, 1.6F, 2.0F, 3.0F, 4.0F};
-  static constexpr std::size_t classes = std::size(bounds) + 1;
-
-  explicit expert_picture(page_markup& out) noexcept : out_(&out), plot_(out) {}
-
-  /// Nothing where no tokens were ever counted.
-  void draw(const expert_map& map, const report_subject& subject) {
-    const std::size_t rows = map.rows(), columns = map.buckets().used();
-    if (rows == 0 || columns == 0) return;
-    *out_ << "<section><h2>Expert load</h2>\n";
-    plot_.caption("Tokens of each expert", "over those of a balanced layer");
-    for (std::size_t level = 0; level < classes; ++level) {
-      *out_ << "<span class=\"key area h" << level << "\">";
-      if (level == 0) {
-        (*out_ << "below ").number(static_cast<double>(bounds[0]));
-      } else {
-        out_->number(static_cast<double>(bounds[level - 1])) << (level + 1 == classes ? " and more" : "-");
-        if (level + 1 < classes) out_->number(static_cast<double>(bounds[level]));
-      }
-      *out_ << "</span>";
-    }
-    plot_.end_caption();
-    coarseness(map);
-    *out_ << "<div class=\"plot heat\" style=\"--rows:" << rows << "\"><div class=\"y\">";
-    layers(map, subject.layers, rows);
-    *out_ << "</div>";
-    plot_.open("Tokens of each expert", columns, rows);
-    for (std::size_t level = 0; level < classes; ++level) cells(map, level);
-    const std::size_t each = map.layers_each();
-    *out_ << "<path class=\"grid\" d=\"";
-    for (std::size_t layer = each; layer < subject.layers && subject.layers <= 16 * each; layer += each)
-      *out_ << "M0 " << map.row_of(layer, 0) << "H" << columns;
-    *out_ << "\"/>";
-    plot_.end(map.buckets());
-    *out_ << "</section>\n";
-  }
-
- private:
-  [[nodiscard]] static std::size_t level_of(float load) noexcept {
-    return static_cast<std::size_t>(std::upper_bound(std::begin(bounds), std::end(bounds), load) - std::begin(bounds));
-  }
-
-  void cells(const expert_map& map, std::size_t level) {
-    const std::size_t columns = map.buckets().used();
-    bool any = false;
-    for (std::size_t row = 0; row < map.rows(); ++row) {
-      for (std::size_t begin = 0; begin < columns;) {
-        std::size_t end = begin;
-        while (end < columns && level_of(map.cell(row, end)) == level) ++end;
-        if (end == begin) {
-          ++begin;
-          continue;
-        }
-        if (!any) *out_ << "<path class=\"cell h" << level << "\" d=\"";
-        any = true;
-        *out_ << "M" << begin << " " << row << ".5h" << end - begin;
-        begin = end;
-      }
-    }
-    if (any) *out_ << "\"/>";
-  }
-
-  void coarseness(const expert_map& map) {
-    const bool layers = map.layers_each() > 1, experts = map.experts_each() > 1, steps = map.buckets().each() > 1;
-    if (!layers && !experts && !steps) return;
-    *out_ << "<p class=\"note\">A cell is the busiest of ";
-    if (layers) *out_ << map.layers_each() << " layers" << (experts || steps ? ", " : "");
-    if (experts) *out_ << map.experts_each() << " experts" << (steps ? ", " : "");
-    if (steps) *out_ << map.buckets().each() << " steps";
-    *out_ << ".</p>\n";
-  }
-
-  // Of many layers not each has room for its name.
-  [[nodiscard]] static bool shows(std::size_t group, std::size_t groups) noexcept {
-    return group % ((groups + 15) / 16) == 0;
-  }
-  void layers(const expert_map& map, std::size_t layers, std::size_t rows) {
-    const std::size_t each = map.layers_each(), groups = (layers + each - 1) / each;
-    for (std::size_t group = 0; group < groups; ++group) {
-      if (!shows(group, groups)) continue;
-      const double middle =
-          (static_cast<double>(group) + 0.5) * static_cast<double>(rows) / static_cast<double>(groups);
-      *out_ << "<span style=\"top:";
-      out_->place(100 * middle / static_cast<double>(rows)) << "%\">layer " << group * each;
-      if (each > 1) *out_ << "+";
-      *out_ << "</span>";
-    }
-  }
-
-  page_markup* out_;
-  page_plot plot_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/page/memory_stack.hpp
-//
-// Bytes of a tier over a run, stacked by purpose: the stack is what was leased, the lines are the most at once so far
-// and the plan.
-
-namespace belay::inline BELAY_ABI {
-
-class memory_stack {
- public:
-  static constexpr std::size_t most_colours = tier_colours::most;  // then the rest
-  static constexpr std::size_t rest_colour = tier_colours::rest;
-
-  memory_stack(page_markup& out, const report_subject& subject, const report_history& history) noexcept
-      : out_(&out), subject_(&subject), history_(&history), plot_(out) {}
-
-  /// Tier `number` of the subject. Nothing where it was never used.
-  void draw(std::size_t number, const report_tier_rows& tier) {
-    if (number >= report_history::most_tiers || (history_->peak(number) == 0 && tier.planned == 0)) return;
-    choose(tier);
-    sum_.fill(0);
-    const std::uint64_t planned = greater_of(history_->planned(number), tier.planned);
-    const auto top = static_cast<double>(greater_of(history_->peak(number), planned));
-    const page_axis axis = page_axis::around(0, top, page_unit::bytes);
-    plot_.caption(tier.tier, "after each step");
-    for (std::size_t i = 0; i < chosen_; ++i) {
-      const std::size_t row = tier.first + rows_[i];
-      plot_.key(colours_[i], subject_->memory[row].purpose, "key area").bytes(last(history_->row_bytes(row)), 3)
-          << "</span>";
-    }
-    const auto all = history_->bytes(number);
-    const bool rest = has_rest(all, tier);
-    if (rest)
-      plot_.key(rest_colour, chosen_ == 0 ? "leased" : "other", "key area").bytes(rest_of(all, all.size() - 1, tier), 3)
-          << "</span>";
-    plot_.key(8, "most at once").bytes(static_cast<double>(history_->peak(number)), 3) << "</span>";
-    if (planned > 0) plot_.key(8, "planned", "key dashed").bytes(static_cast<double>(planned), 3) << "</span>";
-    plot_.end_caption();
-    plot_.begin(tier.tier, axis);
-    for (std::size_t i = 0; i < chosen_; ++i) {
-      const auto row = history_->row_bytes(tier.first + rows_[i]);
-      area(all, colours_[i], axis, [&](std::size_t bucket) { return sum_[bucket] + static_cast<double>(row[bucket]); });
-    }
-    if (rest)
-      area(all, rest_colour, axis,
-           [&](std::size_t bucket) { return greater_of(sum_[bucket], static_cast<double>(all[bucket].live)); });
-    lines(all, tier, axis);
-    plot_.end(history_->buckets());
-  }
-
- private:
-  // The largest purposes of the plan, in its order.
-  void choose(const report_tier_rows& tier) {
-    chosen_ = 0;
-    const tier_colours colours(*subject_);
-    for (std::size_t row = 0; row < tier.count && tier.first + row < report_history::most_rows; ++row) {
-      const auto ever = history_->row_bytes(tier.first + row);
-      const std::size_t colour = colours.of(tier.first + row);
-      if (colour == tier_colours::none ||
-          std::none_of(ever.begin(), ever.end(), [](std::uint64_t bytes) { return bytes > 0; }))
-        continue;
-      colours_[chosen_] = colour;
-      rows_[chosen_++] = row;
-    }
-  }
-
-  [[nodiscard]] static double last(std::span<const std::uint64_t> bytes) noexcept {
-    return bytes.empty() ? 0 : static_cast<double>(bytes.back());
-  }
-  // Bytes of a bucket that are of no purpose with a colour.
-  [[nodiscard]] double rest_of(std::span<const report_tier> all, std::size_t bucket,
-                               const report_tier_rows& tier) const noexcept {
-    if (bucket >= all.size()) return 0;
-    auto rest = static_cast<double>(all[bucket].live);
-    for (std::size_t i = 0; i < chosen_; ++i)
-      rest -= static_cast<double>(history_->row_bytes(tier.first + rows_[i])[bucket]);
-    return greater_of(rest, 0.0);
-  }
-  [[nodiscard]] bool has_rest(std::span<const report_tier> all, const report_tier_rows& tier) const noexcept {
-    for (std::size_t bucket = 0; bucket < all.size(); ++bucket)
-      if (rest_of(all, bucket, tier) > 0) return true;
-    return false;
-  }
-  [[nodiscard]] static bool sampled(const report_tier& bytes) noexcept { return bytes.live > 0 || bytes.peak > 0; }
-
-  // From the stack so far up to `top(bucket)`, which is the stack then. A single step is as wide as the picture.
-  template <class Top>
-  void area(std::span<const report_tier> all, std::size_t colour, const page_axis& axis, Top&& top) {
-    const auto many = std::count_if(all.begin(), all.end(), sampled);
-    if (many == 0) return;
-    const auto each = [&](std::size_t bucket, double value) {
-      if (many > 1) return plot_.point(history_->buckets().position(bucket), axis.share(value));
-      plot_.point(0, axis.share(value));
-      plot_.point(1, axis.share(value));
-    };
-    *out_ << "<path class=\"area c" << colour << "\" d=\"M";
-    for (std::size_t bucket = 0; bucket < all.size(); ++bucket)
-      if (sampled(all[bucket])) each(bucket, top(bucket));
-    for (std::size_t bucket = all.size(); bucket-- > 0;) {
-      if (!sampled(all[bucket])) continue;
-      if (many > 1) {
-        each(bucket, sum_[bucket]);
-      } else {
-        plot_.point(1, axis.share(sum_[bucket]));
-        plot_.point(0, axis.share(sum_[bucket]));
-      }
-      sum_[bucket] = top(bucket);
-    }
-    *out_ << "Z\"/>";
-  }
-
-  // The most at once so far, and the plan, which grows where a step was replayed.
-  void lines(std::span<const report_tier> all, const report_tier_rows& tier, const page_axis& axis) {
-    const bool any_plan = tier.planned > 0 ||
-                          std::any_of(all.begin(), all.end(), [](const report_tier& each) { return each.planned > 0; });
-    std::uint64_t peak = 0;
-    line(all, "line c8", axis, [&](const report_tier& bytes) { return peak = greater_of(peak, bytes.peak); });
-    if (!any_plan) return;
-    line(all, "line dashed c8", axis,
-         [&](const report_tier& bytes) { return bytes.planned > 0 ? bytes.planned : tier.planned; });
-  }
-  template <class Value>
-  void line(std::span<const report_tier> all, std::string_view kind, const page_axis& axis, Value&& value) {
-    const bool single = std::count_if(all.begin(), all.end(), sampled) == 1;
-    *out_ << "<path class=\"" << kind << "\" d=\"M";
-    for (std::size_t bucket = 0; bucket < all.size(); ++bucket) {
-      if (!sampled(all[bucket])) continue;
-      const auto here = static_cast<double>(value(all[bucket]));
-      plot_.point(single ? 0 : history_->buckets().position(bucket), axis.share(here));
-      if (single) plot_.point(1, axis.share(here));
-    }
-    *out_ << "\"/>";
-  }
-
-  page_markup* out_;
-  const report_subject* subject_;
-  const report_history* history_;
-  page_plot plot_;
-  std::array<std::size_t, most_colours> rows_{}, colours_{};
-  std::size_t chosen_ = 0;
-  std::array<double, report_history::most_points> sum_{};
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/page/style.hpp
-//
-// How a report page looks: light and dark as the reader's system says, one column on a narrow screen.
-
-namespace belay::inline BELAY_ABI {
-
-inline constexpr std::string_view page_style = R"css(
-:root{color-scheme:light dark;--back:#f5f6f7;--card:#fff;--ink:#1b1f24;--soft:#5a636e;--line:#e2e5e9;--bad:#c4302b;
---fine:#2b6cc4;
---c0:#2b6cc4;--c1:#d2601a;--c2:#2c8f5b;--c3:#8a56c2;--c4:#b88a00;--c5:#1591a5;--c6:#c8437f;--c7:#7b6a56;
---c8:#3a424b;--c9:#a9b1ba;--c10:#8fb4e3;--c11:#e9b48c;--c12:#9a3b3b;--c13:#93c47d;
---h0:#1d5fa8;--h1:#6ba3d6;--h2:#b9d5ec;--h3:#eceef0;--h4:#fbdcb5;--h5:#f5b06a;--h6:#e67e3c;--h7:#c84a26;
---h8:#8c1f1f}
-@media (prefers-color-scheme:dark){:root{--back:#121519;--card:#1b2026;--ink:#e8ebee;--soft:#9ba5b0;--line:#2f363e;
---bad:#ff7b72;--fine:#6aa9f5;
---c0:#6aa9f5;--c1:#f0914e;--c2:#5cc48d;--c3:#b78ee8;--c4:#d9b13b;--c5:#4fc0d3;--c6:#ef82b0;--c7:#b7a48c;
---c8:#d3d9df;--c9:#66707b;--c10:#3f6fb5;--c11:#a8683a;--c12:#e06666;--c13:#7fae5f;
---h0:#79b8f5;--h1:#4583bd;--h2:#2d5478;--h3:#2b3138;--h4:#5f452c;--h5:#96602a;--h6:#cd7b33;--h7:#ee8f62;
---h8:#ffb3a3}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--back);color:var(--ink);font:14px/1.45 system-ui,-apple-system,"Segoe UI",sans-serif;
-overflow-wrap:anywhere}
-main{max-width:1248px;margin:0 auto;padding:16px}
-h1{font-size:22px;margin:0 0 4px}
-h2{font-size:16px;margin:24px 0 8px}
-p{margin:4px 0}
-small,.note,.soft{color:var(--soft)}
-.bad{color:var(--bad);white-space:pre-line}
-.bad:empty{display:none}
-.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(140px,1fr));gap:8px;margin:12px 0}
-.tiles div,figure,.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px;
-margin:0;min-width:0}
-.tiles b{display:block;font-size:18px;font-variant-numeric:tabular-nums}
-.tiles span{color:var(--soft);font-size:12px}
-.two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr));gap:12px}
-.two+figure{margin-top:12px}
-td.soft{min-width:11em}
-figcaption{display:flex;flex-wrap:wrap;gap:2px 14px;align-items:baseline;margin-bottom:8px}
-.key,.tiles b,td{font-variant-numeric:tabular-nums}
-.key{font-size:12px;color:var(--soft)}
-.key::before{content:"";display:inline-block;width:14px;height:0;border-top:2px solid var(--c);
-vertical-align:middle;margin-right:5px}
-.key.area::before{height:10px;border:0;border-radius:2px;background:var(--c)}
-.key.dashed::before{border-top-style:dashed}
-.plot{position:relative;padding:9px 4px 22px 66px}
-.plot svg{display:block;width:100%;height:190px;overflow:visible}
-.plot.heat svg{height:clamp(96px,calc(var(--rows)*7px),420px)}
-.plot.heat .grid{stroke:var(--card);stroke-width:2px}
-.x,.y{position:absolute;font-size:11px;color:var(--soft);font-variant-numeric:tabular-nums}
-.y{left:0;top:9px;bottom:22px;width:60px}
-.y span{position:absolute;right:0;transform:translateY(-50%);white-space:nowrap}
-.x{left:66px;right:4px;bottom:0;height:18px}
-.x span{position:absolute;transform:translateX(-50%);white-space:nowrap}
-.x .start{transform:none}
-.x .end{transform:translateX(-100%)}
-path{fill:none;stroke:var(--c);vector-effect:non-scaling-stroke;stroke-linejoin:round}
-path.grid{stroke:var(--line);stroke-width:1px}
-path.line{stroke-width:1.7px}
-path.dashed{stroke-dasharray:6 4}
-path.dot{stroke-width:8px;stroke-linecap:round}
-path.band{fill:var(--c);stroke:none;opacity:.2}
-path.area{fill:var(--c);stroke:none;opacity:.8}
-path.cell{stroke-width:1;vector-effect:none;stroke-linejoin:miter;shape-rendering:crispEdges}
-path.lane{stroke:var(--line);stroke-width:1px}
-path.mark{stroke-width:2px}
-path.mark.bad{stroke:var(--bad)}
-path.mark.fine{stroke:var(--fine)}
-.lanes{display:grid;grid-template-columns:max-content 1fr;gap:6px 12px;align-items:center;background:var(--card);
-border:1px solid var(--line);border-radius:8px;padding:10px 12px}
-.lanes svg{display:block;width:100%;height:16px}
-.schedules{display:grid;grid-template-columns:max-content 1fr;gap:10px 12px;align-items:center}
-.plot.stages{padding:2px 4px 2px 66px}
-.plot.stages .y{top:2px;bottom:2px}
-.plot.timed{padding-bottom:22px}
-.plot.timed .y{bottom:22px}
-.plot.stages svg{height:clamp(48px,calc(var(--rows)*22px),352px)}
-path.action{fill:var(--c);stroke:var(--card);stroke-width:1px}
-.bars{display:grid;grid-template-columns:max-content 1fr max-content;gap:5px 12px;align-items:center}
-.bars i{display:block;height:10px;border-radius:2px;background:var(--c0)}
-.bars div{background:var(--line);border-radius:2px}
-table{border-collapse:collapse;width:100%;font-size:13px}
-th,td{text-align:left;padding:3px 8px 3px 0;border-bottom:1px solid var(--line);vertical-align:top}
-td.n,th.n{text-align:right;padding-left:6px}
-td.n{white-space:nowrap}
-th{color:var(--soft);font-weight:500}
-pre{white-space:pre-wrap;margin:0;font:12.5px/1.5 ui-monospace,monospace}
-@media (max-width:600px){main{padding:10px}.x .odd{display:none}.tiles{grid-template-columns:repeat(2,1fr)}
-.plot,.plot.stages{padding-left:60px}.schedules{grid-template-columns:1fr}.x{left:60px}.y{width:54px}}
-)css";
-
-/// Classes of colours: what they mean to the rules above.
-inline constexpr std::string_view page_colours =
-    ".c0{--c:var(--c0)}.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}.c5{--c:var(--c5)}"
-    ".c6{--c:var(--c6)}.c7{--c:var(--c7)}.c8{--c:var(--c8)}.c9{--c:var(--c9)}"
-    ".c10{--c:var(--c10)}.c11{--c:var(--c11)}.c12{--c:var(--c12)}.c13{--c:var(--c13)}"
-    ".h0{--c:var(--h0)}.h1{--c:var(--h1)}.h2{--c:var(--h2)}.h3{--c:var(--h3)}.h4{--c:var(--h4)}.h5{--c:var(--h5)}"
-    ".h6{--c:var(--h6)}.h7{--c:var(--h7)}.h8{--c:var(--h8)}\n";
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// `stopped`: as it was asked to, before its last step.
-enum class report_state : std::uint8_t { running, finished, stopped, failed };
-
-/// The content from which a page is written.
-struct report_content {
-  const report_subject& subject;
-  std::span<const report_tier_rows> tiers;
-  const report_history& history;
-  const expert_map& experts;
-  const rank_waiting& waiting;
-  const last_step& last;
-  const rank_waits& waits;
-  report_state state = report_state::running;
-  std::string_view message;  // why it failed
-  std::string_view sample;   // what the model writes
-};
-
-class page_writer {
- public:
-  static constexpr std::size_t most_text = page_ending::most_reason;  // bytes of a message or a sample
-
-  page_writer(text_buffer& to, const report_content& of) noexcept : out_(to), of_(&of) {}
-
-  void write() {
-    head();
-    training();
-    if (of_->history.buckets().used() > 0) page_curves(out_, of_->history).draw_marks();
-    memory();
-    expert_picture(out_).draw(of_->experts, of_->subject);
-    pipeline();
-    wait_bars(out_).draw(of_->waits);
-    page_tables(out_).plan(of_->subject);
-    page_tables(out_).settings(of_->subject);
-    sample();
-    out_ << "</main></body></html>\n";
-  }
-
- private:
-  void head() {
-    const report_subject& subject = of_->subject;
-    out_ << "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-         << "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">";
-    if (of_->state == report_state::running) out_ << page_ending::refresh;
-    (out_ << "<link rel=\"icon\" href=\"data:,\"><title>").text(subject.title, 200)
-        << "</title><style>" << page_style << page_colours;
-    (out_ << "</style></head>\n<body><main><h1>").text(subject.title, 200) << "</h1>\n<p class=\"soft\">";
-    state();
-    out_ << "; " << subject.ranks << (subject.ranks == 1 ? " rank" : " ranks") << "; as of ";
-    time();
-    if (of_->history.buckets().each() > 1)
-      out_ << "; a point of a curve is " << of_->history.buckets().each()
-           << " steps: a line at their mean in a band from least to most";
-    out_ << "</p>\n";
-    (out_ << page_ending::reason).text(of_->message, most_text) << page_ending::end_of_reason << "\n";
-    page_tables(out_).tiles(subject, of_->history, of_->tiers);
-  }
-
-  void state() {
-    switch (of_->state) {
-      case report_state::running: out_ << page_ending::running; break;
-      case report_state::finished: out_ << "finished"; break;
-      case report_state::stopped: out_ << "stopped at step " << of_->history.trained() << " as asked"; break;
-      case report_state::failed: out_ << "failed"; break;
-    }
-  }
-
-  void training() {
-    page_curves curves(out_, of_->history);
-    if (of_->history.trained() == 0) {
-      out_ << "<section><h2>Training</h2>\n<p>No step was trained.</p></section>\n";
-      return;
-    }
-    out_ << "<section><h2>Training</h2><div class=\"two\">\n";
-    const page_curve losses[] = {{report_curve::loss, "training", 0}, {report_curve::eval_loss, "evaluation", 1}};
-    curves.draw("Loss", of_->subject.loss_unit, losses, page_unit::number, page_base::data);
-    const page_curve speed[] = {{report_curve::tokens_per_s, "tokens/s", 2}};
-    curves.draw("Speed", "tokens a second", speed, page_unit::number, page_base::zero);
-    const page_curve norm[] = {{report_curve::grad_norm, "norm", 3}};
-    curves.draw("Gradient norm", "before clipping", norm, page_unit::number, page_base::zero);
-    const page_curve rate[] = {{report_curve::learning_rate, "rate", 5}};
-    curves.draw("Learning rate", "", rate, page_unit::number, page_base::zero);
-    const page_curve flops[] = {{report_curve::flops_utilization, "utilization", 4}};
-    curves.draw("FLOPs utilization", "share of the peak", flops, page_unit::share, page_base::zero);
-    out_ << "</div></section>\n";
-  }
-
-  void memory() {
-    if (of_->tiers.empty() || of_->history.trained() == 0) return;
-    out_ << "<section><h2>Memory of rank " << of_->subject.shown_rank << "</h2>";
-    if (of_->subject.ranks > 1) out_ << "<p class=\"note\">The rank whose plan has most in tier device.</p>";
-    out_ << "<div class=\"two\">\n";
-    memory_stack stack(out_, of_->subject, of_->history);
-    for (std::size_t i = 0; i < of_->tiers.size(); ++i) {
-      stack.draw(i, of_->tiers[i]);
-      step_picture(out_).memory(of_->last, i, of_->tiers[i], of_->subject);
-    }
-    step_picture(out_).open_obligations(of_->last);
-    out_ << "</div></section>\n";
-  }
-
-  void pipeline() {
-    const report_history& history = of_->history;
-    if (!history.has(report_curve::bubble) && !of_->waiting.any()) return;
-    out_ << "<section><h2>Pipeline</h2><div class=\"two\">\n";
-    page_curves curves(out_, history);
-    const page_curve bubble[] = {{report_curve::bubble, "executed", 0}, {report_curve::bubble_predicted, "planned", 1}};
-    curves.draw("Bubble", "mean share of the pipeline phase", bubble, page_unit::share, page_base::zero);
-    const page_curve waits[] = {{report_curve::waiting_most, "most", 1},
-                                {report_curve::waiting_median, "median", 3},
-                                {report_curve::waiting_least, "least", 2}};
-    if (of_->waiting.ranks() > 1) curves.draw("Waiting", "over ranks", waits, page_unit::share, page_base::zero);
-    page_tables(out_).waiting(of_->waiting);
-    out_ << "</div>\n";
-    step_picture(out_).schedules(of_->last);
-    out_ << "</section>\n";
-  }
-
-  void sample() {
-    if (of_->sample.empty()) return;
-    (out_ << "<section><h2>A sample</h2><div class=\"card\"><pre>").text(of_->sample, most_text)
-        << "</pre></div></section>\n";
-  }
-
-  // As in 2026-01-31 08:05:09 UTC.
-  void time() {
-    using namespace std::chrono;
-    const auto now = floor<seconds>(system_clock::now());
-    const auto day = floor<days>(now);
-    const year_month_day date(day);
-    const hh_mm_ss<seconds> hour(now - day);
-    const auto two = [this](auto value) { out_ << (value < 10 ? "0" : "") << static_cast<int>(value); };
-    out_ << static_cast<int>(date.year()) << "-";
-    two(static_cast<unsigned>(date.month()));
-    out_ << "-";
-    two(static_cast<unsigned>(date.day()));
-    out_ << " ";
-    two(hour.hours().count());
-    out_ << ":";
-    two(hour.minutes().count());
-    out_ << ":";
-    two(hour.seconds().count());
-    out_ << " UTC";
-  }
-
-  page_markup out_;
-  const report_content* of_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// The report of a run, written by one thread of one rank. What goes wrong with its files after it was made never stops
-/// the run: nothing more is written, and `take_problem()` has why.
-class report_page {
- public:
-  static constexpr std::size_t most_bytes = std::size_t{2} << 20U;  // of a page
-  /// The page is written no more often.
-  static constexpr std::int64_t nanoseconds_between_pages = 5'000'000'000;
-
-  /// Memory of the page of a run of so many ranks: a lease of tier host, as `run.lease<std::byte>(tier::host,
-  /// report_page::room_bytes(ranks), "report")`.
-  [[nodiscard]] static constexpr std::size_t room_bytes(std::size_t ranks) noexcept {
-    return report_room::bytes<char>(most_bytes) + report_history::room_bytes() + expert_map::room_bytes() +
-           rank_waiting::room_bytes(ranks) + last_step::room_bytes() + rank_waits::room_bytes(ranks);
-  }
-
-  /// `folder` and `room` outlive it; without room it allocates its own.
-  report_page(report_folder& folder, report_subject subject, std::span<std::byte> room = {})
-      : folder_(&folder),
-        subject_(std::move(subject)),
-        tiers_(tiers_of(subject_.memory)),
-        shape_(shape_line(subject_)),
-        own_(room.empty() ? room_bytes(subject_.ranks) : 0),
-        room_(room.empty() ? std::span<std::byte>(own_) : room),
-        text_(room_.take<char>(most_bytes)),
-        history_(room_),
-        experts_(subject_.layers, subject_.experts, room_),
-        waiting_(subject_.ranks, room_),
-        last_(room_),
-        waits_(subject_.ranks, room_) {}
-  report_page(const report_page&) = delete;
-  report_page& operator=(const report_page&) = delete;
-
-  /// The run goes on after `step`: later samples of the folder are cut off, the others are read. Throws file_error for
-  /// samples that cannot be read.
-  void resume_after(std::uint64_t step, where at = where::current()) {
-    sample_reader reader(subject_);
-    const auto keep_line = [&](std::string_view line, std::uint64_t begin) {
-      const report_line read = reader.read(line, folder_->samples_path(), begin, at);
-      if (read.what != report_line::kind::shape && read.sample.step > step) return false;
-      keep(read);
-      return true;
-    };
-    try {
-      folder_->cut_where(keep_line, at);
-    } catch (const file_error& problem) {
-      throw file_error(
-          problem.path(), problem.offset(),
-          problem.message() + "; the report cannot go on with these samples: name another folder, or remove this file",
-          at);
-    }
-    history_.begin_again();
-    waiting_.begin_again();
-    if (step > 0) mark(report_mark::resume, step);
-  }
-
-  /// A committed step. Steps rise. Allocates nothing.
-  template <clock_policy Clock = monotonic_clock>
-  void add(const report_sample& sample) {
-    keep(sample);
-    last_.keep(sample);
-    waits_.keep(sample.waits_step, sample.waits);
-    write_line([&] { return sample_line(text_, sample); });
-    const std::int64_t now = Clock::now();
-    if (written_ && now - *written_ < nanoseconds_between_pages) return;
-    written_ = now;
-    write(report_state::running, {});
-  }
-  /// The loss of an evaluation after step `step`.
-  void add_eval_loss(std::uint64_t step, double loss) {
-    history_.add(report_curve::eval_loss, step, loss);
-    write_line([&] { return evaluation_line(text_, step, loss); });
-  }
-  /// Marks what happened at step `step` beside its training. Replays and plan misses of a sample are marks already.
-  void mark(report_mark which, std::uint64_t step) {
-    history_.add(which, step, 1);
-    write_line([&] { return mark_line(text_, step, which); });
-  }
-
-  /// The last page: the run is over. `sample` is a text that the model writes.
-  void finish(std::string_view sample = {}) {
-    sample_ = sample;
-    write(report_state::finished, {});
-  }
-  /// The last page of a run that ends before its last step, because it was asked to.
-  void stop() { write(report_state::stopped, {}); }
-  /// The last page of a run that ends by an error.
-  void fail(std::string_view why) { write(report_state::failed, why); }
-
-  /// Why nothing more is written, once.
-  [[nodiscard]] std::optional<error> take_problem() { return std::exchange(problem_, std::nullopt); }
-
- private:
-  void keep(const report_line& read) {
-    const std::uint64_t step = read.sample.step;
-    switch (read.what) {
-      case report_line::kind::shape: return;
-      case report_line::kind::sample: return keep(read.sample);
-      case report_line::kind::evaluation: return history_.add(report_curve::eval_loss, step, read.eval_loss);
-      case report_line::kind::mark: return history_.add(read.mark, step, 1);
-    }
-  }
-  void keep(const report_sample& sample) {
-    for (const sampled_curve& each : sampled_curves) history_.add(each.curve, sample.step, sample.*each.value);
-    history_.add(report_mark::replay, sample.step, sample.replays);
-    history_.add(report_mark::plan_miss, sample.step, sample.plan_misses);
-    for (std::size_t i = 0; i < sample.tiers.size() && i < tiers_.size(); ++i) {
-      const report_tier_rows& tier = tiers_[i];
-      const bool itemised = sample.live.size() >= tier.first + tier.count;
-      history_.add_bytes(sample.step, i, sample.tiers[i], tier.first,
-                         itemised ? sample.live.subspan(tier.first, tier.count) : std::span<const std::uint64_t>());
-    }
-    experts_.add(sample.step, sample.expert_tokens);
-    waiting_.add(sample.step, sample.waiting, history_);
-  }
-
-  template <class Line>
-  void write_line(Line&& line) {
-    attempt([&] {
-      if (!std::exchange(shape_written_, true)) folder_->append(shape_);
-      folder_->append(line());
-    });
-  }
-  void write(report_state state, std::string_view message) {
-    attempt([&] {
-      text_buffer text(text_);
-      const report_content content{subject_, tiers_, history_, experts_, waiting_,
-                                   last_,    waits_, state,    message,  sample_};
-      page_writer(text, content).write();
-      folder_->replace_page(text.text());
-    });
-  }
-  template <class Action>
-  void attempt(Action&& action) {
-    if (failed_) return;
-    try {
-      action();
-    } catch (const error& problem) {
-      failed_ = true;
-      problem_ = problem;
-    }
-  }
-
-  report_folder* folder_;
-  report_subject subject_;
-  std::vector<report_tier_rows> tiers_;
-  std::string shape_;
-  std::vector<std::byte> own_;
-  report_room room_;
-  std::span<char> text_;  // of a line, or of a page
-  report_history history_;
-  expert_map experts_;
-  rank_waiting waiting_;
-  last_step last_;
-  rank_waits waits_;
-  std::string sample_;
-  std::optional<std::int64_t> written_;  // the last page, by the clock
-  bool shape_written_ = false;
-  bool failed_ = false;
-  std::optional<error> problem_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/schedule_chart.hpp
-//
-// A pipeline schedule as a chart: characters for a terminal, or an SVG that needs nothing else for a page. Both show
-// the schedule as `timeline_player` plays it, so a gap is the waiting that a run would have.
-//
-//   const auto table = belay::schedule::one_f_one_b(4, 8);
-//   std::puts(belay::schedule::draw_text(table).c_str());
-//   belay::output("schedule.svg").write(belay::schedule::draw_svg(table));
-
-namespace belay::inline BELAY_ABI {
-namespace schedule {
-
-/// A number with two digits after the point, whatever the locale; for coordinates and percentages.
-[[nodiscard]] inline std::string two_digits(double value) {
-  const long long hundredths = __builtin_llround(value * 100);
-  std::string text = std::to_string(hundredths / 100) + ".";
-  text += static_cast<char>('0' + hundredths / 10 % 10);
-  text += static_cast<char>('0' + hundredths % 10);
-  return text;
-}
-
-/// One line a stage, one column a unit of time: a forward takes one, a backward two (the second shown as "-"), an
-/// input or weight gradient one. Throws usage_error for a table without a proof.
-template <any_table Table>
-[[nodiscard]] std::string draw_text(const Table& table, where at = where::current()) {
-  timeline_player<Table, std::int64_t> player(table, at);
-  const std::size_t stages = table.stages();
-  const std::size_t width = 2 + std::to_string(table.micro_batches() - 1).size();  // letter, number, blank
-  auto lines = Table::storage::template each_stage<std::string>(stages);
-  auto watch = [&](std::size_t stage, const action& now, std::int64_t begin, std::int64_t end) {
-    std::string& line = lines[stage];
-    while (line.size() < static_cast<std::size_t>(begin) * width) line += "." + std::string(width - 1, ' ');
-    std::string cell = "FBIW"[static_cast<std::size_t>(now.kind)] + std::to_string(now.micro_batch);
-    for (std::int64_t unit = begin; unit < end; ++unit) {
-      cell.resize(width, ' ');
-      line += cell;
-      cell = "-";
-    }
-  };
-  const std::vector<std::int64_t> forward(stages, 1);
-  const std::vector<std::int64_t> backward(stages, 2);
-  const auto& played = player.play_watched(forward, backward, watch, at);
-  std::string text = printable(table.name());
-  text += ": " + std::to_string(stages) + " stages, " + std::to_string(table.micro_batches()) + " micro-batches, " +
-          std::to_string(played.total) + " units, idle " + two_digits(100 * played.idle()) + " %\n";
-  const std::size_t label = std::to_string(stages - 1).size();
-  for (std::size_t stage = 0; stage < stages; ++stage) {
-    std::string& line = lines[stage];
-    while (line.size() < static_cast<std::size_t>(played.total) * width) line += "." + std::string(width - 1, ' ');
-    line.erase(line.find_last_not_of(' ') + 1);
-    std::string number = std::to_string(stage);
-    number.insert(0, label - number.size(), ' ');
-    text += "stage " + number + " | " + line + "\n";
-  }
-  return text;
-}
-
-/// The chart as an SVG. `forward` and `backward` are the times of each stage, in any unit. Throws usage_error for a
-/// table without a proof, or for times that are not one a stage.
-template <any_table Table>
-[[nodiscard]] std::string draw_svg(const Table& table, std::span<const double> forward,
-                                   std::span<const double> backward, where at = where::current()) {
-  constexpr double chart = 960;
-  constexpr double row = 28;
-  constexpr double left = 70;
-  constexpr double top = 34;
-  struct box {
-    std::size_t stage;
-    action what;
-    double begin;
-    double end;
-  };
-  std::vector<box> boxes;
-  auto watch = [&](std::size_t stage, const action& now, double begin, double end) {
-    boxes.push_back({stage, now, begin, end});
-  };
-  timeline_player<Table> player(table, at);
-  const auto& played = player.play_watched(forward, backward, watch, at);
-  const double scale = played.total > 0 ? chart / played.total : 0;
-
-  std::string title;
-  for (const char c : printable(table.name())) {
-    switch (c) {
-      case '&': title += "&amp;"; break;
-      case '<': title += "&lt;"; break;
-      case '>': title += "&gt;"; break;
-      default: title += c;
-    }
-  }
-  title += ": " + std::to_string(table.stages()) + " stages, " + std::to_string(table.micro_batches()) +
-           " micro-batches, idle " + two_digits(100 * played.idle()) + " %";
-  const std::string wide = two_digits(left + chart + 10);
-  const std::string high = two_digits(top + row * static_cast<double>(table.stages()) + 10);
-  std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + wide + "\" height=\"" + high +
-                    "\" viewBox=\"0 0 " + wide + " " + high + "\" font-family=\"sans-serif\" font-size=\"11\">\n" +
-                    "<style>rect{stroke:#fff}.t{text-anchor:middle;fill:#fff}.forward{fill:#3b6fb6}" +
-                    ".backward{fill:#2e8b57}.input{fill:#2aa198}.weight{fill:#b58900}</style>\n" +
-                    "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n<text x=\"8\" y=\"20\" font-size=\"13\">" +
-                    title + "</text>\n";
-  for (std::size_t stage = 0; stage < table.stages(); ++stage) {
-    const double y = top + row * static_cast<double>(stage);
-    svg += "<text x=\"8\" y=\"" + two_digits(y + 17) + "\">stage " + std::to_string(stage) + "</text>\n<rect x=\"" +
-           two_digits(left) + "\" y=\"" + two_digits(y + 2) + "\" width=\"" + two_digits(chart) + "\" height=\"" +
-           two_digits(row - 4) + "\" fill=\"#eee\"/>\n";
-  }
-  // Numbers are as large as their boxes have room for that of the last micro-batch; where that is too small there are
-  // none, so that boxes of one width all have them, or none has.
-  const auto digits = static_cast<double>(std::to_string(table.micro_batches() - 1).size());
-  constexpr double legible = 6;
-  for (const box& shown : boxes) {
-    const double x = left + scale * shown.begin;
-    const double w = scale * (shown.end - shown.begin);
-    const double y = top + row * static_cast<double>(shown.stage);
-    const std::string kind = name(shown.what.kind);
-    const std::string number = std::to_string(shown.what.micro_batch);
-    svg += "<rect class=\"" + kind.substr(0, kind.find(' ')) + "\" x=\"" + two_digits(x) + "\" y=\"" +
-           two_digits(y + 2) + "\" width=\"" + two_digits(w) + "\" height=\"" + two_digits(row - 4) +
-           "\"><title>stage " + std::to_string(shown.stage) + ", " + kind + " of micro-batch " + number +
-           "</title></rect>\n";
-    const double letters = lesser_of(11.0, (w - 1) / (0.66 * digits));
-    if (letters < legible) continue;
-    svg += "<text class=\"t\" x=\"" + two_digits(x + w / 2) + "\" y=\"" + two_digits(y + 17) + "\" font-size=\"" +
-           two_digits(letters) + "\">" + number + "</text>\n";
-  }
-  return svg + "</svg>\n";
-}
-
-/// The chart as an SVG, with a backward twice as long as a forward on every stage. Throws usage_error for a table
-/// without a proof.
-template <any_table Table>
-[[nodiscard]] std::string draw_svg(const Table& table, where at = where::current()) {
-  const std::vector<double> forward(table.stages(), 1);
-  const std::vector<double> backward(table.stages(), 2);
-  return draw_svg(table, forward, backward, at);
-}
-
-}  // namespace schedule
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/step_events.hpp
-//
-// The numbers of a step as scalars of an event: their tags are the names of the JSON line (report/step_line.hpp), those
-// inside an object as paths.
-//
-//   belay::event_file events("runs/first");
-//   belay::add_scalars(events, report);
-//   events.write(report.step);
-
-// ---- belay/report/step_line.hpp
-//
-// A step as one line: for people who watch, and for programs that compare. The memory for both is allocated once, for
-// the largest line that is possible, so that printing a step allocates nothing.
-//
-//   belay::step_line line(ranks, layers, experts);
-//   belay::step_report report;
-//   report.loss = 2.31;
-//   terminal.write(line.human(report));  // step 0  loss 2.3100  ...
-//   log.write(line.json(report));        // {"step":0,"loss":2.31,...}
 
 namespace belay::inline BELAY_ABI {
 
@@ -34184,6 +30625,8 @@ class owed_store {
 //     if (saved.after(number)) break;                                // somebody asked to stop: see stop_request
 //   }
 //   saved.close();
+//
+// What a run saves: stores, optimizers and state of one's own.
 
 #include <set>
 
@@ -34608,10 +31051,10 @@ class checkpoint_folder {
       const std::uint64_t step = all.back();
       try {
         switch (kind_of(step, at)) {
-          case kind::committed: out.committed.push_back(step); break;
-          case kind::unfinished: out.unfinished.push_back(step); break;
-          case kind::other: out.left.push_back(file_error(path_of(step), 0, not_ours, at)); break;
-          case kind::gone: break;
+          case folder_state::committed: out.committed.push_back(step); break;
+          case folder_state::unfinished: out.unfinished.push_back(step); break;
+          case folder_state::other: out.left.push_back(file_error(path_of(step), 0, not_ours, at)); break;
+          case folder_state::gone: break;
         }
       } catch (const file_error& problem) {
         if (out.committed.empty()) throw;
@@ -34684,18 +31127,18 @@ class checkpoint_folder {
 
  private:
   using file = safetensors::basic_file<Files>;
-  enum class kind { committed, unfinished, other, gone };
+  enum class folder_state { committed, unfinished, other, gone };
   static constexpr const char* not_ours = "is no folder of a checkpoint, and is left as it is";
 
   // A manifest that is a link to what is not there was committed once.
-  [[nodiscard]] kind kind_of(std::uint64_t step, where at) const {
+  [[nodiscard]] folder_state kind_of(std::uint64_t step, where at) const {
     const std::string folder = path_of(step), manifest = folder + "/" + std::string(manifest_name);
-    if (safetensors::facts_of<Files>(manifest, at)) return kind::committed;
+    if (safetensors::facts_of<Files>(manifest, at)) return folder_state::committed;
     if (safetensors::link_facts_of<Files>(manifest, at))
       throw file_error(manifest, 0, "is a link to what is not there", at);
     const auto found = safetensors::link_facts_of<Files>(folder, at);
-    if (!found) return kind::gone;
-    return S_ISDIR(found->st_mode) ? kind::unfinished : kind::other;
+    if (!found) return folder_state::gone;
+    return S_ISDIR(found->st_mode) ? folder_state::unfinished : folder_state::other;
   }
   [[nodiscard]] bool is_folder(std::uint64_t step, checkpoint_contents& out, where at) const {
     try {
@@ -35087,40 +31530,6 @@ BELAY_DECL std::string manifest_text::decimal(double value) {
 // than the format's reference implementation: unknown fields, repeated names and numbers that are not plain integers
 // are refused.
 
-// ---- belay/train/safetensors/order.hpp
-//
-// A stable merge sort of positions. It costs an includer a few lines where <algorithm> costs thousands, and is
-// instantiated once for each kind of key. Headers come from outside: no order of their entries makes it quadratic.
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-/// The positions 0 to count - 1, sorted: `before(a, b)` says whether position a comes before position b. Equal ones
-/// keep their order.
-template <class Before>
-[[nodiscard]] std::vector<std::size_t> order_of(std::size_t count, Before before) {
-  std::vector<std::size_t> from(count);
-  std::vector<std::size_t> to(count);
-  for (std::size_t i = 0; i < count; ++i) from[i] = i;
-  for (std::size_t width = 1; width < count; width *= 2) {  // merges neighbours that are each in order
-    for (std::size_t begin = 0; begin < count; begin += 2 * width) {
-      const std::size_t middle = count - begin < width ? count : begin + width;
-      const std::size_t end = count - middle < width ? count : middle + width;
-      std::size_t left = begin;
-      std::size_t right = middle;
-      for (std::size_t i = begin; i < end; ++i) {
-        const bool take_left = right == end || (left < middle && !before(from[right], from[left]));
-        to[i] = from[take_left ? left++ : right++];
-      }
-    }
-    std::swap(from, to);
-  }
-  return from;
-}
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
 
@@ -35161,9 +31570,334 @@ struct header {
 [[nodiscard]] bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
                                  std::uint64_t& bytes) noexcept;
 
+class header_scanner;
+
+/// The header in `text`, or a file_error with the byte (counted from the beginning of the file) and the reason.
+/// `Scanner` is like header_scanner. It is a template so that a program which reads no file does not compile it.
+template <class Scanner = header_scanner>
+[[nodiscard]] header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& path,
+                                  where at = where::current());
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/safetensors/header.ipp
+//
+// The parser of the header of a safetensors file, and what is asked of its tensors.
+
+// ---- belay/train/safetensors/scanner.hpp
+//
+// The tokens of a safetensors header: strings, plain integers, punctuation. A cursor over the bytes of the header. Its
+// caller knows the grammar, so nothing nests and nothing recurses.
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+class header_scanner {
+ public:
+  /// The text begins at byte `first` of the file at `path`.
+  header_scanner(std::string_view text, const std::string& path, where at, std::size_t first = 8)
+      : text_(text), path_(path), at_(at), first_(first) {}
+
+  /// Throws file_error for byte `position` of the text.
+  [[noreturn]] void fail(std::size_t position, const std::string& reason) const {
+    throw file_error(path_, position + first_, reason, at_);
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return text_.size(); }
+  [[nodiscard]] char peek() const { return cursor_ < text_.size() ? text_[cursor_] : '\0'; }
+
+  /// Skips space and returns the position of the next token.
+  std::size_t next();
+  [[nodiscard]] bool next_is(char wanted);
+  [[nodiscard]] bool take_if(char wanted);
+  void take(char wanted);
+
+  /// Whether a null came next, which is taken.
+  [[nodiscard]] bool take_null();
+
+  /// Throws where anything but space follows.
+  void finish();
+
+  /// An integer from 0 to `largest`, without sign, fraction, exponent or leading zeros.
+  [[nodiscard]] std::uint64_t integer(std::uint64_t largest);
+
+  /// A number that a double holds.
+  [[nodiscard]] double number();
+
+  /// A string of at most `most` bytes, its escapes resolved. `what` names it in errors.
+  [[nodiscard]] std::string string(std::uint64_t most, const char* what);
+
+  /// Skips a value that nobody reads, of objects, arrays, strings, numbers and literals nested at most 16 deep.
+  void skip_value(int depth = 0);
+
+  /// Throws where the text is not valid UTF-8 (shortest forms, no surrogates, nothing beyond U+10FFFF).
+  void check_utf8() const;
+
+ private:
+  static constexpr std::uint64_t largest_text = 1U << 16U;
+
+  // What numbers and literals are written with.
+  static bool is_plain(char c) noexcept {
+    return is_digit(c) || (c >= 'a' && c <= 'z') || c == 'E' || c == '+' || c == '-' || c == '.';
+  }
+  static bool is_space(char c) noexcept { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+  static bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
+
+  void escape(std::string& result);
+
+  [[nodiscard]] unsigned hex(std::size_t begin);
+
+  static void append_utf8(std::string& result, unsigned code);
+
+  std::string_view text_;
+  const std::string& path_;
+  where at_;
+  std::size_t first_;
+  std::size_t cursor_ = 0;
+};
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/safetensors/scanner.ipp
+//
+// The tokens of a header.
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+BELAY_DECL std::size_t header_scanner::next() {
+  while (cursor_ < text_.size() && is_space(text_[cursor_])) ++cursor_;
+  return cursor_;
+}
+
+BELAY_DECL bool header_scanner::next_is(char wanted) {
+  next();
+  return cursor_ < text_.size() && text_[cursor_] == wanted;
+}
+
+BELAY_DECL bool header_scanner::take_if(char wanted) {
+  if (!next_is(wanted)) return false;
+  ++cursor_;
+  return true;
+}
+
+BELAY_DECL void header_scanner::take(char wanted) {
+  if (take_if(wanted)) return;
+  if (cursor_ == text_.size()) fail(cursor_, std::string("the header ends where ") + wanted + " was expected");
+  fail(cursor_, std::string("expected ") + wanted);
+}
+
+BELAY_DECL bool header_scanner::take_null() {
+  constexpr std::string_view null = "null";
+  if (text_.substr(next(), null.size()) != null) return false;
+  cursor_ += null.size();
+  return true;
+}
+
+BELAY_DECL void header_scanner::finish() {
+  next();
+  if (cursor_ != text_.size()) fail(cursor_, "something follows the header's closing }");
+}
+
+BELAY_DECL std::uint64_t header_scanner::integer(std::uint64_t largest) {
+  const std::size_t begin = next();
+  std::uint64_t value = 0;
+  while (cursor_ < text_.size() && is_digit(text_[cursor_])) {
+    value = value * 10 + static_cast<std::uint64_t>(text_[cursor_] - '0');
+    if (value > largest) fail(begin, "a number is larger than " + std::to_string(largest));
+    ++cursor_;
+  }
+  if (cursor_ == begin) fail(begin, "expected an integer that is not negative");
+  if (text_[begin] == '0' && cursor_ - begin > 1) fail(begin, "a number has leading zeros");
+  if (cursor_ < text_.size() && (peek() == '.' || peek() == 'e' || peek() == 'E')) {
+    fail(begin, "a number is not an integer");
+  }
+  return value;
+}
+
+BELAY_DECL double header_scanner::number() {
+  const std::size_t begin = next();
+  while (cursor_ < text_.size() && is_plain(text_[cursor_])) ++cursor_;
+  const std::string_view digits = text_.substr(begin, cursor_ - begin);
+  double value = 0;
+  const auto [end, wrong] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (wrong != std::errc{} || end != digits.data() + digits.size() || !is_finite(value))
+    fail(begin, "expected a number");
+  return value;
+}
+
+BELAY_DECL std::string header_scanner::string(std::uint64_t most, const char* what) {
+  const std::size_t begin = next();
+  if (!take_if('"')) fail(begin, std::string("expected ") + what + " in quotes");
+  std::string result;
+  for (;;) {
+    if (cursor_ == text_.size()) fail(begin, std::string(what) + " has no closing quote");
+    const char c = text_[cursor_];
+    if (static_cast<unsigned char>(c) < 0x20) fail(cursor_, std::string(what) + " holds a control character");
+    ++cursor_;
+    if (c == '"') return result;
+    if (c == '\\') {
+      escape(result);
+    } else {
+      result.push_back(c);
+    }
+    if (result.size() > most) fail(begin, std::string(what) + " is longer than " + std::to_string(most) + " bytes");
+  }
+}
+
+BELAY_DECL void header_scanner::skip_value(int depth) {
+  const std::size_t begin = next();
+  if (depth > 16) fail(begin, "a value is nested too deep");
+  if (next_is('"')) return static_cast<void>(string(largest_text, "a string"));
+  if (const bool object = next_is('{'); object || next_is('[')) {
+    const char close = object ? '}' : ']';
+    ++cursor_;
+    for (bool first = true; !take_if(close); first = false) {
+      if (!first) take(',');
+      if (object) {
+        static_cast<void>(string(largest_text, "a field"));
+        take(':');
+      }
+      skip_value(depth + 1);
+    }
+    return;
+  }
+  while (cursor_ < text_.size() && is_plain(text_[cursor_])) ++cursor_;
+  if (cursor_ == begin) fail(begin, "expected a value");
+}
+
+BELAY_DECL void header_scanner::check_utf8() const {
+  for (std::size_t i = 0; i < text_.size();) {
+    const std::size_t length = utf8_length(text_.substr(i));
+    if (length == 0) fail(i, "the header is not valid UTF-8");
+    i += length;
+  }
+}
+
+BELAY_DECL void header_scanner::escape(std::string& result) {
+  const std::size_t begin = cursor_ - 1;
+  if (cursor_ == text_.size()) fail(begin, "the header ends inside an escape");
+  const char c = text_[cursor_++];
+  switch (c) {
+    case '"':
+    case '\\':
+    case '/': result.push_back(c); return;
+    case 'b': result.push_back('\b'); return;
+    case 'f': result.push_back('\f'); return;
+    case 'n': result.push_back('\n'); return;
+    case 'r': result.push_back('\r'); return;
+    case 't': result.push_back('\t'); return;
+    case 'u': break;
+    default: fail(begin, "an unknown escape");
+  }
+  unsigned code = hex(begin);
+  if (code >= 0xDC00 && code <= 0xDFFF) fail(begin, "half of a surrogate pair");
+  if (code >= 0xD800 && code <= 0xDBFF) {
+    if (text_.substr(cursor_, 2) != "\\u") fail(begin, "half of a surrogate pair");
+    cursor_ += 2;
+    const unsigned low = hex(begin);
+    if (low < 0xDC00 || low > 0xDFFF) fail(begin, "half of a surrogate pair");
+    code = 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00);
+  }
+  append_utf8(result, code);
+}
+
+BELAY_DECL auto header_scanner::hex(std::size_t begin) -> unsigned {
+  unsigned value = 0;
+  for (int i = 0; i < 4; ++i) {
+    const char c = peek();
+    unsigned digit = 0;
+    if (is_digit(c)) {
+      digit = static_cast<unsigned>(c - '0');
+    } else if (c >= 'a' && c <= 'f') {
+      digit = static_cast<unsigned>(c - 'a') + 10;
+    } else if (c >= 'A' && c <= 'F') {
+      digit = static_cast<unsigned>(c - 'A') + 10;
+    } else {
+      fail(begin, "an escape needs four hexadecimal digits");
+    }
+    value = value * 16 + digit;
+    ++cursor_;
+  }
+  return value;
+}
+
+BELAY_DECL void header_scanner::append_utf8(std::string& result, unsigned code) {
+  const auto put = [&result](unsigned value) {
+    result.push_back(static_cast<char>(static_cast<unsigned char>(value)));
+  };
+  if (code < 0x80) {
+    put(code);
+  } else if (code < 0x800) {
+    put(0xC0U | code >> 6U);
+    put(0x80U | (code & 0x3FU));
+  } else if (code < 0x10000) {
+    put(0xE0U | code >> 12U);
+    put(0x80U | (code >> 6U & 0x3FU));
+    put(0x80U | (code & 0x3FU));
+  } else {
+    put(0xF0U | code >> 18U);
+    put(0x80U | (code >> 12U & 0x3FU));
+    put(0x80U | (code >> 6U & 0x3FU));
+    put(0x80U | (code & 0x3FU));
+  }
+}
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+BELAY_DECL std::uint64_t tensor::elements() const noexcept {
+  std::uint64_t count = 1;
+  for (std::uint64_t extent : shape) count *= extent;
+  return count;
+}
+
+/// The positions 0 to count - 1, sorted: `before(a, b)` says whether position a comes before position b. Equal ones
+/// keep their order. Headers come from outside: no order of their entries makes it quadratic.
+template <class Before>
+[[nodiscard]] std::vector<std::size_t> order_of(std::size_t count, Before before) {
+  std::vector<std::size_t> out(count);
+  std::iota(out.begin(), out.end(), std::size_t{0});
+  std::stable_sort(out.begin(), out.end(), before);
+  return out;
+}
+
+BELAY_DECL std::vector<std::size_t> order_by_name(const std::vector<tensor>& tensors) {
+  return order_of(tensors.size(),
+                  [&](std::size_t a, std::size_t b) { return tensors[a].name.compare(tensors[b].name) < 0; });
+}
+
+BELAY_DECL const tensor* find_tensor(const std::vector<tensor>& tensors, const std::vector<std::size_t>& by_name,
+                                     std::string_view name) noexcept {
+  std::size_t first = 0;
+  std::size_t last = by_name.size();
+  while (first < last) {
+    const std::size_t middle = first + (last - first) / 2;
+    const tensor& candidate = tensors[by_name[middle]];
+    const int order = name.compare(candidate.name);
+    if (order == 0) return &candidate;
+    (order < 0 ? last : first) = order < 0 ? middle : middle + 1;
+  }
+  return nullptr;
+}
+
+BELAY_DECL bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
+                              std::uint64_t& bytes) noexcept {
+  std::uint64_t total = bits(type);
+  for (std::uint64_t extent : shape) {
+    if (__builtin_mul_overflow(total, extent, &total)) return false;
+  }
+  bytes = total / 8;
+  return total % 8 == 0;
+}
+
 /// Reads one header. `text` is the JSON, and `data_bytes` are the bytes after it. Errors count bytes from the beginning
-/// of the file, where the text starts at byte 8. `Scanner` is like header_scanner. The parser is a template so that a
-/// program which reads no file does not compile it.
+/// of the file, where the text starts at byte 8.
 template <class Scanner>
 class header_parser {
  public:
@@ -35328,57 +32062,14 @@ class header_parser {
   std::vector<std::size_t> found_at_;  // where their entries begin
 };
 
-/// The header in `text`, or a file_error with the byte (counted from the beginning of the file) and the reason.
-template <class Scanner = header_scanner>
-[[nodiscard]] header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& path,
-                                  where at = where::current()) {
+template <class Scanner>
+header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& path, where at) {
   return header_parser<Scanner>(text, data_bytes, path, at).parse();
 }
 
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/safetensors/header.ipp
-//
-// The header of a safetensors file, checked and written.
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-BELAY_DECL std::uint64_t tensor::elements() const noexcept {
-  std::uint64_t count = 1;
-  for (std::uint64_t extent : shape) count *= extent;
-  return count;
-}
-
-BELAY_DECL std::vector<std::size_t> order_by_name(const std::vector<tensor>& tensors) {
-  return order_of(tensors.size(),
-                  [&](std::size_t a, std::size_t b) { return tensors[a].name.compare(tensors[b].name) < 0; });
-}
-
-BELAY_DECL const tensor* find_tensor(const std::vector<tensor>& tensors, const std::vector<std::size_t>& by_name,
-                                     std::string_view name) noexcept {
-  std::size_t first = 0;
-  std::size_t last = by_name.size();
-  while (first < last) {
-    const std::size_t middle = first + (last - first) / 2;
-    const tensor& candidate = tensors[by_name[middle]];
-    const int order = name.compare(candidate.name);
-    if (order == 0) return &candidate;
-    (order < 0 ? last : first) = order < 0 ? middle : middle + 1;
-  }
-  return nullptr;
-}
-
-BELAY_DECL bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
-                              std::uint64_t& bytes) noexcept {
-  std::uint64_t total = bits(type);
-  for (std::uint64_t extent : shape) {
-    if (__builtin_mul_overflow(total, extent, &total)) return false;
-  }
-  bytes = total / 8;
-  return total % 8 == 0;
-}
+#if defined(BELAY_SEPARATE_COMPILATION)
+template header parse_header<header_scanner>(std::string_view, std::uint64_t, const std::string&, where);
+#endif
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
@@ -36159,7 +32850,7 @@ class executed_orders {
  public:
   /// The number of a group, which outlives this; groups of the same ranks have one.
   [[nodiscard]] std::size_t add(const Group& group) {
-    const auto same = [&](const entry& each) {
+    const auto same = [&](const group_order& each) {
       const auto known = each.group->members(), wanted = group.members();
       return std::equal(known.begin(), known.end(), wanted.begin(), wanted.end());
     };
@@ -36170,7 +32861,7 @@ class executed_orders {
   }
 
   void begin() noexcept {
-    for (entry& each : all_) each.executed = {}, each.count = 0;
+    for (group_order& each : all_) each.executed = {}, each.count = 0;
   }
   /// The ranks of group `number` have gathered `layer`.
   void note(std::size_t number, std::uint32_t layer) noexcept {
@@ -36184,7 +32875,7 @@ class executed_orders {
   /// all. Collective over each group in turn.
   void expect_equal(order_of_step own, where at) {
     std::string found;
-    for (const entry& each : all_) {
+    for (const group_order& each : all_) {
       if (each.group->size() < 2) continue;
       const std::array<std::uint64_t, 1> word{own == order_of_step::executed ? each.executed.value()
                                                                              : rank_comparison::abstains};
@@ -36197,12 +32888,12 @@ class executed_orders {
   }
 
  private:
-  struct entry {
+  struct group_order {
     const Group* group;
     fnv1a executed;
     std::uint64_t count;
   };
-  std::vector<entry> all_;
+  std::vector<group_order> all_;
   rank_comparison compared_;
 };
 
@@ -36229,6 +32920,8 @@ class executed_orders {
 //     void for_each_parameter(auto&& visit) { visit(first.weight); visit(second.weight); }
 //   };
 
+#include <map>
+
 namespace belay::inline BELAY_ABI {
 
 /// A visitor for concepts.
@@ -36238,12 +32931,55 @@ struct any_visitor {
   void operator()(Parameter&) const noexcept {}
 };
 template <class M>
-concept lists_parameters = requires(M& model, any_visitor visit) {
-  model.for_each_parameter(visit);
-};
+concept lists_parameters = requires(M& model, any_visitor visit) { model.for_each_parameter(visit); };
 /// Whether a model lists its parameters, as a value, for a message without the list of what is missing.
 template <class M>
 inline constexpr bool is_listing_parameters = lists_parameters<M>;
+
+/// Which layer of a model a parameter belongs to: what is divided among ranks is gathered and reduced layer by layer. A
+/// model that offers its layers (`layers()`, `first()`, `last()`, as for a pipeline stage) says so by what each of them
+/// lists; a parameter that none of them lists is a layer of its own.
+class parameter_layers {
+ public:
+  /// Asks `model`, which may end afterwards.
+  template <class Model>
+  explicit parameter_layers(Model& model) {
+    if constexpr (requires { model.first(); }) {
+      if constexpr (requires { model.has_embedding(); }) {
+        if (model.has_embedding()) add(model.first());
+      } else {
+        add(model.first());
+      }
+    }
+    if constexpr (requires { model.layers().begin(); })
+      for (auto& layer : model.layers()) add(layer);
+    if constexpr (requires { model.last(); }) {
+      if constexpr (requires { model.has_head(); }) {
+        if (model.has_head()) add(model.last());
+      } else {
+        add(model.last());
+      }
+    }
+  }
+
+  /// Its number, which no other layer's parameters have.
+  template <class Parameter>
+  [[nodiscard]] std::size_t of(const Parameter& parameter) const {
+    const auto found = layer_of_.find(&parameter);
+    return found != layer_of_.end() ? found->second : (layers_ += 1);
+  }
+
+ private:
+  template <class Layer>
+  void add(Layer& layer) {
+    ++layers_;
+    if constexpr (lists_parameters<Layer>)
+      layer.for_each_parameter([this](const auto& parameter) { layer_of_.emplace(&parameter, layers_); });
+  }
+
+  std::map<const void*, std::size_t, std::less<>> layer_of_;
+  mutable std::size_t layers_ = 0;
+};
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -36438,14 +33174,14 @@ enum class gathers_begin : std::uint8_t { with_step, when_asked };
 /// Whether a gather is the next one of the plan.
 enum class plan_says : std::uint8_t { so, another };
 
-/// One bucket's gather: this rank's share, which is empty where it is in `whole` already, and those of its peers, into
+/// One bucket's gather: this rank's shard, which is empty where it is in `whole` already, and those of its peers, into
 /// `whole`. Where it is not as the plan says, its ranks first say which layer they mean, and how many they have
 /// gathered together in this step or pass: if they do not agree, it throws usage_error, and the world stops.
 template <class T>
 struct bucket_gather {
   std::span<T> whole;
-  std::span<const T> share;
-  std::size_t before;  // elements of the bucket before the share
+  std::span<const T> shard;
+  std::size_t before;  // elements of the bucket before the shard
   std::span<const std::size_t> counts;
   std::uint64_t layer, place;  // this is the group's gather number `place` of the step or pass
   plan_says says;
@@ -36454,7 +33190,7 @@ struct bucket_gather {
   template <class Calls>
   void operator()(const Calls& group) const {
     if (says == plan_says::another) expect_one_gather(group);
-    each_among(group, share.size(), kernel::copy<T, T>{share.data(), whole.data() + before});
+    each_among(group, shard.size(), kernel::copy<T, T>{shard.data(), whole.data() + before});
     group.all_gather_v(whole, counts, at);
   }
 
@@ -36570,7 +33306,7 @@ class parameter_gathers {
     if (one.started) {
       one.started = false;
       one.resident = true;
-      for (slot& each : one.gathered) {
+      for (gather_slot& each : one.gathered) {
         std::move(each.over).then(stream, at);
         place(each, each.first);
       }
@@ -36585,7 +33321,7 @@ class parameter_gathers {
   /// Between steps: ends what a step has left, and what it holds to its end. Waits for gathers that nobody used.
   void retire(where at) {
     for (layer& one : layers_) {
-      for (slot& each : one.gathered)
+      for (gather_slot& each : one.gathered)
         if (each.over.open()) {
           const stream_event over = each.over.event();
           std::move(each.over).wait(at);
@@ -36612,14 +33348,14 @@ class parameter_gathers {
 
   [[nodiscard]] std::size_t bytes_of(std::uint32_t number) const noexcept {
     std::size_t all = 0;
-    for (const slot& each : layers_[number].gathered) all += each.of.count * sizeof(T);
+    for (const gather_slot& each : layers_[number].gathered) all += each.of.count * sizeof(T);
     return all;
   }
   /// Bytes of the layers that are whole, or on their way.
   [[nodiscard]] std::size_t live_bytes() const noexcept { return live_; }
 
  private:
-  struct slot {
+  struct gather_slot {
     bucket_type of;
     std::size_t group;  // its number in `executed_`, where its ranks gather together
     T* first;           // while it has a lease
@@ -36628,7 +33364,7 @@ class parameter_gathers {
     lease_mark mark;  // once it had a lease
   };
   struct layer {
-    std::vector<slot> gathered;
+    std::vector<gather_slot> gathered;
     std::vector<std::size_t> groups;  // that gather it together, by their number in `executed_`
     std::string name;
     std::size_t index = 0;
@@ -36676,10 +33412,10 @@ class parameter_gathers {
     }
     start(number, says, ready, at);
   }
-  // `ready`: what the memory held before is used up then, and this rank's last update is in its share.
+  // `ready`: what the memory held before is used up then, and this rank's last update is in its shard.
   void take_room(layer& one, const stream_event& ready, where at) {
-    for (slot& each : one.gathered) {
-      // A share in a file is staged by its owner: the stream of copies reads it to where it belongs.
+    for (gather_slot& each : one.gathered) {
+      // A shard in a file is staged by its owner: the stream of copies reads it to where it belongs.
       const stream_kind first_user = each.of.file == nullptr ? stream_kind::communication : stream_kind::copy;
       const std::size_t bytes = each.of.count * sizeof(T);
       if (each.mark.kind() == element_kind::unknown) each.mark = mark_of(one, each.of, at);
@@ -36697,7 +33433,7 @@ class parameter_gathers {
       take_room(one, ready, at);
       return true;
     } catch (const budget_error&) {
-      for (slot& each : one.gathered) {
+      for (gather_slot& each : one.gathered) {
         if (each.lease.empty()) continue;
         source_->used_until(ready, each.first, each.of.count * sizeof(T));  // by nobody
         source_->release(each.lease);
@@ -36708,11 +33444,11 @@ class parameter_gathers {
   // In memory that it has.
   void start(std::uint32_t number, plan_says says, const stream_event& ready, where at) {
     layer& one = layers_[number];
-    for (slot& each : one.gathered) {
+    for (gather_slot& each : one.gathered) {
       const bucket_type& b = each.of;
       const stream_event begins =
           b.file == nullptr ? ready
-                            : b.file->load(ready, b.share.data(), each.first + b.before, b.share.size_bytes(), at);
+                            : b.file->load(ready, b.shard.data(), each.first + b.before, b.shard.size_bytes(), at);
       static_cast<void>(each.over = gather(each, number, says, start_order(after(begins, at))));
       source_->used_until(each.over.event(), each.first, b.count * sizeof(T));
     }
@@ -36720,7 +33456,8 @@ class parameter_gathers {
     live_ += bytes_of(number);
     counts().peak_bytes = greater_of(counts().peak_bytes, live_);
   }
-  [[nodiscard]] pending gather(const slot& into, std::uint32_t number, plan_says says, const start_order& order) const {
+  [[nodiscard]] pending gather(const gather_slot& into, std::uint32_t number, plan_says says,
+                               const start_order& order) const {
     const bucket_type& b = into.of;
     T* const whole = into.first;
     if constexpr (can_start_local<Group, bucket_pull<T>>) {
@@ -36729,30 +33466,30 @@ class parameter_gathers {
         return b.group->start_local(operation::all_gather_v, bucket_pull<T>{whole, b.reached->first, counts},
                                     order.keeping(b.reached));
     }
-    const std::span<const T> share = b.file == nullptr ? b.share : std::span<const T>();
+    const std::span<const T> shard = b.file == nullptr ? b.shard : std::span<const T>();
     std::uint64_t place = 0;
     if (!is_rehearsed(*b.group)) place = executed_.count(into.group);
-    const bucket_gather<T> work{{whole, b.count}, share, b.before, b.counts, number, place, says, order.at};
+    const bucket_gather<T> work{{whole, b.count}, shard, b.before, b.counts, number, place, says, order.at};
     return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept));
   }
   // What no call holds gives its memory back.
   void give_way(auto& stream, where at) {
     for (layer& one : layers_) {
       if (one.holders > 0 || !(one.started || one.resident)) continue;
-      for (slot& each : one.gathered)
+      for (gather_slot& each : one.gathered)
         if (each.over.open()) std::move(each.over).then(stream, at);
       release(one);
     }
   }
   void release(layer& one) noexcept {
-    for (slot& each : one.gathered) {
+    for (gather_slot& each : one.gathered) {
       place(each, nullptr);
       source_->release(each.lease);
       live_ -= each.of.count * sizeof(T);
     }
     one.started = one.resident = false;
   }
-  static void place(const slot& each, T* first) noexcept {
+  static void place(const gather_slot& each, T* first) noexcept {
     for (const auto& one : each.of.parameters)
       one.parameter->place_values(first == nullptr ? nullptr : first + one.offset);
   }
@@ -36773,20 +33510,162 @@ class parameter_gathers {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/shares_in_file.hpp
+// ---- belay/train/shards_in_file.hpp
 //
-// A rank's shares of parameters or gradients in a file of its own: planned, made, read and written on the stream of
+// A rank's shards of parameters or gradients in a file of its own: planned, made, read and written on the stream of
 // copies.
+
+// ---- belay/train/plan.hpp
+//
+// A plan says how many bytes are needed, before the first is allocated: per rank, tier and purpose. Its numbers come
+// from the code that sizes the arenas (a rehearsal of the real step, the layout of the real buckets), so that plan and
+// run cannot differ. A plan over its budget is refused with its table, and nothing was allocated.
+//
+//   belay::rank_plan rank;
+//   rank.add(belay::tier::device, "activations", rehearsed.peak_bytes(), rehearsed.extent_bytes());
+//   rank.add(belay::tier::device, "gradients", layout.gradient_elements() * sizeof(float));
+//   const belay::plan plan({rank});
+//   if (const auto missing = plan.shortage(limit)) throw belay::plan_refused(table, *missing, belay::where::current());
 
 namespace belay::inline BELAY_ABI {
 
-/// Shares in a file of tier file. Queued work of the streams of `Engine` points to it: a run keeps it. A rehearsal
+/// One purpose of memory in one tier. `bytes` are leased at the tier's peak, and are compared with the budget.
+/// `capacity` is the address range of the arena, which is larger where leases of different lifetimes leave gaps.
+struct plan_item {
+  /// Where, what for, how many bytes, and how many the memory holds where that is more.
+  tier where_it_is = tier::device;
+  std::string purpose;
+  std::size_t bytes = 0;
+  std::size_t capacity = 0;
+  file_bytes of_file = file_bytes::on_disk;  // in tier file
+};
+
+/// All memory that one rank will use.
+class rank_plan {
+ public:
+  /// Adds a row.
+  void add(plan_item item) { items_.push_back(std::move(item)); }
+  void add(tier where_it_is, std::string purpose, std::size_t bytes, std::size_t capacity) {
+    add({.where_it_is = where_it_is, .purpose = std::move(purpose), .bytes = bytes, .capacity = capacity});
+  }
+  void add(tier where_it_is, std::string purpose, std::size_t bytes) {
+    add(where_it_is, std::move(purpose), bytes, bytes);
+  }
+
+  /// The rows in the order in which they were added.
+  [[nodiscard]] const std::vector<plan_item>& items() const noexcept { return items_; }
+
+  /// Peak of leased bytes in a tier, as the run's meter will show it. The sum does not wrap around.
+  [[nodiscard]] std::size_t peak_bytes(tier of) const noexcept { return folded(of, &plan_item::bytes); }
+  /// Bytes of address range in a tier, gaps included.
+  [[nodiscard]] std::size_t capacity_bytes(tier of) const noexcept { return folded(of, &plan_item::capacity); }
+
+ private:
+  [[nodiscard]] std::size_t folded(tier of, std::size_t plan_item::* what) const noexcept;
+  std::vector<plan_item> items_;
+};
+
+/// Where a plan exceeds its budget.
+struct plan_shortage {
+  /// The tier, the rank, what it needs, and what it may have.
+  tier where_it_is = tier::device;
+  int rank = 0;
+  std::size_t needed_bytes = 0;
+  std::size_t budget_bytes = 0;
+};
+
+class plan {
+ public:
+  plan() = default;
+  /// One plan a rank.
+  explicit plan(std::vector<rank_plan> ranks) : ranks_(std::move(ranks)) {}
+
+  /// One plan a rank.
+  [[nodiscard]] const std::vector<rank_plan>& ranks() const noexcept { return ranks_; }
+
+  /// The worst shortage against a budget per rank, or nothing.
+  [[nodiscard]] std::optional<plan_shortage> shortage(const budget& limit) const;
+
+  /// Purposes of a tier in the order in which the first rank that has them lists them.
+  [[nodiscard]] std::vector<std::string> purposes(tier of) const;
+
+ private:
+  [[nodiscard]] static bool holds(const std::vector<std::string>& list, const std::string& wanted) noexcept;
+
+  std::vector<rank_plan> ranks_;
+};
+
+/// The plan does not fit: `what()` is its table and what to change. Nothing was allocated.
+class plan_refused : public error {
+ public:
+  /// `table` is the plan as text; `shortage` what it has too little of.
+  plan_refused(const std::string& table, plan_shortage shortage, where at)
+      : error("the plan is over its budget; nothing was allocated for it\n" + table, at), shortage_(shortage) {}
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::plan; }
+  [[nodiscard]] const plan_shortage& shortage() const noexcept { return shortage_; }
+
+ private:
+  plan_shortage shortage_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/plan.ipp
+//
+// Sums of a plan, and what it lacks of a budget.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::size_t rank_plan::folded(tier of, std::size_t plan_item::* what) const noexcept {
+  checked_size total;
+  for (const plan_item& item : items_) total += item.where_it_is == of ? item.*what : 0;
+  return total.saturated();
+}
+
+BELAY_DECL auto plan::shortage(const budget& limit) const -> std::optional<plan_shortage> {
+  std::optional<plan_shortage> worst;
+  for (std::size_t kind = 0; kind < tier_count; ++kind) {
+    const tier of = static_cast<tier>(kind);
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      const std::size_t needed = ranks_[r].peak_bytes(of);
+      // Without a budget the limit is the largest size of an object.
+      const std::size_t most = limit[of] < largest_size ? limit[of] : largest_size;
+      if (needed <= most) continue;
+      if (worst && needed - most <= worst->needed_bytes - worst->budget_bytes) continue;
+      worst = plan_shortage{of, static_cast<int>(r), needed, most};
+    }
+  }
+  return worst;
+}
+
+BELAY_DECL std::vector<std::string> plan::purposes(tier of) const {
+  std::vector<std::string> out;
+  for (const rank_plan& rank : ranks_) {
+    for (const plan_item& item : rank.items()) {
+      if (item.where_it_is == of && !holds(out, item.purpose)) out.push_back(item.purpose);
+    }
+  }
+  return out;
+}
+
+BELAY_DECL bool plan::holds(const std::vector<std::string>& list, const std::string& wanted) noexcept {
+  for (const std::string& each : list) {
+    if (each == wanted) return true;
+  }
+  return false;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Shards in a file of tier file. Queued work of the streams of `Engine` points to it: a run keeps it. A rehearsal
 /// makes no file.
 template <class Engine, tier_file_calls Files = system_tier_file_calls>
-class shares_in_file final : public file_shares {
+class shards_in_file final : public file_shards {
  public:
   /// As `streamed_file`; `engine` outlives what is queued.
-  shares_in_file(Engine& engine, const file_memory& memory, std::size_t bytes, const streamed_layout& sizes,
+  shards_in_file(Engine& engine, const file_memory& memory, std::size_t bytes, const streamed_layout& sizes,
                  std::span<std::byte> ring, where at)
       : engine_(&engine), addresses_(bytes, at) {
     static_cast<void>(engine.copies());  // its thread is there before the first step
@@ -36795,28 +33674,28 @@ class shares_in_file final : public file_shares {
       if (access_ != nullptr) seen_.resize(host_access::piece_bytes);
       if (bytes == 0) return;
       file_.emplace(memory, bytes, sizes, ring, at);
-      file_->see_through(access_);
+      file_->set_host_view(access_);
     }
   }
 
-  /// Where the shares begin.
+  /// Where the shards begin.
   [[nodiscard]] std::byte* data() const noexcept { return addresses_.data(); }
 
-  [[nodiscard]] stream_event load(const stream_event& ready, const void* share, void* to, std::size_t bytes,
+  [[nodiscard]] stream_event load(const stream_event& ready, const void* shard, void* to, std::size_t bytes,
                                   where at) override {
     engine_->copies().wait(ready, at);
-    queue_read(share, to, bytes, at);
+    queue_read(shard, to, bytes, at);
     return engine_->copies().record();
   }
-  void queue_read(const void* share, void* to, std::size_t bytes, where at) override {
-    if (file_ && bytes > 0) file_->read(engine_->copies(), to, offset(share), bytes, at);
+  void queue_read(const void* shard, void* to, std::size_t bytes, where at) override {
+    if (file_ && bytes > 0) file_->read(engine_->copies(), to, offset(shard), bytes, at);
   }
-  void queue_write(void* share, const void* from, std::size_t bytes, where at) override {
-    if (file_ && bytes > 0) file_->write(engine_->copies(), offset(share), from, bytes, at);
+  void queue_write(void* shard, const void* from, std::size_t bytes, where at) override {
+    if (file_ && bytes > 0) file_->write(engine_->copies(), offset(shard), from, bytes, at);
   }
-  void queue_add(void* total, const void* share, std::size_t bytes, add_bytes add, where at) override {
+  void queue_add(void* total, const void* shard, std::size_t bytes, add_bytes add, where at) override {
     if (!file_ || bytes == 0) return;
-    engine_->copies().run([self = this, to = static_cast<std::byte*>(total), first = offset(share), bytes, add, at] {
+    engine_->copies().run([self = this, to = static_cast<std::byte*>(total), first = offset(shard), bytes, add, at] {
       self->file_->begin_read(first, bytes, at);
       self->file_->get_pieces(first, bytes, [=](std::size_t done, const std::byte* piece, std::size_t count) {
         self->add_piece(to + done, piece, count, add, at);
@@ -36827,15 +33706,15 @@ class shares_in_file final : public file_shares {
     if (file_) engine_->copies().run([file = &*file_, at] { file->settle(at); });
   }
 
-  void read(const void* share, void* to, std::size_t bytes, where at) override {
+  void read(const void* shard, void* to, std::size_t bytes, where at) override {
     if (!file_ || bytes == 0) return;
     engine_->copies().synchronize(at);
-    file_->read_now(to, offset(share), bytes, at);
+    file_->read_now(to, offset(shard), bytes, at);
   }
-  void begin_read(const void* share, std::size_t bytes, where at) override {
+  void begin_read(const void* shard, std::size_t bytes, where at) override {
     if (!file_ || bytes == 0) return;
     engine_->copies().synchronize(at);
-    file_->begin_read(offset(share), bytes, at);
+    file_->begin_read(offset(shard), bytes, at);
   }
   void get(const void* part, void* to, std::size_t bytes) override {
     if (!file_ || bytes == 0) return;
@@ -36843,8 +33722,8 @@ class shares_in_file final : public file_shares {
       std::memcpy(static_cast<std::byte*>(to) + done, piece, count);
     });
   }
-  [[nodiscard]] stored_bytes place_of(const void* share, std::size_t bytes) const override {
-    return file_ ? stored_bytes(file_->file().reference(), offset(share), bytes) : stored_bytes();
+  [[nodiscard]] stored_bytes place_of(const void* shard, std::size_t bytes) const override {
+    return file_ ? stored_bytes(file_->file().reference(), offset(shard), bytes) : stored_bytes();
   }
 
  private:
@@ -36858,14 +33737,14 @@ class shares_in_file final : public file_shares {
       access_->place(to + done, seen_.data(), count, at);
     }
   }
-  void change_bytes(const void* share, std::size_t bytes, visit_piece visit, void* context, where at) override {
+  void change_bytes(const void* shard, std::size_t bytes, visit_piece visit, void* context, where at) override {
     if (!file_ || bytes == 0) return;
     engine_->copies().synchronize(at);
     file_->change(
-        offset(share), bytes, [=](std::size_t first, std::span<std::byte> piece) { visit(context, first, piece); }, at);
+        offset(shard), bytes, [=](std::size_t first, std::span<std::byte> piece) { visit(context, first, piece); }, at);
   }
-  [[nodiscard]] std::uint64_t offset(const void* share) const noexcept {
-    return static_cast<std::uint64_t>(static_cast<const std::byte*>(share) - addresses_.data());
+  [[nodiscard]] std::uint64_t offset(const void* shard) const noexcept {
+    return static_cast<std::uint64_t>(static_cast<const std::byte*>(shard) - addresses_.data());
   }
 
   Engine* engine_;
@@ -36875,18 +33754,18 @@ class shares_in_file final : public file_shares {
   std::optional<streamed_file<Files>> file_;
 };
 
-/// Shares in a file: their addresses, and what reads and writes there.
+/// Shards in a file: their addresses, and what reads and writes there.
 template <class T>
-struct leased_shares {
+struct leased_shards {
   std::span<T> addresses;
-  file_shares* file = nullptr;
+  file_shards* file = nullptr;
 };
 
 /// A file in `memory.folder` for `elements` elements of this rank; rank r of the world has `elements_of(r)`. It is the
 /// row `purpose` of the plan, and its ring in tier host the row `ring`. Throws usage_error without a folder,
 /// tier_file_error where the file cannot be made.
 template <class T, class Run, std::invocable<int> ElementsOf>
-[[nodiscard]] leased_shares<T> lease_in_file(Run& run, const file_memory& memory, std::size_t elements,
+[[nodiscard]] leased_shards<T> lease_in_file(Run& run, const file_memory& memory, std::size_t elements,
                                              ElementsOf&& elements_of, const char* purpose, const char* ring,
                                              where at) {
   if (memory.folder.empty())
@@ -36895,61 +33774,15 @@ template <class T, class Run, std::invocable<int> ElementsOf>
         at);
   const file_medium medium = medium_of(memory.folder, at);
   const streamed_layout sizes(medium.alignment, memory.piece);
-  run.charge_share(
+  run.charge_shard(
       tier::file, [&](int rank) { return sizes.file_bytes(elements_of(rank) * sizeof(T)); }, purpose,
       medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
-  const std::span<std::byte> slot_memory = run.template lease_share<std::byte>(
+  const std::span<std::byte> slot_memory = run.template lease_shard<std::byte>(
       tier::host, [&](int rank) { return sizes.ring_bytes(elements_of(rank) * sizeof(T)); }, ring, at);
-  auto made = std::make_shared<shares_in_file<typename Run::engine_type>>(run.engine(), memory, elements * sizeof(T),
+  auto made = std::make_shared<shards_in_file<typename Run::engine_type>>(run.engine(), memory, elements * sizeof(T),
                                                                           sizes, slot_memory, at);
   run.keep(made);
   return {{reinterpret_cast<T*>(made->data()), elements}, made.get()};
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/store_carrier.hpp
-//
-// How a store's shares of gradients go to their tier, and come from it: on the stream of copies.
-
-namespace belay::inline BELAY_ABI {
-
-// A sum has the same bits whichever of its terms is in the file.
-template <class Gradient>
-void add_share(std::byte* to, const std::byte* from, std::size_t bytes) {
-  kernel::for_each_index(bytes / sizeof(Gradient),
-                         kernel::axpy<Gradient, Gradient>{Gradient(1), reinterpret_cast<const Gradient*>(from),
-                                                          reinterpret_cast<Gradient*>(to)});
-}
-
-/// `engine` outlives it, and `file`, which has the shares in tier file.
-template <class Gradient, class Engine>
-[[nodiscard]] share_carrier<Gradient> carrier_on(Engine& engine, file_shares* file) {
-  static_cast<void>(engine.copies());  // its thread is there before the first step
-  share_carrier<Gradient> out;
-  out.carry = [&engine, file](const stream_event& reduced, Gradient* from, std::span<Gradient> share, tier in,
-                              first_of_step which) {
-    auto& copies = engine.copies();
-    copies.wait(reduced);
-    const where at = engine.step_site();
-    if (in == tier::file) {
-      if (which == first_of_step::no) file->queue_add(from, share.data(), share.size_bytes(), add_share<Gradient>, at);
-      file->queue_write(share.data(), from, share.size_bytes(), at);
-    } else if (which == first_of_step::yes)
-      copies.copy(share.data(), from, share.size_bytes());
-    else
-      copies.each(share.size(), kernel::axpy<Gradient, Gradient>{Gradient(1), from, share.data()});
-    return copies.record();
-  };
-  out.load = [&engine, file](std::span<const Gradient> share, tier in, Gradient* to) {
-    auto& copies = engine.copies();
-    const stream_event ready = engine.compute().record();
-    if (in == tier::file) return file->load(ready, share.data(), to, share.size_bytes(), engine.step_site());
-    copies.wait(ready);
-    copies.copy(to, share.data(), share.size_bytes());
-    return copies.record();
-  };
-  return out;
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -36986,22 +33819,22 @@ struct store_options {
   reshard_when reshard = reshard_when::after_use;      // of ZeRO 3; `after_step` gathers once a step, and keeps
   gather_by gathers = gather_by::reach;                // of ZeRO 3; `collectives` even where ranks reach each other
   std::size_t gathers_ahead = 1;                       // of ZeRO 3: layers that are gathered while one is held
-  tier parameters = tier::device;                      // where shares of ZeRO 3 lie,
-  tier gradients = tier::device;                       // and shares of ZeRO 2 and 3
-  file_memory files = {};                              // of shares in tier file
+  tier parameters = tier::device;                      // where shards of ZeRO 3 lie,
+  tier gradients = tier::device;                       // and shards of ZeRO 2 and 3
+  file_memory files = {};                              // of shards in tier file
 };
 
-/// Throws usage_error where shares of `what`, which `from` and higher stages have, cannot lie in `in`.
-inline void expect_shares_in(tier in, zero_stage stage, zero_stage from, const char* what, where at) {
+/// Throws usage_error where shards of `what`, which `from` and higher stages have, cannot lie in `in`.
+inline void expect_shards_in(tier in, zero_stage stage, zero_stage from, const char* what, where at) {
   if (in != tier::device && stage < from)
-    throw usage_error(std::string("shares of ") + what + " lie in tier " + name(in) + ", but belay::zero<" +
-                          std::to_string(static_cast<int>(stage)) + "> has no shares of them: zero<" +
+    throw usage_error(std::string("shards of ") + what + " lie in tier " + name(in) + ", but belay::zero<" +
+                          std::to_string(static_cast<int>(stage)) + "> has no shards of them: zero<" +
                           std::to_string(static_cast<int>(from)) + "> has",
                       at);
 }
 
-/// Where shares of a part lie.
-struct share_tiers {
+/// Where shards of a part lie.
+struct shard_tiers {
   tier values = tier::device;
   tier gradients = tier::device;
 };
@@ -37016,77 +33849,73 @@ struct held_parameters {
 };
 
 /// The parameters of `part`, such as a layer or a list of one's own, for a store of several such parts. `part` outlives
-/// the store. Of ZeRO 3 shares of parameters lie in `where_it_is`, or where that is device, in the store's tier of
+/// the store. Of ZeRO 3 shards of parameters lie in `where_it_is`, or where that is device, in the store's tier of
 /// parameters. Throws usage_error for a lower tier of what is not divided.
 template <lists_parameters Part, int Stage>
-requires(!lends_memory<Part>)
-    [[nodiscard]] held_parameters<Part> holds(Part& part, zero<Stage> divided, tier where_it_is = tier::device,
-                                              where at = where::current()) {
-  expect_shares_in(where_it_is, divided.stage, zero_stage::parameters, "parameters", at);
+  requires(!lends_memory<Part>)
+[[nodiscard]] held_parameters<Part> holds(Part& part, zero<Stage> divided, tier where_it_is = tier::device,
+                                          where at = where::current()) {
+  expect_shards_in(where_it_is, divided.stage, zero_stage::parameters, "parameters", at);
   return {&part, divided.stage, where_it_is, at};
 }
 
-/// The stage of a part, which says what is divided, and the tiers where the shares lie.
+/// The stage of a part, which says what is divided, and the tiers where the shards lie.
 struct held_stage {
   zero_stage stage = zero_stage::none;
-  share_tiers tiers = {};
+  shard_tiers tiers = {};
 };
-/// The stage and tiers of a part of a store with `options`. Throws usage_error as `expect_shares_in`.
+/// The stage and tiers of a part of a store with `options`. Throws usage_error as `expect_shards_in`.
 [[nodiscard]] inline held_stage stage_in(zero_stage stage, tier values, const store_options& options, where at) {
   held_stage out{stage, {values == tier::device ? options.parameters : values, options.gradients}};
-  expect_shares_in(out.tiers.values, stage, zero_stage::parameters, "parameters", at);
-  expect_shares_in(out.tiers.gradients, stage, zero_stage::gradients, "gradients", at);
+  expect_shards_in(out.tiers.values, stage, zero_stage::parameters, "parameters", at);
+  expect_shards_in(out.tiers.gradients, stage, zero_stage::gradients, "gradients", at);
   return out;
 }
 
-/// The families of a part of a store: of parameters that every rank of the expert axis replicates, of those that are
-/// cut over it, and of small ones of both kinds, which are divided up to `of_small` at most.
-inline constexpr std::size_t families_of_part = 4;
-inline constexpr std::size_t first_small_family = 2;
-[[nodiscard]] constexpr std::size_t family_of(axis_set cut) noexcept { return cut.has(axis::expert) ? 1 : 0; }
-/// The directions by which the families differ.
-[[nodiscard]] constexpr axis_set cut_of_family(std::size_t family) noexcept {
-  return family % first_small_family == 0 ? axis_set{} : axis_set{axis::expert};
+/// The replica groups of a part of a store: of parameters that every rank of the expert axis replicates, of those that
+/// are cut over it, and of small ones of both kinds, which are divided up to `of_small` at most.
+inline constexpr std::size_t replica_groups_of_part = 4;
+inline constexpr std::size_t first_small_replica_group = 2;
+[[nodiscard]] constexpr std::size_t replica_group_of(axis_set cut) noexcept { return cut.has(axis::expert) ? 1 : 0; }
+/// The directions by which the replica groups differ.
+[[nodiscard]] constexpr axis_set cut_of_replica_group(std::size_t replica_group) noexcept {
+  return replica_group % first_small_replica_group == 0 ? axis_set{} : axis_set{axis::expert};
 }
 
-/// A family has the ranks that reduce its gradients. What is divided is divided within a shard group of the mesh, and
-/// its shares are replicated over the groups.
+/// A replica group has the ranks that reduce its gradients. What is divided is divided within a shard group of the
+/// mesh, and its shards are replicated over the groups.
 template <class Mesh>
-[[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of(const Mesh& mesh, zero_stage stage,
-                                                                                zero_stage of_small,
-                                                                                reduce_when reduces,
-                                                                                share_tiers tiers = {}) {
-  using family = bucket_family<typename Mesh::group_type>;
-  std::vector<family> out;
-  for (std::size_t number = 0; number < families_of_part; ++number) {
-    const zero_stage divided = number < first_small_family || stage < of_small ? stage : of_small;
-    const auto& all = mesh.group(reduced_over(cut_of_family(number)));
+[[nodiscard]] std::vector<bucket_replica_group<typename Mesh::group_type>> replica_groups_of(
+    const Mesh& mesh, zero_stage stage, zero_stage of_small, reduce_when reduces, shard_tiers tiers = {}) {
+  using replica_group = bucket_replica_group<typename Mesh::group_type>;
+  std::vector<replica_group> out;
+  for (std::size_t number = 0; number < replica_groups_of_part; ++number) {
+    const zero_stage divided = number < first_small_replica_group || stage < of_small ? stage : of_small;
+    const auto& all = mesh.group(reduced_over(cut_of_replica_group(number)));
     if (!mesh.shape().replicates_shards()) {
       out.push_back({all, divided, reduces});
       continue;
     }
-    const auto& shards = mesh.group(divided_over(cut_of_family(number)));
+    const auto& shards = mesh.group(divided_over(cut_of_replica_group(number)));
     if (divided == zero_stage::none || shards.size() == 1)  // a group of one rank divides nothing
       out.push_back({all, zero_stage::none, reduces});
     else
       out.push_back({shards, divided, reduces, mesh.shard_replicas()});
   }
-  for (family& each : out) {
+  for (replica_group& each : out) {
     if (each.stage >= zero_stage::parameters) each.values = tiers.values;
     if (each.stage >= zero_stage::gradients) each.gradients = tiers.gradients;
   }
   return out;
 }
-/// The families of parts of several stages, one after the other: those of part `p` begin with the 4 p-th.
+/// The replica groups of parts of several stages, one after the other: those of part `p` begin with the 4 p-th.
 template <class Mesh, class StageOf>
-[[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of_parts(const Mesh& mesh,
-                                                                                      std::span<const held_stage> parts,
-                                                                                      const StageOf& stage_of,
-                                                                                      zero_stage of_small,
-                                                                                      reduce_when reduces) {
-  std::vector<bucket_family<typename Mesh::group_type>> all;
+[[nodiscard]] std::vector<bucket_replica_group<typename Mesh::group_type>> replica_groups_of_parts(
+    const Mesh& mesh, std::span<const held_stage> parts, const StageOf& stage_of, zero_stage of_small,
+    reduce_when reduces) {
+  std::vector<bucket_replica_group<typename Mesh::group_type>> all;
   for (const held_stage& part : parts)
-    for (auto& one : families_of(mesh, stage_of(part.stage), of_small, reduces, part.tiers))
+    for (auto& one : replica_groups_of(mesh, stage_of(part.stage), of_small, reduces, part.tiers))
       all.push_back(std::move(one));
   return all;
 }
@@ -37097,27 +33926,49 @@ template <class Mesh, class StageOf>
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/stored_parameters.hpp
+// ---- belay/train/store_tier_copies.hpp
 //
-// What a store is made of: the parameters of a model, and on which ranks there are copies of what it keeps.
+// How a store's shards of gradients go to their tier, and come from it: on the stream of copies.
 
 namespace belay::inline BELAY_ABI {
 
-/// The parameters of a model, in its order, and memory that it lends.
-template <class T, class Gradient>
-struct stored_parameters {
-  std::vector<bucket_member<T>> members;
-  std::vector<frozen_member<T>> frozen;
-  std::span<T> values;            // borrowed, or empty
-  std::span<Gradient> gradients;  // alike
-  // Collectives where ranks along expert have parts of different sizes: no rank knows where a peer's shares lie.
-  gather_by gathers = gather_by::reach;
-};
+// A sum has the same bits whichever of its terms is in the file.
+template <class Gradient>
+void add_shard(std::byte* to, const std::byte* from, std::size_t bytes) {
+  kernel::for_each_index(bytes / sizeof(Gradient),
+                         kernel::axpy<Gradient, Gradient>{Gradient(1), reinterpret_cast<const Gradient*>(from),
+                                                          reinterpret_cast<Gradient*>(to)});
+}
 
-/// The copies of a parameter's values, and of its optimizer's state.
-struct stored_copies {
-  copy_place of_values, of_state;
-};
+/// `engine` outlives it, and `file`, which has the shards in tier file.
+template <class Gradient, class Engine>
+[[nodiscard]] tier_copies<Gradient> tier_copies_on(Engine& engine, file_shards* file) {
+  static_cast<void>(engine.copies());  // its thread is there before the first step
+  tier_copies<Gradient> out;
+  out.copy_to_tier = [&engine, file](const stream_event& reduced, Gradient* from, std::span<Gradient> shard, tier in,
+                                     first_of_step which) {
+    auto& copies = engine.copies();
+    copies.wait(reduced);
+    const where at = engine.step_site();
+    if (in == tier::file) {
+      if (which == first_of_step::no) file->queue_add(from, shard.data(), shard.size_bytes(), add_shard<Gradient>, at);
+      file->queue_write(shard.data(), from, shard.size_bytes(), at);
+    } else if (which == first_of_step::yes)
+      copies.copy(shard.data(), from, shard.size_bytes());
+    else
+      copies.each(shard.size(), kernel::axpy<Gradient, Gradient>{Gradient(1), from, shard.data()});
+    return copies.record();
+  };
+  out.copy_from_tier = [&engine, file](std::span<const Gradient> shard, tier in, Gradient* to) {
+    auto& copies = engine.copies();
+    const stream_event ready = engine.compute().record();
+    if (in == tier::file) return file->load(ready, shard.data(), to, shard.size_bytes(), engine.step_site());
+    copies.wait(ready);
+    copies.copy(to, shard.data(), shard.size_bytes());
+    return copies.record();
+  };
+  return out;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -37140,7 +33991,7 @@ class [[nodiscard]] whole_parameter {
     fetch_through(access, at);
   }
   /// Gathers `bucket`, which has `parameter`, into memory of `source`. Collective over the bucket's ranks, unless this
-  /// one reaches their shares.
+  /// one reaches their shards.
   template <class Group>
   whole_parameter(lease_source& source, const gathered_bucket<T, Group>& bucket, const parameter_base<T>& parameter,
                   const host_access* access, where at)
@@ -37163,10 +34014,10 @@ class [[nodiscard]] whole_parameter {
         }
       }
       if (bucket.file != nullptr)
-        bucket.file->read(bucket.share.data(), first + bucket.before, bucket.share.size_bytes(), at);
+        bucket.file->read(bucket.shard.data(), first + bucket.before, bucket.shard.size_bytes(), at);
       else
-        each_in_memory_of(*bucket.group, bucket.share.size(),
-                          kernel::copy<T, T>{bucket.share.data(), first + bucket.before}, at);
+        each_in_memory_of(*bucket.group, bucket.shard.size(),
+                          kernel::copy<T, T>{bucket.shard.data(), first + bucket.before}, at);
       bucket.group->all_gather_v(whole, bucket.counts, at);
       fetch_through(access, at);
     } catch (...) {
@@ -37214,6 +34065,22 @@ class [[nodiscard]] whole_parameter {
 
 namespace belay::inline BELAY_ABI {
 
+/// The parameters of a model, in its order, and memory that it lends.
+template <class T, class Gradient>
+struct stored_parameters {
+  std::vector<bucket_member<T>> members;
+  std::vector<frozen_member<T>> frozen;
+  std::span<T> values;            // borrowed, or empty
+  std::span<Gradient> gradients;  // alike
+  // Collectives where ranks along expert have parts of different sizes: no rank knows where a peer's shards lie.
+  gather_by gathers = gather_by::reach;
+};
+
+/// The copies of a parameter's values, and of its optimizer's state.
+struct stored_copies {
+  copy_place of_values, of_state;
+};
+
 /// The base of a `parameter_store`: all that it has beside its part in steps.
 template <class Run, class Mesh, class Precision>
   requires is_precision<Precision>
@@ -37235,7 +34102,7 @@ class store_memory {
   [[nodiscard]] std::size_t owned_elements(int number) const;
 
   /// In a rehearsal: what a body does from here on depends on what its rank owns.
-  void ask_shares() const;
+  void ask_shards() const;
 
   /// Since `take_gathered` was last called; zeros where no parameters are divided. `eval` has the passes outside of
   /// rollouts.
@@ -37244,13 +34111,13 @@ class store_memory {
   /// Bytes of parameters that are whole now, or on their way.
   [[nodiscard]] std::size_t gathered_bytes() const noexcept;
 
-  /// Whether shares of parameters lie in tier file.
+  /// Whether shards of parameters lie in tier file.
   [[nodiscard]] bool in_file() const noexcept;
-  /// Whether a rank that gathers does so by itself: it reaches its peers' shares, or nothing is divided. Else all ranks
+  /// Whether a rank that gathers does so by itself: it reaches its peers' shards, or nothing is divided. Else all ranks
   /// that divide a layer's parameters gather them together.
   [[nodiscard]] bool gathers_alone() const noexcept;
 
-  /// Calls `write()`, which changes parameters otherwise than an optimizer does: no peer reads this rank's shares
+  /// Calls `write()`, which changes parameters otherwise than an optimizer does: no peer reads this rank's shards
   /// before it is done on all ranks. Collective over the ranks that divide parameters, between steps. Throws
   /// usage_error where a step or pass is open.
   template <std::invocable Write>
@@ -37295,12 +34162,12 @@ class store_memory {
   void each_stored(Visit&& visit) {
     for (std::size_t p = 0; p < buckets_.parameters(); ++p) visit(buckets_.parameter(p), copies_of(p));
     for (const auto& one : frozen_.members()) {
-      const bool divided = frozen_.layout().families()[one.family].divides_values();
+      const bool divided = frozen_.layout().replica_groups()[one.replica_group].divides_values();
       const copy_place place = copies_of_box(*one.parameter, divided);
       visit(*one.parameter, stored_copies{place, place});
     }
   }
-  /// Which ranks keep the same state of trained parameter `p`: the same share where that is divided.
+  /// Which ranks keep the same state of trained parameter `p`: the same shard where that is divided.
   [[nodiscard]] stored_copies copies_of(std::size_t p) const;
 
   // For `belay::gathers`.
@@ -37354,7 +34221,7 @@ class store_memory {
   bool in_file_;
   gather_by gathers_by_;
   file_memory files_;
-  bool reaches_ = false;   // its peers' shares
+  bool reaches_ = false;   // its peers' shards
   bool together_ = false;  // or some of them not
   bool settled_ = true;
   std::optional<reached_values<value_type>> reached_, reached_frozen_;
@@ -37369,23 +34236,25 @@ class store_memory {
   [[nodiscard]] copy_place copies_of_box(const parameter_base<value_type>& parameter, bool divided) const;
   [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept;
 
-  // The numbers of rank `number` of the world in the families.
-  [[nodiscard]] std::vector<std::size_t> in_families(int number) const;
-  // Memory of values or gradients: of divided ones each rank has its share, in its tier.
+  // The numbers of rank `number` of the world in the replica groups.
+  [[nodiscard]] std::vector<std::size_t> in_replica_groups(int number) const;
+  // Memory of values or gradients: of divided ones each rank has its shard, in its tier.
   template <class T>
   [[nodiscard]] tiered_memory<T> lease_of_buckets(const auto& all,
                                                   std::size_t (bucket_places::*elements)(tier) const noexcept,
-                                                  tier family_shape::* its_tier, const char* purpose, const char* ring,
-                                                  where at) {
+                                                  tier replica_group_shape::* its_tier, const char* purpose,
+                                                  const char* ring, where at) {
     if (!all.places().divided())
       return run_->template lease<T>(tier::device, (all.places().*elements)(tier::device), purpose, at);
     tiered_memory<T> out;
     for (const tier in : {tier::device, tier::pinned, tier::host, tier::file}) {
-      const auto lies_there = [&](const family_shape& each) { return each.*its_tier == in; };
-      if (in != tier::device && std::ranges::none_of(all.layout().families(), lies_there)) continue;
-      const auto elements_of = [&](int rank) { return (bucket_places(all.layout(), in_families(rank)).*elements)(in); };
+      const auto lies_there = [&](const replica_group_shape& each) { return each.*its_tier == in; };
+      if (in != tier::device && std::ranges::none_of(all.layout().replica_groups(), lies_there)) continue;
+      const auto elements_of = [&](int rank) {
+        return (bucket_places(all.layout(), in_replica_groups(rank)).*elements)(in);
+      };
       if (in != tier::file) {
-        out[in] = run_->template lease_share<T>(in, elements_of, purpose, at);
+        out[in] = run_->template lease_shard<T>(in, elements_of, purpose, at);
         continue;
       }
       const auto leased = lease_in_file<T>(*run_, files_, (all.places().*elements)(in), elements_of, purpose, ring, at);
@@ -37401,23 +34270,25 @@ class store_memory {
                                                        std::optional<reached_values<value_type>>& reached,
                                                        const char* purpose, const char* ring, where at) {
     if (gathers_by_ == gather_by::collectives || !all.divides_values() || dividing().size() < 2)
-      return lease_of_buckets<value_type>(all, &bucket_places::value_elements, &family_shape::values, purpose, ring,
-                                          at);
+      return lease_of_buckets<value_type>(all, &bucket_places::value_elements, &replica_group_shape::values, purpose,
+                                          ring, at);
     // A device addresses its peers' memory, and not that of their host.
-    const bool lower = std::ranges::any_of(all.layout().families(),
-                                           [](const family_shape& each) { return each.values != tier::device; });
+    const bool lower = std::ranges::any_of(all.layout().replica_groups(),
+                                           [](const replica_group_shape& each) { return each.values != tier::device; });
     const bool reaches = addresses_peers(mesh_->world()) && (!works_on_device<group_type> || !lower);
     (reaches ? reaches_ : together_) = true;
     if (reaches && !rehearsed()) {
       std::vector<bucket_places> places;
-      for (const int rank : dividing().members()) places.emplace_back(all.layout(), in_families(rank));
+      for (const int rank : dividing().members()) places.emplace_back(all.layout(), in_replica_groups(rank));
       reached.emplace(dividing().members(), std::move(places));
     }
     tiered_memory<value_type> out;
     for (const tier in : {tier::device, tier::pinned, tier::host}) {
-      const auto lies_there = [&](const family_shape& each) { return each.values == in; };
-      if (in != tier::device && std::ranges::none_of(all.layout().families(), lies_there)) continue;
-      const auto elements = [&](int rank) { return bucket_places(all.layout(), in_families(rank)).value_elements(in); };
+      const auto lies_there = [&](const replica_group_shape& each) { return each.values == in; };
+      if (in != tier::device && std::ranges::none_of(all.layout().replica_groups(), lies_there)) continue;
+      const auto elements = [&](int rank) {
+        return bucket_places(all.layout(), in_replica_groups(rank)).value_elements(in);
+      };
       auto lease = run_->template lease_reached<value_type>(in, dividing(), elements, purpose, at);
       out[in] = lease.own;
       if (reached) reached->lies(in, std::move(lease.ranks));
@@ -37430,13 +34301,13 @@ class store_memory {
     if (reached) out.reached = reached->of(number, out.group->members(), out.kept);
     return out;
   }
-  // The ranks that divide parameters, in any family.
+  // The ranks that divide parameters, in any replica group.
   [[nodiscard]] decltype(auto) dividing() const {
     return mesh_->shape().replicates_shards() ? mesh_->dense_shards() : mesh_->replicas();
   }
 
   std::size_t gathers_number_ = 0;
-  file_shares* file_ = nullptr;  // of what was leased last
+  file_shards* file_ = nullptr;  // of what was leased last
   bool compared_plan_ = false;
 };
 
@@ -37451,12 +34322,12 @@ namespace belay::inline BELAY_ABI {
 template <class Run, class Mesh, class Precision>
   requires is_precision<Precision>
 std::size_t store_memory<Run, Mesh, Precision>::owned_elements(int number) const {
-  return buckets_.layout().owned_elements(in_families(number));
+  return buckets_.layout().owned_elements(in_replica_groups(number));
 }
 
 template <class Run, class Mesh, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::ask_shares() const {
+void store_memory<Run, Mesh, Precision>::ask_shards() const {
   static_cast<void>(mesh_->replicas().rank());
   static_cast<void>(mesh_->data().rank());
 }
@@ -37508,11 +34379,11 @@ std::uint64_t store_memory<Run, Mesh, Precision>::plan_hash() const noexcept {
 template <class Run, class Mesh, class Precision>
   requires is_precision<Precision>
 auto store_memory<Run, Mesh, Precision>::copies_of(std::size_t p) const -> stored_copies {
-  const std::size_t number = buckets_.layout().buckets()[buckets_.bucket_of(p)].family;
-  const family_shape family = buckets_.layout().families()[number];
-  const bool divides_state = family.ranks > 1 && family.stage >= zero_stage::optimizer_state;
+  const std::size_t number = buckets_.layout().buckets()[buckets_.bucket_of(p)].replica_group;
+  const replica_group_shape replica_group = buckets_.layout().replica_groups()[number];
+  const bool divides_state = replica_group.ranks > 1 && replica_group.stage >= zero_stage::optimizer_state;
   const auto& parameter = buckets_.parameter(p);
-  return {copies_of_box(parameter, family.divides_values()), copies_of_box(parameter, divides_state)};
+  return {copies_of_box(parameter, replica_group.divides_values()), copies_of_box(parameter, divides_state)};
 }
 
 template <class Run, class Mesh, class Precision>
@@ -37543,15 +34414,16 @@ store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
       mesh_(&mesh),
       parts_(stages.size()),
       in_file_(std::ranges::any_of(stages, [](const auto& each) { return each.tiers.values == tier::file; })),
-      // No rank reaches into a peer's file: who owns a share stages it, and the ranks gather together.
+      // No rank reaches into a peer's file: who owns a shard stages it, and the ranks gather together.
       gathers_by_(in_file_                            ? gather_by::collectives
                   : found.gathers == gather_by::reach ? options.gathers
                                                       : found.gathers),
       files_(options.files),
       buckets_(std::move(found.members),
-               families_of_parts(mesh, stages, std::identity(), zero_stage::optimizer_state, options.reduce),
+               replica_groups_of_parts(mesh, stages, std::identity(), zero_stage::optimizer_state, options.reduce),
                options.bucket_bytes, 1, unit, at),
-      frozen_(std::move(found.frozen), families_of_parts(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
+      frozen_(std::move(found.frozen),
+              replica_groups_of_parts(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
               options.bucket_bytes, at) {
   run.keep(buckets_.kept_layout());
   if (!found.values.empty() && stages.front().stage >= zero_stage::gradients)
@@ -37560,7 +34432,7 @@ store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
     return each.tiers.values != tier::device || each.tiers.gradients != tier::device;
   };
   if (mesh.shape().replicates_shards() && mesh.shape().shards() == 1 && std::ranges::any_of(stages, lower))
-    throw usage_error("a shard group of one rank has no shares, which could lie in a lower tier", at);
+    throw usage_error("a shard group of one rank has no shards, which could lie in a lower tier", at);
   if (mesh.shape().replicates_shards() &&
       std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
     throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned", at);
@@ -37573,7 +34445,7 @@ store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
     staging_.emplace(run.step_memory("gradient buckets"));
     buckets_.use(*staging_);
     if (std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
-      buckets_.carry_shares(carrier_on<gradient_type>(run.engine(), buckets_.gradient_file()));
+      buckets_.use(tier_copies_on<gradient_type>(run.engine(), buckets_.gradient_file()));
   }
   if (!frozen_.members().empty()) {
     const tiered_memory<value_type> frozen =
@@ -37582,8 +34454,8 @@ store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
   }
   run.keep(frozen_.kept());
   if (const host_access* const access = run.engine().access(at)) {
-    see_through(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
-    see_through(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
+    set_host_view(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
+    set_host_view(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
   }
   if (buckets_.divides_values() || frozen_.places().divided()) {
     whole_.emplace(run.step_memory("gathered parameters"));
@@ -37634,15 +34506,15 @@ void store_memory<Run, Mesh, Precision>::bind(std::span<value_type> values, std:
     return buckets_.bind({{values.first(own)}, {gradients.first(own)}, reductions, wire}, at);
   }
   const auto all_values = lease_values(buckets_, reached_, "parameters", "parameter ring", at);
-  file_shares* const value_file = std::exchange(file_, nullptr);
-  if (reached_) buckets_.reach_shares_of(dividing());
+  file_shards* const value_file = std::exchange(file_, nullptr);
+  if (reached_) buckets_.reach_shards_of(dividing());
   if (!buckets_.places().divided()) {
     const auto all = lease_gradients(layout.gradient_elements(), "gradients");
     return buckets_.bind({all_values, {all.first(own)}, all.subspan(own), wire}, at);
   }
   const auto all_gradients = lease_of_buckets<gradient_type>(
-      buckets_, &bucket_places::gradient_elements, &family_shape::gradients, "gradients", "gradient ring", at);
-  file_shares* const gradient_file = std::exchange(file_, nullptr);
+      buckets_, &bucket_places::gradient_elements, &replica_group_shape::gradients, "gradients", "gradient ring", at);
+  file_shards* const gradient_file = std::exchange(file_, nullptr);
   std::span<gradient_type> reductions;
   if (const std::size_t count = layout.gradient_elements() - own; count > 0)
     reductions = lease_gradients(count, "reductions");
@@ -37657,7 +34529,7 @@ template <class Run, class Mesh, class Precision>
 auto store_memory<Run, Mesh, Precision>::copies_of_box(const parameter_base<value_type>& parameter, bool divided) const
     -> copy_place {
   return belay::copies_of(mesh_->shape(), mesh_->layout_coordinate(), parameter.cut_directions(),
-                          divided ? kept::share : kept::local_part);
+                          divided ? kept_part::shard : kept_part::local_part);
 }
 
 template <class Run, class Mesh, class Precision>
@@ -37670,13 +34542,13 @@ std::size_t store_memory<Run, Mesh, Precision>::bucket_of(const parameter_base<v
 
 template <class Run, class Mesh, class Precision>
   requires is_precision<Precision>
-std::vector<std::size_t> store_memory<Run, Mesh, Precision>::in_families(int number) const {
+std::vector<std::size_t> store_memory<Run, Mesh, Precision>::in_replica_groups(int number) const {
   const coordinate there = coordinate_of(mesh_->shape(), number);
   std::vector<std::size_t> all;
   for (std::size_t p = 0; p < parts_; ++p)
-    for (std::size_t kind = 0; kind < families_of_part; ++kind)
-      all.push_back(
-          static_cast<std::size_t>(place_along(mesh_->shape(), there, divided_over(cut_of_family(kind))).number));
+    for (std::size_t kind = 0; kind < replica_groups_of_part; ++kind)
+      all.push_back(static_cast<std::size_t>(
+          place_along(mesh_->shape(), there, divided_over(cut_of_replica_group(kind))).number));
   return all;
 }
 
@@ -37907,8 +34779,6 @@ class added_state {
 // Where the pieces of all ranks lie in the files of a checkpoint. It is the same for every checkpoint of a run, and is
 // exchanged once.
 
-#include <map>
-
 // ---- belay/train/checkpoint/checkpoint_writer.hpp
 //
 // Writes one rank's files of a checkpoint beside its training, on threads of its own, a chunk at a time: each thread
@@ -37934,51 +34804,65 @@ struct file_to_write {
 class chunked_files {
  public:
   chunked_files() = default;
-  explicit chunked_files(std::vector<file_to_write> files) : files_(std::move(files)) {
-    for (file_to_write& each : files_) {
-      each.checksums.assign(static_cast<std::size_t>(checkpoint_chunks(each.bytes)), 0);
-      chunks_ += each.checksums.size();
-      std::uint64_t end = 0;
-      std::vector<std::uint64_t>& ends = ends_.emplace_back();
-      for (const stored_bytes& segment : each.segments) ends.push_back(end += segment.size());
-    }
-  }
+  explicit chunked_files(std::vector<file_to_write> files);
 
   [[nodiscard]] const std::vector<file_to_write>& all() const noexcept { return files_; }
   /// Of all files: chunk `number` of these is one of a file.
   [[nodiscard]] std::size_t chunks() const noexcept { return chunks_; }
 
-  struct place {
+  struct file_chunk {
     std::size_t file = 0, chunk = 0;
     std::uint64_t begin = 0;  // byte of the file
     std::size_t bytes = 0;
   };
-  [[nodiscard]] place place_of(std::size_t number) const noexcept {
-    std::size_t f = 0;
-    for (; number >= files_[f].checksums.size(); ++f) number -= files_[f].checksums.size();
-    const std::uint64_t begin = number * checkpoint_chunk;
-    return {f, number, begin, static_cast<std::size_t>(lesser_of(checkpoint_chunk, files_[f].bytes - begin))};
-  }
+  [[nodiscard]] file_chunk place_of(std::size_t number) const noexcept;
   /// Copies the chunk at `of` to `to`. Throws tier_file_error where it lies in a tier's file that cannot be read.
-  void gather(const place& of, std::byte* to, file_staging& staging, where at) const {
-    const std::vector<std::uint64_t>& ends = ends_[of.file];
-    const std::vector<stored_bytes>& segments = files_[of.file].segments;
-    const std::uint64_t end = of.begin + of.bytes;
-    auto i = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), of.begin) - ends.begin());
-    for (std::uint64_t next = of.begin; next < end; next = ends[i++]) {
-      const std::uint64_t begin = ends[i] - segments[i].size();
-      const auto count = static_cast<std::size_t>(lesser_of(ends[i], end) - next);
-      staging.copy(segments[i].part(static_cast<std::size_t>(next - begin), count), to, at);
-      to += count;
-    }
-  }
-  void set_checksum(const place& of, std::uint32_t value) noexcept { files_[of.file].checksums[of.chunk] = value; }
+  void gather(const file_chunk& of, std::byte* to, file_staging& staging, where at) const;
+  void set_checksum(const file_chunk& of, std::uint32_t value) noexcept { files_[of.file].checksums[of.chunk] = value; }
 
  private:
   std::vector<file_to_write> files_;
   std::vector<std::vector<std::uint64_t>> ends_;  // of each file: where each segment ends in it
   std::size_t chunks_ = 0;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/checkpoint/chunked_files.ipp
+//
+// Where a chunk lies, and its bytes from the segments of its file.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL chunked_files::chunked_files(std::vector<file_to_write> files) : files_(std::move(files)) {
+  for (file_to_write& each : files_) {
+    each.checksums.assign(static_cast<std::size_t>(checkpoint_chunks(each.bytes)), 0);
+    chunks_ += each.checksums.size();
+    std::uint64_t end = 0;
+    std::vector<std::uint64_t>& ends = ends_.emplace_back();
+    for (const stored_bytes& segment : each.segments) ends.push_back(end += segment.size());
+  }
+}
+
+BELAY_DECL auto chunked_files::place_of(std::size_t number) const noexcept -> file_chunk {
+  std::size_t f = 0;
+  for (; number >= files_[f].checksums.size(); ++f) number -= files_[f].checksums.size();
+  const std::uint64_t begin = number * checkpoint_chunk;
+  return {f, number, begin, static_cast<std::size_t>(lesser_of(checkpoint_chunk, files_[f].bytes - begin))};
+}
+
+BELAY_DECL void chunked_files::gather(const file_chunk& of, std::byte* to, file_staging& staging, where at) const {
+  const std::vector<std::uint64_t>& ends = ends_[of.file];
+  const std::vector<stored_bytes>& segments = files_[of.file].segments;
+  const std::uint64_t end = of.begin + of.bytes;
+  auto i = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), of.begin) - ends.begin());
+  for (std::uint64_t next = of.begin; next < end; next = ends[i++]) {
+    const std::uint64_t begin = ends[i] - segments[i].size();
+    const auto count = static_cast<std::size_t>(lesser_of(ends[i], end) - next);
+    staging.copy(segments[i].part(static_cast<std::size_t>(next - begin), count), to, at);
+    to += count;
+  }
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -38080,7 +34964,7 @@ class checkpoint_writer {
     std::uint64_t copied = 0;
     std::optional<file_error> wrong = problem_of([&] {
       for (std::size_t chunk = from; chunk < to; ++chunk) {
-        const chunked_files::place of = files_.place_of(chunk);
+        const chunked_files::file_chunk of = files_.place_of(chunk);
         files_.gather(of, slot_of(chunk), staging_[writers], at_);
         copied += of.bytes;
       }
@@ -38243,7 +35127,7 @@ class checkpoint_writer {
     if (ends_ || failed_ || taken_ == file_end_) return false;
     const std::size_t number = taken_++;
     const bool copied = number >= copied_from_;
-    const chunked_files::place of = files_.place_of(number);
+    const chunked_files::file_chunk of = files_.place_of(number);
     std::byte* const memory = copied ? slot_of(number) : buffers_ + writer * chunk_bytes;
     if (!copied) {
       ++gathering_;
@@ -38337,11 +35221,11 @@ class file_agreement {
     try {
       body();
     } catch (const file_error& problem) {
-      kept_ = failure{kind::of_file, problem.offset(), problem.path(), problem.message()};
+      kept_ = failure{failure_type::of_file, problem.offset(), problem.path(), problem.message()};
     } catch (const input_error& problem) {
-      kept_ = failure{kind::of_input, 0, {}, said_by(problem)};
+      kept_ = failure{failure_type::of_input, 0, {}, said_by(problem)};
     } catch (const usage_error& problem) {
-      kept_ = failure{kind::of_usage, 0, {}, said_by(problem)};
+      kept_ = failure{failure_type::of_usage, 0, {}, said_by(problem)};
     }
   }
   [[nodiscard]] bool failed() const noexcept { return kept_.has_value(); }
@@ -38351,28 +35235,29 @@ class file_agreement {
   template <communicator Group>
   void agree(const Group& group, where at = where::current()) {
     if (!is_rehearsed(group)) {
-      const failure mine = kept_.value_or(failure{kind::none, 0, {}, {}});
+      const failure mine = kept_.value_or(failure{failure_type::none, 0, {}, {}});
       const std::array<std::uint64_t, 2> own{static_cast<std::uint64_t>(mine.what), mine.offset};
       std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(group.size()));
       group.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
       for (int rank = 0; rank < group.size(); ++rank) {
         const std::uint64_t* const there = all.data() + own.size() * static_cast<std::size_t>(rank);
-        if (static_cast<kind>(there[0]) == kind::none) continue;
+        if (static_cast<failure_type>(there[0]) == failure_type::none) continue;
         const std::string path = broadcast_text(group, mine.path, rank, at);
         const std::string message = broadcast_text(group, mine.message, rank, at);
         const int number = world_rank(group, rank);
-        if (static_cast<kind>(there[0]) == kind::of_file) throw file_error(path, there[1], message, at, number);
+        if (static_cast<failure_type>(there[0]) == failure_type::of_file)
+          throw file_error(path, there[1], message, at, number);
         const std::string text = "rank " + std::to_string(number) + ": " + message;
-        if (static_cast<kind>(there[0]) == kind::of_input) throw input_error(text, at);
+        if (static_cast<failure_type>(there[0]) == failure_type::of_input) throw input_error(text, at);
         throw usage_error(text, at);
       }
     }
   }
 
  private:
-  enum class kind : std::uint64_t { none, of_file, of_input, of_usage };
+  enum class failure_type : std::uint64_t { none, of_file, of_input, of_usage };
   struct failure {
-    kind what;
+    failure_type what;
     std::uint64_t offset;
     std::string path, message;
   };
@@ -38407,20 +35292,7 @@ struct declaration {
 };
 
 /// The metadata that other readers expect: {"format": "pt"}.
-[[nodiscard]] inline metadata_list usual_metadata() {
-  metadata_list list;
-  list.emplace_back(std::string("format"), std::string("pt"));
-  return list;
-}
-
-// JSON holds valid UTF-8 only: another text would be read back changed.
-inline void expect_utf8(std::string_view text, const char* what, where at) {
-  for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(utf8_length(rest))) {
-    if (utf8_length(rest) != 0) continue;
-    throw usage_error(
-        std::string("these tensors cannot be written: ") + what + " is not valid UTF-8: " + printable(text), at);
-  }
-}
+[[nodiscard]] BELAY_DECL metadata_list usual_metadata();
 
 struct layout {
   std::string prefix;           // length and header, ready to be written at byte 0
@@ -38434,7 +35306,36 @@ struct layout {
 /// begins at a multiple of 8. Tensors that a reader with that scanner would refuse are a usage_error.
 template <class Scanner = header_scanner>
 [[nodiscard]] layout lay_out(const std::vector<declaration>& tensors, const metadata_list& about,
-                             where at = where::current()) {
+                             where at = where::current());
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/safetensors/layout.ipp
+//
+// The header of a file that is to be written, as text.
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+BELAY_DECL metadata_list usual_metadata() {
+  metadata_list list;
+  list.emplace_back(std::string("format"), std::string("pt"));
+  return list;
+}
+
+// JSON holds valid UTF-8 only: another text would be read back changed.
+BELAY_DECL void expect_utf8(std::string_view text, const char* what, where at) {
+  for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(utf8_length(rest))) {
+    if (utf8_length(rest) != 0) continue;
+    throw usage_error(
+        std::string("these tensors cannot be written: ") + what + " is not valid UTF-8: " + printable(text), at);
+  }
+}
+
+template <class Scanner>
+layout lay_out(const std::vector<declaration>& tensors, const metadata_list& about,
+                             where at) {
   layout result;
   std::string text = "{";
   if (!about.empty()) {
@@ -38485,6 +35386,10 @@ template <class Scanner = header_scanner>
   return result;
 }
 
+#if defined(BELAY_SEPARATE_COMPILATION)
+template layout lay_out<header_scanner>(const std::vector<declaration>&, const metadata_list&, where);
+#endif
+
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
 
@@ -38497,38 +35402,17 @@ template <class Scanner = header_scanner>
 namespace belay::inline BELAY_ABI {
 
 /// "stage 1 (ranks 4-7)": of a mesh of `shape`, a stage and its ranks.
-[[nodiscard]] inline std::string stage_text(const axes& shape, int stage) {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < static_cast<int>(shape.ranks()); ++rank)
-    if (coordinate_of(shape, rank).pipeline == stage) ranks.push_back(rank);
-  return "stage " + std::to_string(stage) + " (" + ranks_text(ranks) + ")";
-}
+[[nodiscard]] BELAY_DECL std::string stage_text(const axes& shape, int stage);
 
 /// A sum over elements of a tensor, which is the same however ranks divide them: of each its number, its value, and
 /// `kind`, a hash of what it is.
-[[nodiscard]] inline std::uint64_t sum_of_elements(std::uint64_t kind, std::uint64_t first,
-                                                   std::span<const std::byte> values,
-                                                   std::size_t element_bytes) noexcept {
-  std::uint64_t out = 0;
-  for (std::size_t i = 0; i * element_bytes < values.size(); ++i) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, values.data() + i * element_bytes, element_bytes);
-    out += content_hash().add(kind).add(first + i).add(word).value();
-  }
-  return out;
-}
+[[nodiscard]] BELAY_DECL std::uint64_t sum_of_elements(std::uint64_t kind, std::uint64_t first,
+                                                       std::span<const std::byte> values,
+                                                       std::size_t element_bytes) noexcept;
 
 /// Throws usage_error where `sums` of one tensor differ, which are those of `stages`.
-inline void expect_one_value(const axes& shape, std::string_view tensor, std::span<const int> stages,
-                             std::span<const std::uint64_t> sums, where at) {
-  for (std::size_t i = 1; i < stages.size(); ++i)
-    if (sums[i] != sums[0])
-      throw usage_error(stage_text(shape, stages[0]) + " and " + stage_text(shape, stages[i]) +
-                            " of the pipeline have different tensors called " + printable(std::string(tensor)) +
-                            ", of which a file keeps one: number layers over the whole model, so that each has a name "
-                            "of its own",
-                        at);
-}
+BELAY_DECL void expect_one_value(const axes& shape, std::string_view tensor, std::span<const int> stages,
+                                 std::span<const std::uint64_t> sums, where at);
 
 /// The names of one stage's parameters.
 class stage_names {
@@ -38547,37 +35431,97 @@ class stage_names {
     std::vector<std::uint64_t> own = words_, all(room * static_cast<std::size_t>(stages.size()));
     own.resize(room);
     if (room > 0) stages.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
-    std::map<std::uint64_t, place> seen;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (all[i] == none) continue;
-      const place here{static_cast<int>(i / room), (all[i] & 1U) != 0};
-      const auto [found, is_new] = seen.emplace(all[i] >> 1U, here);
-      if (is_new || found->second.stage == here.stage || !(found->second.trained || here.trained)) continue;
-      const std::string name = safetensors::broadcast_text(
-          stages, stages.rank() == here.stage ? printable(names_[i % room]) : std::string(), here.stage, at);
-      throw usage_error(stage_text(mesh.shape(), found->second.stage) + " and " + stage_text(mesh.shape(), here.stage) +
-                            " of the pipeline both have a parameter " + name +
-                            ", and would train it apart, while files have one tensor of a name: number layers over "
-                            "the whole model; a weight that two layers share is listed on one stage, with both of them",
-                        at);
-    }
+    const std::optional<name_clash> clash = first_clash(all, room);
+    if (!clash) return;
+    const std::string name = safetensors::broadcast_text(
+        stages, stages.rank() == clash->later ? printable(names_[clash->number]) : std::string(), clash->later, at);
+    refuse(mesh.shape(), *clash, name, at);
   }
 
  private:
   static constexpr std::uint64_t none = 0;
-  struct place {
-    int stage;
-    bool trained;
+  // Stages that both have parameter `number` of the later one.
+  struct name_clash {
+    int earlier, later;
+    std::size_t number;
   };
 
-  void add(const std::string& name, std::uint64_t trained) {
-    names_.push_back(name);
-    words_.push_back(((content_hash().add_text(name).value() | 2U) & ~std::uint64_t{1}) | trained);
-  }
+  void add(const std::string& name, std::uint64_t trained);
+  // In the words of all stages, `room` of each.
+  [[nodiscard]] static std::optional<name_clash> first_clash(std::span<const std::uint64_t> all, std::size_t room);
+  [[noreturn]] static void refuse(const axes& shape, const name_clash& clash, const std::string& name, where at);
 
   std::vector<std::string> names_;
   std::vector<std::uint64_t> words_;  // a hash of the name; the lowest bit: trained
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/stage_names.ipp
+//
+// Tensors that two stages call alike, found and said.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::string stage_text(const axes& shape, int stage) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < static_cast<int>(shape.ranks()); ++rank)
+    if (coordinate_of(shape, rank).pipeline == stage) ranks.push_back(rank);
+  return "stage " + std::to_string(stage) + " (" + ranks_text(ranks) + ")";
+}
+
+BELAY_DECL std::uint64_t sum_of_elements(std::uint64_t kind, std::uint64_t first,
+                                                   std::span<const std::byte> values,
+                                                   std::size_t element_bytes) noexcept {
+  std::uint64_t out = 0;
+  for (std::size_t i = 0; i * element_bytes < values.size(); ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, values.data() + i * element_bytes, element_bytes);
+    out += content_hash().add(kind).add(first + i).add(word).value();
+  }
+  return out;
+}
+
+BELAY_DECL void expect_one_value(const axes& shape, std::string_view tensor, std::span<const int> stages,
+                             std::span<const std::uint64_t> sums, where at) {
+  for (std::size_t i = 1; i < stages.size(); ++i)
+    if (sums[i] != sums[0])
+      throw usage_error(stage_text(shape, stages[0]) + " and " + stage_text(shape, stages[i]) +
+                            " of the pipeline have different tensors called " + printable(std::string(tensor)) +
+                            ", of which a file keeps one: number layers over the whole model, so that each has a name "
+                            "of its own",
+                        at);
+}
+
+BELAY_DECL void stage_names::add(const std::string& name, std::uint64_t trained) {
+  names_.push_back(name);
+  words_.push_back(((content_hash().add_text(name).value() | 2U) & ~std::uint64_t{1}) | trained);
+}
+
+BELAY_DECL auto stage_names::first_clash(std::span<const std::uint64_t> all, std::size_t room)
+    -> std::optional<name_clash> {
+  struct named_stage {
+    int stage;
+    bool trained;
+  };
+  std::map<std::uint64_t, named_stage> seen;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == none) continue;
+    const named_stage here{static_cast<int>(i / room), (all[i] & 1U) != 0};
+    const auto [found, is_new] = seen.emplace(all[i] >> 1U, here);
+    if (is_new || found->second.stage == here.stage || !(found->second.trained || here.trained)) continue;
+    return name_clash{found->second.stage, here.stage, i % room};
+  }
+  return std::nullopt;
+}
+
+BELAY_DECL void stage_names::refuse(const axes& shape, const name_clash& clash, const std::string& name, where at) {
+  throw usage_error(stage_text(shape, clash.earlier) + " and " + stage_text(shape, clash.later) +
+                        " of the pipeline both have a parameter " + name +
+                        ", and would train it apart, while files have one tensor of a name: number layers over "
+                        "the whole model; a weight that two layers share is listed on one stage, with both of them",
+                    at);
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -38680,7 +35624,7 @@ class checkpoint_layout {
   }
   void lay_out_all(where at);
 
-  struct place {
+  struct listed_tensor {
     std::size_t tensor;
     int stage;                // of the pipeline, that writes it
     std::vector<int> stages;  // that list it
@@ -38703,7 +35647,7 @@ class checkpoint_layout {
 
   axes shape_;
   std::vector<manifest_tensor> tensors_;
-  std::map<std::string, place, std::less<>> number_of_;
+  std::map<std::string, listed_tensor, std::less<>> number_of_;
   std::vector<file> files_;  // in the order of ranks
   std::vector<own_file> own_;
   std::vector<copied> copies_;  // what several stages list
@@ -38767,7 +35711,7 @@ BELAY_DECL auto checkpoint_layout::content(std::string_view id, std::uint64_t st
 BELAY_DECL void checkpoint_layout::add(int rank, std::vector<manifest_tensor> declared, where at) {
   const int stage = coordinate_of(shape_, rank).pipeline;
   for (manifest_tensor& each : declared) {
-    const auto [found, is_new] = number_of_.emplace(each.name, place{tensors_.size(), stage, {}});
+    const auto [found, is_new] = number_of_.emplace(each.name, listed_tensor{tensors_.size(), stage, {}});
     std::vector<int>& stages = found->second.stages;
     if (std::find(stages.begin(), stages.end(), stage) == stages.end()) stages.push_back(stage);
     if (is_new) tensors_.push_back({each.name, each.shape, {}});
@@ -38892,9 +35836,80 @@ BELAY_DECL std::uint64_t checkpoint_layout::sum_of(const declared_piece& piece, 
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/checkpoint/saved_state.hpp
+// ---- belay/train/stop_request.hpp
 //
-// What a run saves: stores, optimizers and state of one's own.
+// SIGTERM as a request: the run writes a checkpoint, then ends with exit code 75, which says "start me again". Ranks
+// that are forked after this was made share it with the process that forked them.
+//
+//   const belay::stop_request stop;                       // before the ranks are started
+//   belay::checkpoints saved{run, mesh, {.folder = "runs/a", .every = 50, .stop = &stop}};
+//   ...
+//   return stop.followed() ? belay::exit_code_of_a_stop : 0;
+
+#include <csignal>
+
+namespace belay::inline BELAY_ABI {
+
+/// EX_TEMPFAIL of sysexits.h: the run was stopped as asked, and goes on when it is started again.
+inline constexpr int exit_code_of_a_stop = 75;
+
+/// One in a process at a time. While it lives SIGTERM is noted and does nothing else.
+class stop_request {
+ public:
+  /// Throws usage_error where there is one already, file_error where the system has no page for it.
+  explicit stop_request(where at = where::current()) {
+    void* const page =
+        ::mmap(nullptr, sizeof(request_state), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) throw file_error("mmap", 0, "no page for a request to stop", at);
+    state_ = new (page) request_state;
+    request_state* none = nullptr;
+    if (!requested_stop_.compare_exchange_strong(none, state_)) {
+      ::munmap(page, sizeof(request_state));
+      throw usage_error("there is a stop_request in this process already", at);
+    }
+    struct sigaction action = {};
+    action.sa_handler = note;
+    action.sa_flags = SA_RESTART;
+    ::sigemptyset(&action.sa_mask);
+    ::sigaction(SIGTERM, &action, &before_);
+  }
+  stop_request(const stop_request&) = delete;
+  stop_request& operator=(const stop_request&) = delete;
+  ~stop_request() {
+    end();
+    ::munmap(state_, sizeof(request_state));
+  }
+
+  /// Whether a SIGTERM came, to this process or to one that shares it.
+  [[nodiscard]] bool asked() const noexcept { return state_->asked.load(std::memory_order_relaxed); }
+  /// As if one had come.
+  void ask() const noexcept { state_->asked.store(true, std::memory_order_relaxed); }
+  /// From here on SIGTERM does what it did before, in this process.
+  void end() const noexcept {
+    request_state* own = state_;
+    if (requested_stop_.compare_exchange_strong(own, nullptr)) ::sigaction(SIGTERM, &before_, nullptr);
+  }
+  /// Whether a run has stopped for it, with its state on the medium.
+  [[nodiscard]] bool followed() const noexcept { return state_->followed.load(std::memory_order_relaxed); }
+  void note_followed() const noexcept { state_->followed.store(true, std::memory_order_relaxed); }
+
+ private:
+  struct request_state {
+    std::atomic<bool> asked = false, followed = false;
+  };
+  static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<request_state*>::is_always_lock_free);
+
+  static void note(int) {
+    if (request_state* const here = requested_stop_.load()) here->asked.store(true, std::memory_order_relaxed);
+  }
+
+  static inline constinit std::atomic<request_state*> requested_stop_ = nullptr;
+
+  request_state* state_;
+  struct sigaction before_ = {};
+};
+
+}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -38918,84 +35933,6 @@ concept saved_state = requires(State& state, const State& same, std::string_view
   { same.save() } -> std::convertible_to<std::string>;
   state.load(text);
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/stop_request.hpp
-//
-// SIGTERM as a request: the run writes a checkpoint, then ends with exit code 75, which says "start me again". Ranks
-// that are forked after this was made share it with the process that forked them.
-//
-//   const belay::stop_request stop;                       // before the ranks are started
-//   belay::checkpoints saved{run, mesh, {.folder = "runs/a", .every = 50, .stop = &stop}};
-//   ...
-//   return stop.followed() ? belay::exit_code_of_a_stop : 0;
-
-#include <csignal>
-
-namespace belay::inline BELAY_ABI {
-
-/// EX_TEMPFAIL of sysexits.h: the run was stopped as asked, and goes on when it is started again.
-inline constexpr int exit_code_of_a_stop = 75;
-
-/// One in a process at a time. While it lives SIGTERM is noted and does nothing else.
-class stop_request {
- public:
-  /// Throws usage_error where there is one already, file_error where the system has no page for it.
-  explicit stop_request(where at = where::current()) {
-    void* const page = ::mmap(nullptr, sizeof(state), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) throw file_error("mmap", 0, "no page for a request to stop", at);
-    state_ = new (page) state;
-    state* none = nullptr;
-    if (!requested_stop_.compare_exchange_strong(none, state_)) {
-      ::munmap(page, sizeof(state));
-      throw usage_error("there is a stop_request in this process already", at);
-    }
-    struct sigaction action = {};
-    action.sa_handler = note;
-    action.sa_flags = SA_RESTART;
-    ::sigemptyset(&action.sa_mask);
-    ::sigaction(SIGTERM, &action, &before_);
-  }
-  stop_request(const stop_request&) = delete;
-  stop_request& operator=(const stop_request&) = delete;
-  ~stop_request() {
-    end();
-    ::munmap(state_, sizeof(state));
-  }
-
-  /// Whether a SIGTERM came, to this process or to one that shares it.
-  [[nodiscard]] bool asked() const noexcept { return state_->asked.load(std::memory_order_relaxed); }
-  /// As if one had come.
-  void ask() const noexcept { state_->asked.store(true, std::memory_order_relaxed); }
-  /// From here on SIGTERM does what it did before, in this process.
-  void end() const noexcept {
-    state* own = state_;
-    if (requested_stop_.compare_exchange_strong(own, nullptr)) ::sigaction(SIGTERM, &before_, nullptr);
-  }
-  /// Whether a run has stopped for it, with its state on the medium.
-  [[nodiscard]] bool followed() const noexcept { return state_->followed.load(std::memory_order_relaxed); }
-  void note_followed() const noexcept { state_->followed.store(true, std::memory_order_relaxed); }
-
- private:
-  struct state {
-    std::atomic<bool> asked = false, followed = false;
-  };
-  static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<state*>::is_always_lock_free);
-
-  static void note(int) {
-    if (state* const here = requested_stop_.load()) here->asked.store(true, std::memory_order_relaxed);
-  }
-
-  static inline constinit std::atomic<state*> requested_stop_ = nullptr;
-
-  state* state_;
-  struct sigaction before_ = {};
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 /// Where checkpoints go, how often they are written, how many are kept, and who may ask for the last one.
 struct checkpoint_options {
@@ -39449,6 +36386,31 @@ checkpoints(Run&, const Mesh&, checkpoint_options) -> checkpoints<Run, Mesh>;
 
 namespace belay::inline BELAY_ABI {
 
+/// The elements of every part, in the order of expert and tensor coordinates; which part this rank holds; and whether
+/// it counts there, which of the ranks of a tensor axis that hold the same the first does.
+struct norm_parts {
+  std::vector<std::size_t> elements;
+  std::size_t mine = 0;
+  norm_share share = norm_share::counted_here;
+};
+
+/// In which parts the ranks of a stage hold a parameter of `shape`, and which of them counts in the norm.
+template <placement Placement>
+[[nodiscard]] norm_parts norm_parts_of(std::span<const std::size_t> shape, const axes& mesh, const coordinate& here) {
+  constexpr axis_set cut = cut_directions<Placement>();
+  norm_parts out;
+  coordinate each = here;
+  for (int e = 0; e < (cut.has(axis::expert) ? mesh.expert : 1); ++e)
+    for (int t = 0; t < (cut.has(axis::tensor) ? mesh.tensor : 1); ++t) {
+      if (cut.has(axis::expert)) each.expert = e;
+      if (cut.has(axis::tensor)) each.tensor = t;
+      if (each == here) out.mine = out.elements.size();
+      out.elements.push_back(local_box<Placement>(shape, mesh, each).elements());
+    }
+  if (!cut.has(axis::tensor) && here.tensor != 0) out.share = norm_share::counted_elsewhere;
+  return out;
+}
+
 /// The table of all trainable parameters of the whole model, in model order, with all their parts: equal on all ranks.
 class norm_table {
  public:
@@ -39462,38 +36424,13 @@ class norm_table {
 
   /// Adds a parameter that is held in parts of these sizes. Returns its number. Throws `size_error` where it is more
   /// than any memory holds.
-  std::size_t add(std::span<const std::size_t> part_elements, where at = where::current()) {
-    checked_size elements;
-    for (std::size_t part : part_elements) elements += part;
-    const auto words = [&] {
-      return "parameter number " + std::to_string(parameters_.size()) + " of the norm's table, in " +
-             std::to_string(part_elements.size()) + " parts, is";
-    };
-    static_cast<void>(elements.value(words, at));
-    parameters_.push_back({parts_.size(), part_elements.size()});
-    for (std::size_t part : part_elements) {
-      parts_.push_back({entries_, part});
-      entries_ += unit_.count(part);
-    }
-    for (unsigned k = 0; k < sums_.size(); ++k)
-      sums_[k] = (checked_size(sums_[k]) + ownership_unit(k).count(elements.saturated())).saturated();
-    widen(unit_for(sums_));
-    return parameters_.size() - 1;
-  }
+  std::size_t add(std::span<const std::size_t> part_elements, where at = where::current());
 
   /// The unit of elements that has one entry, and one owner where optimizer state is sharded: the buckets are made with
   /// it.
   [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
   /// Takes a larger unit than the parameters need: that of a model of which they are a part.
-  void widen(ownership_unit unit) noexcept {
-    if (unit.k() <= unit_.k()) return;
-    unit_ = unit;
-    entries_ = 0;
-    for (range& part : parts_) {
-      part.first = entries_;
-      entries_ += unit_.count(part.count);
-    }
-  }
+  void widen(ownership_unit unit) noexcept;
   /// Takes the unit of a whole model whose parts are in the tables of the ranks of `stages`. Collective over them.
   template <can_all_reduce<std::uint64_t> Group>
   void widen(const Group& stages, where at = where::current()) {
@@ -39518,35 +36455,76 @@ class norm_table {
   }
 
   /// Sum of squares of one parameter, its entries added in order.
-  [[nodiscard]] double fold(std::size_t parameter, std::span<const double> table) const noexcept {
-    const range parts = parameters_[parameter];
-    double squares = 0;
-    for (std::size_t part = parts.first; part < parts.first + parts.count; ++part) {
-      const range held = parts_[part];
-      for (std::size_t entry = 0; entry < unit_.count(held.count); ++entry) squares += table[held.first + entry];
-    }
-    return squares;
-  }
+  [[nodiscard]] double fold(std::size_t parameter, std::span<const double> table) const noexcept;
 
  private:
-  struct range {
+  struct table_range {
     std::size_t first = 0;
     std::size_t count = 0;
   };
 
   // The smallest unit with which whole parameters need at most `most_entries`.
-  [[nodiscard]] static ownership_unit unit_for(std::span<const std::uint64_t> entries) noexcept {
-    unsigned k = 0;
-    while (k < ownership_unit::largest_k && entries[k] > most_entries) ++k;
-    return ownership_unit(k);
-  }
+  [[nodiscard]] static ownership_unit unit_for(std::span<const std::uint64_t> entries) noexcept;
 
-  std::vector<range> parameters_;  // their parts
-  std::vector<range> parts_;       // their first entry and their elements
+  std::vector<table_range> parameters_;  // their parts
+  std::vector<table_range> parts_;       // their first entry and their elements
   std::size_t entries_ = 0;
   ownership_unit unit_;
   std::array<std::uint64_t, ownership_unit::largest_k + 1> sums_{};  // by k: entries of whole parameters
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/norm_table.ipp
+//
+// The table grows by a parameter or to a larger unit, and is folded.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::size_t norm_table::add(std::span<const std::size_t> part_elements, where at) {
+  checked_size elements;
+  for (std::size_t part : part_elements) elements += part;
+  const auto words = [&] {
+    return "parameter number " + std::to_string(parameters_.size()) + " of the norm's table, in " +
+           std::to_string(part_elements.size()) + " parts, is";
+  };
+  static_cast<void>(elements.value(words, at));
+  parameters_.push_back({parts_.size(), part_elements.size()});
+  for (std::size_t part : part_elements) {
+    parts_.push_back({entries_, part});
+    entries_ += unit_.count(part);
+  }
+  for (unsigned k = 0; k < sums_.size(); ++k)
+    sums_[k] = (checked_size(sums_[k]) + ownership_unit(k).count(elements.saturated())).saturated();
+  widen(unit_for(sums_));
+  return parameters_.size() - 1;
+}
+
+BELAY_DECL void norm_table::widen(ownership_unit unit) noexcept {
+  if (unit.k() <= unit_.k()) return;
+  unit_ = unit;
+  entries_ = 0;
+  for (table_range& part : parts_) {
+    part.first = entries_;
+    entries_ += unit_.count(part.count);
+  }
+}
+
+BELAY_DECL double norm_table::fold(std::size_t parameter, std::span<const double> table) const noexcept {
+  const table_range parts = parameters_[parameter];
+  double squares = 0;
+  for (std::size_t part = parts.first; part < parts.first + parts.count; ++part) {
+    const table_range held = parts_[part];
+    for (std::size_t entry = 0; entry < unit_.count(held.count); ++entry) squares += table[held.first + entry];
+  }
+  return squares;
+}
+
+BELAY_DECL ownership_unit norm_table::unit_for(std::span<const std::uint64_t> entries) noexcept {
+  unsigned k = 0;
+  while (k < ownership_unit::largest_k && entries[k] > most_entries) ++k;
+  return ownership_unit(k);
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -39852,10 +36830,11 @@ template <class Run, class Mesh, std::invocable Body>
 
 // ---- belay/device/available_memory.hpp
 //
-// How much memory can still be taken. Linux grants more than it has and kills a process later, so a large reservation
-// asks here first.
+// How much memory can still be taken, and how much this process has. Linux grants more than it has and kills a process
+// later, so a large reservation asks here first.
 //
 //   if (bytes > belay::available_memory()) throw belay::budget_error("host", bytes, belay::available_memory(), at);
+//   const std::size_t before = belay::resident_memory();   // bytes
 
 namespace belay::inline BELAY_ABI {
 
@@ -39881,11 +36860,15 @@ namespace belay::inline BELAY_ABI {
 /// Bytes that can be reserved now; 64 MiB are left to the system. A snapshot: others take memory too.
 [[nodiscard]] BELAY_DECL std::size_t available_memory();
 
+/// Bytes of this process that are in memory, shared pages included; 0 where /proc does not say. Ranks that are threads
+/// share them. It allocates nothing.
+[[nodiscard]] BELAY_DECL std::size_t resident_memory() noexcept;
+
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/device/available_memory.ipp
 //
-// Reading /proc/meminfo and the control groups.
+// Reading /proc/meminfo, the control groups and /proc/self/statm.
 
 namespace belay::inline BELAY_ABI {
 
@@ -39986,6 +36969,20 @@ namespace belay::inline BELAY_ABI {
   const std::uint64_t free =
       lesser_of({left_on_machine(), left_in_control_groups(), std::uint64_t{left_in_address_space()}});
   return static_cast<std::size_t>(free - lesser_of(free, kept_free));
+}
+
+// The second number of /proc/self/statm, in pages.
+[[gnu::cold]] BELAY_DECL std::size_t resident_memory() noexcept {
+  const unique_fd file{::open("/proc/self/statm", O_RDONLY | O_CLOEXEC)};
+  char text[128];
+  const ssize_t bytes = file ? ::read(file.get(), text, sizeof text) : 0;
+  if (bytes <= 0) return 0;
+  const char* const end = text + bytes;
+  std::size_t mapped = 0, resident = 0;
+  const char* const after_mapped = std::from_chars(text, end, mapped).ptr;
+  if (after_mapped == end) return 0;
+  std::from_chars(after_mapped + 1, end, resident);
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -40304,8 +37301,8 @@ struct lasting_lease {
   std::span<std::byte> memory;
   std::size_t item;  // its number in the plan
 };
-/// A lease of which ranks have shares.
-struct rank_shares {
+/// A lease of which ranks have shards.
+struct rank_shards {
   std::size_t item;                // its number in the plan
   std::vector<std::size_t> bytes;  // of each rank of the world
   std::size_t reached;             // address space in symmetric memory; 0: it is not there
@@ -40319,21 +37316,21 @@ class lasting_leases {
     rows_.add(std::move(item));
     vacated_.push_back(0);
   }
-  /// The next row is of a lease of which ranks have shares: `bytes_of(rank)` each.
+  /// The next row is of a lease of which ranks have shards: `bytes_of(rank)` each.
   template <class BytesOf>
-  void add_shares(int ranks, const BytesOf& bytes_of) {
-    rank_shares all{rows_.items().size(), {}, 0};
+  void add_shards(int ranks, const BytesOf& bytes_of) {
+    rank_shards all{rows_.items().size(), {}, 0};
     for (int rank = 0; rank < ranks; ++rank) all.bytes.push_back(leased_size(bytes_of(rank)));
-    shares_.push_back(std::move(all));
+    shards_.push_back(std::move(all));
   }
   /// The last such row is in symmetric memory, of so many bytes on each rank.
-  void note_reach(std::size_t bytes) noexcept { shares_.back().reached = bytes; }
+  void note_reach(std::size_t bytes) noexcept { shards_.back().reached = bytes; }
 
   [[nodiscard]] const rank_plan& rows() const noexcept { return rows_; }
-  /// Of row `item` what ranks have; null where they have no shares.
-  [[nodiscard]] const rank_shares* shares_of(std::size_t item) const noexcept {
-    const rank_shares* out = nullptr;
-    for (const rank_shares& each : shares_)
+  /// Of row `item` what ranks have; null where they have no shards.
+  [[nodiscard]] const rank_shards* shares_of(std::size_t item) const noexcept {
+    const rank_shards* out = nullptr;
+    for (const rank_shards& each : shards_)
       if (each.item == item) out = &each;
     return out;
   }
@@ -40365,7 +37362,7 @@ class lasting_leases {
   }
 
   rank_plan rows_;
-  std::vector<rank_shares> shares_;
+  std::vector<rank_shards> shards_;
   std::vector<lasting_lease> leases_;
   std::vector<std::size_t> vacated_;  // by row
   std::size_t elsewhere_ = 0;
@@ -40373,29 +37370,31 @@ class lasting_leases {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/step_numbers.hpp
-//
-// What a loop over `run.steps(n)` runs over: the numbers of steps, each until its step is committed.
-
 namespace belay::inline BELAY_ABI {
 
 /// Whether the step that has ended is to be run again.
 enum class next_step : std::uint8_t { same, another };
 
-/// Made by `run.steps`; `Run` outlives it.
+/// The numbers of steps, each until its step is committed: what a loop over `run.steps(n)` runs over. `Run` outlives
+/// it.
 template <class Run>
 class step_numbers {
  public:
   struct end_type {};
+  /// Where the loop is.
   class iterator {
    public:
+    /// The step after `done` of `count`.
     iterator(Run& owner, std::size_t count, std::size_t done) noexcept
         : owner_(&owner), count_(count), number_(done + 1) {}
+    /// The number of the step, from 1.
     [[nodiscard]] std::size_t operator*() const noexcept { return number_; }
+    /// The next number, or the same again where the step is to be replayed.
     iterator& operator++() {
       if (owner_->next() == next_step::another) ++number_;
       return *this;
     }
+    /// Whether all steps are committed.
     [[nodiscard]] bool operator==(end_type) const noexcept { return number_ > count_; }
 
    private:
@@ -40404,19 +37403,18 @@ class step_numbers {
     std::size_t number_;
   };
 
+  /// Steps `done` + 1 to `count` of `owner`.
   step_numbers(Run& owner, std::size_t count, std::size_t done) noexcept : owner_(&owner), count_(count), done_(done) {}
 
+  /// For a loop.
   [[nodiscard]] iterator begin() const noexcept { return {*owner_, count_, done_}; }
+  /// For a loop.
   [[nodiscard]] end_type end() const noexcept { return {}; }
 
  private:
   Run* owner_;
   std::size_t count_, done_;
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 /// One rank's run of a body. `Rank` is a backend's rank, or that of a rehearsal.
 template <class Rank, class Engine>
@@ -40460,19 +37458,19 @@ class run {
     return wanted.in(lease_bytes(where_it_is, wanted.bytes, wanted.mark, purpose, at));
   }
 
-  /// Memory for as long as the run, where ranks have shares of different sizes: `elements_of(rank)` elements for each
+  /// Memory for as long as the run, where ranks have shards of different sizes: `elements_of(rank)` elements for each
   /// rank of the world. `purpose` is its row in the plan. Zeroed; in a rehearsal, addresses. A rehearsal computes the
   /// plans of other ranks with `elements_of`. Memory that is leased so after a step, the next steps have beside all
   /// that the first had.
   template <class T, std::invocable<int> ElementsOf>
-  [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
+  [[nodiscard]] std::span<T> lease_shard(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
                                          where at = where::current()) {
     const lasting_elements<T> wanted{where_it_is, elements_of(number_), at};
-    note_shares(where_it_is, [&](int rank) { return elements_of(rank) * sizeof(T); });
+    note_shards(where_it_is, [&](int rank) { return elements_of(rank) * sizeof(T); });
     return wanted.in(lease_bytes(where_it_is, wanted.bytes, wanted.mark, purpose, at));
   }
 
-  /// A share of `lease_reached`, in memory that the ranks of `group` reach by address, where they
+  /// A shard of `lease_reached`, in memory that the ranks of `group` reach by address, where they
   /// can: `ranks` then has the first element of each one's lease, in group order. In a rehearsal,
   /// elsewhere, where nobody has any elements, and in lower tiers beside a device, `ranks` is empty. Collective over
   /// the group.
@@ -40503,7 +37501,7 @@ class run {
 
   /// Bytes that something else has taken in a tier for as long as the run, such as those of a file: `bytes_of(rank)`
   /// for each rank of the world. They are counted, and planned, as leases are.
-  void charge_share(tier where_it_is, function_ref<std::size_t(int)> bytes_of, const char* purpose,
+  void charge_shard(tier where_it_is, function_ref<std::size_t(int)> bytes_of, const char* purpose,
                     file_bytes of_file = file_bytes::on_disk);
 
   /// Keeps `what` until every body has ended, for peers that read it while a communication of this rank is under way,
@@ -40598,8 +37596,8 @@ class run {
   [[nodiscard]] static std::size_t lasting_bytes(tier where_it_is, std::size_t elements, std::size_t size, where at);
   [[nodiscard]] std::byte* lease_bytes(tier where_it_is, std::size_t wanted, lease_mark mark, const char* purpose,
                                        where at);
-  // In a rehearsal: the shares of the other ranks, and a peak that has this rank's beside what a step had before it.
-  void note_shares(tier where_it_is, function_ref<std::size_t(int)> bytes_of);
+  // In a rehearsal: the shards of the other ranks, and a peak that has this rank's beside what a step had before it.
+  void note_shards(tier where_it_is, function_ref<std::size_t(int)> bytes_of);
   [[nodiscard]] std::byte* reached_bytes(tier where_it_is, const group_type& group,
                                          function_ref<std::size_t(int)> bytes_of, lease_mark mark, const char* purpose,
                                          std::vector<std::byte*>& ranks, where at);
@@ -40680,8 +37678,8 @@ std::vector<lasting_lease> run<Rank, Engine>::leases_of(tier where_it_is, std::s
 
 template <class Rank, class Engine>
 std::size_t run<Rank, Engine>::bytes_on(const lasting_lease& leased, int rank) const {
-  const rank_shares* const shares = leased_.shares_of(leased.item);
-  return shares == nullptr ? leased.memory.size() : shares->bytes[static_cast<std::size_t>(rank)];
+  const rank_shards* const shards = leased_.shares_of(leased.item);
+  return shards == nullptr ? leased.memory.size() : shards->bytes[static_cast<std::size_t>(rank)];
 }
 
 template <class Rank, class Engine>
@@ -40699,9 +37697,9 @@ void run<Rank, Engine>::occupy(tier where_it_is, std::span<std::byte> part) noex
 }
 
 template <class Rank, class Engine>
-void run<Rank, Engine>::charge_share(tier where_it_is, function_ref<std::size_t(int)> bytes_of, const char* purpose,
+void run<Rank, Engine>::charge_shard(tier where_it_is, function_ref<std::size_t(int)> bytes_of, const char* purpose,
                                      file_bytes of_file) {
-  if (rehearsing()) leased_.add_shares(ranks_, bytes_of);
+  if (rehearsing()) leased_.add_shards(ranks_, bytes_of);
   const std::size_t bytes = leased_size(bytes_of(number_));
   leased_.add({where_it_is, purpose, bytes, bytes, of_file});
   meters_[where_it_is].add(bytes);
@@ -40777,9 +37775,9 @@ auto run<Rank, Engine>::leased_by(int rank) const -> planned_run {
   if (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
   for (std::size_t i = 0; i < lasting().items().size(); ++i) {
     plan_item item = lasting().items()[i];
-    const rank_shares* const shares = leased_.shares_of(i);
-    if (shares != nullptr) item.bytes = shares->bytes[static_cast<std::size_t>(rank)];
-    const std::size_t reached = shares == nullptr ? 0 : shares->reached;
+    const rank_shards* const shards = leased_.shares_of(i);
+    if (shards != nullptr) item.bytes = shards->bytes[static_cast<std::size_t>(rank)];
+    const std::size_t reached = shards == nullptr ? 0 : shards->reached;
     item.capacity = greater_of(item.bytes, reached);
     out.plan.add(item);
     if (reached == 0) out.memory.persistent[static_cast<std::size_t>(item.where_it_is)] += item.bytes;
@@ -40847,9 +37845,9 @@ std::byte* run<Rank, Engine>::lease_bytes(tier where_it_is, std::size_t wanted, 
 }
 
 template <class Rank, class Engine>
-void run<Rank, Engine>::note_shares(tier where_it_is, function_ref<std::size_t(int)> bytes_of) {
+void run<Rank, Engine>::note_shards(tier where_it_is, function_ref<std::size_t(int)> bytes_of) {
   if (!rehearsing()) return;
-  leased_.add_shares(ranks_, bytes_of);
+  leased_.add_shards(ranks_, bytes_of);
   if (engine_->step_number() > 0)
     meters_[where_it_is].expect_peak(meters_[where_it_is].peak_bytes() + leased_size(bytes_of(number_)));
 }
@@ -40862,7 +37860,7 @@ std::byte* run<Rank, Engine>::reached_bytes(tier where_it_is, const group_type& 
   for (int rank = 0; rank < ranks_; ++rank) most = greater_of(most, leased_size(bytes_of(rank)));
   const std::size_t own = bytes_of(number_);
   if (most == 0 || rehearsing()) {
-    note_shares(where_it_is, bytes_of);
+    note_shards(where_it_is, bytes_of);
     std::byte* const memory = lease_bytes(where_it_is, own, mark, purpose, at);
     if (most > 0) leased_.note_reach(most);
     return memory;
@@ -41295,59 +38293,6 @@ void launch_rank(launch_under_way& launch, Rank& rank, body_call<Rank, Engine> b
 // into the slot with them, and is written from there. Where the slots are a device's, so does state of any lower tier,
 // and that in a file passes through slots of the host beside them.
 
-// ---- belay/train/optimizer/state_chunks.hpp
-//
-// The state of an optimizer in chunks of one size, in which it streams through a ring: an element for each that the
-// rank owns, in the order of its ranges.
-
-namespace belay::inline BELAY_ABI {
-
-class state_chunks {
- public:
-  /// Where a chunk begins: an element of a range, and one of the state.
-  struct chunk {
-    std::size_t range = 0, offset = 0;
-    std::size_t first = 0, count = 0;
-  };
-
-  state_chunks() = default;
-  /// Of `most` elements each, but for the last.
-  template <class T>
-  state_chunks(std::span<const owned_range<T>> owned, std::size_t most) {
-    chunk next;
-    for (std::size_t r = 0; r < owned.size(); ++r)
-      for (std::size_t done = 0; done < owned[r].count;) {
-        if (next.count == 0) next = {r, done, next.first, 0};
-        const std::size_t taken = lesser_of(most - next.count, owned[r].count - done);
-        next.count += taken;
-        done += taken;
-        if (next.count < most) continue;
-        all_.push_back(next);
-        next = {0, 0, next.first + next.count, 0};
-      }
-    if (next.count > 0) all_.push_back(next);
-  }
-
-  [[nodiscard]] std::size_t size() const noexcept { return all_.size(); }
-  [[nodiscard]] const chunk& operator[](std::size_t number) const noexcept { return all_[number]; }
-
-  /// Calls `visit(range, offset in it, element of the chunk, count)` for each part of a range that a chunk has.
-  template <class T, class Visit>
-  static void each_part(const chunk& of, std::span<const owned_range<T>> owned, Visit&& visit) {
-    std::size_t r = of.range, offset = of.offset;
-    for (std::size_t done = 0; done < of.count; ++r, offset = 0) {
-      const std::size_t count = lesser_of(owned[r].count - offset, of.count - done);
-      if (count > 0) visit(owned[r], offset, done, count);
-      done += count;
-    }
-  }
-
- private:
-  std::vector<chunk> all_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/train/optimizer/state_layout.hpp
 //
 // Where an optimizer keeps its state, and what memory that takes: of the tier itself, and of the ring through which
@@ -41428,13 +38373,59 @@ class state_layout {
 
 namespace belay::inline BELAY_ABI {
 
+/// The state of an optimizer in chunks of one size, in which it streams through a ring: an element for each that the
+/// rank owns, in the order of its ranges.
+class state_chunks {
+ public:
+  /// Where a chunk begins: an element of a range, and one of the state.
+  struct chunk {
+    std::size_t range = 0, offset = 0;
+    std::size_t first = 0, count = 0;
+  };
+
+  state_chunks() = default;
+  /// Of `most` elements each, but for the last.
+  template <class T>
+  state_chunks(std::span<const owned_range<T>> owned, std::size_t most) {
+    chunk next;
+    for (std::size_t r = 0; r < owned.size(); ++r)
+      for (std::size_t done = 0; done < owned[r].count;) {
+        if (next.count == 0) next = {r, done, next.first, 0};
+        const std::size_t taken = lesser_of(most - next.count, owned[r].count - done);
+        next.count += taken;
+        done += taken;
+        if (next.count < most) continue;
+        all_.push_back(next);
+        next = {0, 0, next.first + next.count, 0};
+      }
+    if (next.count > 0) all_.push_back(next);
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return all_.size(); }
+  [[nodiscard]] const chunk& operator[](std::size_t number) const noexcept { return all_[number]; }
+
+  /// Calls `visit(range, offset in it, element of the chunk, count)` for each part of a range that a chunk has.
+  template <class T, class Visit>
+  static void each_part(const chunk& of, std::span<const owned_range<T>> owned, Visit&& visit) {
+    std::size_t r = of.range, offset = of.offset;
+    for (std::size_t done = 0; done < of.count; ++r, offset = 0) {
+      const std::size_t count = lesser_of(owned[r].count - offset, of.count - done);
+      if (count > 0) visit(owned[r], offset, done, count);
+      done += count;
+    }
+  }
+
+ private:
+  std::vector<chunk> all_;
+};
+
 /// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. On a host what
 /// lies in another lower tier is updated in place, on a device what lies there.
 struct bucket_copies {
   bool values = true;
   bool gradients = true;
-  file_shares* value_file = nullptr;
-  file_shares* gradient_file = nullptr;
+  file_shards* value_file = nullptr;
+  file_shards* gradient_file = nullptr;
 };
 
 /// Those of all buckets: `is_copied(tier)` says whether what lies there comes to where it is updated; what lies in a
@@ -41443,7 +38434,7 @@ template <class Buckets, class IsCopied>
 [[nodiscard]] std::vector<bucket_copies> copies_of_buckets(Buckets& buckets, const IsCopied& is_copied) {
   std::vector<bucket_copies> all;
   for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
-    const bucket_places::place& place = buckets.places()[b];
+    const bucket_places::bucket_location& place = buckets.places()[b];
     bucket_copies one{is_copied(place.values_in), is_copied(place.gradients_in)};
     if (place.values_in == tier::file) one.value_file = buckets.value_file();
     if (place.gradients_in == tier::file) one.gradient_file = buckets.gradient_file();
@@ -41632,7 +38623,8 @@ class offloaded_state {
   }
 
   template <class Element, class Copies>
-  static void bring(Element* to, const Element* from, std::size_t count, file_shares* file, Copies& copies, where at) {
+  static void copy_in(Element* to, const Element* from, std::size_t count, file_shards* file, Copies& copies,
+                      where at) {
     if (file != nullptr)
       file->queue_read(from, to, count * sizeof(Element), at);
     else
@@ -41640,7 +38632,7 @@ class offloaded_state {
   }
   // The state of a chunk, between its slot and where it lives.
   template <class Copies>
-  void bring_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
+  void restore_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
     if (file_) {
       std::byte* const to = file_slot(slot.number).data();
       copies.run([file = &*file_, offset = sizes_.file_offset(k), to, bytes = sizes_.file_bytes_of_chunk(slot.count),
@@ -41652,7 +38644,7 @@ class offloaded_state {
       copies.copy(slot.state[p], state_.data() + p * part_ + chunks_[k].first, slot.count * sizeof(state_type));
   }
   template <class Copies>
-  void send_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
+  void offload_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
     if (file_) {
       std::byte* const from = file_slot(slot.number).data();
       if (from != slot.all) copies.copy(from, slot.all, parts * slot.count * sizeof(state_type));
@@ -41670,14 +38662,14 @@ class offloaded_state {
     if (file_) copies.run([&last = written_[number], at] { last.wait(at); });
     slot_view slot = view_of(ring_.acquire(copies, at), k);
     slot.number = number;
-    bring_state(k, slot, copies, at);
+    restore_state(k, slot, copies, at);
     state_chunks::each_part(chunks_[k], owned_,
                             [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
                               const bucket_copies& from = copies_of_[range.bucket];
                               if (from.gradients)
-                                bring(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
+                                copy_in(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
                               if (from.values)
-                                bring(slot.value + in, range.value + offset, n, from.value_file, copies, at);
+                                copy_in(slot.value + in, range.value + offset, n, from.value_file, copies, at);
                             });
     copied_[number] = copies.record();
     return slot;
@@ -41710,7 +38702,7 @@ class offloaded_state {
                                 copies.copy(range.value + offset, slot.value + in, n * sizeof(T));
                             });
     const stream_event values = copies.record();
-    send_state(k, slot, copies, at);
+    offload_state(k, slot, copies, at);
     ring_.release(copies.record(), at);
     return values;
   }
@@ -41736,13 +38728,61 @@ class offloaded_state {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/optimizer/resident_update.hpp
+// ---- belay/train/optimizer/update.hpp
 //
-// The update of what lies where it is computed: kernels over the ranges that a rank owns. Each element is updated by
-// itself, so that neither sharding nor how many are given to a kernel changes a bit. The values of a bucket are
-// gathered while the next one is updated.
+// What an update of AdamW is made with, how much state it has, and the update of what lies where it is computed:
+// kernels over the ranges that a rank owns. Each element is updated by itself, so that neither sharding nor how many
+// are given to a kernel changes a bit. The values of a bucket are gathered while the next one is updated.
 
 namespace belay::inline BELAY_ABI {
+
+/// learning_rate, beta1, beta2, epsilon, and decay (of parameters made with weight_decay::yes).
+using adamw_settings = kernel::adamw_settings;
+
+/// The token of a committed step.
+template <class Token>
+concept committed_token = std::same_as<std::remove_cvref_t<Token>, committed_step>;
+
+/// Reduced and divided gradients, which are moved.
+template <class Gradients, class T>
+concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
+
+/// Elements of AdamW's state for every element of T that a rank owns: two moments, and a master copy where T is
+/// narrower than its gradients.
+template <class T>
+inline constexpr std::size_t adamw_state_parts = rounds_gradients<T> ? 3 : 2;
+
+/// Elements of AdamW's state for `layout` on a rank with number `rank_in_replica_group[f]` in each replica group f.
+template <class T = float>
+[[nodiscard]] std::size_t adamw_state_elements(const bucket_layout& layout,
+                                               std::span<const std::size_t> rank_in_replica_group) {
+  return adamw_state_parts<T> * layout.owned_elements(rank_in_replica_group);
+}
+
+/// Whether shards of parameters or gradients lie in a lower tier.
+[[nodiscard]] inline bool has_lower_shards(const bucket_layout& layout) {
+  for (const replica_group_shape& each : layout.replica_groups())
+    if (each.values != tier::device || each.gradients != tier::device) return true;
+  return false;
+}
+
+/// The settings that may change from step to step: equal on all ranks, which the next commit's vote compares.
+struct update {
+  /// The learning rate of this update.
+  double learning_rate = 1e-3;
+  double clip = infinite<double>;  // the largest norm of all gradients; larger ones are scaled
+};
+
+/// Throws usage_error for a rate that is below 0 or no number, and for a limit of the norm that is not above 0.
+inline void check_update(const update& with, where at) {
+  if (!is_finite(with.learning_rate) || with.learning_rate < 0)
+    throw usage_error(
+        "an update with the learning rate " + std::to_string(with.learning_rate) + ": it is a number from 0 on", at);
+  if (is_nan(with.clip) || with.clip <= 0)
+    throw usage_error("an update that clips the norm to " + std::to_string(with.clip) +
+                          ": the limit is above 0, and infinity is none",
+                      at);
+}
 
 /// The scalars of one update, or where they are, of parameters with weight decay and without.
 template <class State, class Scalars = kernel::adamw_scalars<State>>
@@ -41832,62 +38872,6 @@ void queue_update(Kit& kit, Buckets& buckets, std::span<const owned_range<T>> ow
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/optimizer/update.hpp
-//
-// What an update of AdamW is made with, and how much state it has.
-
-namespace belay::inline BELAY_ABI {
-
-/// learning_rate, beta1, beta2, epsilon, and decay (of parameters made with weight_decay::yes).
-using adamw_settings = kernel::adamw_settings;
-
-/// The token of a committed step.
-template <class Token>
-concept committed_token = std::same_as<std::remove_cvref_t<Token>, committed_step>;
-
-/// Reduced and divided gradients, which are moved.
-template <class Gradients, class T>
-concept gradients_to_apply = std::same_as<Gradients, reduced_gradients<T>>;
-
-/// Elements of AdamW's state for every element of T that a rank owns: two moments, and a master copy where T is
-/// narrower than its gradients.
-template <class T>
-inline constexpr std::size_t adamw_state_parts = rounds_gradients<T> ? 3 : 2;
-
-/// Elements of AdamW's state for `layout` on a rank with number `rank_in_family[f]` in each family f.
-template <class T = float>
-[[nodiscard]] std::size_t adamw_state_elements(const bucket_layout& layout,
-                                               std::span<const std::size_t> rank_in_family) {
-  return adamw_state_parts<T> * layout.owned_elements(rank_in_family);
-}
-
-/// Whether shares of parameters or gradients lie in a lower tier.
-[[nodiscard]] inline bool has_lower_shares(const bucket_layout& layout) {
-  for (const family_shape& each : layout.families())
-    if (each.values != tier::device || each.gradients != tier::device) return true;
-  return false;
-}
-
-/// The settings that may change from step to step: equal on all ranks, which the next commit's vote compares.
-struct update {
-  /// The learning rate of this update.
-  double learning_rate = 1e-3;
-  double clip = infinite<double>;  // the largest norm of all gradients; larger ones are scaled
-};
-
-/// Throws usage_error for a rate that is below 0 or no number, and for a limit of the norm that is not above 0.
-inline void check_update(const update& with, where at) {
-  if (!is_finite(with.learning_rate) || with.learning_rate < 0)
-    throw usage_error(
-        "an update with the learning rate " + std::to_string(with.learning_rate) + ": it is a number from 0 on", at);
-  if (is_nan(with.clip) || with.clip <= 0)
-    throw usage_error("an update that clips the norm to " + std::to_string(with.clip) +
-                          ": the limit is above 0, and infinity is none",
-                      at);
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 
 /// A store's part of a committed step.
@@ -41927,13 +38911,13 @@ class adamw {
 
   /// Updates the owned values with the gradients of a committed step, and gathers them on the ranks that replicate
   /// them, in the order of the engine's stream: the host does not wait. Consumes the token. Collective over the
-  /// families of the store's parameters.
+  /// replica groups of the store's parameters.
   template <class... Participants>
   void apply(committed_gradients<Participants...>&& token, const update& with, where at = where::current()) {
     apply(std::move(token).only_part(), with, at);
   }
   /// Updates the owned values of one of several stores of a step, and gathers them: `apply(ok->part(store), {...})`.
-  /// The host does not wait. Consumes the part. Collective over the families of that store's parameters.
+  /// The host does not wait. Consumes the part. Collective over the replica groups of that store's parameters.
   template <class Part>
     requires committed_store_part<std::remove_cvref_t<Part>>
   void apply(Part&& part, const update& with, where at = where::current()) {
@@ -41956,9 +38940,9 @@ class adamw {
   /// Elements of state for what this rank owns of the bound buckets: `adamw_state_parts` each.
   [[nodiscard]] static std::size_t state_elements(const gradient_buckets<T, Group>& buckets) noexcept;
 
-  /// Updates the owned values and gathers them on the ranks that replicate them: collective over the buckets' families.
-  /// The gradients are scaled by `clip` and consumed. Each committed step is applied once, in order, with the gradients
-  /// of the buckets' last reduction; else a usage_error, and nothing was changed.
+  /// Updates the owned values and gathers them on the ranks that replicate them: collective over the buckets' replica
+  /// groups. The gradients are scaled by `clip` and consumed. Each committed step is applied once, in order, with the
+  /// gradients of the buckets' last reduction; else a usage_error, and nothing was changed.
   void apply(const committed_step& token, reduced_gradients<T>&& gradients, clip_factor clip,
              where at = where::current()) {
     update_owned(token.number(), std::move(gradients), clip, at);
@@ -42047,7 +39031,7 @@ class adamw {
   [[nodiscard]] static std::span<state_type> expect_size(std::span<state_type> state,
                                                          const gradient_buckets<T, Group>& buckets, where at);
 
-  [[nodiscard]] bool shares_in_file() const noexcept;
+  [[nodiscard]] bool shards_in_file() const noexcept;
   // State in a file has none of the run's memory.
   template <class Store>
   [[nodiscard]] static leased_state lease_state(Store& store, const optimizer_memory& memory, where at);
@@ -42137,12 +39121,12 @@ adamw<T, Group, Kit, Files>::adamw(Store& store, adamw_settings settings, const 
   kit_ = &store.run().engine().kit();
   if (tier_ == tier::device) access_ = store.run().engine().access(at);
   if constexpr (works_on_device<Group>) numbers_.make(store.run(), at);
-  if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
+  if (store.run().engine().step_number() > 0) store.ask_shards();  // the peak of a step was without this shard
   note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
   before_ = [&store](where now) { store.note_before_update(now); };
   if (tier_ == tier::device) hold_ = [&store](where now) { return store.hold_state(now); };
   const bool here =
-      store.run().computes() == computes_on::host ? !shares_in_file() : !has_lower_shares(buckets_->layout());
+      store.run().computes() == computes_on::host ? !shards_in_file() : !has_lower_shards(buckets_->layout());
   if (memory.state != tier::device || !here) offload(store, memory, at);
 }
 
@@ -42231,7 +39215,7 @@ void adamw<T, Group, Kit, Files>::update_owned(std::uint64_t number, reduced_gra
 }
 
 template <class T, class Group, class Kit, tier_file_calls Files>
-bool adamw<T, Group, Kit, Files>::shares_in_file() const noexcept {
+bool adamw<T, Group, Kit, Files>::shards_in_file() const noexcept {
   return buckets_->value_file() != nullptr || buckets_->gradient_file() != nullptr;
 }
 
@@ -42240,7 +39224,7 @@ template <class Store>
 auto adamw<T, Group, Kit, Files>::lease_state(Store& store, const optimizer_memory& memory, where at) -> leased_state {
   if (memory.state == tier::file) return {{}, tier::file};
   const auto elements_of = [&](int rank) { return adamw_state_parts<T> * store.owned_elements(rank); };
-  return {store.run().template lease_share<state_type>(memory.state, elements_of, "optimizer state", at), memory.state};
+  return {store.run().template lease_shard<state_type>(memory.state, elements_of, "optimizer state", at), memory.state};
 }
 
 template <class T, class Group, class Kit, tier_file_calls Files>
@@ -42258,12 +39242,12 @@ void adamw<T, Group, Kit, Files>::offload(Store& store, const optimizer_memory& 
   const state_layout sizes(memory.state, run.computes(), memory.chunk, adamw_state_parts<T>, sizeof(state_type),
                            sizeof(T), alignment);
   if (in_file)
-    run.charge_share(
+    run.charge_shard(
         tier::file, [&](int rank) { return sizes.file_bytes(store.owned_elements(rank)); }, "optimizer state",
         medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
   const bool in_host = in_file || memory.state == tier::device;
   const auto lease_ring = [&](tier in) {
-    return run.template lease_share<std::byte>(
+    return run.template lease_shard<std::byte>(
         in, [&](int rank) { return sizes.ring_bytes(store.owned_elements(rank)); }, "optimizer ring", at);
   };
   const std::span<std::byte> ring = lease_ring(on_device ? tier::device : in_host ? tier::host : memory.state);
@@ -42311,89 +39295,6 @@ adamw<T, Group, Kit, Files>::~adamw() = default;
 //   belay::adamw optimizer{store};
 //   belay::step step{run.engine(), store};
 
-// ---- belay/parallel/parameter_layers.hpp
-//
-// Which layer of a model a parameter belongs to: what is divided among ranks is gathered and reduced layer by layer. A
-// model that offers its layers (`layers()`, `first()`, `last()`, as for a pipeline stage) says so by what each of them
-// lists; a parameter that none of them lists is a layer of its own.
-
-namespace belay::inline BELAY_ABI {
-
-class parameter_layers {
- public:
-  template <class Model>
-  explicit parameter_layers(Model& model) {
-    if constexpr (requires { model.first(); }) {
-      if constexpr (requires { model.has_embedding(); }) {
-        if (model.has_embedding()) add(model.first());
-      } else {
-        add(model.first());
-      }
-    }
-    if constexpr (requires { model.layers().begin(); })
-      for (auto& layer : model.layers()) add(layer);
-    if constexpr (requires { model.last(); }) {
-      if constexpr (requires { model.has_head(); }) {
-        if (model.has_head()) add(model.last());
-      } else {
-        add(model.last());
-      }
-    }
-  }
-
-  /// Its number, which no other layer's parameters have.
-  template <class Parameter>
-  [[nodiscard]] std::size_t of(const Parameter& parameter) const {
-    const auto found = layer_of_.find(&parameter);
-    return found != layer_of_.end() ? found->second : (layers_ += 1);
-  }
-
- private:
-  template <class Layer>
-  void add(Layer& layer) {
-    ++layers_;
-    if constexpr (lists_parameters<Layer>)
-      layer.for_each_parameter([this](const auto& parameter) { layer_of_.emplace(&parameter, layers_); });
-  }
-
-  std::map<const void*, std::size_t, std::less<>> layer_of_;
-  mutable std::size_t layers_ = 0;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/norm_parts.hpp
-//
-// In which parts the ranks of a stage hold a parameter, and which of them counts in the norm.
-
-namespace belay::inline BELAY_ABI {
-
-/// The elements of every part, in the order of expert and tensor coordinates; which part this rank holds; and whether
-/// it counts there, which of the ranks of a tensor axis that hold the same the first does.
-struct norm_parts {
-  std::vector<std::size_t> elements;
-  std::size_t mine = 0;
-  norm_share share = norm_share::counted_here;
-};
-
-template <placement Placement>
-[[nodiscard]] norm_parts norm_parts_of(std::span<const std::size_t> shape, const axes& mesh, const coordinate& here) {
-  constexpr axis_set cut = cut_directions<Placement>();
-  norm_parts out;
-  coordinate each = here;
-  for (int e = 0; e < (cut.has(axis::expert) ? mesh.expert : 1); ++e)
-    for (int t = 0; t < (cut.has(axis::tensor) ? mesh.tensor : 1); ++t) {
-      if (cut.has(axis::expert)) each.expert = e;
-      if (cut.has(axis::tensor)) each.tensor = t;
-      if (each == here) out.mine = out.elements.size();
-      out.elements.push_back(local_box<Placement>(shape, mesh, each).elements());
-    }
-  if (!cut.has(axis::tensor) && here.tensor != 0) out.share = norm_share::counted_elsewhere;
-  return out;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/train/store_gradients.hpp
 //
 // A store's part of a committed step: its reduced, divided gradients. An optimizer consumes it; one that is dropped is
@@ -42422,7 +39323,7 @@ class [[nodiscard]] store_gradients {
 
   /// The ranges that this rank owns, in the order of memory, to look at.
   [[nodiscard]] owned_gradients<value_type> owned() const {
-    if (store_ != nullptr && store_->rehearsed()) store_->ask_shares();
+    if (store_ != nullptr && store_->rehearsed()) store_->ask_shards();
     return owned_gradients<value_type>(reduced_.owned());
   }
   /// Whether they are still to be applied, and those of a store with such buckets.
@@ -42507,7 +39408,7 @@ class store_update {
     return in_frame || (updates_on_host<F, value_type> && !works_on_device<group_type>);
   }
 
-  /// Calls `f` for all that this rank owns. Collective over the families of the store's parameters.
+  /// Calls `f` for all that this rank owns. Collective over the replica groups of the store's parameters.
   template <class F>
   void run(F& f, where at) {
     if (!made_) make(at);
@@ -42543,13 +39444,13 @@ class store_update {
     auto& run = store_->run();
     const auto owned = [this](int rank) { return store_->owned_elements(rank); };
     if (!has_master && !streams()) return;
-    store_->ask_shares();  // the peak of a step was without this share
-    if constexpr (has_master) masters_ = run.template lease_share<number>(tier::device, owned, "master copies", at);
+    store_->ask_shards();  // the peak of a step was without this shard
+    if constexpr (has_master) masters_ = run.template lease_shard<number>(tier::device, owned, "master copies", at);
     if (!streams()) return;
     const bool on_device = belay::on_device(run.computes());
     const optimizer_memory memory;
     const state_layout sizes(tier::device, run.computes(), memory.chunk, parts, sizeof(number), sizeof(value_type), 0);
-    const std::span<std::byte> ring = run.template lease_share<std::byte>(
+    const std::span<std::byte> ring = run.template lease_shard<std::byte>(
         on_device ? tier::device : tier::host, [&](int rank) { return sizes.ring_bytes(owned(rank)); }, "update ring",
         at);
     if (store_->rehearsed()) return;
@@ -42564,8 +39465,8 @@ class store_update {
   // Whether something lies where it cannot be addressed: on a host in a file, on a device in any lower tier.
   [[nodiscard]] bool streams() const {
     const bucket_layout& layout = store_->buckets().layout();
-    if (belay::on_device(store_->run().computes())) return has_lower_shares(layout);
-    return std::ranges::any_of(layout.families(), [](const family_shape& each) {
+    if (belay::on_device(store_->run().computes())) return has_lower_shards(layout);
+    return std::ranges::any_of(layout.replica_groups(), [](const replica_group_shape& each) {
       return each.values == tier::file || each.gradients == tier::file;
     });
   }
@@ -42579,7 +39480,7 @@ class store_update {
   template <class F>
   void rehearse(F& f, where at) {
     if constexpr (updates_in_frame<F, engine_type, value_type>) {
-      store_->ask_shares();
+      store_->ask_shards();
       const bool in_chunks = streams();
       for (const owned_range<value_type>& range : store_->buckets().owned()) {
         const std::size_t most = in_chunks ? lesser_of(optimizer_memory().chunk, range.count) : range.count;
@@ -42698,10 +39599,10 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
   /// double store double) and `gradients` (`std::span<const float>`, reduced and divided) begin at element `first` of
   /// the parameter's local part and are good within the call; ranges are alike in every step. `f` runs on the calling
   /// thread, and never in a rehearsal. `f(frame, name, values, gradients, first)` queues kernels instead, `frame.each`,
-  /// which is what memory of a device takes; a rehearsal calls it without memory. Where shares lie in a file, or below
+  /// which is what memory of a device takes; a rehearsal calls it without memory. Where shards lie in a file, or below
   /// a device, a call has a chunk. Ranks that replicate a value agree on what `f` computes. Collective over the
-  /// families of the parameters. Master copies are memory of the run ("master copies"), no part of a checkpoint. Throws
-  /// usage_error for a token that was applied before or is another store's.
+  /// replica groups of the parameters. Master copies are memory of the run ("master copies"), no part of a checkpoint.
+  /// Throws usage_error for a token that was applied before or is another store's.
   template <class... Participants, class F>
   void update(committed_gradients<Participants...>&& token, F&& f, where at = where::current()) {
     update(std::move(token).only_part(), f, at);
@@ -42738,7 +39639,7 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
   /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step: a device
   /// would wait for the others' gathers. Collective over them; nothing where each rank gathers by itself.
   void compare(order_of_step own, where at) override;
-  /// Reduces and divides. Collective over the families of the parameters and, for the norm, the mesh.
+  /// Reduces and divides. Collective over the replica groups of the parameters and, for the norm, the mesh.
   void finish(const divisor_value& divisor, where at) override;
   [[nodiscard]] reduced_sums reduced() const override;
   /// ": parameter w1 and 3 more": those of this rank's stage whose gradients are not finite on some rank.
@@ -42816,7 +39717,7 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
     return first.at;
   }
 
-  // The parameters of one part, in its families.
+  // The parameters of one part, in its replica groups.
   template <class Model>
   static void list(parameters& found, std::size_t number, Model& model, const Mesh& mesh, std::size_t whole_below,
                    where at) {
@@ -42840,16 +39741,17 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
           norm_parts_of<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate());
       const std::size_t largest = *std::max_element(parts.elements.begin(), parts.elements.end());
       const bool is_small = largest * sizeof(element) < whole_below;
-      const std::size_t family = families_of_part * number + family_of(cut) + (is_small ? first_small_family : 0);
+      const std::size_t replica_group =
+          replica_groups_of_part * number + replica_group_of(cut) + (is_small ? first_small_replica_group : 0);
       if constexpr (!fits || !is_kept) {
         return;
       } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
-        found.stored.frozen.push_back({&parameter, family, layers.of(parameter)});
+        found.stored.frozen.push_back({&parameter, replica_group, layers.of(parameter)});
       } else {
         expect_even(parameter, parts.elements[parts.mine], at);
         std::size_t first = placed_by_layout;
         if constexpr (lends_memory<Model>) first = model.first_of(found.stored.members.size());
-        found.stored.members.emplace_back(parameter, family, first, layers.of(parameter));
+        found.stored.members.emplace_back(parameter, replica_group, first, layers.of(parameter));
         found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
       }
     });
@@ -43161,7 +40063,7 @@ parameter_store<Run, Mesh, Precision>::parameter_store(Run& run, const Mesh& mes
 template <class Run, class Mesh, class Precision>
 template <class Parameter>
 void parameter_store<Run, Mesh, Precision>::add_filler(Parameter& parameter) {
-  if (this->rehearsed() || parameter.spec().first_values.how() == initial::kind::filled) return;
+  if (this->rehearsed() || parameter.spec().first_values.how() == initial::initializer::filled) return;
   fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
 }
 
@@ -43603,9 +40505,9 @@ class memory_report {
   [[nodiscard]] std::uint64_t open_obligations() const noexcept { return total(open()); }
 
  private:
-  enum kind : std::size_t { is_live, is_peak, is_planned, is_allocations, kinds };
+  enum row_kind : std::size_t { is_live, is_peak, is_planned, is_allocations, kinds };
 
-  [[nodiscard]] std::span<std::uint64_t> row(kind what, tier of) const noexcept {
+  [[nodiscard]] std::span<std::uint64_t> row(row_kind what, tier of) const noexcept {
     return all_.subspan((what * tier_count + static_cast<std::size_t>(of)) * ranks_, ranks_);
   }
   [[nodiscard]] std::span<std::uint64_t> open() const noexcept { return all_.last(ranks_); }
@@ -43795,53 +40697,17 @@ inline constexpr std::uint64_t largest_file = std::uint64_t{4} << 30;
 /// Which tensors go into which file of a folder, in their order; a tensor is never cut.
 class file_division {
  public:
-  file_division(const std::vector<declaration>& tensors, std::uint64_t largest) {
-    for (const declaration& each : tensors) {
-      std::uint64_t size = 0;
-      static_cast<void>(size_in_bytes(each.type, each.shape, size));  // what no file can hold, its writer refuses
-      if (files_.empty() || (!files_.back().empty() && (size > largest || in_last_ > largest - size))) {
-        files_.emplace_back();
-        in_last_ = 0;
-      }
-      files_.back().push_back(each);
-      in_last_ += size;
-      total_ += size;
-    }
-    if (files_.empty()) files_.emplace_back();
-  }
+  file_division(const std::vector<declaration>& tensors, std::uint64_t largest);
 
   [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
   [[nodiscard]] const std::vector<declaration>& tensors_of(std::size_t number) const noexcept { return files_[number]; }
   /// "model.safetensors", or "model-00002-of-00003.safetensors".
-  [[nodiscard]] std::string name_of(std::size_t number) const {
-    if (files_.size() == 1) return "model.safetensors";
-    char name[64];
-    std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", number + 1, files_.size());
-    return name;
-  }
+  [[nodiscard]] std::string name_of(std::size_t number) const;
   [[nodiscard]] static std::string index_name() { return "model.safetensors.index.json"; }
   /// All files of the folder.
-  [[nodiscard]] std::vector<std::string> names() const {
-    std::vector<std::string> out;
-    for (std::size_t number = 0; number < files_.size(); ++number) out.push_back(name_of(number));
-    if (files_.size() > 1) out.push_back(index_name());
-    return out;
-  }
+  [[nodiscard]] std::vector<std::string> names() const;
   /// The index, sorted by name as other libraries write it.
-  [[nodiscard]] std::string index() const {
-    std::map<std::string_view, std::size_t> file_of;
-    for (std::size_t number = 0; number < files_.size(); ++number)
-      for (const declaration& each : files_[number]) file_of.emplace(each.name, number);
-    std::string out = "{\"metadata\":{\"total_size\":" + std::to_string(total_) + "},\"weight_map\":{";
-    bool first = true;
-    for (const auto& [name, number] : file_of) {
-      if (!std::exchange(first, false)) out += ',';
-      append_json(out, name);
-      out += ':';
-      append_json(out, name_of(number));
-    }
-    return out + "}}\n";
-  }
+  [[nodiscard]] std::string index() const;
 
  private:
   std::vector<std::vector<declaration>> files_;
@@ -43923,6 +40789,60 @@ using folder_writer = basic_folder_writer<posix_files>;
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/safetensors/folder_writer.ipp
+//
+// Which tensors go into which file of a folder, and the index that says so.
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+BELAY_DECL file_division::file_division(const std::vector<declaration>& tensors, std::uint64_t largest) {
+  for (const declaration& each : tensors) {
+    std::uint64_t size = 0;
+    static_cast<void>(size_in_bytes(each.type, each.shape, size));  // what no file can hold, its writer refuses
+    if (files_.empty() || (!files_.back().empty() && (size > largest || in_last_ > largest - size))) {
+      files_.emplace_back();
+      in_last_ = 0;
+    }
+    files_.back().push_back(each);
+    in_last_ += size;
+    total_ += size;
+  }
+  if (files_.empty()) files_.emplace_back();
+}
+
+BELAY_DECL std::string file_division::name_of(std::size_t number) const {
+  if (files_.size() == 1) return "model.safetensors";
+  char name[64];
+  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", number + 1, files_.size());
+  return name;
+}
+
+BELAY_DECL std::vector<std::string> file_division::names() const {
+  std::vector<std::string> out;
+  for (std::size_t number = 0; number < files_.size(); ++number) out.push_back(name_of(number));
+  if (files_.size() > 1) out.push_back(index_name());
+  return out;
+}
+
+BELAY_DECL std::string file_division::index() const {
+  std::map<std::string_view, std::size_t> file_of;
+  for (std::size_t number = 0; number < files_.size(); ++number)
+    for (const declaration& each : files_[number]) file_of.emplace(each.name, number);
+  std::string out = "{\"metadata\":{\"total_size\":" + std::to_string(total_) + "},\"weight_map\":{";
+  bool first = true;
+  for (const auto& [name, number] : file_of) {
+    if (!std::exchange(first, false)) out += ',';
+    append_json(out, name);
+    out += ':';
+    append_json(out, name_of(number));
+  }
+  return out + "}}\n";
+}
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
 
@@ -43983,7 +40903,7 @@ class basic_collective_writer {
     static_assert(has_dtype, "this type has no safetensors dtype (belay::dtype lists those that have)");
     if constexpr (has_dtype)
       if (!is_rehearsed(group_)) {
-        const place& to = place_of(name, at);
+        const tensor_location& to = place_of(name, at);
         const tensor& declared = files_[to.file].content.tensors[to.tensor];
         if (declared.type != stored_as<T>)
           throw usage_error("tensor " + printable(declared.name) + " was declared as " +
@@ -44037,7 +40957,7 @@ class basic_collective_writer {
     layout content;
     basic_file<Files> file;  // the temporary, once this rank writes to it
   };
-  struct place {
+  struct tensor_location {
     std::size_t file, tensor;
     std::size_t number;  // of all tensors
   };
@@ -44048,7 +40968,7 @@ class basic_collective_writer {
       output each{division.name_of(number), lay_out(division.tensors_of(number), usual_metadata(), at), {}};
       hash.add_text(each.content.prefix);
       for (std::size_t t = 0; t < each.content.tensors.size(); ++t) {
-        const place here{number, t, places_.size()};
+        const tensor_location here{number, t, places_.size()};
         if (!places_.emplace(each.content.tensors[t].name, here).second)
           throw usage_error("tensor " + printable(each.content.tensors[t].name) + " is declared twice", at);
       }
@@ -44105,7 +41025,7 @@ class basic_collective_writer {
     if (!index_.empty()) publish_index<Files>(folder_, index_, mark_, at);
   }
 
-  [[nodiscard]] const place& place_of(std::string_view name, where at) const {
+  [[nodiscard]] const tensor_location& place_of(std::string_view name, where at) const {
     const auto found = places_.find(name);
     if (found == places_.end()) throw usage_error("tensor " + printable(std::string(name)) + " was not declared", at);
     return found->second;
@@ -44117,7 +41037,7 @@ class basic_collective_writer {
   std::string index_;  // empty where there is one file
   unfinished_files<Files> unfinished_;
   std::vector<output> files_;
-  std::map<std::string, place, std::less<>> places_;
+  std::map<std::string, tensor_location, std::less<>> places_;
   std::vector<std::uint64_t> written_;  // bytes of each tensor, by this rank
   file_agreement problems_;
   bool committed_ = false;
@@ -44156,41 +41076,7 @@ inline constexpr std::uint64_t largest_index = std::uint64_t{1} << 26;
 
 /// Reads the text of an index: an object with `weight_map`, and others that are ignored. `path` names it in errors,
 /// which are file_error: other JSON, a tensor twice, a file that is not beside the index.
-[[nodiscard]] inline weight_map parse_index(std::string_view text, const std::string& path, where at) {
-  header_scanner scan(text, path, at, 0);
-  scan.check_utf8();
-  weight_map out;
-  std::map<std::string, std::size_t, std::less<>> seen;
-  bool found = false;
-  scan.take('{');
-  for (bool first = true; !scan.take_if('}'); first = false) {
-    if (!first) scan.take(',');
-    const std::string field = scan.string(256, "a field");
-    scan.take(':');
-    if (field != "weight_map") {
-      scan.skip_value();
-      continue;
-    }
-    if (std::exchange(found, true)) scan.fail(scan.next(), "weight_map is there twice");
-    scan.take('{');
-    for (bool none = true; !scan.take_if('}'); none = false) {
-      if (!none) scan.take(',');
-      const std::size_t place = scan.next();
-      std::string name = scan.string(4096, "a tensor's name");
-      scan.take(':');
-      std::string beside = scan.string(255, "a file's name");
-      if (!seen.emplace(name, out.size()).second) scan.fail(place, "tensor " + printable(name) + " is there twice");
-      if (beside.empty() || beside == "." || beside == ".." ||
-          beside.find_first_of(std::string_view("/\0", 2)) != std::string::npos)
-        scan.fail(place,
-                  "tensor " + printable(name) + " lies in " + printable(beside) + ", which is no file beside it");
-      out.emplace_back(std::move(name), std::move(beside));
-    }
-  }
-  scan.finish();
-  if (!found) scan.fail(0, "has no weight_map");
-  return out;
-}
+[[nodiscard]] BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at);
 
 /// The index by which a folder is read: its path, or nothing where `path` is a file or has model.safetensors. Throws
 /// file_error where the system cannot say which is there.
@@ -44337,6 +41223,52 @@ using folder = basic_folder<posix_files>;
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/safetensors/folder.ipp
+//
+// The index of a folder, read.
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at) {
+  header_scanner scan(text, path, at, 0);
+  scan.check_utf8();
+  weight_map out;
+  std::map<std::string, std::size_t, std::less<>> seen;
+  bool found = false;
+  scan.take('{');
+  for (bool first = true; !scan.take_if('}'); first = false) {
+    if (!first) scan.take(',');
+    const std::string field = scan.string(256, "a field");
+    scan.take(':');
+    if (field != "weight_map") {
+      scan.skip_value();
+      continue;
+    }
+    if (std::exchange(found, true)) scan.fail(scan.next(), "weight_map is there twice");
+    scan.take('{');
+    for (bool none = true; !scan.take_if('}'); none = false) {
+      if (!none) scan.take(',');
+      const std::size_t place = scan.next();
+      std::string name = scan.string(4096, "a tensor's name");
+      scan.take(':');
+      std::string beside = scan.string(255, "a file's name");
+      if (!seen.emplace(name, out.size()).second) scan.fail(place, "tensor " + printable(name) + " is there twice");
+      if (beside.empty() || beside == "." || beside == ".." ||
+          beside.find_first_of(std::string_view("/\0", 2)) != std::string::npos)
+        scan.fail(place,
+                  "tensor " + printable(name) + " lies in " + printable(beside) + ", which is no file beside it");
+      out.emplace_back(std::move(name), std::move(beside));
+    }
+  }
+  scan.finish();
+  if (!found) scan.fail(0, "has no weight_map");
+  return out;
+}
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// Which tensors of a file a parameter is: one of its name and shape. Another mapping is a function object of the same
@@ -44380,7 +41312,7 @@ void each_written(const Mesh& mesh, Model& model, Visit&& visit) {
   model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
     using element = const typename Parameter::value_type;
     const copy_place copies = copies_of(mesh.shape(), mesh.layout_coordinate(), parameter.cut_directions(),
-                                        parameter.divided() ? kept::share : kept::local_part);
+                                        parameter.divided() ? kept_part::shard : kept_part::local_part);
     std::size_t turn = number++;
     parameter.each_held([&](std::size_t first, auto held) {
       const std::span<element> values(held);
@@ -44626,7 +41558,8 @@ class parameter_list {
                             std::to_string(end_) + ", and that of the memory, " + std::to_string(values_.size()),
                         at);
     const initial& said = spec.first_values;
-    if (said.how() == initial::kind::normal || (said.how() == initial::kind::constant && said.value() != 0))
+    if (said.how() == initial::initializer::normal ||
+        (said.how() == initial::initializer::constant && said.value() != 0))
       throw usage_error("parameter " + printable(spec.name) +
                             ": a parameter_list lies over values that the trainer has written: leave first_values out",
                         at);
@@ -44641,7 +41574,7 @@ class parameter_list {
 
   /// Visits all parameters in order.
   void for_each_parameter(auto&& visit) {
-    for (entry& each : entries_) visit(each.listed);
+    for (listed_parameter& each : entries_) visit(each.listed);
   }
 
   /// For `parameter_store`.
@@ -44650,14 +41583,14 @@ class parameter_list {
   [[nodiscard]] std::size_t first_of(std::size_t number) const noexcept { return entries_[number].first; }
 
  private:
-  struct entry {
+  struct listed_parameter {
     std::size_t first;
     parameter<T> listed;
   };
   std::span<T> values_;
   std::span<compute_type_t<T>> gradients_;
   std::size_t end_ = 0;
-  std::deque<entry> entries_;
+  std::deque<listed_parameter> entries_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -44721,30 +41654,30 @@ class phase_residency final : public state_mover {
   /// Brings back what is away.
   ~phase_residency() {
     try {
-      come_back();
+      restore();
     } catch (...) {
     }
   }
 
   /// Moves all to the lower tier; returns the bytes that have left the device: 0 where they had. Between steps, with
   /// nothing queued. Throws usage_error while somebody holds it on the device.
-  std::size_t leave(where at = where::current()) {
+  std::size_t offload(where at = where::current()) {
     if (away_ || lower_ == tier::device) return 0;
-    bring_all(at);  // after a move that has failed
+    restore_all(at);  // after a move that has failed
     if (before_) before_(at);
     if (holds_ > 0)
       throw usage_error(
           "gradients and optimizer state are held on the device: what store.hold_state() or residency.hold() has given "
           "ends before training is left",
           at);
-    send_all(at);
+    offload_all(at);
     away_ = true;
     return bytes_;
   }
   /// Moves all back; returns the bytes that have come: 0 where they were there.
-  std::size_t come_back(where at = where::current()) {
+  std::size_t restore(where at = where::current()) {
     const std::size_t bytes = gone_ > 0 ? bytes_ : 0;
-    bring_all(at);
+    restore_all(at);
     away_ = false;
     return bytes;
   }
@@ -44752,11 +41685,11 @@ class phase_residency final : public state_mover {
   /// All is on the device while the result lives, and then where it was: as the stores' `hold_state`.
   [[nodiscard]] residency_hold hold(where at = where::current()) { return {self_, at}; }
   void begin_hold(where at) override {
-    bring_all(at);
+    restore_all(at);
     ++holds_;
   }
   void end_hold(where at) override {
-    if (--holds_ == 0 && away_) send_all(at);
+    if (--holds_ == 0 && away_) offload_all(at);
   }
 
   /// Bytes that it moves, and where they are when they are not on the device.
@@ -44784,7 +41717,7 @@ class phase_residency final : public state_mover {
   void take_memory(const std::vector<lasting_lease>& leased, where at) {
     for (const lasting_lease& each : leased) {
       const auto bytes_of = [&](int rank) { return run_->bytes_on(each, rank); };
-      const std::span<std::byte> away = run_->template lease_share<std::byte>(lower_, bytes_of, "out of phase", at);
+      const std::span<std::byte> away = run_->template lease_shard<std::byte>(lower_, bytes_of, "out of phase", at);
       run_->vacate(lower_, away);
       add(each.memory, away.data(), 0);
     }
@@ -44802,9 +41735,9 @@ class phase_residency final : public state_mover {
       for (const lasting_lease& each : leased) all += sizes.rounded(run_->bytes_on(each, rank));
       return all;
     };
-    run_->charge_share(tier::file, bytes_of, "out of phase",
+    run_->charge_shard(tier::file, bytes_of, "out of phase",
                        medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
-    const std::span<std::byte> ring = run_->template lease_share<std::byte>(
+    const std::span<std::byte> ring = run_->template lease_shard<std::byte>(
         tier::host, [&](int rank) { return sizes.ring_bytes(bytes_of(rank)); }, "out of phase ring", at);
     std::size_t end = 0;
     for (const lasting_lease& each : leased) {
@@ -44814,7 +41747,7 @@ class phase_residency final : public state_mover {
     if (!run_->rehearsing()) {
       if (end == 0) return;
       file_.emplace(files, end, sizes, ring, at);
-      file_->see_through(access_);
+      file_->set_host_view(access_);
     }
   }
   void add(std::span<std::byte> here, std::byte* away, std::uint64_t in_file) {
@@ -44832,24 +41765,24 @@ class phase_residency final : public state_mover {
 
   // Where it fails, what has left comes back. What of that cannot be read again stays in the file: the next who needs
   // it tries anew.
-  void send_all(where at) {
+  void offload_all(where at) {
     begin_move();
     try {
-      for (; gone_ < chunks_.size(); ++gone_) send(chunks_[gone_], at);
+      for (; gone_ < chunks_.size(); ++gone_) offload(chunks_[gone_], at);
     } catch (...) {
       try {
-        bring_all(at);
+        restore_all(at);
       } catch (...) {
       }
       throw;
     }
   }
   // Where it fails, what has come is let go of again: it is in the file still.
-  void bring_all(where at) {
+  void restore_all(where at) {
     begin_move();
     std::size_t come = 0;
     try {
-      for (; come < gone_; ++come) bring(chunks_[come], at);
+      for (; come < gone_; ++come) restore(chunks_[come], at);
     } catch (...) {
       while (come > 0) let_go(chunks_[--come]);
       throw;
@@ -44857,7 +41790,7 @@ class phase_residency final : public state_mover {
     gone_ = 0;
   }
 
-  void send(const chunk& each, where at) {
+  void offload(const chunk& each, where at) {
     if (lower_ == tier::file) {
       write(each, at);
       in_file_ += leased_size(each.here.size());
@@ -44868,7 +41801,7 @@ class phase_residency final : public state_mover {
     note_both();
     run_->vacate(tier::device, each.here);
   }
-  void bring(const chunk& each, where at) {
+  void restore(const chunk& each, where at) {
     run_->occupy(tier::device, each.here);
     note_both();
     if (lower_ == tier::file) {
@@ -44955,41 +41888,6 @@ phase_residency(Run&, const residency_memory&, Stores&...) -> phase_residency<Ru
 //   ...                                                      // forward-only passes
 //   training = phases.to_train(std::move(evaluating));
 //   const belay::transition& found = phases.last();
-
-// ---- belay/core/resident_memory.hpp
-//
-// What the kernel holds in memory for this process.
-//
-//   const std::size_t before = belay::resident_memory();   // bytes
-
-namespace belay::inline BELAY_ABI {
-
-/// Bytes of this process that are in memory, shared pages included; 0 where /proc does not say. Ranks that are threads
-/// share them. It allocates nothing.
-[[nodiscard]] BELAY_DECL std::size_t resident_memory() noexcept;
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/resident_memory.ipp
-//
-// The second number of /proc/self/statm, in pages.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL std::size_t resident_memory() noexcept {
-  const unique_fd file{::open("/proc/self/statm", O_RDONLY | O_CLOEXEC)};
-  char text[128];
-  const ssize_t bytes = file ? ::read(file.get(), text, sizeof text) : 0;
-  if (bytes <= 0) return 0;
-  const char* const end = text + bytes;
-  std::size_t mapped = 0, resident = 0;
-  const char* const after_mapped = std::from_chars(text, end, mapped).ptr;
-  if (after_mapped == end) return 0;
-  std::from_chars(after_mapped + 1, end, resident);
-  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
-}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -45097,10 +41995,10 @@ class phase_switch {
       hooks.push_back(std::move(hook));
     };
     constexpr std::size_t train = index(phase::train);
-    add(given_back_[train], hooks_[train], [&](where at) { return residency.leave(at); });
-    add(taken_[train], enter_hooks_[train], [&](where at) { return residency.come_back(at); });
+    add(given_back_[train], hooks_[train], [&](where at) { return residency.offload(at); });
+    add(taken_[train], enter_hooks_[train], [&](where at) { return residency.restore(at); });
     put_back_.push_back(
-        [&](phase into, where at) { into == phase::train ? residency.come_back(at) : residency.leave(at); });
+        [&](phase into, where at) { into == phase::train ? residency.restore(at) : residency.offload(at); });
     if (residency.lower() == tier::file) agrees_ = true;
   }
 
@@ -45144,7 +42042,7 @@ class phase_switch {
     found.taken = taken_[index(To)];
     found.live_after = live_bytes();
     found.resident_after = resident_memory();
-    entry& before = entered_[index(To)];
+    entry_memory& before = entered_[index(To)];
     for (std::size_t t = 0; t < tier_count && before.known; ++t)
       found.grown[t] = static_cast<std::ptrdiff_t>(found.live_after[t] - before.live[t]);
     before = {found.live_after, true};
@@ -45194,7 +42092,7 @@ class phase_switch {
     return out;
   }
 
-  struct entry {
+  struct entry_memory {
     std::array<std::size_t, tier_count> live{};
     bool known = false;
   };
@@ -45207,7 +42105,7 @@ class phase_switch {
   std::array<std::vector<drained>, phase_count> taken_;
   std::array<std::vector<std::function<std::size_t(where)>>, phase_count> enter_hooks_;
   std::vector<std::function<void(phase, where)>> put_back_;  // what moves, after a transition that failed
-  std::array<entry, phase_count> entered_{};
+  std::array<entry_memory, phase_count> entered_{};
   rank_comparison compared_;
   transition last_;
   bool begun_ = false;
@@ -45316,31 +42214,17 @@ class staged {
 //     if (auto* ok = belay::committed(outcome)) optimizer.apply(std::move(*ok), {.learning_rate = rate(number)});
 //   }
 
-// ---- belay/train/graph_use.hpp
-//
-// Whether steps are captured as graphs of a device.
-//
-//   belay::step_graphs graphs{mesh, store, optimizer, belay::graph_use::captured};
-
 namespace belay::inline BELAY_ABI {
 
 /// Whether steps are captured, or run as they are (train/step_graphs.hpp).
 enum class graph_use : std::uint8_t { none, captured };
 
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
 /// Whether host threads of the ranks of a group meet in each operation.
 template <class Group>
-inline constexpr bool meets_on_host = requires {
-  requires std::remove_cvref_t<Group>::meets_on_host;
-};
+inline constexpr bool meets_on_host = requires { requires std::remove_cvref_t<Group>::meets_on_host; };
 /// Whether an operation that a group starts while a stream is captured is in the graph.
 template <class Group>
-inline constexpr bool is_captured = requires {
-  requires std::remove_cvref_t<Group>::is_captured;
-};
+inline constexpr bool is_captured = requires { requires std::remove_cvref_t<Group>::is_captured; };
 
 /// A part of a step where streams have graphs; elsewhere none.
 template <class Stream>
@@ -45440,7 +42324,7 @@ class step_graphs {
     else if (ranks > 1 && !is_captured<group_type>)
       refuse("what the " + std::to_string(ranks) + " ranks of this world communicate is not captured");
     if (store_->buckets().value_file() != nullptr || store_->buckets().gradient_file() != nullptr)
-      refuse_file("shares of parameters or gradients are", at);
+      refuse_file("shards of parameters or gradients are", at);
     if (optimizer.state_tier() == tier::file) refuse_file("the optimizer's state is", at);
   }
   [[noreturn]] static void refuse_file(const std::string& what, where at) {
@@ -45456,8 +42340,8 @@ class step_graphs {
       return store_->owned_elements(rank) / parameter_chunk + store_->buckets().parameters();
     };
     constexpr const char* purpose = "squares of gradients";
-    squares_ = store_->run().template lease_share<double>(tier::device, elements_of, purpose, at);
-    told_ = store_->run().template lease_share<double>(tier::pinned, elements_of, purpose, at);
+    squares_ = store_->run().template lease_shard<double>(tier::device, elements_of, purpose, at);
+    told_ = store_->run().template lease_shard<double>(tier::pinned, elements_of, purpose, at);
   }
 
   // While spans are taken, what is queued is; a graph has none.
@@ -45533,8 +42417,7 @@ class step_graphs {
 
   void divide(std::span<const range_type> owned, gradient_type by, where at) {
     write_scale_(by, at);
-    queue_part(
-        finish_, [&] { queue_finish(owned); }, at);
+    queue_part(finish_, [&] { queue_finish(owned); }, at);
     finished_ = engine().compute().record(at);
   }
   void queue_finish(std::span<const range_type> owned) {

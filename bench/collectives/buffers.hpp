@@ -36,7 +36,7 @@ class buffers {
   }
 
   belay::symmetric_heap<Group> heap_;
-  typename belay::symmetric_heap<Group>::slot small_, unchecked_baseline_, in_, out_;
+  typename belay::symmetric_heap<Group>::heap_slot small_, unchecked_baseline_, in_, out_;
 };
 
 }  // namespace bench

@@ -14,7 +14,7 @@
 #include "belay/backend/host/collectives/call.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/memory/control_block.hpp"
-#include "belay/backend/host/rendezvous/eager_endpoint.hpp"
+#include "belay/backend/host/rendezvous/collective_endpoint.hpp"
 #include "belay/backend/host/rendezvous/group_layout.hpp"
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"

@@ -135,7 +135,7 @@ class started_world : public world_monitor {
   void on_child_exit(int rank, exit_status how) override {
     after_us_->remove(std::exchange(children_[static_cast<std::size_t>(rank)], 0));
     --living_;
-    const int code = how.how == exit_status::kind::signalled ? 128 + how.code : how.code;
+    const int code = how.how == exit_status::exit_kind::signalled ? 128 + how.code : how.code;
     if (code == belay::exit_code_of_a_stop) {  // no failure
       stopped_ = true;
       return;

@@ -71,9 +71,9 @@ void add_offload(change_list& out, const options& run) {
   };
   to_host("optimizer", &options::optimizer_tier, "its state lives in the host tier, and is updated there");
   if (run.zero == belay::zero_stage::parameters)
-    to_host("parameters", &options::parameter_tier, "shares of parameters live in the host tier");
+    to_host("parameters", &options::parameter_tier, "shards of parameters live in the host tier");
   if (run.zero >= belay::zero_stage::gradients)
-    to_host("gradients", &options::gradient_tier, "shares of gradients live in the host tier");
+    to_host("gradients", &options::gradient_tier, "shards of gradients live in the host tier");
   to_host("activations", &options::activation_tier,
           "what layers keep is in the host tier between forward and backward");
 }

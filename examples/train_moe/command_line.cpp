@@ -267,7 +267,7 @@ std::optional<command_line> parse(int argc, char** argv, int& exit_code) {
          "only); default: queued with 3 cores a rank or more, else immediate")
       ->type_name("immediate|queued|adversarial[:SEED]");
   app.add_option("--offload", offload,
-                 "what lives in a lower tier: the optimizer's state, which is updated there; shares of parameters "
+                 "what lives in a lower tier: the optimizer's state, which is updated there; shards of parameters "
                  "(--zero 3) and gradients (--zero 2 and 3); what layers keep between forward and backward")
       ->type_name("optimizer[:TIER],parameters[:TIER],gradients[:TIER],activations[:TIER]");
   app.add_option("--tier", offload_tier, "the tier of an --offload that names none")

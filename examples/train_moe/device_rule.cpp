@@ -6,7 +6,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/tier.hpp"
-#include "belay/train/graph_use.hpp"
+#include "belay/train/step_graphs.hpp"
 #include "train_moe/command_line.hpp"
 
 namespace train_moe {

@@ -85,12 +85,12 @@ void check(const options& run) {
     throw input_error(std::string("--phase-tier ") + belay::name(run.phase_tier) +
                       " says where gradients and optimizer state are in eval and rollout: --phases names none of them");
   if (run.parameter_tier != belay::tier::device && run.zero != belay::zero_stage::parameters)
-    throw input_error("--offload parameters: shares of parameters are what --zero 3 has: take --zero 3");
+    throw input_error("--offload parameters: shards of parameters are what --zero 3 has: take --zero 3");
   if (run.gradient_tier != belay::tier::device && run.zero < belay::zero_stage::gradients)
-    throw input_error("--offload gradients: shares of gradients are what --zero 2 and 3 have: take one of these");
+    throw input_error("--offload gradients: shards of gradients are what --zero 2 and 3 have: take one of these");
   if (mesh.replicates_shards() && mesh.shards() == 1 &&
       (run.parameter_tier != belay::tier::device || run.gradient_tier != belay::tier::device))
-    throw input_error("--shard-group 1 has no shares that --offload could move: take a larger group");
+    throw input_error("--shard-group 1 has no shards that --offload could move: take a larger group");
   if (mesh.replicates_shards() && run.gradient_tier == belay::tier::file)
     throw input_error(
         "--shard-group sums gradients over groups, which it does not in tier file: take --offload gradients:host");

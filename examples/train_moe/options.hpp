@@ -16,7 +16,7 @@
 #include "belay/parallel/gathers.hpp"
 #include "belay/parallel/schedule.hpp"
 #include "belay/train/checkpoint.hpp"
-#include "belay/train/graph_use.hpp"
+#include "belay/train/step_graphs.hpp"
 #include "model/mixtral.hpp"
 #include "train_moe/phase_cycle.hpp"
 
@@ -69,7 +69,7 @@ struct options {
   belay::tier optimizer_tier = belay::tier::device;   // where the optimizer's state lives
   belay::tier activation_tier = belay::tier::device;  // where what layers keep is between forward and backward
   belay::tier phase_tier = belay::tier::device;       // where gradients and optimizer state are while nothing trains
-  belay::tier parameter_tier = belay::tier::device;   // where shares of parameters do,
+  belay::tier parameter_tier = belay::tier::device;   // where shards of parameters do,
   belay::tier gradient_tier = belay::tier::device;    // and those of gradients
   std::string tier_folder;                            // of tier file
   std::size_t tier_chunk = std::size_t{1} << 18;      // elements of state that stream as one; there is no flag

@@ -69,9 +69,9 @@ void run_report::read_bytes(const belay::step_report& printed) {
 void run_report::read_schedules(std::span<const double> shared) {
   executed_.clear(), planned_.clear(), moments_.clear(), moment_live_.clear();
   if (!record_.any()) return;
-  using kind = belay::report_action::kind;
+  using pass_kind = belay::report_action::pass_kind;
   const auto kind_of = [](const belay::schedule::action& each) {
-    return each.kind == belay::schedule::action_kind::forward ? kind::forward : kind::backward;
+    return each.kind == belay::schedule::action_kind::forward ? pass_kind::forward : pass_kind::backward;
   };
   const std::size_t stages = schedule_->stages(), each = waiting_.size() / stages;
   const bool known = !belay::is_nan(shared[table_.of_rank(0, report_table::forward_seconds)]);  // else of a device

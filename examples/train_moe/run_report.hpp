@@ -41,7 +41,7 @@ class run_report {
     wanted_ = true;
     const auto ranks = static_cast<std::size_t>(prepared.line.run.mesh.ranks());
     const auto bytes_of = [ranks](int rank) { return rank == 0 ? belay::report_page::room_bytes(ranks) : 0; };
-    const auto room = run.template lease_share<std::byte>(belay::tier::host, bytes_of, "report");
+    const auto room = run.template lease_shard<std::byte>(belay::tier::host, bytes_of, "report");
     record_ = step_record(prepared.line.run, run);
     if (run.rehearsing()) return;
     shown_rank_ = belay::fullest_rank(prepared.plan.plan);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The front door: every public header, and no backend. A backend is a type, chosen on one line of the program that
-// includes it: #include "belay/backend/host.hpp".
+// The front door: every public header, but no backend and nothing of report_page.hpp. A backend is a type, chosen on
+// one line of the program that includes it: #include "belay/backend/host.hpp".
 #pragma once
 
 #include "belay/comm.hpp"

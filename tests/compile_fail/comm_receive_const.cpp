@@ -2,9 +2,9 @@
 #include <belay/comm.hpp>
 
 void hear(const belay::rehearsal::group& group, std::span<const int> read_only, std::span<int> memory) {
-  belay::receive(group, 1, memory);
+  belay::receive_from(group, 1, memory);
 #ifdef BELAY_BROKEN
-  belay::receive(group, 1, read_only);
+  belay::receive_from(group, 1, read_only);
 #endif
   static_cast<void>(read_only);
 }

@@ -2,9 +2,9 @@
 #include <belay/comm.hpp>
 
 void tell(const belay::rehearsal::group& group, const std::vector<std::string>& words, const std::vector<char>& letters) {
-  belay::send(group, 1, letters);
+  belay::send_to(group, 1, letters);
 #ifdef BELAY_BROKEN
-  belay::send(group, 1, words);
+  belay::send_to(group, 1, words);
 #endif
   static_cast<void>(words);
 }

@@ -1,4 +1,4 @@
-// expect: the ranks of a family own different numbers of gradients
+// expect: the ranks of a replica group own different numbers of gradients
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "belay/parallel/bucket.hpp"
 

@@ -11,7 +11,7 @@ struct without_memory {
   void all_gather_v(std::span<std::int64_t>, std::span<const std::size_t>, belay::where) const;
 };
 struct no_heap {
-  struct slot {};
+  struct heap_slot {};
 };
 #ifdef BELAY_BROKEN
 bool any(const belay::expert_exchange<float, without_memory, no_heap>& experts) { return experts.local_experts() > 0; }

@@ -29,7 +29,7 @@ struct host_processes {
     ends out;
     const auto all = belay::host::processes{ranks, {.timeout = std::chrono::seconds(120)}}.outcomes(body);
     for (const auto& one : all) {
-      const bool returned = one.how == belay::host::rank_outcome::kind::returned;
+      const bool returned = one.how == belay::host::rank_outcome::outcome_kind::returned;
       out.returned.push_back(returned && !one.result.empty() && one.result.front() != 0);
       if (!returned && out.error.empty()) out.error = one.text();
     }

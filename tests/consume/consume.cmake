@@ -32,7 +32,7 @@ if(mode MATCHES "find_package|pkg_config|nvcc")
   set(prefix ${prefix}_moved)
   # A project whose C++ is compiled by nvcc alone has enabled no CXX.
   file(WRITE ${work_dir}/no_cxx/CMakeLists.txt "cmake_minimum_required(VERSION 3.25)\nproject(no_cxx LANGUAGES C)\n"
-    "find_package(belay CONFIG REQUIRED)\nadd_library(uses INTERFACE)\ntarget_link_libraries(uses INTERFACE belay::belay)\n")
+    "find_package(belay CONFIG REQUIRED)\nadd_library(uses INTERFACE)\ntarget_link_libraries(uses INTERFACE belay::report_page)\n")
   # A library over Belay is installed with its targets, for those who find it and Belay.
   file(WRITE ${work_dir}/exporting/over.cpp "int over() { return 1; }\n")
   file(WRITE ${work_dir}/exporting/CMakeLists.txt "cmake_minimum_required(VERSION 3.25)\nproject(over LANGUAGES CXX)\n"
@@ -122,6 +122,10 @@ else()
   run(${CMAKE_COMMAND} --build ${work_dir}/build)
   run(${work_dir}/build/consumer)
   if(mode MATCHES "add_subdirectory|find_package")
+    run(${work_dir}/build/consumer_page)
+    if(NOT EXISTS ${work_dir}/page/index.html)
+      message(FATAL_ERROR "belay::report_page makes no page")
+    endif()
     run(${work_dir}/build/consumer_ranks)
   endif()
   if(mode STREQUAL "find_package")

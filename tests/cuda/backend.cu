@@ -60,7 +60,7 @@ void compute(Kit& kit, std::byte* base) {
   kit.template product<double>(belay::operand<double>{at<double>(base, 56), 8, 8, 8},
                                belay::operand<const double>{at<double>(base, 48), 8, 16, 16},
                                belay::operand<const double>{at<double>(base, 50), 16, 8, 8}, 1, 0);
-  kit.teams(rows, belay::kernel::softmax_rows<float>{c.data, at<float>(base, 20), columns});
+  kit.teams(rows, belay::kernel::causal_softmax_rows<float>{c.data, at<float>(base, 20), columns});
   kit.each(rows * columns, belay::kernel::axpy<float>{0.5F, at<float>(base, 20), c.data});
   const belay::view<const std::int32_t, 1> ends{at<const std::int32_t>(base, 12), {experts}};
   kit.template grouped<float>(belay::operand<float>{at<float>(base, 24), rows, columns, columns}, a,

@@ -149,15 +149,6 @@ int main() {
   compare("gather_rows", rows, [](const arrays& x) {
     return kernel::gather_rows<float, std::int32_t>{x.a, x.index, x.out, width};
   });
-  compare("scatter_rows", rows, [](const arrays& x) {
-    return kernel::scatter_rows<float, std::int32_t>{x.a, x.index, x.out, width};
-  });
-  compare("weighted_row_sum", rows / 2, [](const arrays& x) {
-    return kernel::weighted_row_sum<float, std::int32_t>{x.a, x.index, x.row, x.out, width, 2};
-  });
-  compare("weighted_row_sum_backward", rows, [](const arrays& x) {
-    return kernel::weighted_row_sum_backward<float, std::int32_t>{x.a, x.index, x.row, x.b, x.out, x.c, width, 1};
-  });
   compare("pushed_rows", rows, [](const arrays& x) { return belay::pushed_rows<float>{rows_at(x, x.out), x.a}; });
   compare("pulled_rows", rows, [](const arrays& x) {
     return belay::pulled_rows<float, float>{rows_at(x, x.a), x.row, x.out};
@@ -174,21 +165,11 @@ int main() {
   compare("swiglu_rows_again_backward", rows, [](const arrays& x) {
     return kernel::swiglu_rows_again_backward<float, std::int32_t>{x.a, x.c, x.index + 1, width / 2};
   });
-  compare("rows_in_use", rows, [](const arrays& x) {
-    return kernel::rows_in_use<kernel::scale<float>, std::int32_t>{{0.5f, x.b}, x.index + 1, width};
-  });
-  compare("softmax_rows", rows, [](const arrays& x) { return kernel::softmax_rows<float>{x.a, x.out, width}; });
-  compare("softmax_rows_backward", rows, [](const arrays& x) {
-    return kernel::softmax_rows_backward<float>{x.b, x.a, x.out, width};
-  });
   compare("causal_softmax_rows", rows, [](const arrays& x) {
     return kernel::causal_softmax_rows<float>{x.a, x.out, width};
   });
   compare("causal_softmax_rows of a block", width / 2, [](const arrays& x) {
     return kernel::causal_softmax_rows<float>{x.a, x.out, width, 1.0f, width / 2, x.row};
-  });
-  compare("causal_softmax_rows_backward", rows, [](const arrays& x) {
-    return kernel::causal_softmax_rows_backward<float>{x.b, x.a, x.out, width};
   });
   compare("attention_rows_backward", width / 2, [](const arrays& x) {
     return kernel::attention_rows_backward<float>{x.a, x.out, x.row, x.b, x.c, 8, 8, 8, width, width / 2};

@@ -39,7 +39,7 @@ void check(bool right, const char* what) {
 }
 
 // Of a world of one rank, which fails by throwing.
-class lone_watch final : public belay::stream_watch {
+class single_rank_watch final : public belay::stream_watch {
  public:
   [[nodiscard]] std::chrono::steady_clock::duration limit() const noexcept override { return std::chrono::seconds(30); }
   [[nodiscard]] bool failed() const noexcept override { return false; }
@@ -66,7 +66,11 @@ struct stored {
 class trial {
  public:
   trial(const belay::cuda::device<api_type>& gpu, const belay::nccl::library<nccl_type>& lib)
-      : lib_(lib), stream_(gpu), device_(gpu, 3 * bytes), host_(gpu, bytes), failure_(std::make_shared<lone_watch>()) {}
+      : lib_(lib),
+        stream_(gpu),
+        device_(gpu, 3 * bytes),
+        host_(gpu, bytes),
+        failure_(std::make_shared<single_rank_watch>()) {}
 
   [[nodiscard]] belay::nccl::communicators<nccl_type> made() { return {lib_, failure_}; }
   void init(belay::nccl::communicators<nccl_type>& all) {

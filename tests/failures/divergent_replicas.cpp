@@ -41,12 +41,13 @@ struct rank_buckets {
     parameters.reserve(specs.size() + 1);
     std::vector<belay::bucket_member<float>> members;
     for (const auto& spec : specs) members.emplace_back(parameters.emplace_back(spec), 0);
-    // Another family, whose groups hold parameters of their own.
+    // Another replica group, whose groups hold parameters of their own.
     expert.emplace_back(
         belay::parameter_spec{.name = "expert" + std::to_string(mesh.coordinate().expert), .shape = {30}});
     members.emplace_back(expert.back(), 1);
     buckets = std::make_unique<belay::gradient_buckets<float, group>>(
-        std::move(members), std::vector<belay::bucket_family<group>>{{mesh.replicas(), stage}, {mesh.data(), stage}},
+        std::move(members),
+        std::vector<belay::bucket_replica_group<group>>{{mesh.replicas(), stage}, {mesh.data(), stage}},
         is(slip::bucket_bytes) ? 1 : 1024, 1);
     values.resize(buckets->layout().elements());
     gradients.resize(buckets->layout().gradient_elements());
@@ -103,17 +104,18 @@ struct expectation {
 
 // In all builds.
 const std::vector<expectation> other_replicas{
-    {slip::name, "list different parameters in family 0: ", "its number 1 is norm_ of 40",
+    {slip::name, "list different parameters in replica group 0: ", "its number 1 is norm_ of 40",
      "its number 1 is norm of 40"},
-    {slip::order, "list different parameters in family 0: ", "its number 1 is head of 40",
+    {slip::order, "list different parameters in replica group 0: ", "its number 1 is head of 40",
      "its number 1 is norm of 40"},
-    {slip::size, "list different parameters in family 0: ", "its number 0 is wte of 39", "its number 0 is wte of 40"},
-    {slip::decay, "list different parameters in family 0: ", "its number 2 is head", "its number 2 is head"},
-    {slip::count, "family 0 list different numbers of parameters (", "its number 2 is not listed here",
+    {slip::size, "list different parameters in replica group 0: ", "its number 0 is wte of 39",
+     "its number 0 is wte of 40"},
+    {slip::decay, "list different parameters in replica group 0: ", "its number 2 is head", "its number 2 is head"},
+    {slip::count, "replica group 0 list different numbers of parameters (", "its number 2 is not listed here",
      "its number 2 is head of 40"},
-    {slip::bucket_bytes, "cut the parameters of family 0 into different buckets", "", ""},
-    {slip::seed, "begin with different values of parameter wte in family 0", "", ""},
-    {slip::one_value, "begin with different values of parameter head in family 0", "", ""},
+    {slip::bucket_bytes, "cut the parameters of replica group 0 into different buckets", "", ""},
+    {slip::seed, "begin with different values of parameter wte in replica group 0", "", ""},
+    {slip::one_value, "begin with different values of parameter head in replica group 0", "", ""},
 };
 // With checks across ranks.
 const expectation other_divisors{slip::targets, "target_tokens differ between ranks (", "rank 1: 10", "rank 1: 10"};

@@ -115,7 +115,7 @@ TEST_CASE("and where tokens are on their way to experts and back") {
   CHECK(stopped.says("stopped"));
 }
 
-TEST_CASE("and where a store's parameters are gathered, its gradients reduced or its shares updated") {
+TEST_CASE("and where a store's parameters are gathered, its gradients reduced or its shards updated") {
   const job all = run("store-nowhere", "", "60 30");
   CAPTURE(all.output);
   CHECK(all.exit_code == 0);

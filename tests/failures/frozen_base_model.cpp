@@ -27,9 +27,9 @@ TEST_CASE("a model of four times the budget, most of it frozen, starts and train
   train<3>(on_ranks, of, out, budget_bytes);
   CHECK(out.peak == out.planned);
   CHECK(out.peak <= budget_bytes);
-  // Shares of values, of gradients and of two moments; a share is even within one unit of 4096 elements a kind.
-  constexpr std::size_t shares = (of.model_bytes() + 3 * of.trained_layers * of.layer_bytes()) / of.ranks;
-  CHECK(out.peak_at_start <= shares + (std::size_t{64} << 10U));
+  // Shards of values, of gradients and of two moments; a shard is even within one unit of 4096 elements a kind.
+  constexpr std::size_t shards = (of.model_bytes() + 3 * of.trained_layers * of.layer_bytes()) / of.ranks;
+  CHECK(out.peak_at_start <= shards + (std::size_t{64} << 10U));
   CHECK(out.losses.size() == 3);
   CHECK(out.losses.back() < out.losses.front());
   CHECK(!out.frozen_changed);

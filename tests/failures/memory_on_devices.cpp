@@ -41,7 +41,7 @@ TEST_CASE_TEMPLATE("a model of four times the budget of a device, most of it fro
   CHECK(whole.bodies == 0);
 }
 
-TEST_CASE_TEMPLATE("cycles of offload and load leave the pinned memory of devices at the bytes of the shares", World,
+TEST_CASE_TEMPLATE("cycles of offload and load leave the pinned memory of devices at the bytes of the shards", World,
                    on_one_device, on_device_each) {
   using namespace offload_phases;
   for (const int ranks : {1, 2}) {

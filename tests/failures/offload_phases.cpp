@@ -16,7 +16,7 @@
 
 using namespace offload_phases;
 
-TEST_CASE("a thousand cycles of offload and load leave pinned memory at the bytes of the shares, and all tiers alike") {
+TEST_CASE("a thousand cycles of offload and load leave pinned memory at the bytes of the shards, and all tiers alike") {
   for (const int ranks : {1, 2}) {
     CAPTURE(ranks);
     const found got = run_cycles<no_buffers>(on_host{ranks}, 1000);

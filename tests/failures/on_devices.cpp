@@ -18,7 +18,7 @@
 #include "failures/support/gathered_parameters.hpp"
 #include "failures/support/on_fakes.hpp"
 #include "failures/support/on_host.hpp"
-#include "failures/support/pulled_shares.hpp"
+#include "failures/support/pulled_shards.hpp"
 #include "unit/train/support/device_trainer.hpp"
 
 using namespace device_trainer;
@@ -140,7 +140,7 @@ std::vector<fakes::device_options> orders() {
 
 TEST_CASE_TEMPLATE("what ranks of devices gather is what every rank's update has left", World, on_one_device,
                    on_device_each) {
-  using pulled_shares::train, pulled_shares::update_ends;
+  using pulled_shards::train, pulled_shards::update_ends;
   for (const int ranks : {2, 3}) {
     const std::vector<double> expected = train(on_host{ranks});
     REQUIRE(expected.size() == 6);
@@ -148,16 +148,16 @@ TEST_CASE_TEMPLATE("what ranks of devices gather is what every rank's update has
     const auto losses_without = [&](forgets what) {
       std::vector<double> losses;
       static_cast<void>(
-          thrown_by(World{ranks, {work_order::late}, what}, pulled_shares::body(losses, update_ends::with_barrier)));
+          thrown_by(World{ranks, {work_order::late}, what}, pulled_shards::body(losses, update_ends::with_barrier)));
       return losses;
     };
     CHECK(losses_without(forgets::nothing) == expected);
     CHECK(losses_without(forgets::own) != expected);
   }
-  CHECK(has(thrown_by(World{2}, pulled_shares::early_gather()), pulled_shares::early_words));
+  CHECK(has(thrown_by(World{2}, pulled_shards::early_gather()), pulled_shards::early_words));
 }
-TEST_CASE("an update that ends without the barrier is seen where ranks pull shares on their device") {
-  using pulled_shares::train, pulled_shares::update_ends;
+TEST_CASE("an update that ends without the barrier is seen where ranks pull shards on their device") {
+  using pulled_shards::train, pulled_shards::update_ends;
   const std::vector<double> expected = train(on_host{3});
   bool other = false;
   for (std::uint64_t seed = 0; seed < 20 && !other; ++seed)

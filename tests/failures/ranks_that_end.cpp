@@ -156,7 +156,7 @@ TEST_CASE("a death is seen by all survivors at once, which is printed") {
     });
     for (int q : {0, 2, 3}) {
       const auto& end = ends[static_cast<std::size_t>(q)];
-      REQUIRE(end.how == belay::host::rank_outcome::kind::returned);
+      REQUIRE(end.how == belay::host::rank_outcome::outcome_kind::returned);
       double one = 0;
       std::memcpy(&one, end.result.data(), sizeof one);
       milliseconds.push_back(one);

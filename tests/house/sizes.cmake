@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # No file under include/ over 900 lines, no other over 400, no numbered example over 120, an SPDX line first (after the interpreter, where one is
-# named), #pragma once in every header, and nothing left to do.
+# named), #pragma once in every header, and nothing left to do. No crumbs: a header below 60 lines that a single file of
+# include/ or tests/model uses belongs to that file, unless a .ipp or .cu of its name defines what it declares, or one of
+# the two is a door, which only includes.
 cmake_minimum_required(VERSION 3.25)
 set(wrong "")
 foreach(folder include tests examples bench cmake packaging single_include .ci)
@@ -39,6 +41,38 @@ foreach(name IN LISTS all)
   string(CONCAT left "TO" "DO|FIX" "ME|XX" "X")
   if(text MATCHES "[^A-Za-z_](${left})[^A-Za-z_]")
     list(APPEND wrong "${name}: something is left to do (${CMAKE_MATCH_1})")
+  endif()
+endforeach()
+
+file(GLOB_RECURSE headers RELATIVE "${source_dir}/include" "${source_dir}/include/*.hpp" "${source_dir}/include/*.cuh"
+  "${source_dir}/include/*.ipp")
+file(GLOB models RELATIVE "${source_dir}/include" "${source_dir}/tests/model/*.cpp")
+foreach(name IN LISTS headers models)
+  file(STRINGS "${source_dir}/include/${name}" lines REGEX "^#include \"belay/|^namespace ")
+  string(REGEX REPLACE "\\.(ipp|cu)$" "" stem "${name}")
+  if(NOT "${lines}" MATCHES "namespace ")
+    set(door_${name} 1)
+  endif()
+  foreach(line IN LISTS lines)
+    string(REGEX REPLACE "^#include \"([^\"]+)\".*$" "\\1" used "${line}")
+    if(NOT line MATCHES "^namespace" AND NOT used MATCHES "^${stem}\\." AND NOT name STREQUAL "belay/source.hpp")
+      list(APPEND users_${used} ${name})
+    endif()
+  endforeach()
+endforeach()
+foreach(name IN LISTS headers)
+  list(LENGTH users_${name} users)
+  string(REGEX REPLACE "\\.[a-z]+$" "" stem "${name}")
+  if(name MATCHES "ipp$" OR NOT users EQUAL 1 OR EXISTS "${source_dir}/include/${stem}.ipp" OR EXISTS "${source_dir}/include/${stem}.cu")
+    continue()
+  elseif(DEFINED door_${name} OR DEFINED door_${users_${name}})
+    continue()
+  endif()
+  file(READ "${source_dir}/include/${name}" text)
+  string(REGEX REPLACE "[^\n]" "" newlines "${text}")
+  string(LENGTH "${newlines}" count)
+  if(count LESS 60)
+    list(APPEND wrong "include/${name}: ${count} lines that only ${users_${name}} includes, where they belong")
   endif()
 endforeach()
 if(wrong)

@@ -129,7 +129,7 @@ TEST_CASE("divided gradients and parameters are within the same bounds, and alik
   }
 }
 
-// Also where a family has one rank, which sends nothing: experts of one data rank, or all of a mesh of one rank.
+// Also where a replica group has one rank, which sends nothing: experts of one data rank, or all of a mesh of one rank.
 TEST_CASE("gradients in a lower tier have the bits of those on the device") {
   const options base = every_expert();
   const uneven_text source(base.model.vocab);

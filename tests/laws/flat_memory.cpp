@@ -240,7 +240,7 @@ TEST_CASE("and where parameters, gradients and state live in lower tiers") {
   }
 }
 
-TEST_CASE("and where shard groups replicate their shares") {
+TEST_CASE("and where shard groups replicate their shards") {
   options run = tiny_run();
   run.mesh = {.data = 2, .expert = 2, .shard_group = 1};
   for (const belay::zero_stage stage : {belay::zero_stage::optimizer_state, belay::zero_stage::parameters}) {

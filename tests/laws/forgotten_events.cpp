@@ -43,7 +43,7 @@ struct forgetful_stream : belay::host_stream {
   [[nodiscard]] static bool records(const belay::where& from) {
     switch (event) {
       case forgotten::reduction: return is_in(from, "belay/step/saved.hpp");
-      case forgotten::update: return is_in(from, "belay/train/optimizer/resident_update.hpp");
+      case forgotten::update: return is_in(from, "belay/train/optimizer/update.hpp");
       case forgotten::boundary: return is_in(from, "belay/parallel/pipeline.hpp");
       case forgotten::rows: return is_in(from, "belay/parallel/experts/exchange.hpp");
       case forgotten::findings: return is_in(from, "belay/device/findings.hpp");

@@ -114,7 +114,7 @@ TEST_CASE("what is offloaded trains as what is resident, to the bit") {
   }
 }
 
-// On one rank, whose shares are everything.
+// On one rank, whose shards are everything.
 TEST_CASE("a model four times larger than the device's budget trains at the same loss") {
   options run = small_run();
   run.zero = zero_stage::parameters;

@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "belay/parallel/parameter_layers.hpp"
+#include "belay/parallel/lists_parameters.hpp"
 #include "belay/train/launch.hpp"
 #include "belay/train/optimizer.hpp"
 #include "laws/support/run.hpp"
@@ -140,12 +140,12 @@ struct stage_formula {
       for (const int small : {0, 1}) {
         const std::size_t whole = elements[expert][small];
         const auto ranks = static_cast<std::size_t>(run.mesh.shards() * (expert != 0 ? 1 : run.mesh.expert));
-        const std::size_t share = (whole + ranks - 1) / ranks;
+        const std::size_t shard = (whole + ranks - 1) / ranks;
         const zero_stage divided = small != 0 ? std::min(stage, zero_stage::optimizer_state) : stage;
         const bool twice = divided < zero_stage::gradients && ranks > 1 && belay::checked(belay::check_level::local);
-        all += (divided >= zero_stage::parameters ? share : whole) * of_values;
-        all += (divided >= zero_stage::gradients ? share : whole) * of_gradients * (twice ? 2 : 1);
-        all += (divided >= zero_stage::optimizer_state ? share : whole) * of_state;
+        all += (divided >= zero_stage::parameters ? shard : whole) * of_values;
+        all += (divided >= zero_stage::gradients ? shard : whole) * of_gradients * (twice ? 2 : 1);
+        all += (divided >= zero_stage::optimizer_state ? shard : whole) * of_state;
       }
     return all;
   }
@@ -253,7 +253,7 @@ TEST_CASE("neither pipelines, nor recompute, nor streams change a bit") {
   }
 }
 
-TEST_CASE("shard groups replicate their shares, and train as one rank does") {
+TEST_CASE("shard groups replicate their shards, and train as one rank does") {
   const record one_rank = train<float>(small_run(), source);
   const struct {
     axes mesh;
@@ -338,7 +338,7 @@ TEST_CASE("selective recompute keeps less than all and more than layers' outputs
   CHECK(kept[2] < kept[1]);
 }
 
-TEST_CASE("a share that is reduced twice, or by one rank alone, does not pass") {
+TEST_CASE("a shard that is reduced twice, or by one rank alone, does not pass") {
   const record one_rank = train<float>(small_run(), source);
   const setting plain{{1, 2, 1, 1}, recompute_kind::none, {}};
   const auto doubled = [](const std::string& name, bool, std::span<float> gradient) {

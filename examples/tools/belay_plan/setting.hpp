@@ -149,7 +149,7 @@ inline void check(const setting& run, const architecture& model) {
       refuse(flag + " says among how many ranks is divided, and --zero 0 divides nothing: take --zero 1, 2 or 3");
     if (mesh.replicates_shards() && run.shards() == 1 &&
         (run.offload.parameters != belay::tier::device || run.offload.gradients != belay::tier::device))
-      refuse("--shard-group 1 has no shares that --offload could move: take a larger group");
+      refuse("--shard-group 1 has no shards that --offload could move: take a larger group");
     if (mesh.replicates_shards() && run.offload.gradients == belay::tier::file)
       refuse("--shard-group sums gradients over groups, which it does not in tier file: take --offload gradients:host");
   }
@@ -168,9 +168,9 @@ inline void check(const setting& run, const architecture& model) {
   if (!belay::is_finite(run.expert_capacity) || run.expert_capacity < 1 || run.expert_capacity > 1e6)
     refuse("--expert-capacity is a factor over the balanced number of rows: from 1 to 1000000");
   if (run.offload.parameters != belay::tier::device && run.zero < 3)
-    refuse("--offload parameters: shares of parameters are what --zero 3 has: take --zero 3");
+    refuse("--offload parameters: shards of parameters are what --zero 3 has: take --zero 3");
   if (run.offload.gradients != belay::tier::device && run.zero < 2)
-    refuse("--offload gradients: shares of gradients are what --zero 2 and 3 have: take one of these");
+    refuse("--offload gradients: shards of gradients are what --zero 2 and 3 have: take one of these");
 }
 
 /// The global batch where none is given: 32 sequences, or two a rank where that is more, as many as the mesh divides.

@@ -75,9 +75,9 @@ struct state_bytes {
   }
   const auto part = [](count whole, count ranks) { return (whole + ranks - 1) / ranks; };
   const count whole = dense + experts;
-  const count share = part(dense, run.shards() * run.expert_ranks()) + part(experts, run.shards());
-  return {types.values * (run.zero >= 3 ? share : whole), types.gradients * (run.zero >= 2 ? share : whole),
-          types.optimizer * (run.zero >= 1 ? share : whole)};
+  const count shard = part(dense, run.shards() * run.expert_ranks()) + part(experts, run.shards());
+  return {types.values * (run.zero >= 3 ? shard : whole), types.gradients * (run.zero >= 2 ? shard : whole),
+          types.optimizer * (run.zero >= 1 ? shard : whole)};
 }
 
 /// Of gradients, beside the states: one bucket that is filled, with those of its layer where gradients are divided, one

@@ -91,7 +91,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
              const start_order& how, duration limit, const stream_meeting& meeting = {},
              const operation_spans& traced = {}) {
     guard_.expect_usable(name(what), how.at);
-    const call_guard::entry mine(guard_, name(what), how.at);
+    const call_guard::scoped_entry mine(guard_, name(what), how.at);
     command& slot = next_slot(what, how.at);
     slot.state = state;
     slot.after = how.event;
@@ -162,7 +162,7 @@ class async_stream final : public completion_source, public std::enable_shared_f
 
   void wait(std::uint64_t number, operation what, where at) override {
     guard_.expect_usable(name(what), at);
-    const call_guard::entry mine(guard_, name(what), at);
+    const call_guard::scoped_entry mine(guard_, name(what), at);
     const span_timer waits(spans_ == nullptr || queue_.completed(number) ? nullptr : add_wait_for(*spans_, what, at));
     await(number);
     if constexpr (checked(check_level::local)) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The handle that user code calls, over a backend. What is the same everywhere is here once: the guard of the rank's
-// calls, the check of buffers in flight, the limit of waits, and how an operation gets to the calling thread's lane or
-// to the stream's. A backend gives its collectives (see `group_backend`).
+// calls, the check of buffers in flight, the limit of waits, how an operation gets to the calling thread's lane or to
+// the stream's, and the operations of a rank alone, which are copies. A backend gives its collectives (see
+// `group_backend`).
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
@@ -11,8 +12,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
+#include "belay/comm/abort_cause.hpp"
 #include "belay/comm/async_stream.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
 #include "belay/comm/call_guard.hpp"
@@ -23,16 +26,38 @@
 #include "belay/comm/lane.hpp"
 #include "belay/comm/op_call.hpp"
 #include "belay/comm/operation_spans.hpp"
+#include "belay/comm/p2p.hpp"
 #include "belay/comm/pending.hpp"
-#include "belay/comm/single_rank.hpp"
+#include "belay/comm/reduce_blocks.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_arbiter.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+// The operations of a group of one rank are copies: no shared memory, no peer to wait for.
+namespace single_rank {
+
+/// The n-th send of rank `number` of the world to itself meets its n-th receive. Empty, or why they do not fit.
+[[nodiscard]] BELAY_DECL std::string exchange(std::span<const p2p> transfers, int number);
+
+/// Runs an operation of rank `number` of `world` in a group of its own, which was checked. Throws comm_error where the
+/// world has failed or an exchange does not fit.
+template <class World>
+void run(World& world, int number, const op_call& call) {
+  if (world.aborted()) world.raise({call.what(), 0, 0, 0, call.at});
+  if (call.what() != operation::exchange) return copy_elements(call.out, call.in, call.in_bytes());
+  const std::string problem = exchange(call.exchanged(), number);
+  if (problem.empty()) return;
+  world.abort({comm_fault::mismatch, {number}, problem, call.at.text()});
+  world.raise({call.what(), 0, 0, 0, call.at});
+}
+
+}  // namespace single_rank
 
 /// A backend of groups: the state of its world and of one rank's part in a group; `run(state, lane, limit, call)` for
 /// every operation; and `tell_first_start(state, what, at)`, which tells ranks that call in the caller's lane, without
@@ -138,7 +163,7 @@ class basic_group : public group_operations<Group> {
   /// The guard of the rank's calls.
   [[nodiscard]] call_guard& guard() const noexcept { return stream_->guard(); }
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
-  [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
+  [[nodiscard]] call_guard::scoped_entry checked_call(const char* what, const where& at) const {
     return {stream_->guard(), what, at};
   }
 
@@ -214,7 +239,7 @@ class basic_group : public group_operations<Group> {
       group.stream_->report_abandoned(at);
     }
 
-    [[no_unique_address]] call_guard::entry entry;
+    [[no_unique_address]] call_guard::scoped_entry entry;
   };
 
   /// Whether this is a group without state.
@@ -252,3 +277,7 @@ class basic_group : public group_operations<Group> {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/basic_group.ipp"  // IWYU pragma: export
+#endif

@@ -31,13 +31,13 @@ class buffers_in_flight {
  public:
   /// `by` was started as operation `number`, for which the table has room.
   void add(std::uint64_t number, const buffer_use& what, operation by, where at) noexcept {
-    entry& slot = table_[number % Capacity];
+    buffer_in_use& slot = table_[number % Capacity];
     if (slot.number == 0) ++count_;
     slot = {number, what, by, at};
   }
   /// It was waited for, or its handle was lost.
   void remove(std::uint64_t number) noexcept {
-    entry& slot = table_[number % Capacity];
+    buffer_in_use& slot = table_[number % Capacity];
     if (slot.number != number) return;
     slot.number = 0;
     --count_;
@@ -46,7 +46,7 @@ class buffers_in_flight {
   /// Throws usage_error when a call would write what a started operation reads or writes, or read what one writes.
   void expect_free(const buffer_use& what, operation by, const where& at) const {
     if (count_ == 0) return;
-    for (const entry& each : table_) {
+    for (const buffer_in_use& each : table_) {
       if (each.number == 0) continue;
       if (!overlap(what.writes, each.what.writes) && !overlap(what.writes, each.what.reads) &&
           !overlap(what.reads, each.what.writes)) {
@@ -59,7 +59,7 @@ class buffers_in_flight {
   }
 
  private:
-  struct entry {
+  struct buffer_in_use {
     std::uint64_t number = 0;  // 0: free
     buffer_use what;
     operation by = operation::none;
@@ -71,7 +71,7 @@ class buffers_in_flight {
     return !a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
   }
 
-  std::array<entry, Capacity> table_{};
+  std::array<buffer_in_use, Capacity> table_{};
   std::size_t count_ = 0;
 };
 

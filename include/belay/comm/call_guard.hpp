@@ -50,7 +50,7 @@ class call_guard {
     checked_entry(const checked_entry&) = delete;
     checked_entry& operator=(const checked_entry&) = delete;
     ~checked_entry() {
-      if (guard_ != nullptr) guard_->leave();
+      if (guard_ != nullptr) guard_->exit();
     }
 
    private:
@@ -60,7 +60,7 @@ class call_guard {
     unchecked_entry(call_guard&, const char*, const where&) noexcept {}
     unchecked_entry(call_guard*, const char*, const where&) noexcept {}
   };
-  using entry = std::conditional_t<checked(check_level::local), checked_entry, unchecked_entry>;
+  using scoped_entry = std::conditional_t<checked(check_level::local), checked_entry, unchecked_entry>;
 
  private:
   void enter(const char* what, const where& at) {
@@ -74,7 +74,7 @@ class call_guard {
     current_ = what;
     at_ = at;
   }
-  void leave() noexcept {
+  void exit() noexcept {
     const std::lock_guard lock(mutex_);
     current_ = nullptr;
   }

@@ -351,7 +351,7 @@ void exchange(const Group& group, std::span<const p2p> transfers, where at = whe
 
 /// An exchange of one transfer: returns when rank `to` has received it.
 template <class Group, contiguous_buffer Buffer>
-void send(const Group& group, int to, const Buffer& data, int tag = 0, where at = where::current()) {
+void send_to(const Group& group, int to, const Buffer& data, int tag = 0, where at = where::current()) {
   constexpr bool movable = transferable<std::remove_const_t<element_of<const Buffer>>>;
   static_assert(movable, "elements are moved byte by byte: their type must be trivially copyable");
   if constexpr (movable) {
@@ -361,7 +361,7 @@ void send(const Group& group, int to, const Buffer& data, int tag = 0, where at 
 }
 /// An exchange of one transfer: returns when `data` holds what rank `from` has sent.
 template <class Group, contiguous_buffer Buffer>
-void receive(const Group& group, int from, Buffer&& data, int tag = 0, where at = where::current()) {
+void receive_from(const Group& group, int from, Buffer&& data, int tag = 0, where at = where::current()) {
   constexpr bool movable = transferable<element_of<Buffer>>;
   static_assert(movable, "elements are moved byte by byte: their type must be trivially copyable, and not const here");
   if constexpr (movable) {

@@ -128,7 +128,7 @@ class flight_recorder {
   void wait_from(std::uint64_t now_us) noexcept { open_->end.store(now_us << 1, std::memory_order_release); }
 
   /// The operation entered last, of which there must be one, is over; it slept for so many microseconds.
-  void leave(std::uint64_t waited_us = 0) noexcept { open_->end.store(waited_us << 1 | 1, std::memory_order_release); }
+  void finish(std::uint64_t waited_us = 0) noexcept { open_->end.store(waited_us << 1 | 1, std::memory_order_release); }
 
   /// For the writer: the number of the site of the operation entered last. Any thread may ask for its text.
   [[nodiscard]] std::uint16_t last_site() const noexcept {
@@ -143,7 +143,7 @@ class flight_recorder {
   /// Operation `position` (from 0); an empty record when it is no longer, or not yet, in the ring.
   [[nodiscard, gnu::cold]] flight_record operator[](std::uint64_t position) const {
     if (position >= count()) return {};
-    const entry& slot = ring_[position % Capacity];
+    const record_slot& slot = ring_[position % Capacity];
     const std::uint64_t what = slot.what.load(std::memory_order_acquire);
     flight_record out;
     out.number = slot.number.load(std::memory_order_acquire);
@@ -173,7 +173,7 @@ class flight_recorder {
   }
 
  private:
-  struct entry {
+  struct record_slot {
     std::atomic<std::uint64_t> what{
         0};  // operation, site, group, and in the upper 16 bits the position, counted from 1
     std::atomic<std::uint64_t> number{0};
@@ -197,11 +197,11 @@ class flight_recorder {
 
   std::atomic<std::uint64_t> written_{0};
   // Of the writer, whose addresses mean nothing to others. A loop calls from the same line again and again.
-  entry* open_ = nullptr;  // entered last
+  record_slot* open_ = nullptr;  // entered last
   const char* last_file_ = nullptr;
   int last_line_ = 0;
   std::uint64_t last_site_ = 0;
-  alignas(64) std::array<entry, Capacity> ring_{};
+  alignas(64) std::array<record_slot, Capacity> ring_{};
   site_table<> sites_;
   latest_site latest_;
 };

@@ -17,7 +17,6 @@
 #include <span>
 #include <utility>
 
-#include "belay/comm/borrowed_work.hpp"
 #include "belay/comm/call_guard.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/group_interface.hpp"
@@ -72,8 +71,8 @@ class group : public group_operations<group> {
   }
   /// The group of the same ranks for memory of the host: votes, norms, counts, hashes.
   [[nodiscard]] const group& control() const {
-    const group* const beside = of_->control();
-    return beside == nullptr ? *this : *beside;
+    const group* const control_group = of_->control();
+    return control_group == nullptr ? *this : *control_group;
   }
   /// Copies between the host and the device whose memory this group's buffers are; null where they are the host's.
   [[nodiscard]] group_memory* device() const { return of_->device(); }
@@ -101,7 +100,7 @@ class group : public group_operations<group> {
   void trace_into(span_log* log, where at = where::current()) const { of_->trace_into(log, at); }
 
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
-  [[nodiscard]] call_guard::entry checked_call(const char* what, const where& at) const {
+  [[nodiscard]] call_guard::scoped_entry checked_call(const char* what, const where& at) const {
     return {of_->guard(), what, at};
   }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The interface that a backend implements so that its ranks can be those of a `belay::group`: operations on bytes,
-// which were checked before, and promises of them. A new capability is a new trait and a function with a default.
+// which were checked before, promises of them, and work that a call is lent and keeps until its turn. A new capability
+// is a new trait and a function with a default.
 //
 //   class my_group final : public belay::group_interface { /* run, start, ... */ };
 //   const belay::group world(std::make_shared<my_group>(...));
@@ -9,10 +10,11 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <span>
+#include <type_traits>
 
-#include "belay/comm/borrowed_work.hpp"
 #include "belay/comm/call_guard.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
@@ -27,6 +29,44 @@
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// Bytes of the largest closure that is started.
+inline constexpr std::size_t composite_room = 288;
+
+/// Work of any type that is lent to a call, whose code does not know it: refers to a closure that outlives it.
+template <class... Arguments>
+struct borrowed_work {
+  const void* object;                                      ///< the closure
+  std::size_t bytes;                                       ///< its size
+  void (*call)(const void* copy, Arguments... arguments);  ///< runs a copy of it
+
+  /// Lends `work`, which does not compile where it is too large to be copied or not copied byte by byte.
+  template <class Work>
+  [[nodiscard]] static borrowed_work of(const Work& work) noexcept {
+    static_assert(
+        std::is_trivially_copyable_v<Work> && sizeof(Work) <= composite_room && alignof(Work) <= 16,
+        "belay: what a composite runs is kept until its turn: let it capture at most 288 bytes that can be copied "
+        "byte by byte, such as pointers, spans and numbers");
+    return {std::addressof(work), sizeof(Work),
+            [](const void* copy, Arguments... arguments) { (*static_cast<const Work*>(copy))(arguments...); }};
+  }
+};
+
+/// The copy of one in what the call queues, without an allocation. Trivially copyable.
+template <class... Arguments>
+class kept_work {
+ public:
+  /// Copies the closure that `of` refers to.
+  explicit kept_work(const borrowed_work<Arguments...>& of) noexcept : call_(of.call) {
+    std::memcpy(storage_, of.object, of.bytes);
+  }
+  /// Runs the copy.
+  void operator()(Arguments... arguments) const { call_(storage_, arguments...); }
+
+ private:
+  alignas(16) std::byte storage_[composite_room];
+  void (*call_)(const void* copy, Arguments... arguments);
+};
 
 class group;
 

@@ -186,30 +186,30 @@ class mesh_record {
  public:
   /// Adds the groups that a mesh of that shape was asked for; what was asked for.
   void add(const axes& shape, axis_set asked) {
-    for (entry& each : entries_) {
+    for (recorded_mesh& each : entries_) {
       if (each.shape == shape) return each.asked.add(asked);
     }
     entries_.push_back({shape, asked});
   }
   void add(const mesh_record& other) {
-    for (const entry& each : other.entries_) add(each.shape, each.asked);
+    for (const recorded_mesh& each : other.entries_) add(each.shape, each.asked);
   }
   /// A mesh's shape, and what it was asked for.
-  struct entry {
+  struct recorded_mesh {
     axes shape;      ///< ranks along each axis
     axis_set asked;  ///< the axes whose groups were asked for
   };
   /// In the order in which shapes were first added.
-  [[nodiscard]] const std::vector<entry>& entries() const noexcept { return entries_; }
+  [[nodiscard]] const std::vector<recorded_mesh>& entries() const noexcept { return entries_; }
   [[nodiscard]] axis_set asked(const axes& shape) const noexcept {
-    for (const entry& each : entries_) {
+    for (const recorded_mesh& each : entries_) {
       if (each.shape == shape) return each.asked;
     }
     return {};
   }
 
  private:
-  std::vector<entry> entries_;
+  std::vector<recorded_mesh> entries_;
 };
 
 /// A rank that knows which groups its meshes need: `meshes()` is the record.
@@ -299,7 +299,7 @@ class mesh {
 
  private:
   struct groups {
-    groups(group_type all, control_type beside) : world(std::move(all)), control(std::move(beside)) {}
+    groups(group_type all, control_type control_group) : world(std::move(all)), control(std::move(control_group)) {}
 
     group_type world;
     control_type control;

@@ -67,9 +67,9 @@ class symmetric_heap {
   [[nodiscard]] bool direct() const noexcept { return is_rehearsed(group_) || addresses_peers(group_); }
 
   /// A lease: a range at one offset on every rank. A plain value; it owns nothing and is void once released.
-  class slot {
+  class heap_slot {
    public:
-    slot() = default;
+    heap_slot() = default;
 
     /// This rank's bytes, 64-byte aligned. Throws `usage_error` in checked builds when the slot is stale.
     [[nodiscard]] std::byte* local(where at = where::current()) const {
@@ -117,25 +117,25 @@ class symmetric_heap {
 
   /// The next lease; `tag` (a string that outlives it) is named in errors. Throws `budget_error` when there is
   /// no room and `usage_error` when all slots are in use.
-  [[nodiscard]] slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
+  [[nodiscard]] heap_slot lease(std::size_t bytes, const char* tag, where at = where::current()) {
     return lease_after(*clock_, bytes, tag, at);
   }
   /// The next lease, for work of the stream `user` that begins after `ready`, an event of the heap's stream; that work
   /// is said by `used_until`. `tag` (a string that outlives the lease) is named in errors. Throws `budget_error` when
   /// there is no room and `usage_error` when all slots are in use.
-  [[nodiscard]] slot lease_for(stream_kind user, const stream_event& ready, std::size_t bytes, const char* tag,
-                               where at = where::current()) {
-    const slot out = lease_after(ready.clock().within(user), bytes, tag, at);
+  [[nodiscard]] heap_slot lease_for(stream_kind user, const stream_event& ready, std::size_t bytes, const char* tag,
+                                    where at = where::current()) {
+    const heap_slot out = lease_after(ready.clock().within(user), bytes, tag, at);
     if (bytes > 0) in_flight_.add(out.offset_, bytes, stream_clock::unknown(), *clock_);
     return out;
   }
   /// Work of another stream uses the slot until `over`; its lease may end before.
-  void used_until(const stream_event& over, const slot& used) {
+  void used_until(const stream_event& over, const heap_slot& used) {
     if (used.bytes_ > 0) in_flight_.add(used.offset_, used.bytes_, over.clock(), *clock_);
   }
 
   /// Ends a lease. A stale slot is a `usage_error` in checked builds and ignored, but counted, otherwise.
-  void release(const slot& lease, where at = where::current()) {
+  void release(const heap_slot& lease, where at = where::current()) {
     [[maybe_unused]] const auto turn = checked_call("release of symmetric memory", at);
     if (!is_live(lease)) {
       ++misused_;
@@ -160,13 +160,13 @@ class symmetric_heap {
 
   /// A range of `slot.at(peer)` has been written and goes to the peer's slot; in place there when the next signal to
   /// that peer has been received. Until then it may not be put by another rank.
-  void put(int peer, const slot& to, std::size_t offset, std::size_t bytes, where at = where::current()) {
+  void put(int peer, const heap_slot& to, std::size_t offset, std::size_t bytes, where at = where::current()) {
     expect_range(to, peer, offset, bytes, at);
     put_bytes(peer, to.offset_ + offset, bytes);
   }
   /// A range of this rank's own slot has been written and is to be read by `peer` through `at` this rank: it is there
   /// when the next signal to that peer has been received.
-  void give(int peer, const slot& from, std::size_t offset, std::size_t bytes, where at = where::current()) {
+  void give(int peer, const heap_slot& from, std::size_t offset, std::size_t bytes, where at = where::current()) {
     expect_range(from, peer, offset, bytes, at);
     give_bytes(peer, from.offset_ + offset, bytes);
   }
@@ -302,7 +302,7 @@ class symmetric_heap {
     bool live = false;
   };
 
-  [[nodiscard]] slot lease_after(const stream_clock& user, std::size_t bytes, const char* tag, where at) {
+  [[nodiscard]] heap_slot lease_after(const stream_clock& user, std::size_t bytes, const char* tag, where at) {
     [[maybe_unused]] const auto turn = checked_call("lease of symmetric memory", at);
     if (free_ == none) {
       throw usage_error(
@@ -315,7 +315,7 @@ class symmetric_heap {
       throw budget_error(std::string("symmetric heap (") + tag + ")", bytes,
                          offsets_.capacity_bytes() - offsets_.live_bytes(), at, when_full_);
     }
-    slot out;
+    heap_slot out;
     out.heap_ = this;
     out.offset_ = *offset;
     out.bytes_ = bytes;
@@ -331,12 +331,12 @@ class symmetric_heap {
     return out;
   }
 
-  [[nodiscard]] bool is_live(const slot& lease) const noexcept {
+  [[nodiscard]] bool is_live(const heap_slot& lease) const noexcept {
     return lease.heap_ == this && lease.record_ < records_.size() && records_[lease.record_].live &&
            records_[lease.record_].generation == lease.generation_;
   }
 
-  void expect_live(const slot& lease, int peer, where at) const {
+  void expect_live(const heap_slot& lease, int peer, where at) const {
     if (!is_live(lease)) {
       throw usage_error("a slot of the symmetric heap (" + std::to_string(lease.bytes_) + " bytes at " +
                             std::to_string(lease.offset_) + ") is used after its release",
@@ -348,7 +348,7 @@ class symmetric_heap {
     }
   }
 
-  void expect_range(const slot& lease, int peer, std::size_t offset, std::size_t bytes, where at) const {
+  void expect_range(const heap_slot& lease, int peer, std::size_t offset, std::size_t bytes, where at) const {
     if constexpr (checked(check_level::local)) expect_live(lease, peer, at);
     if (offset <= lease.bytes_ && bytes <= lease.bytes_ - offset) return;
     throw usage_error(

@@ -81,7 +81,7 @@ class put_queue {
   static constexpr int lengths_tag = 0x5e01;
   static constexpr int ranges_tag = 0x5e02;
 
-  struct range {
+  struct range_header {
     mirror_side side;
     std::uint64_t offset;
     std::uint64_t bytes;
@@ -98,8 +98,8 @@ class put_queue {
   };
   [[nodiscard]] queue& queue_of(int peer) noexcept { return queues_[static_cast<std::size_t>(peer)]; }
 
-  static range read(const std::byte* from) noexcept {
-    range out;
+  static range_header read(const std::byte* from) noexcept {
+    range_header out;
     std::memcpy(&out, from, sizeof out);
     return out;
   }
@@ -107,8 +107,8 @@ class put_queue {
   template <class Group>
   static void store(const Group& group, const symmetric_region& memory, std::size_t capacity, int from,
                     std::span<const std::byte> message, where at) {
-    for (std::size_t place = 0; place + sizeof(range) <= message.size();) {
-      const range head = read(message.data() + place);
+    for (std::size_t place = 0; place + sizeof(range_header) <= message.size();) {
+      const range_header head = read(message.data() + place);
       place += sizeof head;
       if (head.bytes > message.size() - place || head.offset > capacity || head.bytes > capacity - head.offset) {
         throw usage_error("rank " + std::to_string(from) + " put " + std::to_string(head.bytes) + " bytes at " +

@@ -13,7 +13,7 @@ BELAY_DECL void put_queue::push(int peer, mirror_side side, std::size_t offset, 
   queue& to = queues_[static_cast<std::size_t>(peer)];
   // Rows that lie side by side become one range.
   if (to.last != nowhere) {
-    range before = read(to.bytes.data() + to.last);
+    range_header before = read(to.bytes.data() + to.last);
     if (before.side == side && before.offset + before.bytes == offset) {
       before.bytes += bytes;
       std::memcpy(to.bytes.data() + to.last, &before, sizeof before);
@@ -22,7 +22,7 @@ BELAY_DECL void put_queue::push(int peer, mirror_side side, std::size_t offset, 
     }
   }
   to.last = to.bytes.size();
-  const range head{side, offset, bytes};
+  const range_header head{side, offset, bytes};
   const auto* raw = reinterpret_cast<const std::byte*>(&head);
   to.bytes.insert(to.bytes.end(), raw, raw + sizeof head);
   to.bytes.insert(to.bytes.end(), data, data + bytes);

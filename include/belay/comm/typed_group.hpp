@@ -12,7 +12,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/comm/borrowed_work.hpp"
 #include "belay/comm/call_guard.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/group.hpp"
@@ -157,8 +156,8 @@ class typed_group final : public group_interface {
   static void call_with(const kept_work<const group_calls&>& work, const Calls& calls) {
     composite_runner<Calls> own(calls);
     if constexpr (requires { calls.control(); }) {
-      composite_runner beside(calls.control());
-      const group_calls control(beside, calls.rank(), calls.size(), nullptr);
+      composite_runner runner(calls.control());
+      const group_calls control(runner, calls.rank(), calls.size(), nullptr);
       work(group_calls(own, calls.rank(), calls.size(), &control));
     } else {
       work(group_calls(own, calls.rank(), calls.size(), nullptr));

@@ -66,7 +66,7 @@ class ledger {
     if (free_ == none) [[unlikely]]
       refuse(opened_at);
     const std::uint32_t index = free_;
-    entry& slot = entries_[index];
+    obligation_slot& slot = entries_[index];
     free_ = slot.next_free;
     std::forward<Write>(write)(slot.what);
     ++slot.generation;
@@ -88,7 +88,7 @@ class ledger {
       }
       return;
     }
-    entry& slot = entries_[id.index];
+    obligation_slot& slot = entries_[id.index];
     ++slot.generation;
     slot.next_free = free_;
     free_ = id.index;
@@ -113,13 +113,13 @@ class ledger {
 
   /// The open obligations, one per line, at most `lines` of them.
   [[nodiscard]] std::string text(std::size_t lines = 16) const {
-    return list(lines, open_, [](const entry&) { return true; });
+    return list(lines, open_, [](const obligation_slot&) { return true; });
   }
 
   /// Calls `visit(const obligation&)` for each open entry.
   template <class Visitor>
   void for_each_open(Visitor&& visit) const {
-    for (const entry& slot : entries_) {
+    for (const obligation_slot& slot : entries_) {
       if (slot.is_open()) visit(slot.what);
     }
   }
@@ -134,7 +134,7 @@ class ledger {
     throw usage_error("more than " + std::to_string(entries_.size() - 1) + " obligations are open in one step", at);
   }
 
-  struct entry {
+  struct obligation_slot {
     obligation what;
     std::uint32_t generation = 2;  // odd while it is open, and never that of a default obligation_id
     std::uint32_t next_free = none;
@@ -147,7 +147,7 @@ class ledger {
   [[nodiscard]] std::string list(std::size_t lines, std::size_t count, Wanted wanted) const {
     std::string out;
     std::size_t printed = 0;
-    for (const entry& slot : entries_) {
+    for (const obligation_slot& slot : entries_) {
       if (!slot.is_open() || !wanted(slot)) continue;
       if (printed == lines) return out + "  and " + std::to_string(count - printed) + " more\n";
       out += "  " + slot.what.text() + "\n";
@@ -156,7 +156,7 @@ class ledger {
     return out;
   }
 
-  std::vector<entry> entries_;
+  std::vector<obligation_slot> entries_;
   std::uint32_t free_ = none;
   std::size_t open_ = 0;
   std::size_t misused_ = 0;

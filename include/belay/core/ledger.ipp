@@ -14,18 +14,18 @@ BELAY_DECL open_obligations::open_obligations(const std::string& list, std::size
 
 BELAY_DECL std::string ledger::lost_text() const {
   std::size_t count = 0;
-  for (const entry& slot : entries_) count += slot.is_open() && slot.lost ? 1 : 0;
+  for (const obligation_slot& slot : entries_) count += slot.is_open() && slot.lost ? 1 : 0;
   if (count == 0) return {};
   return "; " + std::to_string(count) +
          (count == 1 ? " obligation is open whose handle is gone, and holds"
                      : " obligations are open whose handles are gone, and hold") +
-         " memory until the step ends:\n" + list(16, count, [](const entry& slot) { return slot.lost; });
+         " memory until the step ends:\n" + list(16, count, [](const obligation_slot& slot) { return slot.lost; });
 }
 
 BELAY_DECL void ledger::clear() noexcept {
   free_ = none;
   for (std::uint32_t i = static_cast<std::uint32_t>(entries_.size()); i-- > 1;) {
-    entry& slot = entries_[i];
+    obligation_slot& slot = entries_[i];
     if (slot.is_open()) ++slot.generation;
     slot.next_free = free_;
     free_ = i;

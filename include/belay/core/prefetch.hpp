@@ -5,9 +5,6 @@
 //
 //   belay::prefetch_for_write(to, bytes);
 //   std::memcpy(to, from, bytes);  // a short copy, into lines that a peer has read
-//
-//   belay::prefetch_for_write(to, bytes);
-//   std::memcpy(to, from, bytes);  // a short copy, into lines that a peer has read
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How much memory can still be taken. Linux grants more than it has and kills a process later, so a large reservation
-// asks here first.
+// How much memory can still be taken, and how much this process has. Linux grants more than it has and kills a process
+// later, so a large reservation asks here first.
 //
 //   if (bytes > belay::available_memory()) throw belay::budget_error("host", bytes, belay::available_memory(), at);
+//   const std::size_t before = belay::resident_memory();   // bytes
 #pragma once
 
 #include <cstddef>
@@ -37,6 +38,10 @@ namespace belay::inline BELAY_ABI {
 
 /// Bytes that can be reserved now; 64 MiB are left to the system. A snapshot: others take memory too.
 [[nodiscard]] BELAY_DECL std::size_t available_memory();
+
+/// Bytes of this process that are in memory, shared pages included; 0 where /proc does not say. Ranks that are threads
+/// share them. It allocates nothing.
+[[nodiscard]] BELAY_DECL std::size_t resident_memory() noexcept;
 
 }  // namespace belay::inline BELAY_ABI
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Reading /proc/meminfo and the control groups.
+// Reading /proc/meminfo, the control groups and /proc/self/statm.
 #pragma once
 
 #include <fcntl.h>
@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <cstddef>
 #include <system_error>
 
 #include "belay/core/bounds.hpp"
@@ -113,6 +114,20 @@ namespace belay::inline BELAY_ABI {
   const std::uint64_t free =
       lesser_of({left_on_machine(), left_in_control_groups(), std::uint64_t{left_in_address_space()}});
   return static_cast<std::size_t>(free - lesser_of(free, kept_free));
+}
+
+// The second number of /proc/self/statm, in pages.
+[[gnu::cold]] BELAY_DECL std::size_t resident_memory() noexcept {
+  const unique_fd file{::open("/proc/self/statm", O_RDONLY | O_CLOEXEC)};
+  char text[128];
+  const ssize_t bytes = file ? ::read(file.get(), text, sizeof text) : 0;
+  if (bytes <= 0) return 0;
+  const char* const end = text + bytes;
+  std::size_t mapped = 0, resident = 0;
+  const char* const after_mapped = std::from_chars(text, end, mapped).ptr;
+  if (after_mapped == end) return 0;
+  std::from_chars(after_mapped + 1, end, resident);
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -28,9 +28,9 @@ class device_numbers {
   static_assert(std::is_trivially_copyable_v<T>);
 
  public:
-  /// In memory of the device that `beside` is in, and of the host that is copied from. Throws where there is no room.
-  explicit device_numbers(const Memory& beside, where at = where::current())
-      : memory_(beside.beside(bytes, at)), staged_(beside.host_beside(bytes, at)) {}
+  /// In memory of the device that `memory` is in, and of the host that is copied from. Throws where there is no room.
+  explicit device_numbers(const Memory& memory, where at = where::current())
+      : memory_(memory.allocate(bytes, at)), staged_(memory.allocate_host(bytes, at)) {}
   device_numbers(const device_numbers&) = delete;  // kernels point to it
   device_numbers& operator=(const device_numbers&) = delete;
 
@@ -50,7 +50,7 @@ class device_numbers {
   static constexpr std::size_t bytes = leased_size(sizeof(T));
 
   Memory memory_;
-  decltype(std::declval<const Memory&>().host_beside(0, where{})) staged_;
+  decltype(std::declval<const Memory&>().allocate_host(0, where{})) staged_;
   stream_event copied_;
 };
 

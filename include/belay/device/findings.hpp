@@ -96,8 +96,8 @@ template <device_region Memory>
 class findings_copy<Memory> {
  public:
   /// Of memory that the host does not read: a record in pinned memory, which is copied to.
-  findings_copy(const Memory& beside, where at)
-      : memory_(beside.host_beside(2 * sizeof(kernel::findings_record), at)),
+  findings_copy(const Memory& memory, where at)
+      : memory_(memory.allocate_host(2 * sizeof(kernel::findings_record), at)),
         record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record[2]) {}
   [[nodiscard]] kernel::findings_record& record() const noexcept { return *record_; }
   /// Queues that `of` is empty, and of step or pass `number`, by a copy: of a step whose kernels are a graph nothing
@@ -109,7 +109,7 @@ class findings_copy<Memory> {
   }
 
  private:
-  decltype(std::declval<const Memory&>().host_beside(0, where{})) memory_;
+  decltype(std::declval<const Memory&>().allocate_host(0, where{})) memory_;
   kernel::findings_record* record_;  // the copy, and an empty one
 };
 
@@ -121,9 +121,9 @@ class findings {
   static constexpr std::size_t bytes = leased_size(sizeof(kernel::findings_record));
 
   findings() requires std::constructible_from<Memory, std::size_t> : memory_(bytes), copied_(memory_, {}) {}
-  /// In memory of the device that `beside` is in.
-  explicit findings(const Memory& beside, where at = where::current())
-      : memory_(made_beside(beside, at)), copied_(beside, at) {}
+  /// In memory of the device that `memory` is in.
+  explicit findings(const Memory& memory, where at = where::current())
+      : memory_(allocated_like(memory, at)), copied_(memory, at) {}
   findings(const findings&) = delete;  // kernels point to it
   findings& operator=(const findings&) = delete;
 
@@ -157,9 +157,9 @@ class findings {
   [[nodiscard]] const kernel::findings_record& none() const noexcept { return copied_.record(); }
 
  private:
-  [[nodiscard]] static Memory made_beside(const Memory& memory, where at) {
+  [[nodiscard]] static Memory allocated_like(const Memory& memory, where at) {
     if constexpr (device_region<Memory>)
-      return memory.beside(bytes, at);
+      return memory.allocate(bytes, at);
     else
       return Memory(bytes);
   }

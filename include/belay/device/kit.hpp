@@ -6,7 +6,7 @@
 //
 //   belay::host_kit<> kit;                                        // products by the blocked loop
 //   kit.each(count, belay::kernel::axpy<float>{0.5F, x, y});
-//   kit.teams(rows, belay::kernel::softmax_rows<float>{scores, scores, keys});
+//   kit.teams(rows, belay::kernel::causal_softmax_rows<float>{scores, scores, keys});
 //   kit.product<float>(c, a, belay::transposed(b), 1, 0);
 #pragma once
 

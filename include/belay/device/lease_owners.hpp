@@ -50,7 +50,7 @@ class lease_owners {
   [[nodiscard]] std::uint16_t number(const lease_owner& of) noexcept {
     std::size_t at = hash(of) % table_size;
     for (; places_[at] != 0; at = (at + 1) % table_size) {
-      entry& known = entries_[index_of(places_[at])];
+      known_owner& known = entries_[index_of(places_[at])];
       if (!known.is(of)) continue;
       known.of.micro_batch = of.micro_batch;
       known.name(of);  // of a model that has gone, and another one at its place
@@ -124,11 +124,11 @@ class lease_owners {
     return static_cast<std::size_t>(out >> 40);
   }
 
-  struct entry {
+  struct known_owner {
     lease_owner of;
     std::array<char, 64> layer{}, parameter{};
 
-    explicit entry(const lease_owner& owner) noexcept : of(owner) { name(owner); }
+    explicit known_owner(const lease_owner& owner) noexcept : of(owner) { name(owner); }
     [[nodiscard]] bool is(const lease_owner& other) const noexcept {
       return of.layer == other.layer && of.parameter == other.parameter && of.layer_index == other.layer_index &&
              of.purpose == other.purpose && of.at.line == other.at.line && of.at.file == other.at.file;
@@ -156,7 +156,7 @@ class lease_owners {
     }
   };
 
-  std::vector<entry> entries_;
+  std::vector<known_owner> entries_;
   std::vector<std::uint16_t> places_;  // numbers, by hash
   std::exception_ptr failure_;
 };

@@ -32,12 +32,12 @@ concept memory_region = std::movable<M> && requires(const M& memory) {
   { memory.size_bytes() } -> std::same_as<std::size_t>;
 };
 
-/// Memory of a device that the host does not address. `beside(bytes)` is more of it, `host_beside(bytes)` memory of the
-/// host that the device copies to and from.
+/// Memory of a device that the host does not address. `allocate(bytes)` is more of it, `allocate_host(bytes)` memory of
+/// the host that the device copies to and from.
 template <class M>
 concept device_region = memory_region<M> && requires(const M& memory, std::size_t bytes, where at) {
-  { memory.beside(bytes, at) } -> std::same_as<M>;
-  { memory.host_beside(bytes, at) } -> memory_region;
+  { memory.allocate(bytes, at) } -> std::same_as<M>;
+  { memory.allocate_host(bytes, at) } -> memory_region;
 };
 
 /// Anonymous pages: zeroed, page-aligned, unmapped by the destructor.

@@ -89,14 +89,14 @@ class offset_allocator {
   }
 
   /// A lease with a chain of its own.
-  struct range {
+  struct chained_lease {
     /// Where the bytes begin, and the chain of that lease alone.
     std::size_t offset = 0;
     lease_chain chain;
   };
   /// A lease of at least `bytes` with a chain of its own; nothing where there is no room.
-  [[nodiscard]] std::optional<range> allocate(std::size_t bytes) {
-    range out;
+  [[nodiscard]] std::optional<chained_lease> allocate(std::size_t bytes) {
+    chained_lease out;
     const auto offset = allocate(bytes, out.chain);
     if (!offset) return std::nullopt;
     out.offset = *offset;

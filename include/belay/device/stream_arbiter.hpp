@@ -97,7 +97,7 @@ class stream_arbiter {
     host& operator=(const host&) = delete;
     ~host() {
       if (std::uncaught_exceptions() > exceptions_) owner_->open();
-      owner_->leave();
+      owner_->remove_host();
     }
 
    private:
@@ -133,7 +133,7 @@ class stream_arbiter {
     std::condition_variable called;
   };
 
-  void leave() noexcept;
+  void remove_host() noexcept;
   void let_all_run() noexcept;
   void schedule(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
   void sleep(std::unique_lock<std::mutex>& lock, std::condition_variable& called);

@@ -139,7 +139,7 @@ BELAY_DECL void stream_arbiter::let_all_run() noexcept {
   call_a_host();
 }
 
-BELAY_DECL void stream_arbiter::leave() noexcept {
+BELAY_DECL void stream_arbiter::remove_host() noexcept {
   const std::lock_guard lock(mutex_);
   --running_;
   call_a_host();

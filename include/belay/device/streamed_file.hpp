@@ -48,7 +48,7 @@ class streamed_file {
 
   /// Memory that is read into and written from lies on the device of `access`, which addresses the ring too; null: on
   /// the host. Pieces lie in the ring.
-  void see_through(const host_access* access) noexcept { access_ = access; }
+  void set_host_view(const host_access* access) noexcept { access_ = access; }
 
   /// Queues on the stream of copies: `bytes` bytes from byte `first` of the file on come to `to`.
   template <class Copies>
@@ -122,7 +122,7 @@ class streamed_file {
   template <class Visit>
   void change(std::uint64_t first, std::size_t bytes, Visit&& visit, where at) {
     settle(at);
-    const range all{first, first + bytes};
+    const byte_range all{first, first + bytes};
     for (std::uint64_t begin = down(first); bytes > 0 && begin < all.last; begin += ring_.slot_bytes()) {
       const std::uint64_t end = lesser_of<std::uint64_t>(begin + ring_.slot_bytes(), up(all.last));
       const std::span<std::byte> piece = ring_.slot(0).first(static_cast<std::size_t>(end - begin));
@@ -151,12 +151,12 @@ class streamed_file {
   [[nodiscard]] const tier_file<Files>& file() const noexcept { return file_; }
 
  private:
-  struct range {
+  struct byte_range {
     std::uint64_t first = 0, last = 0;
   };
   struct transfer {
     file_transfer moves;
-    range writes = {};  // of the file, where it is a write that was not waited for
+    byte_range writes = {};  // of the file, where it is a write that was not waited for
   };
 
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
@@ -166,7 +166,7 @@ class streamed_file {
   [[nodiscard]] std::uint64_t up(std::uint64_t byte) const noexcept { return down(byte + alignment_ - 1); }
   [[nodiscard]] std::size_t next_slot() noexcept { return turn_++ % ring_.slot_count(); }
 
-  void await_writes(range in) {
+  void await_writes(byte_range in) {
     for (transfer& each : under_way_) {
       if (each.writes.first >= in.last || each.writes.last <= in.first) continue;
       each.writes = {};
@@ -230,10 +230,10 @@ class streamed_file {
   slot_ring ring_;
   std::vector<transfer> under_way_;  // by slot
   std::uint64_t turn_ = 0;           // of the slot that is filled next
-  range reading_, taken_;            // what is read, and the piece of it that `get` has come to
+  byte_range reading_, taken_;       // what is read, and the piece of it that `get` has come to
   std::uint64_t started_ = 0, taken_turn_ = 0;
   const std::byte* taken_slot_ = nullptr;
-  range writing_, filled_;  // what is written, and the piece of it that `put` fills
+  byte_range writing_, filled_;  // what is written, and the piece of it that `put` fills
   std::size_t filled_slot_ = 0;
   where at_;
   tier_file<Files> file_;  // last: transfers end before the ring's slots are anyone else's

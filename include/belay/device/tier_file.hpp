@@ -25,14 +25,12 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/tier_file/error.hpp"             // IWYU pragma: export
-#include "belay/device/tier_file/reference.hpp"         // IWYU pragma: export
-#include "belay/device/tier_file/ring_transfers.hpp"    // IWYU pragma: export
-#include "belay/device/tier_file/streamed_layout.hpp"   // IWYU pragma: export
-#include "belay/device/tier_file/system_calls.hpp"      // IWYU pragma: export
-#include "belay/device/tier_file/thread_transfers.hpp"  // IWYU pragma: export
-#include "belay/device/tier_file/transfer.hpp"          // IWYU pragma: export
-#include "belay/device/tier_file/unnamed_file.hpp"      // IWYU pragma: export
+#include "belay/device/tier_file/error.hpp"            // IWYU pragma: export
+#include "belay/device/tier_file/reference.hpp"        // IWYU pragma: export
+#include "belay/device/tier_file/streamed_layout.hpp"  // IWYU pragma: export
+#include "belay/device/tier_file/system_calls.hpp"     // IWYU pragma: export
+#include "belay/device/tier_file/transfer.hpp"         // IWYU pragma: export
+#include "belay/device/tier_file/unnamed_file.hpp"     // IWYU pragma: export
 
 namespace belay::inline BELAY_ABI {
 

@@ -5,12 +5,12 @@
 //
 //   const belay::kernel::rms_norm_rows<float> norm{in, weight, out, inverse, width, 1e-5F};
 //   belay::kernel::for_each_row(rows, norm);
-//   belay::kernel::for_each_row(rows, belay::kernel::softmax_rows<float>{out, out, width});
+//   belay::kernel::for_each_row(rows, belay::kernel::causal_softmax_rows<float>{scores, scores, length});
 #pragma once
 
 #include "belay/kernel/rows/attention.hpp"      // IWYU pragma: export
 #include "belay/kernel/rows/cross_entropy.hpp"  // IWYU pragma: export
-#include "belay/kernel/rows/permute.hpp"        // IWYU pragma: export
+#include "belay/kernel/rows/indexed.hpp"        // IWYU pragma: export
 #include "belay/kernel/rows/rms_norm.hpp"       // IWYU pragma: export
 #include "belay/kernel/rows/rotary.hpp"         // IWYU pragma: export
 #include "belay/kernel/rows/softmax.hpp"        // IWYU pragma: export

@@ -32,58 +32,53 @@
 #include "belay/core/where.hpp"
 #include "belay/parallel/bucket/bound_buckets.hpp"
 #include "belay/parallel/bucket/bucket_reduction.hpp"
-#include "belay/parallel/bucket/checksums.hpp"
-#include "belay/parallel/bucket/contribution_text.hpp"
 #include "belay/parallel/bucket/contributions.hpp"
-#include "belay/parallel/bucket/contributor.hpp"
-#include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/frozen_buckets.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
 #include "belay/parallel/bucket/memory.hpp"
-#include "belay/parallel/bucket/owned_ranges.hpp"
-#include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/bucket/places.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
+#include "belay/parallel/bucket/replica_group.hpp"
 #include "belay/parallel/bucket/replicas.hpp"
-#include "belay/parallel/bucket/share_copies.hpp"
-#include "belay/parallel/bucket/shares.hpp"
+#include "belay/parallel/bucket/shard_copies.hpp"
+#include "belay/parallel/bucket/shards.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// All gradient buckets of one rank. Buckets of all families are launched in one fixed order, the same on all ranks.
-/// One thread calls. The memory given to `bind` outlives the object; over a rehearsal's group it is not touched.
+/// All gradient buckets of one rank. Buckets of all replica groups are launched in one fixed order, the same on all
+/// ranks. One thread calls. The memory given to `bind` outlives the object; over a rehearsal's group it is not touched.
 template <class T, class Group>
 class gradient_buckets : public bound_buckets<T, Group> {
   static_assert(serves_buckets<Group, T>());
   using base = bound_buckets<T, Group>;
   using base::bucket_of_;
-  using base::families_;
   using base::kept_;
   using base::layout_;
   using base::members_;
   using base::memory_;
   using base::owned_;
+  using base::replica_groups_;
 
  public:
   using gradient_type = compute_type_t<T>;
 
   /// `members` in model order, each once and with a unique name. At most `max_micro_batches` a step on this rank.
   /// `unit` is that of the norm's table.
-  gradient_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_family<Group>> families,
+  gradient_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_replica_group<Group>> replica_groups,
                    std::size_t bucket_bytes, std::size_t max_micro_batches, ownership_unit unit = {},
                    where at = where::current())
-      : base(std::move(members), std::move(families), bucket_bytes, unit, at),
-        shares_(*kept_, members_, families_, memory_),
+      : base(std::move(members), std::move(replica_groups), bucket_bytes, unit, at),
+        shards_(*kept_, members_, replica_groups_, memory_),
         contributions_(this->uses(), max_micro_batches, at),
         checksums_(kept_->checksums),
-        copies_(layout_, families_, memory_, at),
+        copies_(layout_, replica_groups_, memory_, at),
         open_(layout_.buckets().size()),
         pending_(layout_.buckets().size()) {
-    for (const auto& family : families_) expect_serves_buckets(family.group, at);
+    for (const auto& replica_group : replica_groups_) expect_serves_buckets(replica_group.group, at);
     for (std::size_t p = 0; p < members_.size(); ++p) contributors_.emplace_back(*this, p);
   }
 
@@ -102,23 +97,23 @@ class gradient_buckets : public bound_buckets<T, Group> {
     this->bind_to(memory, contributors_, at);
     replicas_compared_ = false;
   }
-  [[nodiscard]] bool divides_gradients() const noexcept { return shares_.any(); }
+  [[nodiscard]] bool divides_gradients() const noexcept { return shards_.any(); }
   /// Divided gradients are computed in memory that is leased from `source` in every step.
-  void use(lease_source& source) noexcept { shares_.use(source); }
-  /// Shares of gradients that lie in a lower tier are brought there by `carry`.
-  void carry_shares(share_carrier<gradient_type> carry) { shares_.carry_with(std::move(carry)); }
-  /// Compares parameters, layout and values within each family, once after `bind`; throws usage_error on all ranks of a
-  /// family that differ. Collective over all families.
+  void use(lease_source& source) noexcept { shards_.use(source); }
+  /// Shards of gradients that lie in a lower tier are copied there by `copies`.
+  void use(tier_copies<gradient_type> copies) { shards_.use(std::move(copies)); }
+  /// Compares parameters, layout and values within each replica group, once after `bind`; throws usage_error on all
+  /// ranks of a replica group that differ. Collective over all replica groups.
   void compare_replicas(where at = where::current()) {
     if (!this->rehearsed()) {
-      if (!std::exchange(replicas_compared_, true)) check_replicas<T>(layout_, members_, families_, at);
+      if (!std::exchange(replicas_compared_, true)) check_replicas<T>(layout_, members_, replica_groups_, at);
     }
   }
 
   /// Begins a step of `micro_batches` (0 or more) here, and zeroes the gradients. The first one compares replicas.
   void begin(std::size_t micro_batches, where at = where::current()) {
     prepare(at);
-    if (shares_.any()) throw usage_error("divided gradients are added to by frame.add_to: call begin_unwritten", at);
+    if (shards_.any()) throw usage_error("divided gradients are added to by frame.add_to: call begin_unwritten", at);
     for (auto& each : contributors_) each.note_written();
     if (!this->rehearsed()) {
       this->zero_in_memory(memory_.gradients[tier::device].first(layout_.elements()), at);
@@ -150,10 +145,10 @@ class gradient_buckets : public bound_buckets<T, Group> {
   }
   /// For `frame.add_to`: when the compute stream has waited for the first, the second gives the parameter's bucket
   /// memory for its gradients.
-  [[nodiscard]] stream_event before_memory() const noexcept { return shares_.before_open(); }
+  [[nodiscard]] stream_event before_memory() const noexcept { return shards_.before_open(); }
   stream_event give_memory(std::size_t parameter, where at) {
     if (stage_ != phase::reducing) throw usage_error("a backward outside of a step: call begin first", at);
-    return shares_.open(bucket_of_[parameter], contributors_, at);
+    return shards_.open(bucket_of_[parameter], contributors_, at);
   }
 
   /// Before the first contribution of a step: it has another number of micro-batches, also more than any before.
@@ -164,7 +159,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
       contributions_ = contribution_map(this->uses(), micro_batches, at);
     expect(micro_batches, at);
   }
-  /// From now on the ranks of a family take part in each other's gathers, in every micro-batch.
+  /// From now on the ranks of a replica group take part in each other's gathers, in every micro-batch.
   void gather_together() noexcept { gathered_together_ = true; }
   /// Forgets a step that was cut off. What was started is waited for when the next step begins.
   void withdraw() noexcept {
@@ -185,9 +180,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
       if (micro_batch < contributions_.micro_batches() && contributions_.mark(p, micro_batch)) {
         const std::size_t b = bucket_of_[p];
         --open_[b];
-        if (shares_.divides(b)) {
-          if (!shares_.contributed(b, micro_batch)) continue;
-          const stream_event over = shares_.reduce(b, contributors_, computed_, kept_, at);
+        if (shards_.divides(b)) {
+          if (!shards_.contributed(b, micro_batch)) continue;
+          const stream_event over = shards_.reduce(b, contributors_, computed_, kept_, at);
           if (open_[b] == 0) copies_.reduced(b, over);
         } else if (seals()) {
           if (contributions_.complete(p)) note_complete(p, micro_batch, at);
@@ -204,7 +199,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// launch has contributed the same, and has done the reductions. Throws usage_error outside of a step.
   void join(auto& stream, where at) {
     all_then(pending_, stream, at);
-    shares_.join(stream, at);
+    shards_.join(stream, at);
     copies_.join(stream, at);
   }
   [[nodiscard]] const contribution_map& contributions() const noexcept { return contributions_; }
@@ -214,7 +209,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     for (std::size_t p = 0; p < members_.size(); ++p)
       if (recorded.any(p)) contributors_[p].note_written();
     std::ranges::fill(open_, std::size_t{0});
-    shares_.recall();
+    shards_.recall();
     copies_.recall();
     launched_ = open_.size();
   }
@@ -224,7 +219,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
 
   /// Waits for every bucket and divides once, by the number of target tokens of the global batch. An incomplete step is
   /// a usage_error that names what is missing. Checked builds also refuse gradients that changed after their last
-  /// contribution, and checks across ranks refuse divisors that differ within a family.
+  /// contribution, and checks across ranks refuse divisors that differ within a replica group.
   [[nodiscard]] reduced_gradients<T> finish(target_tokens divisor, where at = where::current()) {
     const std::string changed = wait_complete(at);
     return divide(divisor, changed, at);
@@ -233,7 +228,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Waits for every bucket and divides once, by the sum of `own`, this rank's targets, over `batch_ranks`, the ranks
   /// that divide the batch. Collective over these. An incomplete step is a usage_error that names what is missing; so
   /// is a sum of 0. Checked builds also refuse gradients that changed after their last contribution, and checks across
-  /// ranks refuse sums that differ within a family.
+  /// ranks refuse sums that differ within a replica group.
   template <class BatchRanks>
   [[nodiscard]] reduced_gradients<T> finish(local_targets own, const BatchRanks& batch_ranks,
                                             where at = where::current()) {
@@ -298,7 +293,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
       throw usage_error("the last step's gradients were neither finished nor abandoned", at);
     if (!memory_.is_bound_to(layout_)) throw usage_error("the buckets have no memory yet: call bind", at);
     wait_all(pending_);  // of a step that was withdrawn
-    shares_.wait_all(at);
+    shards_.wait_all(at);
     copies_.wait_all(at);
     compare_replicas(at);
   }
@@ -313,14 +308,14 @@ class gradient_buckets : public bound_buckets<T, Group> {
     }
     if (compares_ranks()) {
       const char* why = nullptr;
-      if (shares_.any())
+      if (shards_.any())
         why =
             "reduce divided gradients in each: give all as many, or reduce once a step with "
             "store_options{.reduce = belay::reduce_when::last}";
       if (gathered_together_) why = "gather divided parameters together in each: give all as many";
-      if (why != nullptr) expect_one_number(compared_, families_, micro_batches, why, at);
+      if (why != nullptr) expect_one_number(compared_, replica_groups_, micro_batches, why, at);
     }
-    shares_.begin(micro_batches, contributions_, at);
+    shards_.begin(micro_batches, contributions_, at);
     copies_.begin();
     launched_ = 0;
     latest_ = 0;
@@ -328,7 +323,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
     stage_ = phase::reducing;
     if (seals()) {
       for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
-        if (!shares_.divides(bucket_of_[p])) note_complete(p, gradient_checksums::no_micro_batch, at);
+        if (!shards_.divides(bucket_of_[p])) note_complete(p, gradient_checksums::no_micro_batch, at);
     }
     launch_ready(at);
   }
@@ -336,8 +331,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
   void launch_ready(where at) {
     for (; launched_ < open_.size() && open_[launched_] == 0; ++launched_) {
       const auto& b = layout_.buckets()[launched_];
-      Group& group = families_[b.family].group;
-      if (group.size() < 2 || b.count == 0 || shares_.divides(launched_)) continue;
+      Group& group = replica_groups_[b.replica_group].group;
+      if (group.size() < 2 || b.count == 0 || shards_.divides(launched_)) continue;
       const start_order how = start_order(after(computed_, at)).keeping(kept_);
       // (nvcc takes an assignment for a result that is ignored.)
       const bucket_reduction<T> work{*kept_, launched_, memory_, at};
@@ -355,9 +350,9 @@ class gradient_buckets : public bound_buckets<T, Group> {
 
   void wait_for_buckets() {
     wait_all(pending_);
-    shares_.wait_all(where::current());
+    shards_.wait_all(where::current());
     copies_.wait_all(where::current());
-    if (!this->rehearsed()) shares_.zero_untouched();
+    if (!this->rehearsed()) shards_.zero_untouched();
     launched_ = 0;
     stage_ = phase::idle;
   }
@@ -369,13 +364,13 @@ class gradient_buckets : public bound_buckets<T, Group> {
     wait_for_buckets();
     if (seals()) {
       for (std::size_t p = 0; p < members_.size(); ++p) {
-        if (shares_.divides(bucket_of_[p])) continue;
+        if (shards_.divides(bucket_of_[p])) continue;
         checksums_.seal(p, this->gradient_of(p));  // where no peer has waited for it
         if (checksums_.changed(p, this->gradient_of(p)))
           return changed_gradient(members_[p].parameter().name(), checksums_.text(p));
       }
       for (std::size_t b = 0; b < open_.size(); ++b)
-        if (!shares_.divides(b))
+        if (!shards_.divides(b))
           std::ranges::copy(memory_.reduction_of(layout_, b), memory_.gradients_of(layout_, b).data());
     }
     return {};
@@ -383,7 +378,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
 
   void reduce_what_there_is(where at) {
     for (std::size_t& awaited : open_) awaited = 0;
-    shares_.reduce_the_rest(contributors_, computed_, kept_, copies_, at);
+    shards_.reduce_the_rest(contributors_, computed_, kept_, copies_, at);
     launch_ready(at);
     wait_for_buckets();
   }
@@ -400,10 +395,10 @@ class gradient_buckets : public bound_buckets<T, Group> {
     return reduced_gradients<T>(owned_, latest_, divisor.count(), latest_);
   }
 
-  // How the families' ranks differ in their divisors, or "". Called once in every step, also where the step ends
+  // How the replica groups' ranks differ in their divisors, or "". Called once in every step, also where the step ends
   // without a divisor: the other ranks wait.
   std::string compare_targets(std::uint64_t targets, where at) {
-    if (compares_ranks()) return difference_of_targets(compared_, families_, targets, at);
+    if (compares_ranks()) return difference_of_targets(compared_, replica_groups_, targets, at);
     return {};
   }
 
@@ -413,10 +408,10 @@ class gradient_buckets : public bound_buckets<T, Group> {
       throw usage_error(wrong_contribution<T>(contributions_, members_, parameter, micro_batch), at);
   }
 
-  gradient_shares<T, Group> shares_;
+  gradient_shards<T, Group> shards_;
   contribution_map contributions_;
   gradient_checksums& checksums_;
-  share_copies<T, Group> copies_;
+  shard_copies<T, Group> copies_;
   rank_comparison compared_;
   bool gathered_together_ = false;
   std::vector<bucket_contributor<gradient_buckets>> contributors_;

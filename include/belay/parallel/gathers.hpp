@@ -8,8 +8,8 @@
 #pragma once
 
 #include "belay/parallel/gathers/executed_orders.hpp"    // IWYU pragma: export
+#include "belay/parallel/gathers/gathered_bucket.hpp"    // IWYU pragma: export
 #include "belay/parallel/gathers/layer.hpp"              // IWYU pragma: export
 #include "belay/parallel/gathers/network.hpp"            // IWYU pragma: export
 #include "belay/parallel/gathers/order.hpp"              // IWYU pragma: export
 #include "belay/parallel/gathers/parameter_gathers.hpp"  // IWYU pragma: export
-#include "belay/parallel/gathers/reached_values.hpp"     // IWYU pragma: export

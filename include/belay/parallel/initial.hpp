@@ -18,22 +18,22 @@ namespace belay::inline BELAY_ABI {
 class initial {
  public:
   /// The kinds of first values: one number, normal numbers by counter, or what a filler gives.
-  enum class kind { constant, normal, filled };
+  enum class initializer { constant, normal, filled };
 
   /// All elements `value`.
-  [[nodiscard]] static constexpr initial constant(double value) noexcept { return {kind::constant, value}; }
+  [[nodiscard]] static constexpr initial constant(double value) noexcept { return {initializer::constant, value}; }
   /// Normal with mean 0.
-  [[nodiscard]] static constexpr initial normal(double stddev) noexcept { return {kind::normal, stddev}; }
+  [[nodiscard]] static constexpr initial normal(double stddev) noexcept { return {initializer::normal, stddev}; }
   /// The values come from `fill`, which the owner of the parameter calls: from a file, or a function.
-  [[nodiscard]] static constexpr initial filled() noexcept { return {kind::filled, 0}; }
+  [[nodiscard]] static constexpr initial filled() noexcept { return {initializer::filled, 0}; }
 
   /// The kind, and its number: the value, or the deviation.
-  [[nodiscard]] constexpr kind how() const noexcept { return kind_; }
+  [[nodiscard]] constexpr initializer how() const noexcept { return kind_; }
   [[nodiscard]] constexpr double value() const noexcept { return value_; }
 
  private:
-  constexpr initial(kind how, double value) noexcept : kind_(how), value_(value) {}
-  kind kind_;
+  constexpr initial(initializer how, double value) noexcept : kind_(how), value_(value) {}
+  initializer kind_;
   double value_;
 };
 

@@ -100,11 +100,11 @@ struct copy_place {
 
 /// Which ranks of the mesh keep what the one at `here` keeps of a tensor that is cut along the directions `cut`: those
 /// that differ from it along the others. Pipeline stages have tensors of their own. What ZeRO has divided, each rank of
-/// a shard group has a share of.
-enum class kept : std::uint8_t { local_part, share };
+/// a shard group has a shard of.
+enum class kept_part : std::uint8_t { local_part, shard };
 [[nodiscard]] constexpr copy_place copies_of(const axes& mesh, const coordinate& here, axis_set cut,
-                                             kept what) noexcept {
-  if (what == kept::share) cut.add(directions_of(axis::dense_shard));
+                                             kept_part what) noexcept {
+  if (what == kept_part::shard) cut.add(directions_of(axis::dense_shard));
   copy_place out;
   for (const axis each : {axis::shard_replica, axis::shard, axis::expert, axis::tensor}) {
     if (cut.has(each)) continue;

@@ -35,15 +35,51 @@
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/host_access.hpp"
-#include "belay/parallel/file_shares.hpp"
+#include "belay/parallel/file_shards.hpp"
 #include "belay/parallel/initial.hpp"  // IWYU pragma: export
 #include "belay/parallel/local_box.hpp"
 #include "belay/parallel/parameter_shape.hpp"  // IWYU pragma: export
-#include "belay/parallel/parameter_spec.hpp"   // IWYU pragma: export
 #include "belay/parallel/placement.hpp"
 #include "belay/step/contribution.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// Whether the optimizer decays the parameter: usually matrices and embeddings, not norms.
+enum class weight_decay { no, yes };
+
+/// A parameter independently of the mesh. A tied parameter, which several layers share, is one parameter with as many
+/// `uses`: each of them contributes to its gradient once a micro-batch. `joins` names the tensors that a stack of
+/// several matrices an entry is made of, in equal parts of dimension 1; each has the first values of a parameter of its
+/// name. It is empty where the parameter is one tensor.
+struct parameter_spec {
+  std::string name;                             // decides the first values: the same on every mesh, unique in the model
+  parameter_shape shape;                        // the global one
+  initial first_values = initial::constant(0);  // written by the store, or by `initialise`
+  weight_decay decay = weight_decay::yes;       // whether the optimizer decays it
+  std::size_t uses = 1;                         // layers that share it
+  std::vector<std::string> joins = {};          // tensors that it is made of
+};
+
+/// Writes the first values of the global elements from `first` on, which do not come from a filler: those that are
+/// drawn are normal numbers, of each tensor that the parameter joins by its own name.
+template <class T>
+void write_first_values(const parameter_spec& spec, std::uint64_t seed, std::size_t first, std::span<T> out) {
+  const initial how = spec.first_values;
+  if (how.how() == initial::initializer::constant) {
+    for (T& x : out) x = static_cast<T>(static_cast<compute_type_t<T>>(how.value()));
+    return;
+  }
+  const std::vector<std::string>& joins = spec.joins;
+  const std::size_t tensors = joins.empty() ? 1 : joins.size();
+  const std::size_t size = joins.empty() ? spec.shape.size() : spec.shape.product(1, spec.shape.rank()) / tensors;
+  for (std::size_t i = 0; i < out.size();) {
+    const std::size_t block = (first + i) / size;
+    const counted_normal random(seed, joins.empty() ? spec.name : joins[block % tensors]);
+    // What the element is called in a tensor of its own.
+    for (std::size_t j = (first + i) % size; j < size && i < out.size(); ++i, ++j)
+      out[i] = static_cast<T>(static_cast<compute_type_t<T>>(how.value() * random(block / tensors * size + j)));
+  }
+}
 
 /// The parameter is updated by the optimizer.
 struct trainable {};
@@ -141,7 +177,7 @@ class parameter_base {
   }
   /// Values that this rank keeps are seen through `access`, which outlives the parameter's use: they lie in memory that
   /// the host does not address.
-  void see_through(const host_access* access) noexcept {
+  void set_host_view(const host_access* access) noexcept {
     access_ = access;
     for (held_range<T>& range : held_) range.access = access;
   }
@@ -179,7 +215,7 @@ class parameter_base {
   /// Writes the first values of the local part. A global element gets the same value on every mesh. The parameter must
   /// be bound. One made with `initial::filled()` is a usage_error: call `fill`.
   void initialise(std::uint64_t seed, where at = where::current()) {
-    if (spec_.first_values.how() == initial::kind::filled)
+    if (spec_.first_values.how() == initial::initializer::filled)
       throw usage_error("parameter " + name() + " takes its first values from a filler: call fill", at);
     fill([&](std::size_t first, std::span<T> out) { write_first_values(spec_, seed, first, out); }, at);
   }

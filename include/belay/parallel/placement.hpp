@@ -100,16 +100,16 @@ inline constexpr bool on_one_axis<A, B> = A::over == B::over;
 /// One axis of a placement, as a value.
 struct placement_entry {
   /// Each rank of the axis has the whole, a part, or a term.
-  enum class kind : std::uint8_t { replicate, shard, partial };
+  enum class placement_kind : std::uint8_t { replicate, shard, partial };
 
   /// The kind of the entry, and the axis of the ranks.
-  kind how = kind::replicate;
+  placement_kind how = placement_kind::replicate;
   axis over = axis::data;
   std::size_t dimension = 0;   // of a shard
   std::uint8_t operation = 0;  // of a partial: the code of its reduction
 
   /// Whether each rank has a part.
-  [[nodiscard]] constexpr bool cuts() const noexcept { return how == kind::shard; }
+  [[nodiscard]] constexpr bool cuts() const noexcept { return how == placement_kind::shard; }
   friend constexpr bool operator==(placement_entry, placement_entry) = default;
 };
 
@@ -117,9 +117,10 @@ struct placement_entry {
 template <class Placement>
 [[nodiscard]] constexpr placement_entry entry_of() noexcept {
   if constexpr (is_shard<Placement>)
-    return {placement_entry::kind::shard, Placement::over, Placement::dimension};
+    return {placement_entry::placement_kind::shard, Placement::over, Placement::dimension};
   else if constexpr (is_partial<Placement>)
-    return {placement_entry::kind::partial, Placement::over, 0, static_cast<std::uint8_t>(Placement::operation.code)};
+    return {placement_entry::placement_kind::partial, Placement::over, 0,
+            static_cast<std::uint8_t>(Placement::operation.code)};
   else
     return {};
 }
@@ -162,7 +163,7 @@ struct placement_faults {
   [[nodiscard]] static constexpr bool one_each() noexcept {
     axis_set seen;
     for (const placement_entry& each : entries_of<Placement>) {
-      if (each.how == placement_entry::kind::replicate) continue;
+      if (each.how == placement_entry::placement_kind::replicate) continue;
       if (seen.has_any(directions_of(each.over))) return false;
       seen.add(directions_of(each.over));
     }
@@ -171,7 +172,8 @@ struct placement_faults {
   [[nodiscard]] static constexpr bool one_operation() noexcept {
     for (const placement_entry& one : entries_of<Placement>)
       for (const placement_entry& other : entries_of<Placement>)
-        if (one.how == placement_entry::kind::partial && other.how == one.how && one.operation != other.operation)
+        if (one.how == placement_entry::placement_kind::partial && other.how == one.how &&
+            one.operation != other.operation)
           return false;
     return true;
   }

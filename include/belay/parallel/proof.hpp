@@ -53,10 +53,10 @@ class prover {
         stages_(table.stages()),
         micro_batches_(table.micro_batches()),
         done_(storage::template each_cell<std::uint8_t>(stages_, micro_batches_)),
-        order_{storage::template each_cell<entry>(stages_, micro_batches_),
-               storage::template each_cell<entry>(stages_, micro_batches_),
-               storage::template each_cell<entry>(stages_, micro_batches_),
-               storage::template each_cell<entry>(stages_, micro_batches_)},
+        order_{storage::template each_cell<moved_batch>(stages_, micro_batches_),
+               storage::template each_cell<moved_batch>(stages_, micro_batches_),
+               storage::template each_cell<moved_batch>(stages_, micro_batches_),
+               storage::template each_cell<moved_batch>(stages_, micro_batches_)},
         moved_(storage::template each_stage<std::array<std::uint32_t, 4>>(stages_)) {
     result_.peak_activations = storage::template each_stage<std::size_t>(stages_);
   }
@@ -80,7 +80,7 @@ class prover {
   }
 
  private:
-  struct entry {
+  struct moved_batch {
     std::uint32_t micro_batch = 0;
     std::uint32_t action = 0;
   };
@@ -216,8 +216,8 @@ class prover {
     const std::size_t in = out + 1;
     const std::size_t sent = moved_[sender].data()[out];
     const std::size_t received = moved_[receiver].data()[in];
-    const entry* const sends = order_[out].data() + sender * micro_batches_;
-    const entry* const receives = order_[in].data() + receiver * micro_batches_;
+    const moved_batch* const sends = order_[out].data() + sender * micro_batches_;
+    const moved_batch* const receives = order_[in].data() + receiver * micro_batches_;
     for (std::size_t k = 0; k < sent || k < received; ++k) {
       if (k < sent && k < received && sends[k].micro_batch == receives[k].micro_batch) continue;
       if (k < sent && !(done_[receiver * micro_batches_ + sends[k].micro_batch] & bit(in))) {
@@ -255,7 +255,7 @@ class prover {
   bool complete_ = true;
   bool matched_ = true;
   typename storage::template per_cell<std::uint8_t> done_;
-  std::array<typename storage::template per_cell<entry>, 4> order_;  // by end: what was moved, in order
+  std::array<typename storage::template per_cell<moved_batch>, 4> order_;  // by end: what was moved, in order
   typename storage::template per_stage<std::array<std::uint32_t, 4>> moved_;
   proof_result<peaks> result_;
 };

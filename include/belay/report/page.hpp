@@ -20,6 +20,8 @@
 #include <utility>
 #include <vector>
 
+#include "belay/core/bounds.hpp"
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
@@ -28,7 +30,6 @@
 #include "belay/report/page/expert_map.hpp"
 #include "belay/report/page/folder.hpp"  // IWYU pragma: export
 #include "belay/report/page/history.hpp"
-#include "belay/report/page/plan_rows.hpp"  // IWYU pragma: export
 #include "belay/report/page/rank_waits.hpp"
 #include "belay/report/page/room.hpp"
 #include "belay/report/page/sample.hpp"  // IWYU pragma: export
@@ -37,8 +38,42 @@
 #include "belay/report/page/tables.hpp"
 #include "belay/report/page/writer.hpp"
 #include "belay/report/text_buffer.hpp"
+#include "belay/train/plan.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// The rank whose plan has most in tier device, and of several the first.
+[[nodiscard]] inline std::size_t fullest_rank(const plan& planned) {
+  std::size_t out = 0;
+  for (std::size_t rank = 1; rank < planned.ranks().size(); ++rank)
+    if (planned.ranks()[rank].peak_bytes(tier::device) > planned.ranks()[out].peak_bytes(tier::device)) out = rank;
+  return out;
+}
+
+/// A row for each purpose of each tier that the plan has bytes in.
+[[nodiscard]] inline std::vector<report_row> report_rows(const plan& planned, std::size_t shown_rank) {
+  std::vector<report_row> out;
+  for (std::size_t number = 0; number < tier_count; ++number) {
+    const tier of = static_cast<tier>(number);
+    for (const std::string& purpose : planned.purposes(of)) {
+      report_row row{name(of), purpose};
+      checked_size total;
+      for (std::size_t rank = 0; rank < planned.ranks().size(); ++rank) {
+        checked_size bytes;
+        for (const plan_item& item : planned.ranks()[rank].items())
+          if (item.where_it_is == of && item.purpose == purpose) bytes += item.bytes;
+        const std::uint64_t here = bytes.saturated();
+        total += bytes.saturated();
+        row.smallest = rank == 0 ? here : lesser_of(row.smallest, here);
+        row.largest = greater_of(row.largest, here);
+        if (rank == shown_rank) row.planned = here;
+      }
+      row.total = total.saturated();
+      if (row.total > 0) out.push_back(std::move(row));
+    }
+  }
+  return out;
+}
 
 /// The report of a run, written by one thread of one rank. What goes wrong with its files after it was made never stops
 /// the run: nothing more is written, and `take_problem()` has why.
@@ -78,7 +113,7 @@ class report_page {
     sample_reader reader(subject_);
     const auto keep_line = [&](std::string_view line, std::uint64_t begin) {
       const report_line read = reader.read(line, folder_->samples_path(), begin, at);
-      if (read.what != report_line::kind::shape && read.sample.step > step) return false;
+      if (read.what != report_line::line_type::shape && read.sample.step > step) return false;
       keep(read);
       return true;
     };
@@ -135,10 +170,10 @@ class report_page {
   void keep(const report_line& read) {
     const std::uint64_t step = read.sample.step;
     switch (read.what) {
-      case report_line::kind::shape: return;
-      case report_line::kind::sample: return keep(read.sample);
-      case report_line::kind::evaluation: return history_.add(report_curve::eval_loss, step, read.eval_loss);
-      case report_line::kind::mark: return history_.add(read.mark, step, 1);
+      case report_line::line_type::shape: return;
+      case report_line::line_type::sample: return keep(read.sample);
+      case report_line::line_type::evaluation: return history_.add(report_curve::eval_loss, step, read.eval_loss);
+      case report_line::line_type::mark: return history_.add(read.mark, step, 1);
     }
   }
   void keep(const report_sample& sample) {

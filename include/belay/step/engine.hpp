@@ -64,7 +64,7 @@ struct access_of {
 };
 template <device_region Memory, class Stream>
 struct access_of<Memory, Stream> {
-  using pinned = decltype(std::declval<const Memory&>().host_beside(std::size_t{}, where()));
+  using pinned = decltype(std::declval<const Memory&>().allocate_host(std::size_t{}, where()));
   using type = device_access<Stream, pinned>;
 };
 

@@ -64,8 +64,8 @@ template <memory_region Memory, compute_kit<float> Kit>
 auto engine<Memory, Kit>::copies() -> copies_type& {
   if (copies_ != nullptr) return *copies_;
   // (nvcc does not see what compute() has.)
-  if constexpr (requires(stream_type& compute_stream) { compute_stream.beside(stream_kind::copy); })
-    copies_ = std::make_unique<copies_type>(compute().beside(stream_kind::copy));
+  if constexpr (requires(stream_type& compute_stream) { compute_stream.another_stream(stream_kind::copy); })
+    copies_ = std::make_unique<copies_type>(compute().another_stream(stream_kind::copy));
   else if constexpr (std::constructible_from<copies_type, const stream_settings&, int>)
     copies_ = std::make_unique<copies_type>(streams_, rank_);
   else
@@ -79,8 +79,8 @@ template <memory_region Memory, compute_kit<float> Kit>
 auto engine<Memory, Kit>::access([[maybe_unused]] where at) -> const host_access* {
   if constexpr (device_region<Memory>) {
     if (access_ == nullptr)
-      access_ = std::make_unique<access_type>(compute().beside(stream_kind::copy),
-                                              arena_.memory().host_beside(host_access::piece_bytes, at));
+      access_ = std::make_unique<access_type>(compute().another_stream(stream_kind::copy),
+                                              arena_.memory().allocate_host(host_access::piece_bytes, at));
     return access_.get();
   } else {
     return nullptr;

@@ -42,7 +42,7 @@ class handle_store {
 
   /// Takes a handle over. Throws usage_error where the slot does not exist, or holds a handle that still owes.
   void keep(std::size_t index, Handle&& handle, where at = where::current()) {
-    slot& free = slots_[expect(index, at)];
+    handle_slot& free = slots_[expect(index, at)];
     if (free.held && owes(free.handle)) refuse(index, free.handle, at);
     free.clear();
     ::new (static_cast<void*>(std::addressof(free.handle))) Handle(std::move(handle));
@@ -66,15 +66,15 @@ class handle_store {
 
   /// Empties all slots without discharging anything: for handles of a step that has ended, which has reported them.
   void forget() noexcept {
-    for (slot& one : slots_) one.clear();
+    for (handle_slot& one : slots_) one.clear();
   }
 
  private:
-  struct slot {
-    slot() noexcept {}
-    slot(const slot&) = delete;
-    slot& operator=(const slot&) = delete;
-    ~slot() { clear(); }
+  struct handle_slot {
+    handle_slot() noexcept {}
+    handle_slot(const handle_slot&) = delete;
+    handle_slot& operator=(const handle_slot&) = delete;
+    ~handle_slot() { clear(); }
     void clear() noexcept {
       if (std::exchange(held, false)) std::destroy_at(std::addressof(handle));
     }
@@ -85,7 +85,7 @@ class handle_store {
     };
   };
   struct emptied {
-    slot* slot_;
+    handle_slot* slot_;
     ~emptied() { slot_->clear(); }
   };
 
@@ -114,7 +114,7 @@ class handle_store {
     throw usage_error(text + "; take it first", at);
   }
 
-  std::vector<slot> slots_;
+  std::vector<handle_slot> slots_;
 };
 
 }  // namespace belay::inline BELAY_ABI

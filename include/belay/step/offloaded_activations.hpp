@@ -72,8 +72,8 @@ class offloaded_activations {
   /// For `offloads`, at the end of a forward: copies away what the call has kept and remembered, `input`, and `output`
   /// where its backward reads it. The output's own memory stays until `let_go`. Returns the call's number. Throws
   /// budget_error, and usage_error where the output is in the memory of the input.
-  [[nodiscard]] std::uint32_t leave(frame<Engine>& call, std::span<const std::byte> output, output_use use,
-                                    std::span<const std::byte> input) {
+  [[nodiscard]] std::uint32_t offload(frame<Engine>& call, std::span<const std::byte> output, output_use use,
+                                      std::span<const std::byte> input) {
     if (lower_ == nullptr) return nothing;
     const where at = call.call().at;
     expect_own(call, output, input);
@@ -84,7 +84,7 @@ class offloaded_activations {
     one_call& one = calls_[number];
     one.ranges.clear();
     one.places.clear();
-    one.is = state::stayed;
+    one.is = offload_state::stayed;
     one.use = use;
     one.input = input;
     invocation_memory& memory = call.memory();
@@ -111,7 +111,7 @@ class offloaded_activations {
       one.ranges.push_back({output.data(), output.size(), nullptr});
       one.places.push_back(not_copied);
     }
-    one.is = state::leaving;
+    one.is = offload_state::leaving;
     leaving_ = number;
     return number;
   }
@@ -120,7 +120,7 @@ class offloaded_activations {
   void let_go(std::uint32_t number, lease_chain& output) {
     if (number == nothing) return;
     const one_call& one = calls_[number];
-    if (one.is != state::stayed || one.use == output_use::unread) let_go(output);
+    if (one.is != offload_state::stayed || one.use == output_use::unread) let_go(output);
   }
   /// Memory that is no call's, and that calls have had as their input, is free when what has left since has been
   /// copied. In tier device it stays.
@@ -129,7 +129,7 @@ class offloaded_activations {
     auto& device = engine_->activations();
     const std::uint32_t next = order_->expected.next();
     // A call that stays reads its input where that is.
-    if (next < next_ && calls_[next].is == state::stayed && holds(output, calls_[next].input))
+    if (next < next_ && calls_[next].is == offload_state::stayed && holds(output, calls_[next].input))
       return device.append(output, calls_[next].on_device);
     if (leaving_ == nothing) return device.release(output);
     device.append(output, calls_[leaving_].let_go);
@@ -137,39 +137,40 @@ class offloaded_activations {
 
   /// For `offloads`, before a backward: what the call has kept is on the device in later work of the compute stream,
   /// where the relocation says. The call that is next in the plan is started on its way back.
-  [[nodiscard]] relocation come_back(std::uint32_t number, where at) {
+  [[nodiscard]] relocation restore(std::uint32_t number, where at) {
     if (number == nothing) return relocation({});
     one_call& one = calls_[number];
     const bool in_order = order_->expected.advance(number);
     if (engine_->rehearsing()) order_->found.note(number);
-    if (leaving_ != nothing) leaving_ == number || leaving_ == order_->expected.next() ? turn_back(at) : retire(at);
-    if (!in_order && started_ != nothing && started_ != number) take_back(at);
+    if (leaving_ != nothing)
+      leaving_ == number || leaving_ == order_->expected.next() ? cancel_offload(at) : retire(at);
+    if (!in_order && started_ != nothing && started_ != number) cancel_restore(at);
     count(one, in_order);
-    if (one.is == state::away) start(one, at);
-    if (one.is == state::returning) {
+    if (one.is == offload_state::away) start(one, at);
+    if (one.is == offload_state::returning) {
       engine_->copies().let_wait(engine_->compute(), one.back, at);
       lower_->release(one.in_lower);
       for (std::size_t i = 0; i < one.ranges.size(); ++i)
         one.ranges[i].now = one.places[i] == not_copied ? nullptr : one.returned + one.places[i];
-      one.is = state::back;
+      one.is = offload_state::back;
     }
     if (started_ == number) started_ = nothing;
     start_next(at);
-    return relocation(one.is == state::back ? std::span<const relocation::range>(one.ranges)
-                                            : std::span<const relocation::range>());
+    return relocation(one.is == offload_state::back ? std::span<const relocation::moved_range>(one.ranges)
+                                                    : std::span<const relocation::moved_range>());
   }
   /// The call's backward has been queued.
   void end(std::uint32_t number) noexcept {
     if (number == nothing) return;
     engine_->activations().release(calls_[number].on_device);
-    calls_[number].is = state::over;
+    calls_[number].is = offload_state::over;
   }
   /// The call has no backward.
   void drop(std::uint32_t number, where at) {
     if (number == nothing) return;
     one_call& one = calls_[number];
-    if (leaving_ == number) turn_back(at);
-    if (started_ == number) take_back(at);
+    if (leaving_ == number) cancel_offload(at);
+    if (started_ == number) cancel_restore(at);
     lower_->release(one.in_lower);
     end(number);
   }
@@ -185,16 +186,16 @@ class offloaded_activations {
  private:
   static constexpr std::size_t not_copied = ~std::size_t{0};
   // `leaving`: being copied, and still on the device. `returning`: being copied back. `back`: at another place.
-  enum class state : std::uint8_t { stayed, leaving, away, returning, back, over };
+  enum class offload_state : std::uint8_t { stayed, leaving, away, returning, back, over };
   struct one_call {
-    std::vector<relocation::range> ranges;  // on the device, as the forward left them
+    std::vector<relocation::moved_range> ranges;  // on the device, as the forward left them
     std::vector<std::size_t> places;        // of each in the block
     std::byte* block = nullptr;             // in the lower tier
     std::byte* returned = nullptr;          // on the device again
     lease_chain in_lower, on_device, let_go;
     std::span<const std::byte> input;
     stream_event copied, back;
-    state is = state::over;
+    offload_state is = offload_state::over;
     output_use use = output_use::read;
 
     [[nodiscard]] std::size_t bytes() const noexcept {
@@ -282,7 +283,7 @@ class offloaded_activations {
       file_->reset();
       if (file_bytes_ == 0) return;
       file_->emplace(files_, file_bytes_, sizes_, ring_, at);
-      (*file_)->see_through(engine_->access(at));
+      (*file_)->set_host_view(engine_->access(at));
     }
   }
   [[nodiscard]] std::size_t in_lower_bytes(const one_call& one) const noexcept {
@@ -325,15 +326,15 @@ class offloaded_activations {
     engine_->copies().let_wait(engine_->compute(), one.copied, at);
     engine_->activations().release(one.on_device);
     engine_->activations().release(one.let_go);
-    one.is = state::away;
+    one.is = offload_state::away;
   }
   // What leaves is wanted next: it stays where it is.
-  void turn_back(where at) {
+  void cancel_offload(where at) {
     one_call& one = calls_[std::exchange(leaving_, nothing)];
     engine_->copies().let_wait(engine_->compute(), one.copied, at);
     engine_->activations().append(one.let_go, one.on_device);  // its input is among them
     lower_->release(one.in_lower);
-    one.is = state::stayed;
+    one.is = offload_state::stayed;
   }
   void start(one_call& one, where at) {
     one.returned = engine_->activations().lease_bytes(one.bytes(), one.on_device, at);
@@ -346,26 +347,26 @@ class offloaded_activations {
         if (one.places[i] != not_copied)
           copies.copy(one.returned + one.places[i], one.block + one.places[i], one.ranges[i].bytes);
     one.back = copies.record();
-    one.is = state::returning;
+    one.is = offload_state::returning;
   }
   void start_next(where at) {
     const std::uint32_t next = order_->expected.next();
-    if (next == nothing || next >= next_ || started_ != nothing || calls_[next].is != state::away) return;
+    if (next == nothing || next >= next_ || started_ != nothing || calls_[next].is != offload_state::away) return;
     start(calls_[next], at);
     started_ = next;
   }
   // What was started gives way to a call that the plan does not have here.
-  void take_back(where at) {
+  void cancel_restore(where at) {
     one_call& one = calls_[std::exchange(started_, nothing)];
     engine_->copies().let_wait(engine_->compute(), one.back, at);
     engine_->activations().release(one.on_device);
-    one.is = state::away;
+    one.is = offload_state::away;
   }
   void count(const one_call& one, bool in_order) noexcept {
-    ++(one.is == state::stayed      ? counts_.stayed
-       : one.is == state::returning ? counts_.prefetched
-       : in_order                   ? counts_.in_order
-                                    : counts_.missed);
+    ++(one.is == offload_state::stayed      ? counts_.stayed
+       : one.is == offload_state::returning ? counts_.prefetched
+       : in_order                           ? counts_.in_order
+                                            : counts_.missed);
   }
 
   Engine* engine_;

@@ -58,7 +58,7 @@ class offloads : public learning_of_wrapped<Layer> {
 
   /// The residue of an offloaded layer, which is on the device until it has left.
   template <class Output, class Residue>
-  struct kept {
+  struct offloaded_residue {
     /// The output, and all that the layer within kept.
     Output out;
     Residue whole;
@@ -85,9 +85,9 @@ class offloads : public learning_of_wrapped<Layer> {
       std::span<const std::byte> from;
       if constexpr (differentiable<Input>) from = std::as_bytes(input.flat());
       if (!call.forward_only() && !call.replaying())
-        number = activations_->leave(call, std::as_bytes(out.flat()), output_use_of<Layer>, from);
+        number = activations_->offload(call, std::as_bytes(out.flat()), output_use_of<Layer>, from);
     }
-    return kept<output_type, residue_type>{out, std::move(whole), number};
+    return offloaded_residue<output_type, residue_type>{out, std::move(whole), number};
   }
 
   /// That of the layer within, after what it kept has come back.
@@ -95,17 +95,17 @@ class offloads : public learning_of_wrapped<Layer> {
   requires requires(Layer& layer, frame<Engine>& call, Residue&& residue, const Dout& dout, const Dx&... dx) {
     layer.backward(call, std::move(residue), dout, dx...);
   }
-  void backward(frame<Engine>& call, kept<Output, Residue>&& residue, const Dout& dout, const Dx&... dx) {
-    bring_back(call, residue);
+  void backward(frame<Engine>& call, offloaded_residue<Output, Residue>&& residue, const Dout& dout, const Dx&... dx) {
+    restore(call, residue);
     layer_->backward(call, std::move(residue.whole), dout, dx...);
     activations_->end(residue.call);
   }
 
   /// Ends the layer's obligations without a backward.
   template <class Engine, class Output, class Residue>
-  void discard(frame<Engine>& call, kept<Output, Residue>&& residue, const char* why) {
+  void discard(frame<Engine>& call, offloaded_residue<Output, Residue>&& residue, const char* why) {
     if constexpr (requires { layer_->discard(call, std::move(residue.whole), why); }) {
-      bring_back(call, residue);
+      restore(call, residue);
       layer_->discard(call, std::move(residue.whole), why);
       activations_->end(residue.call);
     } else {
@@ -115,15 +115,15 @@ class offloads : public learning_of_wrapped<Layer> {
 
   /// For a handle: whoever read its output has it.
   template <class Output, class Residue>
-  void let_go(const kept<Output, Residue>& residue, invocation_memory& memory) {
+  void let_go(const offloaded_residue<Output, Residue>& residue, invocation_memory& memory) {
     activations_->let_go(residue.call, memory.kept);
   }
 
  private:
   template <class Engine, class Output, class Residue>
-  void bring_back(frame<Engine>& call, kept<Output, Residue>& residue) {
+  void restore(frame<Engine>& call, offloaded_residue<Output, Residue>& residue) {
     if constexpr (relocatable<Residue>) {
-      const relocation to = activations_->come_back(residue.call, call.call().at);
+      const relocation to = activations_->restore(residue.call, call.call().at);
       to(residue.whole);
       invocation_memory& memory = call.memory();
       for (std::size_t i = 0; i < memory.remembered_count; ++i) to(memory.remembered_at[i]);

@@ -38,7 +38,7 @@ class recompute {
 
   /// The residue of a recomputed layer, kept until the backward.
   template <class Input, class Output>
-  struct kept {
+  struct recomputed_residue {
     /// Output and input: no more.
     Output out;
     Input input;
@@ -56,7 +56,7 @@ class recompute {
     call.memory().remembered = memory.remembered;
     call.memory().remembered_at = memory.remembered_at;
     call.memory().remembered_count = memory.remembered_count;
-    return kept<Input, decltype(out)>{out, input};
+    return recomputed_residue<Input, decltype(out)>{out, input};
   }
 
   /// The forward again, and its backward.
@@ -64,7 +64,7 @@ class recompute {
   requires requires(Layer& layer, frame<Engine>& call, const Input& input, const Dout& dout, const Dx&... dx) {
     layer.backward(call, layer.forward(call, input), dout, dx...);
   }
-  void backward(frame<Engine>& call, kept<Input, Output>&& residue, const Dout& dout, const Dx&... dx) {
+  void backward(frame<Engine>& call, recomputed_residue<Input, Output>&& residue, const Dout& dout, const Dx&... dx) {
     const obligation_id opened =
         call.open(obligation_kind::recompute_frame, residue.out.size_bytes(), residue.out.shape(), call.call().at);
     invocation_memory memory = call.memory();

@@ -168,20 +168,20 @@ concept relocatable = is_relocatable<T>();
 class relocation {
  public:
   /// `now` is null for memory that did not come back: a view into it has its shape, and reading it faults.
-  struct range {
+  struct moved_range {
     /// Bytes that moved: where they were, how many, and where they are.
     const std::byte* first;
     std::size_t bytes;
     std::byte* now;
   };
   /// The ranges outlive it.
-  explicit relocation(std::span<const range> moved) noexcept : moved_(moved) {}
+  explicit relocation(std::span<const moved_range> moved) noexcept : moved_(moved) {}
 
   /// Where `was` is now: there, where it points into no memory that has moved.
   template <class T>
   [[nodiscard]] T* place_of(T* was) const noexcept {
     const auto* byte = reinterpret_cast<const std::byte*>(was);
-    for (const range& each : moved_) {
+    for (const moved_range& each : moved_) {
       if (byte < each.first || byte >= each.first + each.bytes) continue;
       return each.now == nullptr ? nullptr : reinterpret_cast<T*>(each.now + (byte - each.first));
     }
@@ -211,7 +211,7 @@ class relocation {
   }
 
  private:
-  std::span<const range> moved_;
+  std::span<const moved_range> moved_;
 };
 
 }  // namespace belay::inline BELAY_ABI

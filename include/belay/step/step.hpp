@@ -107,7 +107,7 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   /// off: what it left open is the exception's doing.
   BELAY_IF_DISCHARGED ~step() {
     if (!core_.ended()) [[unlikely]]
-      core_.leave();
+      core_.abandon();
   }
 
   /// The step has `count` (0 or more) micro-batches on this rank. Before its first forward.

@@ -42,7 +42,7 @@ class step_core {
   [[nodiscard]] bool ended() const noexcept { return ended_; }
   /// Of a step that nobody has ended: says so, with the handles that were lost in it, unless an exception is on its
   /// way; and cuts it off.
-  void leave() noexcept;
+  void abandon() noexcept;
   void cut_off() noexcept;
   void micro_batches(std::size_t count, where at) const;
   void add(const ballot& findings) noexcept;

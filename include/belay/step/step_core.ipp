@@ -33,7 +33,7 @@ step_core<Engine>::step_core(Engine& of, where at, std::span<participant* const>
 }
 
 template <class Engine>
-void step_core<Engine>::leave() noexcept {
+void step_core<Engine>::abandon() noexcept {
   if (std::uncaught_exceptions() == 0) report_abandoned();
   cut_off();
 }

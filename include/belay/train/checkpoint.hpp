@@ -13,8 +13,11 @@
 //     if (saved.after(number)) break;                                // somebody asked to stop: see stop_request
 //   }
 //   saved.close();
+//
+// What a run saves: stores, optimizers and state of one's own.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -23,6 +26,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,12 +52,32 @@
 #include "belay/train/checkpoint/declared_state.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
 #include "belay/train/checkpoint/manifest_parser.hpp"
-#include "belay/train/checkpoint/saved_state.hpp"  // IWYU pragma: export
 #include "belay/train/residency_hold.hpp"
 #include "belay/train/safetensors/file_agreement.hpp"
 #include "belay/train/stop_request.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// A store of parameters.
+template <class Store>
+concept saved_store = requires(Store& store, std::function<void()> hook) {
+  typename Store::buckets_type;
+  store.before_update(std::move(hook));
+};
+
+/// An optimizer of a store: `each_state(visit)` and `each_setting(visit)` as adamw has them.
+template <class Optimizer>
+concept saved_optimizer = requires(Optimizer& optimizer, std::uint64_t steps) {
+  { optimizer.steps() } -> std::convertible_to<std::uint64_t>;
+  optimizer.continue_after(steps);
+};
+
+/// State of one's own, equal on all ranks: as UTF-8 text, and back.
+template <class State>
+concept saved_state = requires(State& state, const State& same, std::string_view text) {
+  { same.save() } -> std::convertible_to<std::string>;
+  state.load(text);
+};
 
 /// Where checkpoints go, how often they are written, how many are kept, and who may ask for the last one.
 struct checkpoint_options {

@@ -32,7 +32,7 @@
 #include "belay/core/where.hpp"
 #include "belay/kernel/math.hpp"
 #include "belay/kernel/reduce.hpp"
-#include "belay/parallel/bucket/ownership_unit.hpp"
+#include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/bucket/replicas.hpp"
 #include "belay/parallel/rank_comparison.hpp"

@@ -24,8 +24,8 @@ struct lasting_lease {
   std::span<std::byte> memory;
   std::size_t item;  // its number in the plan
 };
-/// A lease of which ranks have shares.
-struct rank_shares {
+/// A lease of which ranks have shards.
+struct rank_shards {
   std::size_t item;                // its number in the plan
   std::vector<std::size_t> bytes;  // of each rank of the world
   std::size_t reached;             // address space in symmetric memory; 0: it is not there
@@ -39,21 +39,21 @@ class lasting_leases {
     rows_.add(std::move(item));
     vacated_.push_back(0);
   }
-  /// The next row is of a lease of which ranks have shares: `bytes_of(rank)` each.
+  /// The next row is of a lease of which ranks have shards: `bytes_of(rank)` each.
   template <class BytesOf>
-  void add_shares(int ranks, const BytesOf& bytes_of) {
-    rank_shares all{rows_.items().size(), {}, 0};
+  void add_shards(int ranks, const BytesOf& bytes_of) {
+    rank_shards all{rows_.items().size(), {}, 0};
     for (int rank = 0; rank < ranks; ++rank) all.bytes.push_back(leased_size(bytes_of(rank)));
-    shares_.push_back(std::move(all));
+    shards_.push_back(std::move(all));
   }
   /// The last such row is in symmetric memory, of so many bytes on each rank.
-  void note_reach(std::size_t bytes) noexcept { shares_.back().reached = bytes; }
+  void note_reach(std::size_t bytes) noexcept { shards_.back().reached = bytes; }
 
   [[nodiscard]] const rank_plan& rows() const noexcept { return rows_; }
-  /// Of row `item` what ranks have; null where they have no shares.
-  [[nodiscard]] const rank_shares* shares_of(std::size_t item) const noexcept {
-    const rank_shares* out = nullptr;
-    for (const rank_shares& each : shares_)
+  /// Of row `item` what ranks have; null where they have no shards.
+  [[nodiscard]] const rank_shards* shares_of(std::size_t item) const noexcept {
+    const rank_shards* out = nullptr;
+    for (const rank_shards& each : shards_)
       if (each.item == item) out = &each;
     return out;
   }
@@ -85,7 +85,7 @@ class lasting_leases {
   }
 
   rank_plan rows_;
-  std::vector<rank_shares> shares_;
+  std::vector<rank_shards> shards_;
   std::vector<lasting_lease> leases_;
   std::vector<std::size_t> vacated_;  // by row
   std::size_t elsewhere_ = 0;

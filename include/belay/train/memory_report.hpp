@@ -59,9 +59,9 @@ class memory_report {
   [[nodiscard]] std::uint64_t open_obligations() const noexcept { return total(open()); }
 
  private:
-  enum kind : std::size_t { is_live, is_peak, is_planned, is_allocations, kinds };
+  enum row_kind : std::size_t { is_live, is_peak, is_planned, is_allocations, kinds };
 
-  [[nodiscard]] std::span<std::uint64_t> row(kind what, tier of) const noexcept {
+  [[nodiscard]] std::span<std::uint64_t> row(row_kind what, tier of) const noexcept {
     return all_.subspan((what * tier_count + static_cast<std::size_t>(of)) * ranks_, ranks_);
   }
   [[nodiscard]] std::span<std::uint64_t> open() const noexcept { return all_.last(ranks_); }

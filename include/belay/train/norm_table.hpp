@@ -10,19 +10,46 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
+#include "belay/comm/axis.hpp"
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/mesh.hpp"
 #include "belay/comm/reduction.hpp"
-#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
-#include "belay/parallel/bucket/ownership_unit.hpp"
+#include "belay/parallel/bucket/layout.hpp"
+#include "belay/parallel/bucket/reduced.hpp"
+#include "belay/parallel/local_box.hpp"
+#include "belay/parallel/placement.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// The elements of every part, in the order of expert and tensor coordinates; which part this rank holds; and whether
+/// it counts there, which of the ranks of a tensor axis that hold the same the first does.
+struct norm_parts {
+  std::vector<std::size_t> elements;
+  std::size_t mine = 0;
+  norm_share share = norm_share::counted_here;
+};
+
+/// In which parts the ranks of a stage hold a parameter of `shape`, and which of them counts in the norm.
+template <placement Placement>
+[[nodiscard]] norm_parts norm_parts_of(std::span<const std::size_t> shape, const axes& mesh, const coordinate& here) {
+  constexpr axis_set cut = cut_directions<Placement>();
+  norm_parts out;
+  coordinate each = here;
+  for (int e = 0; e < (cut.has(axis::expert) ? mesh.expert : 1); ++e)
+    for (int t = 0; t < (cut.has(axis::tensor) ? mesh.tensor : 1); ++t) {
+      if (cut.has(axis::expert)) each.expert = e;
+      if (cut.has(axis::tensor)) each.tensor = t;
+      if (each == here) out.mine = out.elements.size();
+      out.elements.push_back(local_box<Placement>(shape, mesh, each).elements());
+    }
+  if (!cut.has(axis::tensor) && here.tensor != 0) out.share = norm_share::counted_elsewhere;
+  return out;
+}
 
 /// The table of all trainable parameters of the whole model, in model order, with all their parts: equal on all ranks.
 class norm_table {
@@ -37,38 +64,13 @@ class norm_table {
 
   /// Adds a parameter that is held in parts of these sizes. Returns its number. Throws `size_error` where it is more
   /// than any memory holds.
-  std::size_t add(std::span<const std::size_t> part_elements, where at = where::current()) {
-    checked_size elements;
-    for (std::size_t part : part_elements) elements += part;
-    const auto words = [&] {
-      return "parameter number " + std::to_string(parameters_.size()) + " of the norm's table, in " +
-             std::to_string(part_elements.size()) + " parts, is";
-    };
-    static_cast<void>(elements.value(words, at));
-    parameters_.push_back({parts_.size(), part_elements.size()});
-    for (std::size_t part : part_elements) {
-      parts_.push_back({entries_, part});
-      entries_ += unit_.count(part);
-    }
-    for (unsigned k = 0; k < sums_.size(); ++k)
-      sums_[k] = (checked_size(sums_[k]) + ownership_unit(k).count(elements.saturated())).saturated();
-    widen(unit_for(sums_));
-    return parameters_.size() - 1;
-  }
+  std::size_t add(std::span<const std::size_t> part_elements, where at = where::current());
 
   /// The unit of elements that has one entry, and one owner where optimizer state is sharded: the buckets are made with
   /// it.
   [[nodiscard]] ownership_unit unit() const noexcept { return unit_; }
   /// Takes a larger unit than the parameters need: that of a model of which they are a part.
-  void widen(ownership_unit unit) noexcept {
-    if (unit.k() <= unit_.k()) return;
-    unit_ = unit;
-    entries_ = 0;
-    for (range& part : parts_) {
-      part.first = entries_;
-      entries_ += unit_.count(part.count);
-    }
-  }
+  void widen(ownership_unit unit) noexcept;
   /// Takes the unit of a whole model whose parts are in the tables of the ranks of `stages`. Collective over them.
   template <can_all_reduce<std::uint64_t> Group>
   void widen(const Group& stages, where at = where::current()) {
@@ -93,34 +95,26 @@ class norm_table {
   }
 
   /// Sum of squares of one parameter, its entries added in order.
-  [[nodiscard]] double fold(std::size_t parameter, std::span<const double> table) const noexcept {
-    const range parts = parameters_[parameter];
-    double squares = 0;
-    for (std::size_t part = parts.first; part < parts.first + parts.count; ++part) {
-      const range held = parts_[part];
-      for (std::size_t entry = 0; entry < unit_.count(held.count); ++entry) squares += table[held.first + entry];
-    }
-    return squares;
-  }
+  [[nodiscard]] double fold(std::size_t parameter, std::span<const double> table) const noexcept;
 
  private:
-  struct range {
+  struct table_range {
     std::size_t first = 0;
     std::size_t count = 0;
   };
 
   // The smallest unit with which whole parameters need at most `most_entries`.
-  [[nodiscard]] static ownership_unit unit_for(std::span<const std::uint64_t> entries) noexcept {
-    unsigned k = 0;
-    while (k < ownership_unit::largest_k && entries[k] > most_entries) ++k;
-    return ownership_unit(k);
-  }
+  [[nodiscard]] static ownership_unit unit_for(std::span<const std::uint64_t> entries) noexcept;
 
-  std::vector<range> parameters_;  // their parts
-  std::vector<range> parts_;       // their first entry and their elements
+  std::vector<table_range> parameters_;  // their parts
+  std::vector<table_range> parts_;       // their first entry and their elements
   std::size_t entries_ = 0;
   ownership_unit unit_;
   std::array<std::uint64_t, ownership_unit::largest_k + 1> sums_{};  // by k: entries of whole parameters
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/train/norm_table.ipp"  // IWYU pragma: export
+#endif

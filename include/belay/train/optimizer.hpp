@@ -46,7 +46,6 @@
 #include "belay/step/commit.hpp"
 #include "belay/train/clip.hpp"
 #include "belay/train/optimizer/offloaded_state.hpp"
-#include "belay/train/optimizer/resident_update.hpp"
 #include "belay/train/optimizer/state_layout.hpp"  // IWYU pragma: export
 #include "belay/train/optimizer/update.hpp"        // IWYU pragma: export
 #include "belay/train/plan.hpp"
@@ -91,13 +90,13 @@ class adamw {
 
   /// Updates the owned values with the gradients of a committed step, and gathers them on the ranks that replicate
   /// them, in the order of the engine's stream: the host does not wait. Consumes the token. Collective over the
-  /// families of the store's parameters.
+  /// replica groups of the store's parameters.
   template <class... Participants>
   void apply(committed_gradients<Participants...>&& token, const update& with, where at = where::current()) {
     apply(std::move(token).only_part(), with, at);
   }
   /// Updates the owned values of one of several stores of a step, and gathers them: `apply(ok->part(store), {...})`.
-  /// The host does not wait. Consumes the part. Collective over the families of that store's parameters.
+  /// The host does not wait. Consumes the part. Collective over the replica groups of that store's parameters.
   template <class Part>
     requires committed_store_part<std::remove_cvref_t<Part>>
   void apply(Part&& part, const update& with, where at = where::current()) {
@@ -120,9 +119,9 @@ class adamw {
   /// Elements of state for what this rank owns of the bound buckets: `adamw_state_parts` each.
   [[nodiscard]] static std::size_t state_elements(const gradient_buckets<T, Group>& buckets) noexcept;
 
-  /// Updates the owned values and gathers them on the ranks that replicate them: collective over the buckets' families.
-  /// The gradients are scaled by `clip` and consumed. Each committed step is applied once, in order, with the gradients
-  /// of the buckets' last reduction; else a usage_error, and nothing was changed.
+  /// Updates the owned values and gathers them on the ranks that replicate them: collective over the buckets' replica
+  /// groups. The gradients are scaled by `clip` and consumed. Each committed step is applied once, in order, with the
+  /// gradients of the buckets' last reduction; else a usage_error, and nothing was changed.
   void apply(const committed_step& token, reduced_gradients<T>&& gradients, clip_factor clip,
              where at = where::current()) {
     update_owned(token.number(), std::move(gradients), clip, at);
@@ -211,7 +210,7 @@ class adamw {
   [[nodiscard]] static std::span<state_type> expect_size(std::span<state_type> state,
                                                          const gradient_buckets<T, Group>& buckets, where at);
 
-  [[nodiscard]] bool shares_in_file() const noexcept;
+  [[nodiscard]] bool shards_in_file() const noexcept;
   // State in a file has none of the run's memory.
   template <class Store>
   [[nodiscard]] static leased_state lease_state(Store& store, const optimizer_memory& memory, where at);

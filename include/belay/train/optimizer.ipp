@@ -19,7 +19,7 @@
 #include "belay/train/clip.hpp"
 #include "belay/train/optimizer.hpp"
 #include "belay/train/optimizer/offloaded_state.hpp"
-#include "belay/train/optimizer/resident_update.hpp"
+#include "belay/train/optimizer/update.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -32,12 +32,12 @@ adamw<T, Group, Kit, Files>::adamw(Store& store, adamw_settings settings, const 
   kit_ = &store.run().engine().kit();
   if (tier_ == tier::device) access_ = store.run().engine().access(at);
   if constexpr (works_on_device<Group>) numbers_.make(store.run(), at);
-  if (store.run().engine().step_number() > 0) store.ask_shares();  // the peak of a step was without this share
+  if (store.run().engine().step_number() > 0) store.ask_shards();  // the peak of a step was without this shard
   note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
   before_ = [&store](where now) { store.note_before_update(now); };
   if (tier_ == tier::device) hold_ = [&store](where now) { return store.hold_state(now); };
   const bool here =
-      store.run().computes() == computes_on::host ? !shares_in_file() : !has_lower_shares(buckets_->layout());
+      store.run().computes() == computes_on::host ? !shards_in_file() : !has_lower_shards(buckets_->layout());
   if (memory.state != tier::device || !here) offload(store, memory, at);
 }
 
@@ -126,7 +126,7 @@ void adamw<T, Group, Kit, Files>::update_owned(std::uint64_t number, reduced_gra
 }
 
 template <class T, class Group, class Kit, tier_file_calls Files>
-bool adamw<T, Group, Kit, Files>::shares_in_file() const noexcept {
+bool adamw<T, Group, Kit, Files>::shards_in_file() const noexcept {
   return buckets_->value_file() != nullptr || buckets_->gradient_file() != nullptr;
 }
 
@@ -135,7 +135,7 @@ template <class Store>
 auto adamw<T, Group, Kit, Files>::lease_state(Store& store, const optimizer_memory& memory, where at) -> leased_state {
   if (memory.state == tier::file) return {{}, tier::file};
   const auto elements_of = [&](int rank) { return adamw_state_parts<T> * store.owned_elements(rank); };
-  return {store.run().template lease_share<state_type>(memory.state, elements_of, "optimizer state", at), memory.state};
+  return {store.run().template lease_shard<state_type>(memory.state, elements_of, "optimizer state", at), memory.state};
 }
 
 template <class T, class Group, class Kit, tier_file_calls Files>
@@ -153,12 +153,12 @@ void adamw<T, Group, Kit, Files>::offload(Store& store, const optimizer_memory& 
   const state_layout sizes(memory.state, run.computes(), memory.chunk, adamw_state_parts<T>, sizeof(state_type),
                            sizeof(T), alignment);
   if (in_file)
-    run.charge_share(
+    run.charge_shard(
         tier::file, [&](int rank) { return sizes.file_bytes(store.owned_elements(rank)); }, "optimizer state",
         medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
   const bool in_host = in_file || memory.state == tier::device;
   const auto lease_ring = [&](tier in) {
-    return run.template lease_share<std::byte>(
+    return run.template lease_shard<std::byte>(
         in, [&](int rank) { return sizes.ring_bytes(store.owned_elements(rank)); }, "optimizer ring", at);
   };
   const std::span<std::byte> ring = lease_ring(on_device ? tier::device : in_host ? tier::host : memory.state);

@@ -85,7 +85,7 @@ void each_written(const Mesh& mesh, Model& model, Visit&& visit) {
   model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
     using element = const typename Parameter::value_type;
     const copy_place copies = copies_of(mesh.shape(), mesh.layout_coordinate(), parameter.cut_directions(),
-                                        parameter.divided() ? kept::share : kept::local_part);
+                                        parameter.divided() ? kept_part::shard : kept_part::local_part);
     std::size_t turn = number++;
     parameter.each_held([&](std::size_t first, auto held) {
       const std::span<element> values(held);

@@ -64,7 +64,8 @@ class parameter_list {
                             std::to_string(end_) + ", and that of the memory, " + std::to_string(values_.size()),
                         at);
     const initial& said = spec.first_values;
-    if (said.how() == initial::kind::normal || (said.how() == initial::kind::constant && said.value() != 0))
+    if (said.how() == initial::initializer::normal ||
+        (said.how() == initial::initializer::constant && said.value() != 0))
       throw usage_error("parameter " + printable(spec.name) +
                             ": a parameter_list lies over values that the trainer has written: leave first_values out",
                         at);
@@ -79,7 +80,7 @@ class parameter_list {
 
   /// Visits all parameters in order.
   void for_each_parameter(auto&& visit) {
-    for (entry& each : entries_) visit(each.listed);
+    for (listed_parameter& each : entries_) visit(each.listed);
   }
 
   /// For `parameter_store`.
@@ -88,14 +89,14 @@ class parameter_list {
   [[nodiscard]] std::size_t first_of(std::size_t number) const noexcept { return entries_[number].first; }
 
  private:
-  struct entry {
+  struct listed_parameter {
     std::size_t first;
     parameter<T> listed;
   };
   std::span<T> values_;
   std::span<compute_type_t<T>> gradients_;
   std::size_t end_ = 0;
-  std::deque<entry> entries_;
+  std::deque<listed_parameter> entries_;
 };
 
 }  // namespace belay::inline BELAY_ABI

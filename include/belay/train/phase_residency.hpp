@@ -79,30 +79,30 @@ class phase_residency final : public state_mover {
   /// Brings back what is away.
   ~phase_residency() {
     try {
-      come_back();
+      restore();
     } catch (...) {
     }
   }
 
   /// Moves all to the lower tier; returns the bytes that have left the device: 0 where they had. Between steps, with
   /// nothing queued. Throws usage_error while somebody holds it on the device.
-  std::size_t leave(where at = where::current()) {
+  std::size_t offload(where at = where::current()) {
     if (away_ || lower_ == tier::device) return 0;
-    bring_all(at);  // after a move that has failed
+    restore_all(at);  // after a move that has failed
     if (before_) before_(at);
     if (holds_ > 0)
       throw usage_error(
           "gradients and optimizer state are held on the device: what store.hold_state() or residency.hold() has given "
           "ends before training is left",
           at);
-    send_all(at);
+    offload_all(at);
     away_ = true;
     return bytes_;
   }
   /// Moves all back; returns the bytes that have come: 0 where they were there.
-  std::size_t come_back(where at = where::current()) {
+  std::size_t restore(where at = where::current()) {
     const std::size_t bytes = gone_ > 0 ? bytes_ : 0;
-    bring_all(at);
+    restore_all(at);
     away_ = false;
     return bytes;
   }
@@ -110,11 +110,11 @@ class phase_residency final : public state_mover {
   /// All is on the device while the result lives, and then where it was: as the stores' `hold_state`.
   [[nodiscard]] residency_hold hold(where at = where::current()) { return {self_, at}; }
   void begin_hold(where at) override {
-    bring_all(at);
+    restore_all(at);
     ++holds_;
   }
   void end_hold(where at) override {
-    if (--holds_ == 0 && away_) send_all(at);
+    if (--holds_ == 0 && away_) offload_all(at);
   }
 
   /// Bytes that it moves, and where they are when they are not on the device.
@@ -142,7 +142,7 @@ class phase_residency final : public state_mover {
   void take_memory(const std::vector<lasting_lease>& leased, where at) {
     for (const lasting_lease& each : leased) {
       const auto bytes_of = [&](int rank) { return run_->bytes_on(each, rank); };
-      const std::span<std::byte> away = run_->template lease_share<std::byte>(lower_, bytes_of, "out of phase", at);
+      const std::span<std::byte> away = run_->template lease_shard<std::byte>(lower_, bytes_of, "out of phase", at);
       run_->vacate(lower_, away);
       add(each.memory, away.data(), 0);
     }
@@ -160,9 +160,9 @@ class phase_residency final : public state_mover {
       for (const lasting_lease& each : leased) all += sizes.rounded(run_->bytes_on(each, rank));
       return all;
     };
-    run_->charge_share(tier::file, bytes_of, "out of phase",
+    run_->charge_shard(tier::file, bytes_of, "out of phase",
                        medium.in_memory ? file_bytes::in_memory : file_bytes::on_disk);
-    const std::span<std::byte> ring = run_->template lease_share<std::byte>(
+    const std::span<std::byte> ring = run_->template lease_shard<std::byte>(
         tier::host, [&](int rank) { return sizes.ring_bytes(bytes_of(rank)); }, "out of phase ring", at);
     std::size_t end = 0;
     for (const lasting_lease& each : leased) {
@@ -172,7 +172,7 @@ class phase_residency final : public state_mover {
     if (!run_->rehearsing()) {
       if (end == 0) return;
       file_.emplace(files, end, sizes, ring, at);
-      file_->see_through(access_);
+      file_->set_host_view(access_);
     }
   }
   void add(std::span<std::byte> here, std::byte* away, std::uint64_t in_file) {
@@ -190,24 +190,24 @@ class phase_residency final : public state_mover {
 
   // Where it fails, what has left comes back. What of that cannot be read again stays in the file: the next who needs
   // it tries anew.
-  void send_all(where at) {
+  void offload_all(where at) {
     begin_move();
     try {
-      for (; gone_ < chunks_.size(); ++gone_) send(chunks_[gone_], at);
+      for (; gone_ < chunks_.size(); ++gone_) offload(chunks_[gone_], at);
     } catch (...) {
       try {
-        bring_all(at);
+        restore_all(at);
       } catch (...) {
       }
       throw;
     }
   }
   // Where it fails, what has come is let go of again: it is in the file still.
-  void bring_all(where at) {
+  void restore_all(where at) {
     begin_move();
     std::size_t come = 0;
     try {
-      for (; come < gone_; ++come) bring(chunks_[come], at);
+      for (; come < gone_; ++come) restore(chunks_[come], at);
     } catch (...) {
       while (come > 0) let_go(chunks_[--come]);
       throw;
@@ -215,7 +215,7 @@ class phase_residency final : public state_mover {
     gone_ = 0;
   }
 
-  void send(const chunk& each, where at) {
+  void offload(const chunk& each, where at) {
     if (lower_ == tier::file) {
       write(each, at);
       in_file_ += leased_size(each.here.size());
@@ -226,7 +226,7 @@ class phase_residency final : public state_mover {
     note_both();
     run_->vacate(tier::device, each.here);
   }
-  void bring(const chunk& each, where at) {
+  void restore(const chunk& each, where at) {
     run_->occupy(tier::device, each.here);
     note_both();
     if (lower_ == tier::file) {

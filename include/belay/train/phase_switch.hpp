@@ -29,8 +29,8 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
-#include "belay/core/resident_memory.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/available_memory.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/phase.hpp"
@@ -142,10 +142,10 @@ class phase_switch {
       hooks.push_back(std::move(hook));
     };
     constexpr std::size_t train = index(phase::train);
-    add(given_back_[train], hooks_[train], [&](where at) { return residency.leave(at); });
-    add(taken_[train], enter_hooks_[train], [&](where at) { return residency.come_back(at); });
+    add(given_back_[train], hooks_[train], [&](where at) { return residency.offload(at); });
+    add(taken_[train], enter_hooks_[train], [&](where at) { return residency.restore(at); });
     put_back_.push_back(
-        [&](phase into, where at) { into == phase::train ? residency.come_back(at) : residency.leave(at); });
+        [&](phase into, where at) { into == phase::train ? residency.restore(at) : residency.offload(at); });
     if (residency.lower() == tier::file) agrees_ = true;
   }
 
@@ -189,7 +189,7 @@ class phase_switch {
     found.taken = taken_[index(To)];
     found.live_after = live_bytes();
     found.resident_after = resident_memory();
-    entry& before = entered_[index(To)];
+    entry_memory& before = entered_[index(To)];
     for (std::size_t t = 0; t < tier_count && before.known; ++t)
       found.grown[t] = static_cast<std::ptrdiff_t>(found.live_after[t] - before.live[t]);
     before = {found.live_after, true};
@@ -239,7 +239,7 @@ class phase_switch {
     return out;
   }
 
-  struct entry {
+  struct entry_memory {
     std::array<std::size_t, tier_count> live{};
     bool known = false;
   };
@@ -252,7 +252,7 @@ class phase_switch {
   std::array<std::vector<drained>, phase_count> taken_;
   std::array<std::vector<std::function<std::size_t(where)>>, phase_count> enter_hooks_;
   std::vector<std::function<void(phase, where)>> put_back_;  // what moves, after a transition that failed
-  std::array<entry, phase_count> entered_{};
+  std::array<entry_memory, phase_count> entered_{};
   rank_comparison compared_;
   transition last_;
   bool begun_ = false;

@@ -43,9 +43,52 @@
 #include "belay/train/lasting_leases.hpp"  // IWYU pragma: export
 #include "belay/train/plan.hpp"
 #include "belay/train/run_memory.hpp"  // IWYU pragma: export
-#include "belay/train/step_numbers.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// Whether the step that has ended is to be run again.
+enum class next_step : std::uint8_t { same, another };
+
+/// The numbers of steps, each until its step is committed: what a loop over `run.steps(n)` runs over. `Run` outlives
+/// it.
+template <class Run>
+class step_numbers {
+ public:
+  struct end_type {};
+  /// Where the loop is.
+  class iterator {
+   public:
+    /// The step after `done` of `count`.
+    iterator(Run& owner, std::size_t count, std::size_t done) noexcept
+        : owner_(&owner), count_(count), number_(done + 1) {}
+    /// The number of the step, from 1.
+    [[nodiscard]] std::size_t operator*() const noexcept { return number_; }
+    /// The next number, or the same again where the step is to be replayed.
+    iterator& operator++() {
+      if (owner_->next() == next_step::another) ++number_;
+      return *this;
+    }
+    /// Whether all steps are committed.
+    [[nodiscard]] bool operator==(end_type) const noexcept { return number_ > count_; }
+
+   private:
+    Run* owner_;
+    std::size_t count_;
+    std::size_t number_;
+  };
+
+  /// Steps `done` + 1 to `count` of `owner`.
+  step_numbers(Run& owner, std::size_t count, std::size_t done) noexcept : owner_(&owner), count_(count), done_(done) {}
+
+  /// For a loop.
+  [[nodiscard]] iterator begin() const noexcept { return {*owner_, count_, done_}; }
+  /// For a loop.
+  [[nodiscard]] end_type end() const noexcept { return {}; }
+
+ private:
+  Run* owner_;
+  std::size_t count_, done_;
+};
 
 /// One rank's run of a body. `Rank` is a backend's rank, or that of a rehearsal.
 template <class Rank, class Engine>
@@ -89,19 +132,19 @@ class run {
     return wanted.in(lease_bytes(where_it_is, wanted.bytes, wanted.mark, purpose, at));
   }
 
-  /// Memory for as long as the run, where ranks have shares of different sizes: `elements_of(rank)` elements for each
+  /// Memory for as long as the run, where ranks have shards of different sizes: `elements_of(rank)` elements for each
   /// rank of the world. `purpose` is its row in the plan. Zeroed; in a rehearsal, addresses. A rehearsal computes the
   /// plans of other ranks with `elements_of`. Memory that is leased so after a step, the next steps have beside all
   /// that the first had.
   template <class T, std::invocable<int> ElementsOf>
-  [[nodiscard]] std::span<T> lease_share(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
+  [[nodiscard]] std::span<T> lease_shard(tier where_it_is, ElementsOf&& elements_of, const char* purpose,
                                          where at = where::current()) {
     const lasting_elements<T> wanted{where_it_is, elements_of(number_), at};
-    note_shares(where_it_is, [&](int rank) { return elements_of(rank) * sizeof(T); });
+    note_shards(where_it_is, [&](int rank) { return elements_of(rank) * sizeof(T); });
     return wanted.in(lease_bytes(where_it_is, wanted.bytes, wanted.mark, purpose, at));
   }
 
-  /// A share of `lease_reached`, in memory that the ranks of `group` reach by address, where they
+  /// A shard of `lease_reached`, in memory that the ranks of `group` reach by address, where they
   /// can: `ranks` then has the first element of each one's lease, in group order. In a rehearsal,
   /// elsewhere, where nobody has any elements, and in lower tiers beside a device, `ranks` is empty. Collective over
   /// the group.
@@ -132,7 +175,7 @@ class run {
 
   /// Bytes that something else has taken in a tier for as long as the run, such as those of a file: `bytes_of(rank)`
   /// for each rank of the world. They are counted, and planned, as leases are.
-  void charge_share(tier where_it_is, function_ref<std::size_t(int)> bytes_of, const char* purpose,
+  void charge_shard(tier where_it_is, function_ref<std::size_t(int)> bytes_of, const char* purpose,
                     file_bytes of_file = file_bytes::on_disk);
 
   /// Keeps `what` until every body has ended, for peers that read it while a communication of this rank is under way,
@@ -227,8 +270,8 @@ class run {
   [[nodiscard]] static std::size_t lasting_bytes(tier where_it_is, std::size_t elements, std::size_t size, where at);
   [[nodiscard]] std::byte* lease_bytes(tier where_it_is, std::size_t wanted, lease_mark mark, const char* purpose,
                                        where at);
-  // In a rehearsal: the shares of the other ranks, and a peak that has this rank's beside what a step had before it.
-  void note_shares(tier where_it_is, function_ref<std::size_t(int)> bytes_of);
+  // In a rehearsal: the shards of the other ranks, and a peak that has this rank's beside what a step had before it.
+  void note_shards(tier where_it_is, function_ref<std::size_t(int)> bytes_of);
   [[nodiscard]] std::byte* reached_bytes(tier where_it_is, const group_type& group,
                                          function_ref<std::size_t(int)> bytes_of, lease_mark mark, const char* purpose,
                                          std::vector<std::byte*>& ranks, where at);

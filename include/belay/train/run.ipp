@@ -60,8 +60,8 @@ std::vector<lasting_lease> run<Rank, Engine>::leases_of(tier where_it_is, std::s
 
 template <class Rank, class Engine>
 std::size_t run<Rank, Engine>::bytes_on(const lasting_lease& leased, int rank) const {
-  const rank_shares* const shares = leased_.shares_of(leased.item);
-  return shares == nullptr ? leased.memory.size() : shares->bytes[static_cast<std::size_t>(rank)];
+  const rank_shards* const shards = leased_.shares_of(leased.item);
+  return shards == nullptr ? leased.memory.size() : shards->bytes[static_cast<std::size_t>(rank)];
 }
 
 template <class Rank, class Engine>
@@ -79,9 +79,9 @@ void run<Rank, Engine>::occupy(tier where_it_is, std::span<std::byte> part) noex
 }
 
 template <class Rank, class Engine>
-void run<Rank, Engine>::charge_share(tier where_it_is, function_ref<std::size_t(int)> bytes_of, const char* purpose,
+void run<Rank, Engine>::charge_shard(tier where_it_is, function_ref<std::size_t(int)> bytes_of, const char* purpose,
                                      file_bytes of_file) {
-  if (rehearsing()) leased_.add_shares(ranks_, bytes_of);
+  if (rehearsing()) leased_.add_shards(ranks_, bytes_of);
   const std::size_t bytes = leased_size(bytes_of(number_));
   leased_.add({where_it_is, purpose, bytes, bytes, of_file});
   meters_[where_it_is].add(bytes);
@@ -157,9 +157,9 @@ auto run<Rank, Engine>::leased_by(int rank) const -> planned_run {
   if (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
   for (std::size_t i = 0; i < lasting().items().size(); ++i) {
     plan_item item = lasting().items()[i];
-    const rank_shares* const shares = leased_.shares_of(i);
-    if (shares != nullptr) item.bytes = shares->bytes[static_cast<std::size_t>(rank)];
-    const std::size_t reached = shares == nullptr ? 0 : shares->reached;
+    const rank_shards* const shards = leased_.shares_of(i);
+    if (shards != nullptr) item.bytes = shards->bytes[static_cast<std::size_t>(rank)];
+    const std::size_t reached = shards == nullptr ? 0 : shards->reached;
     item.capacity = greater_of(item.bytes, reached);
     out.plan.add(item);
     if (reached == 0) out.memory.persistent[static_cast<std::size_t>(item.where_it_is)] += item.bytes;
@@ -227,9 +227,9 @@ std::byte* run<Rank, Engine>::lease_bytes(tier where_it_is, std::size_t wanted, 
 }
 
 template <class Rank, class Engine>
-void run<Rank, Engine>::note_shares(tier where_it_is, function_ref<std::size_t(int)> bytes_of) {
+void run<Rank, Engine>::note_shards(tier where_it_is, function_ref<std::size_t(int)> bytes_of) {
   if (!rehearsing()) return;
-  leased_.add_shares(ranks_, bytes_of);
+  leased_.add_shards(ranks_, bytes_of);
   if (engine_->step_number() > 0)
     meters_[where_it_is].expect_peak(meters_[where_it_is].peak_bytes() + leased_size(bytes_of(number_)));
 }
@@ -242,7 +242,7 @@ std::byte* run<Rank, Engine>::reached_bytes(tier where_it_is, const group_type& 
   for (int rank = 0; rank < ranks_; ++rank) most = greater_of(most, leased_size(bytes_of(rank)));
   const std::size_t own = bytes_of(number_);
   if (most == 0 || rehearsing()) {
-    note_shares(where_it_is, bytes_of);
+    note_shards(where_it_is, bytes_of);
     std::byte* const memory = lease_bytes(where_it_is, own, mark, purpose, at);
     if (most > 0) leased_.note_reach(most);
     return memory;

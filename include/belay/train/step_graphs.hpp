@@ -47,23 +47,21 @@
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/reduce.hpp"
 #include "belay/parallel/bucket/contributions.hpp"
-#include "belay/parallel/bucket/ownership_unit.hpp"
+#include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/gathers/parameter_gathers.hpp"
-#include "belay/train/graph_use.hpp"  // IWYU pragma: export
 
 namespace belay::inline BELAY_ABI {
 
+/// Whether steps are captured, or run as they are (train/step_graphs.hpp).
+enum class graph_use : std::uint8_t { none, captured };
+
 /// Whether host threads of the ranks of a group meet in each operation.
 template <class Group>
-inline constexpr bool meets_on_host = requires {
-  requires std::remove_cvref_t<Group>::meets_on_host;
-};
+inline constexpr bool meets_on_host = requires { requires std::remove_cvref_t<Group>::meets_on_host; };
 /// Whether an operation that a group starts while a stream is captured is in the graph.
 template <class Group>
-inline constexpr bool is_captured = requires {
-  requires std::remove_cvref_t<Group>::is_captured;
-};
+inline constexpr bool is_captured = requires { requires std::remove_cvref_t<Group>::is_captured; };
 
 /// A part of a step where streams have graphs; elsewhere none.
 template <class Stream>
@@ -163,7 +161,7 @@ class step_graphs {
     else if (ranks > 1 && !is_captured<group_type>)
       refuse("what the " + std::to_string(ranks) + " ranks of this world communicate is not captured");
     if (store_->buckets().value_file() != nullptr || store_->buckets().gradient_file() != nullptr)
-      refuse_file("shares of parameters or gradients are", at);
+      refuse_file("shards of parameters or gradients are", at);
     if (optimizer.state_tier() == tier::file) refuse_file("the optimizer's state is", at);
   }
   [[noreturn]] static void refuse_file(const std::string& what, where at) {
@@ -179,8 +177,8 @@ class step_graphs {
       return store_->owned_elements(rank) / parameter_chunk + store_->buckets().parameters();
     };
     constexpr const char* purpose = "squares of gradients";
-    squares_ = store_->run().template lease_share<double>(tier::device, elements_of, purpose, at);
-    told_ = store_->run().template lease_share<double>(tier::pinned, elements_of, purpose, at);
+    squares_ = store_->run().template lease_shard<double>(tier::device, elements_of, purpose, at);
+    told_ = store_->run().template lease_shard<double>(tier::pinned, elements_of, purpose, at);
   }
 
   // While spans are taken, what is queued is; a graph has none.
@@ -256,8 +254,7 @@ class step_graphs {
 
   void divide(std::span<const range_type> owned, gradient_type by, where at) {
     write_scale_(by, at);
-    queue_part(
-        finish_, [&] { queue_finish(owned); }, at);
+    queue_part(finish_, [&] { queue_finish(owned); }, at);
     finished_ = engine().compute().record(at);
   }
   void queue_finish(std::span<const range_type> owned) {

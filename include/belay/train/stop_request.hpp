@@ -31,12 +31,13 @@ class stop_request {
  public:
   /// Throws usage_error where there is one already, file_error where the system has no page for it.
   explicit stop_request(where at = where::current()) {
-    void* const page = ::mmap(nullptr, sizeof(state), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* const page =
+        ::mmap(nullptr, sizeof(request_state), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) throw file_error("mmap", 0, "no page for a request to stop", at);
-    state_ = new (page) state;
-    state* none = nullptr;
+    state_ = new (page) request_state;
+    request_state* none = nullptr;
     if (!requested_stop_.compare_exchange_strong(none, state_)) {
-      ::munmap(page, sizeof(state));
+      ::munmap(page, sizeof(request_state));
       throw usage_error("there is a stop_request in this process already", at);
     }
     struct sigaction action = {};
@@ -49,7 +50,7 @@ class stop_request {
   stop_request& operator=(const stop_request&) = delete;
   ~stop_request() {
     end();
-    ::munmap(state_, sizeof(state));
+    ::munmap(state_, sizeof(request_state));
   }
 
   /// Whether a SIGTERM came, to this process or to one that shares it.
@@ -58,7 +59,7 @@ class stop_request {
   void ask() const noexcept { state_->asked.store(true, std::memory_order_relaxed); }
   /// From here on SIGTERM does what it did before, in this process.
   void end() const noexcept {
-    state* own = state_;
+    request_state* own = state_;
     if (requested_stop_.compare_exchange_strong(own, nullptr)) ::sigaction(SIGTERM, &before_, nullptr);
   }
   /// Whether a run has stopped for it, with its state on the medium.
@@ -66,18 +67,18 @@ class stop_request {
   void note_followed() const noexcept { state_->followed.store(true, std::memory_order_relaxed); }
 
  private:
-  struct state {
+  struct request_state {
     std::atomic<bool> asked = false, followed = false;
   };
-  static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<state*>::is_always_lock_free);
+  static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<request_state*>::is_always_lock_free);
 
   static void note(int) {
-    if (state* const here = requested_stop_.load()) here->asked.store(true, std::memory_order_relaxed);
+    if (request_state* const here = requested_stop_.load()) here->asked.store(true, std::memory_order_relaxed);
   }
 
-  static inline constinit std::atomic<state*> requested_stop_ = nullptr;
+  static inline constinit std::atomic<request_state*> requested_stop_ = nullptr;
 
-  state* state_;
+  request_state* state_;
   struct sigaction before_ = {};
 };
 

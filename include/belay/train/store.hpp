@@ -35,13 +35,12 @@
 #include "belay/device/tier.hpp"
 #include "belay/parallel/lists_parameters.hpp"
 #include "belay/parallel/parameter.hpp"
-#include "belay/parallel/parameter_layers.hpp"
 #include "belay/parallel/placement.hpp"
 #include "belay/parallel/precision.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/step/participant.hpp"
 #include "belay/train/clip.hpp"
-#include "belay/train/norm_parts.hpp"
+#include "belay/train/norm_table.hpp"
 #include "belay/train/residency_hold.hpp"
 #include "belay/train/store_gradients.hpp"
 #include "belay/train/store_memory.hpp"
@@ -113,10 +112,10 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
   /// double store double) and `gradients` (`std::span<const float>`, reduced and divided) begin at element `first` of
   /// the parameter's local part and are good within the call; ranges are alike in every step. `f` runs on the calling
   /// thread, and never in a rehearsal. `f(frame, name, values, gradients, first)` queues kernels instead, `frame.each`,
-  /// which is what memory of a device takes; a rehearsal calls it without memory. Where shares lie in a file, or below
+  /// which is what memory of a device takes; a rehearsal calls it without memory. Where shards lie in a file, or below
   /// a device, a call has a chunk. Ranks that replicate a value agree on what `f` computes. Collective over the
-  /// families of the parameters. Master copies are memory of the run ("master copies"), no part of a checkpoint. Throws
-  /// usage_error for a token that was applied before or is another store's.
+  /// replica groups of the parameters. Master copies are memory of the run ("master copies"), no part of a checkpoint.
+  /// Throws usage_error for a token that was applied before or is another store's.
   template <class... Participants, class F>
   void update(committed_gradients<Participants...>&& token, F&& f, where at = where::current()) {
     update(std::move(token).only_part(), f, at);
@@ -153,7 +152,7 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
   /// Throws usage_error on all ranks that gather together where they have gathered other layers in the step: a device
   /// would wait for the others' gathers. Collective over them; nothing where each rank gathers by itself.
   void compare(order_of_step own, where at) override;
-  /// Reduces and divides. Collective over the families of the parameters and, for the norm, the mesh.
+  /// Reduces and divides. Collective over the replica groups of the parameters and, for the norm, the mesh.
   void finish(const divisor_value& divisor, where at) override;
   [[nodiscard]] reduced_sums reduced() const override;
   /// ": parameter w1 and 3 more": those of this rank's stage whose gradients are not finite on some rank.
@@ -231,7 +230,7 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
     return first.at;
   }
 
-  // The parameters of one part, in its families.
+  // The parameters of one part, in its replica groups.
   template <class Model>
   static void list(parameters& found, std::size_t number, Model& model, const Mesh& mesh, std::size_t whole_below,
                    where at) {
@@ -255,16 +254,17 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
           norm_parts_of<placement_type>(parameter.shape().extents(), mesh.shape(), mesh.layout_coordinate());
       const std::size_t largest = *std::max_element(parts.elements.begin(), parts.elements.end());
       const bool is_small = largest * sizeof(element) < whole_below;
-      const std::size_t family = families_of_part * number + family_of(cut) + (is_small ? first_small_family : 0);
+      const std::size_t replica_group =
+          replica_groups_of_part * number + replica_group_of(cut) + (is_small ? first_small_replica_group : 0);
       if constexpr (!fits || !is_kept) {
         return;
       } else if constexpr (!has_gradient<typename Parameter::learning_type>) {
-        found.stored.frozen.push_back({&parameter, family, layers.of(parameter)});
+        found.stored.frozen.push_back({&parameter, replica_group, layers.of(parameter)});
       } else {
         expect_even(parameter, parts.elements[parts.mine], at);
         std::size_t first = placed_by_layout;
         if constexpr (lends_memory<Model>) first = model.first_of(found.stored.members.size());
-        found.stored.members.emplace_back(parameter, family, first, layers.of(parameter));
+        found.stored.members.emplace_back(parameter, replica_group, first, layers.of(parameter));
         found.places.push_back({found.norm.add(parts.elements, at), parts.mine, parts.share});
       }
     });

@@ -233,7 +233,7 @@ parameter_store<Run, Mesh, Precision>::parameter_store(Run& run, const Mesh& mes
 template <class Run, class Mesh, class Precision>
 template <class Parameter>
 void parameter_store<Run, Mesh, Precision>::add_filler(Parameter& parameter) {
-  if (this->rehearsed() || parameter.spec().first_values.how() == initial::kind::filled) return;
+  if (this->rehearsed() || parameter.spec().first_values.how() == initial::initializer::filled) return;
   fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
 }
 

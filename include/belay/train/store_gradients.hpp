@@ -43,7 +43,7 @@ class [[nodiscard]] store_gradients {
 
   /// The ranges that this rank owns, in the order of memory, to look at.
   [[nodiscard]] owned_gradients<value_type> owned() const {
-    if (store_ != nullptr && store_->rehearsed()) store_->ask_shares();
+    if (store_ != nullptr && store_->rehearsed()) store_->ask_shards();
     return owned_gradients<value_type>(reduced_.owned());
   }
   /// Whether they are still to be applied, and those of a store with such buckets.

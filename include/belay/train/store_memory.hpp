@@ -25,20 +25,35 @@
 #include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/bucket.hpp"
-#include "belay/parallel/file_shares.hpp"
+#include "belay/parallel/file_shards.hpp"
 #include "belay/parallel/gathers.hpp"
 #include "belay/parallel/local_box.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/precision.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/phase.hpp"
-#include "belay/train/shares_in_file.hpp"
-#include "belay/train/store_carrier.hpp"
+#include "belay/train/shards_in_file.hpp"
 #include "belay/train/store_options.hpp"
-#include "belay/train/stored_parameters.hpp"
+#include "belay/train/store_tier_copies.hpp"
 #include "belay/train/whole_parameter.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// The parameters of a model, in its order, and memory that it lends.
+template <class T, class Gradient>
+struct stored_parameters {
+  std::vector<bucket_member<T>> members;
+  std::vector<frozen_member<T>> frozen;
+  std::span<T> values;            // borrowed, or empty
+  std::span<Gradient> gradients;  // alike
+  // Collectives where ranks along expert have parts of different sizes: no rank knows where a peer's shards lie.
+  gather_by gathers = gather_by::reach;
+};
+
+/// The copies of a parameter's values, and of its optimizer's state.
+struct stored_copies {
+  copy_place of_values, of_state;
+};
 
 /// The base of a `parameter_store`: all that it has beside its part in steps.
 template <class Run, class Mesh, class Precision>
@@ -61,7 +76,7 @@ class store_memory {
   [[nodiscard]] std::size_t owned_elements(int number) const;
 
   /// In a rehearsal: what a body does from here on depends on what its rank owns.
-  void ask_shares() const;
+  void ask_shards() const;
 
   /// Since `take_gathered` was last called; zeros where no parameters are divided. `eval` has the passes outside of
   /// rollouts.
@@ -70,13 +85,13 @@ class store_memory {
   /// Bytes of parameters that are whole now, or on their way.
   [[nodiscard]] std::size_t gathered_bytes() const noexcept;
 
-  /// Whether shares of parameters lie in tier file.
+  /// Whether shards of parameters lie in tier file.
   [[nodiscard]] bool in_file() const noexcept;
-  /// Whether a rank that gathers does so by itself: it reaches its peers' shares, or nothing is divided. Else all ranks
+  /// Whether a rank that gathers does so by itself: it reaches its peers' shards, or nothing is divided. Else all ranks
   /// that divide a layer's parameters gather them together.
   [[nodiscard]] bool gathers_alone() const noexcept;
 
-  /// Calls `write()`, which changes parameters otherwise than an optimizer does: no peer reads this rank's shares
+  /// Calls `write()`, which changes parameters otherwise than an optimizer does: no peer reads this rank's shards
   /// before it is done on all ranks. Collective over the ranks that divide parameters, between steps. Throws
   /// usage_error where a step or pass is open.
   template <std::invocable Write>
@@ -121,12 +136,12 @@ class store_memory {
   void each_stored(Visit&& visit) {
     for (std::size_t p = 0; p < buckets_.parameters(); ++p) visit(buckets_.parameter(p), copies_of(p));
     for (const auto& one : frozen_.members()) {
-      const bool divided = frozen_.layout().families()[one.family].divides_values();
+      const bool divided = frozen_.layout().replica_groups()[one.replica_group].divides_values();
       const copy_place place = copies_of_box(*one.parameter, divided);
       visit(*one.parameter, stored_copies{place, place});
     }
   }
-  /// Which ranks keep the same state of trained parameter `p`: the same share where that is divided.
+  /// Which ranks keep the same state of trained parameter `p`: the same shard where that is divided.
   [[nodiscard]] stored_copies copies_of(std::size_t p) const;
 
   // For `belay::gathers`.
@@ -180,7 +195,7 @@ class store_memory {
   bool in_file_;
   gather_by gathers_by_;
   file_memory files_;
-  bool reaches_ = false;   // its peers' shares
+  bool reaches_ = false;   // its peers' shards
   bool together_ = false;  // or some of them not
   bool settled_ = true;
   std::optional<reached_values<value_type>> reached_, reached_frozen_;
@@ -195,23 +210,25 @@ class store_memory {
   [[nodiscard]] copy_place copies_of_box(const parameter_base<value_type>& parameter, bool divided) const;
   [[nodiscard]] std::size_t bucket_of(const parameter_base<value_type>& parameter) const noexcept;
 
-  // The numbers of rank `number` of the world in the families.
-  [[nodiscard]] std::vector<std::size_t> in_families(int number) const;
-  // Memory of values or gradients: of divided ones each rank has its share, in its tier.
+  // The numbers of rank `number` of the world in the replica groups.
+  [[nodiscard]] std::vector<std::size_t> in_replica_groups(int number) const;
+  // Memory of values or gradients: of divided ones each rank has its shard, in its tier.
   template <class T>
   [[nodiscard]] tiered_memory<T> lease_of_buckets(const auto& all,
                                                   std::size_t (bucket_places::*elements)(tier) const noexcept,
-                                                  tier family_shape::* its_tier, const char* purpose, const char* ring,
-                                                  where at) {
+                                                  tier replica_group_shape::* its_tier, const char* purpose,
+                                                  const char* ring, where at) {
     if (!all.places().divided())
       return run_->template lease<T>(tier::device, (all.places().*elements)(tier::device), purpose, at);
     tiered_memory<T> out;
     for (const tier in : {tier::device, tier::pinned, tier::host, tier::file}) {
-      const auto lies_there = [&](const family_shape& each) { return each.*its_tier == in; };
-      if (in != tier::device && std::ranges::none_of(all.layout().families(), lies_there)) continue;
-      const auto elements_of = [&](int rank) { return (bucket_places(all.layout(), in_families(rank)).*elements)(in); };
+      const auto lies_there = [&](const replica_group_shape& each) { return each.*its_tier == in; };
+      if (in != tier::device && std::ranges::none_of(all.layout().replica_groups(), lies_there)) continue;
+      const auto elements_of = [&](int rank) {
+        return (bucket_places(all.layout(), in_replica_groups(rank)).*elements)(in);
+      };
       if (in != tier::file) {
-        out[in] = run_->template lease_share<T>(in, elements_of, purpose, at);
+        out[in] = run_->template lease_shard<T>(in, elements_of, purpose, at);
         continue;
       }
       const auto leased = lease_in_file<T>(*run_, files_, (all.places().*elements)(in), elements_of, purpose, ring, at);
@@ -227,23 +244,25 @@ class store_memory {
                                                        std::optional<reached_values<value_type>>& reached,
                                                        const char* purpose, const char* ring, where at) {
     if (gathers_by_ == gather_by::collectives || !all.divides_values() || dividing().size() < 2)
-      return lease_of_buckets<value_type>(all, &bucket_places::value_elements, &family_shape::values, purpose, ring,
-                                          at);
+      return lease_of_buckets<value_type>(all, &bucket_places::value_elements, &replica_group_shape::values, purpose,
+                                          ring, at);
     // A device addresses its peers' memory, and not that of their host.
-    const bool lower = std::ranges::any_of(all.layout().families(),
-                                           [](const family_shape& each) { return each.values != tier::device; });
+    const bool lower = std::ranges::any_of(all.layout().replica_groups(),
+                                           [](const replica_group_shape& each) { return each.values != tier::device; });
     const bool reaches = addresses_peers(mesh_->world()) && (!works_on_device<group_type> || !lower);
     (reaches ? reaches_ : together_) = true;
     if (reaches && !rehearsed()) {
       std::vector<bucket_places> places;
-      for (const int rank : dividing().members()) places.emplace_back(all.layout(), in_families(rank));
+      for (const int rank : dividing().members()) places.emplace_back(all.layout(), in_replica_groups(rank));
       reached.emplace(dividing().members(), std::move(places));
     }
     tiered_memory<value_type> out;
     for (const tier in : {tier::device, tier::pinned, tier::host}) {
-      const auto lies_there = [&](const family_shape& each) { return each.values == in; };
-      if (in != tier::device && std::ranges::none_of(all.layout().families(), lies_there)) continue;
-      const auto elements = [&](int rank) { return bucket_places(all.layout(), in_families(rank)).value_elements(in); };
+      const auto lies_there = [&](const replica_group_shape& each) { return each.values == in; };
+      if (in != tier::device && std::ranges::none_of(all.layout().replica_groups(), lies_there)) continue;
+      const auto elements = [&](int rank) {
+        return bucket_places(all.layout(), in_replica_groups(rank)).value_elements(in);
+      };
       auto lease = run_->template lease_reached<value_type>(in, dividing(), elements, purpose, at);
       out[in] = lease.own;
       if (reached) reached->lies(in, std::move(lease.ranks));
@@ -256,13 +275,13 @@ class store_memory {
     if (reached) out.reached = reached->of(number, out.group->members(), out.kept);
     return out;
   }
-  // The ranks that divide parameters, in any family.
+  // The ranks that divide parameters, in any replica group.
   [[nodiscard]] decltype(auto) dividing() const {
     return mesh_->shape().replicates_shards() ? mesh_->dense_shards() : mesh_->replicas();
   }
 
   std::size_t gathers_number_ = 0;
-  file_shares* file_ = nullptr;  // of what was leased last
+  file_shards* file_ = nullptr;  // of what was leased last
   bool compared_plan_ = false;
 };
 

@@ -15,20 +15,20 @@
 #include "belay/device/host_access.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/phase.hpp"
-#include "belay/train/store_carrier.hpp"
 #include "belay/train/store_memory.hpp"
+#include "belay/train/store_tier_copies.hpp"
 
 namespace belay::inline BELAY_ABI {
 
 template <class Run, class Mesh, class Precision>
   requires is_precision<Precision>
 std::size_t store_memory<Run, Mesh, Precision>::owned_elements(int number) const {
-  return buckets_.layout().owned_elements(in_families(number));
+  return buckets_.layout().owned_elements(in_replica_groups(number));
 }
 
 template <class Run, class Mesh, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::ask_shares() const {
+void store_memory<Run, Mesh, Precision>::ask_shards() const {
   static_cast<void>(mesh_->replicas().rank());
   static_cast<void>(mesh_->data().rank());
 }
@@ -80,11 +80,11 @@ std::uint64_t store_memory<Run, Mesh, Precision>::plan_hash() const noexcept {
 template <class Run, class Mesh, class Precision>
   requires is_precision<Precision>
 auto store_memory<Run, Mesh, Precision>::copies_of(std::size_t p) const -> stored_copies {
-  const std::size_t number = buckets_.layout().buckets()[buckets_.bucket_of(p)].family;
-  const family_shape family = buckets_.layout().families()[number];
-  const bool divides_state = family.ranks > 1 && family.stage >= zero_stage::optimizer_state;
+  const std::size_t number = buckets_.layout().buckets()[buckets_.bucket_of(p)].replica_group;
+  const replica_group_shape replica_group = buckets_.layout().replica_groups()[number];
+  const bool divides_state = replica_group.ranks > 1 && replica_group.stage >= zero_stage::optimizer_state;
   const auto& parameter = buckets_.parameter(p);
-  return {copies_of_box(parameter, family.divides_values()), copies_of_box(parameter, divides_state)};
+  return {copies_of_box(parameter, replica_group.divides_values()), copies_of_box(parameter, divides_state)};
 }
 
 template <class Run, class Mesh, class Precision>
@@ -115,15 +115,16 @@ store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
       mesh_(&mesh),
       parts_(stages.size()),
       in_file_(std::ranges::any_of(stages, [](const auto& each) { return each.tiers.values == tier::file; })),
-      // No rank reaches into a peer's file: who owns a share stages it, and the ranks gather together.
+      // No rank reaches into a peer's file: who owns a shard stages it, and the ranks gather together.
       gathers_by_(in_file_                            ? gather_by::collectives
                   : found.gathers == gather_by::reach ? options.gathers
                                                       : found.gathers),
       files_(options.files),
       buckets_(std::move(found.members),
-               families_of_parts(mesh, stages, std::identity(), zero_stage::optimizer_state, options.reduce),
+               replica_groups_of_parts(mesh, stages, std::identity(), zero_stage::optimizer_state, options.reduce),
                options.bucket_bytes, 1, unit, at),
-      frozen_(std::move(found.frozen), families_of_parts(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
+      frozen_(std::move(found.frozen),
+              replica_groups_of_parts(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
               options.bucket_bytes, at) {
   run.keep(buckets_.kept_layout());
   if (!found.values.empty() && stages.front().stage >= zero_stage::gradients)
@@ -132,7 +133,7 @@ store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
     return each.tiers.values != tier::device || each.tiers.gradients != tier::device;
   };
   if (mesh.shape().replicates_shards() && mesh.shape().shards() == 1 && std::ranges::any_of(stages, lower))
-    throw usage_error("a shard group of one rank has no shares, which could lie in a lower tier", at);
+    throw usage_error("a shard group of one rank has no shards, which could lie in a lower tier", at);
   if (mesh.shape().replicates_shards() &&
       std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
     throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned", at);
@@ -145,7 +146,7 @@ store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
     staging_.emplace(run.step_memory("gradient buckets"));
     buckets_.use(*staging_);
     if (std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
-      buckets_.carry_shares(carrier_on<gradient_type>(run.engine(), buckets_.gradient_file()));
+      buckets_.use(tier_copies_on<gradient_type>(run.engine(), buckets_.gradient_file()));
   }
   if (!frozen_.members().empty()) {
     const tiered_memory<value_type> frozen =
@@ -154,8 +155,8 @@ store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
   }
   run.keep(frozen_.kept());
   if (const host_access* const access = run.engine().access(at)) {
-    see_through(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
-    see_through(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
+    set_host_view(access, buckets_, [&](std::size_t p) -> auto& { return buckets_.parameter(p); });
+    set_host_view(access, frozen_, [&](std::size_t p) -> auto& { return *frozen_.members()[p].parameter; });
   }
   if (buckets_.divides_values() || frozen_.places().divided()) {
     whole_.emplace(run.step_memory("gathered parameters"));
@@ -206,15 +207,15 @@ void store_memory<Run, Mesh, Precision>::bind(std::span<value_type> values, std:
     return buckets_.bind({{values.first(own)}, {gradients.first(own)}, reductions, wire}, at);
   }
   const auto all_values = lease_values(buckets_, reached_, "parameters", "parameter ring", at);
-  file_shares* const value_file = std::exchange(file_, nullptr);
-  if (reached_) buckets_.reach_shares_of(dividing());
+  file_shards* const value_file = std::exchange(file_, nullptr);
+  if (reached_) buckets_.reach_shards_of(dividing());
   if (!buckets_.places().divided()) {
     const auto all = lease_gradients(layout.gradient_elements(), "gradients");
     return buckets_.bind({all_values, {all.first(own)}, all.subspan(own), wire}, at);
   }
   const auto all_gradients = lease_of_buckets<gradient_type>(
-      buckets_, &bucket_places::gradient_elements, &family_shape::gradients, "gradients", "gradient ring", at);
-  file_shares* const gradient_file = std::exchange(file_, nullptr);
+      buckets_, &bucket_places::gradient_elements, &replica_group_shape::gradients, "gradients", "gradient ring", at);
+  file_shards* const gradient_file = std::exchange(file_, nullptr);
   std::span<gradient_type> reductions;
   if (const std::size_t count = layout.gradient_elements() - own; count > 0)
     reductions = lease_gradients(count, "reductions");
@@ -229,7 +230,7 @@ template <class Run, class Mesh, class Precision>
 auto store_memory<Run, Mesh, Precision>::copies_of_box(const parameter_base<value_type>& parameter, bool divided) const
     -> copy_place {
   return belay::copies_of(mesh_->shape(), mesh_->layout_coordinate(), parameter.cut_directions(),
-                          divided ? kept::share : kept::local_part);
+                          divided ? kept_part::shard : kept_part::local_part);
 }
 
 template <class Run, class Mesh, class Precision>
@@ -242,13 +243,13 @@ std::size_t store_memory<Run, Mesh, Precision>::bucket_of(const parameter_base<v
 
 template <class Run, class Mesh, class Precision>
   requires is_precision<Precision>
-std::vector<std::size_t> store_memory<Run, Mesh, Precision>::in_families(int number) const {
+std::vector<std::size_t> store_memory<Run, Mesh, Precision>::in_replica_groups(int number) const {
   const coordinate there = coordinate_of(mesh_->shape(), number);
   std::vector<std::size_t> all;
   for (std::size_t p = 0; p < parts_; ++p)
-    for (std::size_t kind = 0; kind < families_of_part; ++kind)
-      all.push_back(
-          static_cast<std::size_t>(place_along(mesh_->shape(), there, divided_over(cut_of_family(kind))).number));
+    for (std::size_t kind = 0; kind < replica_groups_of_part; ++kind)
+      all.push_back(static_cast<std::size_t>(
+          place_along(mesh_->shape(), there, divided_over(cut_of_replica_group(kind))).number));
   return all;
 }
 

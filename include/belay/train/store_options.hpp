@@ -18,10 +18,10 @@
 #include "belay/core/where.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/device/tier_file.hpp"
-#include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
+#include "belay/parallel/bucket/replica_group.hpp"
+#include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/gathers/parameter_gathers.hpp"
-#include "belay/parallel/gathers/reached_values.hpp"
 #include "belay/parallel/lists_parameters.hpp"
 #include "belay/parallel/local_box.hpp"
 
@@ -53,22 +53,22 @@ struct store_options {
   reshard_when reshard = reshard_when::after_use;      // of ZeRO 3; `after_step` gathers once a step, and keeps
   gather_by gathers = gather_by::reach;                // of ZeRO 3; `collectives` even where ranks reach each other
   std::size_t gathers_ahead = 1;                       // of ZeRO 3: layers that are gathered while one is held
-  tier parameters = tier::device;                      // where shares of ZeRO 3 lie,
-  tier gradients = tier::device;                       // and shares of ZeRO 2 and 3
-  file_memory files = {};                              // of shares in tier file
+  tier parameters = tier::device;                      // where shards of ZeRO 3 lie,
+  tier gradients = tier::device;                       // and shards of ZeRO 2 and 3
+  file_memory files = {};                              // of shards in tier file
 };
 
-/// Throws usage_error where shares of `what`, which `from` and higher stages have, cannot lie in `in`.
-inline void expect_shares_in(tier in, zero_stage stage, zero_stage from, const char* what, where at) {
+/// Throws usage_error where shards of `what`, which `from` and higher stages have, cannot lie in `in`.
+inline void expect_shards_in(tier in, zero_stage stage, zero_stage from, const char* what, where at) {
   if (in != tier::device && stage < from)
-    throw usage_error(std::string("shares of ") + what + " lie in tier " + name(in) + ", but belay::zero<" +
-                          std::to_string(static_cast<int>(stage)) + "> has no shares of them: zero<" +
+    throw usage_error(std::string("shards of ") + what + " lie in tier " + name(in) + ", but belay::zero<" +
+                          std::to_string(static_cast<int>(stage)) + "> has no shards of them: zero<" +
                           std::to_string(static_cast<int>(from)) + "> has",
                       at);
 }
 
-/// Where shares of a part lie.
-struct share_tiers {
+/// Where shards of a part lie.
+struct shard_tiers {
   tier values = tier::device;
   tier gradients = tier::device;
 };
@@ -83,77 +83,73 @@ struct held_parameters {
 };
 
 /// The parameters of `part`, such as a layer or a list of one's own, for a store of several such parts. `part` outlives
-/// the store. Of ZeRO 3 shares of parameters lie in `where_it_is`, or where that is device, in the store's tier of
+/// the store. Of ZeRO 3 shards of parameters lie in `where_it_is`, or where that is device, in the store's tier of
 /// parameters. Throws usage_error for a lower tier of what is not divided.
 template <lists_parameters Part, int Stage>
-requires(!lends_memory<Part>)
-    [[nodiscard]] held_parameters<Part> holds(Part& part, zero<Stage> divided, tier where_it_is = tier::device,
-                                              where at = where::current()) {
-  expect_shares_in(where_it_is, divided.stage, zero_stage::parameters, "parameters", at);
+  requires(!lends_memory<Part>)
+[[nodiscard]] held_parameters<Part> holds(Part& part, zero<Stage> divided, tier where_it_is = tier::device,
+                                          where at = where::current()) {
+  expect_shards_in(where_it_is, divided.stage, zero_stage::parameters, "parameters", at);
   return {&part, divided.stage, where_it_is, at};
 }
 
-/// The stage of a part, which says what is divided, and the tiers where the shares lie.
+/// The stage of a part, which says what is divided, and the tiers where the shards lie.
 struct held_stage {
   zero_stage stage = zero_stage::none;
-  share_tiers tiers = {};
+  shard_tiers tiers = {};
 };
-/// The stage and tiers of a part of a store with `options`. Throws usage_error as `expect_shares_in`.
+/// The stage and tiers of a part of a store with `options`. Throws usage_error as `expect_shards_in`.
 [[nodiscard]] inline held_stage stage_in(zero_stage stage, tier values, const store_options& options, where at) {
   held_stage out{stage, {values == tier::device ? options.parameters : values, options.gradients}};
-  expect_shares_in(out.tiers.values, stage, zero_stage::parameters, "parameters", at);
-  expect_shares_in(out.tiers.gradients, stage, zero_stage::gradients, "gradients", at);
+  expect_shards_in(out.tiers.values, stage, zero_stage::parameters, "parameters", at);
+  expect_shards_in(out.tiers.gradients, stage, zero_stage::gradients, "gradients", at);
   return out;
 }
 
-/// The families of a part of a store: of parameters that every rank of the expert axis replicates, of those that are
-/// cut over it, and of small ones of both kinds, which are divided up to `of_small` at most.
-inline constexpr std::size_t families_of_part = 4;
-inline constexpr std::size_t first_small_family = 2;
-[[nodiscard]] constexpr std::size_t family_of(axis_set cut) noexcept { return cut.has(axis::expert) ? 1 : 0; }
-/// The directions by which the families differ.
-[[nodiscard]] constexpr axis_set cut_of_family(std::size_t family) noexcept {
-  return family % first_small_family == 0 ? axis_set{} : axis_set{axis::expert};
+/// The replica groups of a part of a store: of parameters that every rank of the expert axis replicates, of those that
+/// are cut over it, and of small ones of both kinds, which are divided up to `of_small` at most.
+inline constexpr std::size_t replica_groups_of_part = 4;
+inline constexpr std::size_t first_small_replica_group = 2;
+[[nodiscard]] constexpr std::size_t replica_group_of(axis_set cut) noexcept { return cut.has(axis::expert) ? 1 : 0; }
+/// The directions by which the replica groups differ.
+[[nodiscard]] constexpr axis_set cut_of_replica_group(std::size_t replica_group) noexcept {
+  return replica_group % first_small_replica_group == 0 ? axis_set{} : axis_set{axis::expert};
 }
 
-/// A family has the ranks that reduce its gradients. What is divided is divided within a shard group of the mesh, and
-/// its shares are replicated over the groups.
+/// A replica group has the ranks that reduce its gradients. What is divided is divided within a shard group of the
+/// mesh, and its shards are replicated over the groups.
 template <class Mesh>
-[[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of(const Mesh& mesh, zero_stage stage,
-                                                                                zero_stage of_small,
-                                                                                reduce_when reduces,
-                                                                                share_tiers tiers = {}) {
-  using family = bucket_family<typename Mesh::group_type>;
-  std::vector<family> out;
-  for (std::size_t number = 0; number < families_of_part; ++number) {
-    const zero_stage divided = number < first_small_family || stage < of_small ? stage : of_small;
-    const auto& all = mesh.group(reduced_over(cut_of_family(number)));
+[[nodiscard]] std::vector<bucket_replica_group<typename Mesh::group_type>> replica_groups_of(
+    const Mesh& mesh, zero_stage stage, zero_stage of_small, reduce_when reduces, shard_tiers tiers = {}) {
+  using replica_group = bucket_replica_group<typename Mesh::group_type>;
+  std::vector<replica_group> out;
+  for (std::size_t number = 0; number < replica_groups_of_part; ++number) {
+    const zero_stage divided = number < first_small_replica_group || stage < of_small ? stage : of_small;
+    const auto& all = mesh.group(reduced_over(cut_of_replica_group(number)));
     if (!mesh.shape().replicates_shards()) {
       out.push_back({all, divided, reduces});
       continue;
     }
-    const auto& shards = mesh.group(divided_over(cut_of_family(number)));
+    const auto& shards = mesh.group(divided_over(cut_of_replica_group(number)));
     if (divided == zero_stage::none || shards.size() == 1)  // a group of one rank divides nothing
       out.push_back({all, zero_stage::none, reduces});
     else
       out.push_back({shards, divided, reduces, mesh.shard_replicas()});
   }
-  for (family& each : out) {
+  for (replica_group& each : out) {
     if (each.stage >= zero_stage::parameters) each.values = tiers.values;
     if (each.stage >= zero_stage::gradients) each.gradients = tiers.gradients;
   }
   return out;
 }
-/// The families of parts of several stages, one after the other: those of part `p` begin with the 4 p-th.
+/// The replica groups of parts of several stages, one after the other: those of part `p` begin with the 4 p-th.
 template <class Mesh, class StageOf>
-[[nodiscard]] std::vector<bucket_family<typename Mesh::group_type>> families_of_parts(const Mesh& mesh,
-                                                                                      std::span<const held_stage> parts,
-                                                                                      const StageOf& stage_of,
-                                                                                      zero_stage of_small,
-                                                                                      reduce_when reduces) {
-  std::vector<bucket_family<typename Mesh::group_type>> all;
+[[nodiscard]] std::vector<bucket_replica_group<typename Mesh::group_type>> replica_groups_of_parts(
+    const Mesh& mesh, std::span<const held_stage> parts, const StageOf& stage_of, zero_stage of_small,
+    reduce_when reduces) {
+  std::vector<bucket_replica_group<typename Mesh::group_type>> all;
   for (const held_stage& part : parts)
-    for (auto& one : families_of(mesh, stage_of(part.stage), of_small, reduces, part.tiers))
+    for (auto& one : replica_groups_of(mesh, stage_of(part.stage), of_small, reduces, part.tiers))
       all.push_back(std::move(one));
   return all;
 }

@@ -32,7 +32,6 @@
 #include "belay/parallel/bucket.hpp"
 #include "belay/step/frame.hpp"
 #include "belay/train/optimizer/offloaded_state.hpp"
-#include "belay/train/optimizer/resident_update.hpp"
 #include "belay/train/optimizer/state_layout.hpp"
 #include "belay/train/optimizer/update.hpp"
 
@@ -71,7 +70,7 @@ class store_update {
     return in_frame || (updates_on_host<F, value_type> && !works_on_device<group_type>);
   }
 
-  /// Calls `f` for all that this rank owns. Collective over the families of the store's parameters.
+  /// Calls `f` for all that this rank owns. Collective over the replica groups of the store's parameters.
   template <class F>
   void run(F& f, where at) {
     if (!made_) make(at);
@@ -107,13 +106,13 @@ class store_update {
     auto& run = store_->run();
     const auto owned = [this](int rank) { return store_->owned_elements(rank); };
     if (!has_master && !streams()) return;
-    store_->ask_shares();  // the peak of a step was without this share
-    if constexpr (has_master) masters_ = run.template lease_share<number>(tier::device, owned, "master copies", at);
+    store_->ask_shards();  // the peak of a step was without this shard
+    if constexpr (has_master) masters_ = run.template lease_shard<number>(tier::device, owned, "master copies", at);
     if (!streams()) return;
     const bool on_device = belay::on_device(run.computes());
     const optimizer_memory memory;
     const state_layout sizes(tier::device, run.computes(), memory.chunk, parts, sizeof(number), sizeof(value_type), 0);
-    const std::span<std::byte> ring = run.template lease_share<std::byte>(
+    const std::span<std::byte> ring = run.template lease_shard<std::byte>(
         on_device ? tier::device : tier::host, [&](int rank) { return sizes.ring_bytes(owned(rank)); }, "update ring",
         at);
     if (store_->rehearsed()) return;
@@ -128,8 +127,8 @@ class store_update {
   // Whether something lies where it cannot be addressed: on a host in a file, on a device in any lower tier.
   [[nodiscard]] bool streams() const {
     const bucket_layout& layout = store_->buckets().layout();
-    if (belay::on_device(store_->run().computes())) return has_lower_shares(layout);
-    return std::ranges::any_of(layout.families(), [](const family_shape& each) {
+    if (belay::on_device(store_->run().computes())) return has_lower_shards(layout);
+    return std::ranges::any_of(layout.replica_groups(), [](const replica_group_shape& each) {
       return each.values == tier::file || each.gradients == tier::file;
     });
   }
@@ -143,7 +142,7 @@ class store_update {
   template <class F>
   void rehearse(F& f, where at) {
     if constexpr (updates_in_frame<F, engine_type, value_type>) {
-      store_->ask_shares();
+      store_->ask_shards();
       const bool in_chunks = streams();
       for (const owned_range<value_type>& range : store_->buckets().owned()) {
         const std::size_t most = in_chunks ? lesser_of(optimizer_memory().chunk, range.count) : range.count;

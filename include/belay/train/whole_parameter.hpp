@@ -35,7 +35,7 @@ class [[nodiscard]] whole_parameter {
     fetch_through(access, at);
   }
   /// Gathers `bucket`, which has `parameter`, into memory of `source`. Collective over the bucket's ranks, unless this
-  /// one reaches their shares.
+  /// one reaches their shards.
   template <class Group>
   whole_parameter(lease_source& source, const gathered_bucket<T, Group>& bucket, const parameter_base<T>& parameter,
                   const host_access* access, where at)
@@ -58,10 +58,10 @@ class [[nodiscard]] whole_parameter {
         }
       }
       if (bucket.file != nullptr)
-        bucket.file->read(bucket.share.data(), first + bucket.before, bucket.share.size_bytes(), at);
+        bucket.file->read(bucket.shard.data(), first + bucket.before, bucket.shard.size_bytes(), at);
       else
-        each_in_memory_of(*bucket.group, bucket.share.size(),
-                          kernel::copy<T, T>{bucket.share.data(), first + bucket.before}, at);
+        each_in_memory_of(*bucket.group, bucket.shard.size(),
+                          kernel::copy<T, T>{bucket.shard.data(), first + bucket.before}, at);
       bucket.group->all_gather_v(whole, bucket.counts, at);
       fetch_through(access, at);
     } catch (...) {

@@ -3,7 +3,7 @@
 // mpi_victim MODE TIMEOUT STALL: a job whose rank 1 fails as MODE says in the middle of its work; the others print the
 // error that they get. With "queued-MODE" the work is in flight: kernels and started operations on streams; with
 // "experts-MODE" tokens on their way to experts and back; with "store-PLACE-MODE" a store's divided parameters are
-// gathered, its gradients reduced or its shares updated, or, with "store-PLACE", the rank makes other calls than its
+// gathered, its gradients reduced or its shards updated, or, with "store-PLACE", the rank makes other calls than its
 // peers.
 #include <unistd.h>
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "belay/comm/mesh.hpp"
-#include "belay/core/resident_memory.hpp"
+#include "belay/device/available_memory.hpp"
 #include "belay/device/offset_allocator.hpp"
 #include "belay/parallel/gathers.hpp"
 #include "belay/train/checkpoint.hpp"
@@ -51,14 +51,14 @@ struct cached_buffers {
 
 struct found {
   std::size_t pinned_first = 0, pinned_last = 0;  // after a cycle
-  std::size_t shards = 0;                         // bytes of this rank's shares, as arenas round them
+  std::size_t shards = 0;                         // bytes of this rank's shards, as arenas round them
   std::size_t ring = 0;                           // and of what streams between them and the device, in the same tier
   std::size_t in_device = 0;                      // planned bytes of parameters, gradients and state there
   std::size_t other_cycles = 0;                   // that left a tier otherwise than the first
   std::ptrdiff_t grown = 0;                       // what transitions reported
   std::size_t resident_growth = 0;
   bool as_planned = true;
-  bool exact = true;            // shares are as large as values, gradients and moments are
+  bool exact = true;            // shards are as large as values, gradients and moments are
   std::uint64_t committed = 0;  // checkpoints
 };
 
@@ -138,10 +138,10 @@ found run_cycles(const Launch& launch, std::size_t cycles) {
     saved.close();
     if (!speaks) return;
     for (const auto& item : run.planned().items()) {
-      const bool of_shares =
+      const bool of_shards =
           item.purpose == "parameters" || item.purpose == "gradients" || item.purpose == "optimizer state";
-      if (of_shares && item.where_it_is == tier::pinned) out.shards += item.bytes;
-      if (of_shares && item.where_it_is == tier::device) out.in_device += item.bytes;
+      if (of_shards && item.where_it_is == tier::pinned) out.shards += item.bytes;
+      if (of_shards && item.where_it_is == tier::device) out.in_device += item.bytes;
       if (item.purpose == "optimizer ring" && item.where_it_is == tier::pinned) out.ring += item.bytes;
     }
     // Values, gradients and moments of what this rank owns; each parameter's begin at a cache line.

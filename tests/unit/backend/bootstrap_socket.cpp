@@ -14,7 +14,6 @@
 #include <fstream>
 #include <string>
 
-#include "belay/backend/host/bootstrap/stale_files.hpp"
 #include "belay/core/error.hpp"
 #include "unit/backend/forked.hpp"
 

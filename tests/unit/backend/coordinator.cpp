@@ -9,11 +9,11 @@
 #include <filesystem>
 #include <thread>
 
-#include "belay/backend/host/bootstrap/stale_files.hpp"
+#include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "unit/backend/test_world.hpp"
 
 using namespace belay::host;
-using kind = exit_status::kind;
+using exit_kind = exit_status::exit_kind;
 
 TEST_CASE("ranks join, share memory, return results and end; nothing is left") {
   const int before = open_descriptors();
@@ -37,7 +37,7 @@ TEST_CASE("ranks join, share memory, return results and end; nothing is left") {
       CHECK(ranks.world.goodbyes.at(rank).how == exit_message::outcome::returned);
       CHECK(ranks.world.goodbyes.at(rank).body ==
             std::string(static_cast<std::size_t>(rank) * 100'000, static_cast<char>('a' + rank)));
-      CHECK(ranks.world.exits.at(rank).how == kind::exited);
+      CHECK(ranks.world.exits.at(rank).how == exit_kind::exited);
       CHECK(ranks.world.exits.at(rank).code == 0);
     }
   }
@@ -72,11 +72,11 @@ TEST_CASE("how a rank ends is seen, whatever it does; also when it never joined"
   });
   ranks.coordinator.run();
   auto& endings = ranks.world.exits;
-  CHECK((endings.at(0).how == kind::exited && endings.at(0).code == 0));
-  CHECK((endings.at(1).how == kind::signalled && endings.at(1).code == SIGKILL));
-  CHECK((endings.at(2).how == kind::signalled && endings.at(2).code == SIGABRT));
-  CHECK((endings.at(3).how == kind::signalled && endings.at(3).code == SIGSEGV));
-  CHECK((endings.at(5).how == kind::exited && endings.at(5).code == 42));
+  CHECK((endings.at(0).how == exit_kind::exited && endings.at(0).code == 0));
+  CHECK((endings.at(1).how == exit_kind::signalled && endings.at(1).code == SIGKILL));
+  CHECK((endings.at(2).how == exit_kind::signalled && endings.at(2).code == SIGABRT));
+  CHECK((endings.at(3).how == exit_kind::signalled && endings.at(3).code == SIGSEGV));
+  CHECK((endings.at(5).how == exit_kind::exited && endings.at(5).code == 42));
   CHECK(ranks.world.goodbyes.size() == 1);
   CHECK(ranks.world.goodbyes.at(4).how == exit_message::outcome::failed);
   CHECK(ranks.world.goodbyes.at(4).kind == 7);
@@ -131,7 +131,7 @@ TEST_CASE("a process that is not our child is watched, its status is not known")
   orphaned.tell();
   ranks.coordinator.run();
   CHECK(ranks.world.goodbyes.size() == 1);
-  CHECK(ranks.world.exits.at(0).how == kind::unknown);
+  CHECK(ranks.world.exits.at(0).how == exit_kind::unknown);
 }
 
 TEST_CASE("a started program may let a child of its own join; both ends are told") {
@@ -145,7 +145,7 @@ TEST_CASE("a started program may let a child of its own join; both ends are told
   });
   ranks.coordinator.expect(0, wrapper);
   ranks.coordinator.run();
-  CHECK(ranks.world.exits.at(0).how == kind::unknown);
+  CHECK(ranks.world.exits.at(0).how == exit_kind::unknown);
   CHECK(ranks.world.children.at(0).code == 9);
 }
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/failure/stall_watch.hpp"
+#include "belay/backend/host/bootstrap/rank_record.hpp"
 #include "belay/core/process_identity.hpp"
 #include "unit/backend/forked.hpp"
 

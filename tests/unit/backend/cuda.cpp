@@ -43,7 +43,7 @@ struct all_kinds {
     const belay::operand<float> c{at(16), m, n, n};
     kit.template product<float>(c, a, belay::transposed(b), 2, 0);
     kit.template product<float>(c, a, belay::transposed(b), 1, 0.5F);
-    kit.teams(m, belay::kernel::softmax_rows<float>{at(16), at(20), n});
+    kit.teams(m, belay::kernel::causal_softmax_rows<float>{at(16), at(20), n});
     kit.each(m * n, belay::kernel::axpy<float>{0.5F, at(20), at(16)});
     const belay::view<const std::int32_t, 1> ends{at<std::int32_t>(12), {3}};
     kit.template grouped<float>(belay::operand<float>{at(24), m, n, n}, a,

@@ -42,7 +42,7 @@ TEST_CASE("spans of a device's streams have the times of its events, nest, and a
     std::vector<belay::traced_span> room(20);
     belay::span_log log(room);
     stream_type& compute = here.kit.stream();
-    belay::copy_stream<stream_type> copies(compute.beside(stream_kind::copy));
+    belay::copy_stream<stream_type> copies(compute.another_stream(stream_kind::copy));
     float* const x = here.on_device<float>(0);
     compute.each(4, plus_one{x});  // before the traced step
     compute.trace_into(&log);

@@ -287,7 +287,7 @@ TEST_CASE("odd sites and a full ring are kept: the newest entries, what was drop
   const std::string odd = "dir \"x\"\\\x01\t\xc3\xa9\xe2\x82\xac\xf0\x9f\x8e\x88/\xc0\xaf\xed\xa0\x80.cpp";
   for (std::uint64_t k = 0; k < 5000; ++k) {
     recorder.enter(belay::operation::barrier, 0, k, 0, odd.c_str(), 12);
-    if (k < 4999) recorder.leave(k);
+    if (k < 4999) recorder.finish(k);
   }
   made.world.abort({belay::comm_fault::peer_failed, {1}, "", "", 9, -1});
   const json flight = read(host::write_flight_file(made.world, folder.path()));
@@ -310,7 +310,7 @@ TEST_CASE("how a process ended is told by signal or code, in or after which oper
     for (int rank = 0; rank < 4; ++rank) {
       auto& recorder = made.world.recorder(rank, belay::lane::caller);
       recorder.enter(belay::operation::all_gather, 0, 117, 8, "train.cpp", 87);
-      recorder.leave();
+      recorder.finish();
       if (rank == 2) continue;
       recorder.enter(belay::operation::all_gather, 0, 118, 8, "train.cpp", 88);
       recorder.wait_from(host::world_status::microseconds(host::world_status::clock::now()) - 2'500'000);
@@ -381,7 +381,7 @@ TEST_CASE("a file may be written while ranks run") {
     for (std::uint64_t k = 0; !over; ++k) {
       made.world.recorder(0, belay::lane::caller)
           .enter(belay::operation::barrier, 0, k, 0, "a.cpp", static_cast<int>(k % 50));
-      made.world.recorder(0, belay::lane::caller).leave();
+      made.world.recorder(0, belay::lane::caller).finish();
     }
   });
   for (int round = 0; round < 5; ++round) {

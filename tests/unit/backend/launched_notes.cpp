@@ -19,7 +19,6 @@
 #include "belay/backend/host/bootstrap/bootstrap_file.hpp"
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/bootstrap/client.hpp"
-#include "belay/backend/host/bootstrap/stale_files.hpp"
 #include "belay/backend/host/launched.hpp"
 #include "unit/backend/forked.hpp"
 

@@ -114,7 +114,7 @@ TEST_CASE("while a communicator that does not block is split, nobody else asks i
     }
     std::function<void()> looks;
   };
-  struct lone_watch final : belay::stream_watch {
+  struct single_rank_watch final : belay::stream_watch {
     [[nodiscard]] std::chrono::steady_clock::duration limit() const noexcept override {
       return std::chrono::seconds(60);
     }
@@ -128,7 +128,7 @@ TEST_CASE("while a communicator that does not block is split, nobody else asks i
   fakes::nccl_fabric fabric(gpu);
   looked_at policy(fabric);
   const belay::nccl::library<looked_at> lib(policy);
-  belay::nccl::rank_failure failure(std::make_shared<lone_watch>());
+  belay::nccl::rank_failure failure(std::make_shared<single_rank_watch>());
   belay::nccl::communicators<looked_at> all(lib, failure);
   belay::nccl::unique_id id{};
   REQUIRE(policy.make_id(id).failure.empty());

@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/bootstrap/private_directory.hpp"
-#include "belay/backend/host/bootstrap/stale_files.hpp"
 #include "belay/comm.hpp"
 #include "belay/core/process_identity.hpp"
 #include "unit/backend/forked.hpp"
@@ -124,10 +124,11 @@ TEST_CASE("every end of a process is named by all others and by the parent") {
       const auto ends = processes{ranks}.outcomes(body);
       for (int q = 0; q < culprit; ++q) {
         const auto& end = ends[static_cast<std::size_t>(q)];
-        CHECK(end.how == rank_outcome::kind::returned);
+        CHECK(end.how == rank_outcome::outcome_kind::returned);
         CHECK(end.result == std::string(1, '\1'));
       }
-      CHECK(ends.back().how == (each.signal > 0 ? rank_outcome::kind::signalled : rank_outcome::kind::exited));
+      CHECK(ends.back().how ==
+            (each.signal > 0 ? rank_outcome::outcome_kind::signalled : rank_outcome::outcome_kind::exited));
       CHECK(ends.back().code == (each.signal > 0 ? each.signal : each.exit_code));
       CHECK(no_children());
       CHECK(belongings() == before);
@@ -175,7 +176,7 @@ TEST_CASE("a body that throws is told to all, with its words") {
     if (rank.number() == 1) throw std::domain_error("the culprit's own words");
     return failure_of(rank).message;
   });
-  CHECK(ends[1].how == rank_outcome::kind::threw);
+  CHECK(ends[1].how == rank_outcome::outcome_kind::threw);
   CHECK(ends[1].what == "the culprit's own words");
   for (int q : {0, 2})
     CHECK(ends[static_cast<std::size_t>(q)].result.find("the culprit's own words") != std::string::npos);
@@ -207,9 +208,9 @@ TEST_CASE("a rank that stays stopped when the others have given up does not keep
     if (rank.number() == 2) ::raise(SIGSTOP);
     return failure_of(rank).culprits.at(0);
   });
-  CHECK(ends[0].how == rank_outcome::kind::returned);
-  CHECK(ends[1].how == rank_outcome::kind::returned);
-  CHECK(ends[2].how == rank_outcome::kind::signalled);
+  CHECK(ends[0].how == rank_outcome::outcome_kind::returned);
+  CHECK(ends[1].how == rank_outcome::outcome_kind::returned);
+  CHECK(ends[2].how == rank_outcome::outcome_kind::signalled);
   CHECK(ends[2].code == SIGKILL);
   CHECK(no_children());
 }
@@ -366,7 +367,7 @@ TEST_CASE("a stopped rank is killed before the others go on without it") {
     rest.world().barrier();
     return rest.size();
   });
-  CHECK(ends[0].how == rank_outcome::kind::signalled);
+  CHECK(ends[0].how == rank_outcome::outcome_kind::signalled);
   CHECK(ends[0].code == SIGKILL);
   for (int q : {1, 2}) CHECK(ends[static_cast<std::size_t>(q)].result == std::string("\2\0\0\0", 4));
 }

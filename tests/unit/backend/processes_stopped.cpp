@@ -87,8 +87,8 @@ TEST_CASE("one that is stopped after its goodbye is named; what all bodies retur
   expect_rank_1(failure_of(body), "rank 1 has been stopped for 0.2 s after its goodbye");
   const auto ends = processes{3, soon}.outcomes(body);
   for (std::size_t q = 0; q < 3; ++q) CHECK(ends[q].result == std::string{static_cast<char>(q + 7), 0, 0, 0});
-  CHECK(ends[0].how == rank_outcome::kind::returned);
-  CHECK(ends[1].how == rank_outcome::kind::signalled);
+  CHECK(ends[0].how == rank_outcome::outcome_kind::returned);
+  CHECK(ends[1].how == rank_outcome::outcome_kind::signalled);
   CHECK(ends[1].code == SIGKILL);
 }
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "belay/backend/host/memory/rank_set.hpp"
-
 #include <doctest/doctest.h>
 
 #include <cstddef>
 #include <span>
 #include <vector>
 
+#include "belay/backend/host/memory/address_map.hpp"
 #include "belay/backend/host/processes.hpp"
 #include "belay/backend/host/world.hpp"
 #include "belay/comm/collective.hpp"

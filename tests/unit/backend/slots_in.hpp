@@ -15,7 +15,7 @@ namespace test {
 
 template <class Memory>
 struct slots_in {
-  struct slot {
+  struct heap_slot {
     std::byte* first = nullptr;
     std::size_t offset = 0;
     [[nodiscard]] std::byte* local() const { return first; }
@@ -24,16 +24,16 @@ struct slots_in {
   const Memory* memory;
   std::size_t used = 0;
 
-  slot lease(std::size_t bytes, const char* what, belay::where at) {
-    const slot out{memory->data() + used, used};
+  heap_slot lease(std::size_t bytes, const char* what, belay::where at) {
+    const heap_slot out{memory->data() + used, used};
     used += (bytes + 255) / 256 * 256;
     if (used > memory->size_bytes()) throw belay::budget_error(what, bytes, 0, at);
     return out;
   }
-  void release(const slot&, belay::where) {}
+  void release(const heap_slot&, belay::where) {}
   void reclaim() {}
   void follow(const std::shared_ptr<belay::stream_clock>&) {}
-  void used_until(const belay::stream_event&, const slot&) {}
+  void used_until(const belay::stream_event&, const heap_slot&) {}
   [[nodiscard]] std::byte* base(int) const { return memory->data(); }
   template <class Calls>
   void synchronize_in(const Calls&, belay::where) {}

@@ -65,8 +65,8 @@ TEST_CASE("the free functions take containers, arrays, spans and views") {
     auto started = belay::start_all_reduce(world, vector, belay::sum);
     std::move(started).wait();
     int token = 5 + rank.number();
-    if (rank.number() == 0) belay::send(world, 2, std::span<const int>(&token, 1), 4);
-    if (rank.number() == 2) belay::receive(world, 0, std::span(&token, 1), 4);
+    if (rank.number() == 0) belay::send_to(world, 2, std::span<const int>(&token, 1), 4);
+    if (rank.number() == 2) belay::receive_from(world, 0, std::span(&token, 1), 4);
     return vector[3] == 9.0F && array[1] == 2.0 && numbers[5] == 3 && token == (rank.number() == 1 ? 6 : 5);
   });
   for (bool ok : results) CHECK(ok);

@@ -12,7 +12,6 @@
 
 #include "belay/comm/flight_recorder.hpp"
 #include "belay/comm/flight_snapshot.hpp"
-#include "belay/comm/stalled_operations.hpp"
 
 namespace {
 
@@ -36,7 +35,7 @@ struct scene {
   scene() {
     for (int k = 0; k < 2; ++k) {
       own->enter(operation::all_reduce, 0, static_cast<std::uint64_t>(k), 8, "a.cpp", k);
-      if (k == 0) own->leave();
+      if (k == 0) own->finish();
     }
     own->wait_from(1'000'000);
     world.told_by = 0;

@@ -14,7 +14,7 @@ TEST_CASE("the recorder keeps the last operations and says which one is open") {
   for (std::uint64_t k = 0; k < 6; ++k) {
     recorder->enter(belay::operation::all_reduce, 0, k, 8 * k, "train.cpp", 10 + static_cast<int>(k));
     CHECK(recorder->last().text() == "in all_reduce #" + std::to_string(k) + " at train.cpp:" + std::to_string(10 + k));
-    recorder->leave();
+    recorder->finish();
   }
   CHECK(recorder->last().text() == "after all_reduce #5 at train.cpp:15");
   CHECK((*recorder)[3].bytes == 24);
@@ -37,7 +37,7 @@ TEST_CASE("an operation that sleeps tells since when, and in the end how long it
   recorder->wait_from(123456789);
   CHECK(recorder->last().waiting_us == 123456789);
   CHECK(!recorder->last().finished);
-  recorder->leave(42);
+  recorder->finish(42);
   CHECK(recorder->last().waiting_us == 0);
   CHECK(recorder->last().waited_us == 42);
 }
@@ -50,9 +50,9 @@ TEST_CASE("what a rank does in the other order of operations is told where it do
   CHECK(text() == "before its first operation, and in started all_reduce #7 of group 2 at b.cpp:2");
   called->enter(belay::operation::barrier, 0, 0, 0, "a.cpp", 1);
   CHECK(text() == "in barrier #0 at a.cpp:1");
-  called->leave();
+  called->finish();
   CHECK(text() == "after barrier #0 at a.cpp:1, and in started all_reduce #7 of group 2 at b.cpp:2");
-  started->leave();
+  started->finish();
   CHECK(text() == "after barrier #0 at a.cpp:1");
 }
 
@@ -65,7 +65,7 @@ TEST_CASE("a present call's line is told however many lines have called before")
     call(k);
     REQUIRE(recorder->last().site == "many.cpp:" + std::to_string(k));
     REQUIRE(recorder->site_text(recorder->last_site()) == "many.cpp:" + std::to_string(k));
-    recorder->leave();
+    recorder->finish();
   }
   // One text is kept for all lines beyond the table: that of the latest of them.
   CHECK((*recorder)[1999].site == "many.cpp:1999");
@@ -114,7 +114,7 @@ TEST_CASE("a reader never sees half of one entry and half of another") {
     for (std::uint64_t k = 1; k <= 20000; ++k) {
       recorder->enter(belay::operation::barrier, static_cast<std::uint32_t>(k), k, k, "f.cpp",
                       static_cast<int>(k % 100));
-      recorder->leave();
+      recorder->finish();
     }
     over = true;
   });

@@ -243,7 +243,7 @@ TEST_CASE("a process whose kernel never ends says so, and ends; its peers are to
     }
     return "nobody noticed";
   });
-  CHECK(ends[0].how == rank_outcome::kind::signalled);
+  CHECK(ends[0].how == rank_outcome::outcome_kind::signalled);
   CHECK(ends[0].code == SIGABRT);  // its memory cannot be freed
   CHECK(ends[1].result == ".");
   CHECK(ends[2].result == ".");

@@ -40,10 +40,10 @@ TEST_CASE("a host kit runs kernels at once, in order, and no index of none") {
   float x[4] = {1, 2, 3, 4};
   kit.each(4, belay::kernel::scale<float>{2, x});
   kit.each(0, belay::kernel::scale<float>{0, x});
-  kit.teams(2, belay::kernel::softmax_rows<float>{x, x, 2});
-  CHECK(x[0] + x[1] == doctest::Approx(1));
-  CHECK(x[1] == x[3]);
-  CHECK(x[1] > x[0]);
+  kit.teams(2, belay::kernel::causal_softmax_rows<float>{x, x, 2});
+  CHECK(x[0] == 1);
+  CHECK(x[2] + x[3] == doctest::Approx(1));
+  CHECK(x[3] > x[2]);
 }
 
 TEST_CASE("a host kit's products are those of its policy, and nothing is asked for an empty one") {
@@ -91,7 +91,7 @@ TEST_CASE("a rehearsal's kit touches nothing") {
   const belay::operand<float> c{nowhere, 2, 2, 2};
   const belay::view<const std::int32_t, 1> ends{reinterpret_cast<std::int32_t*>(64), {3}};
   kit.each(4, belay::kernel::scale<float>{2, nowhere});
-  kit.teams(2, belay::kernel::softmax_rows<float>{nowhere, nowhere, 2});
+  kit.teams(2, belay::kernel::causal_softmax_rows<float>{nowhere, nowhere, 2});
   kit.product<float>(c, c, c, 1, 0);
   kit.grouped<float>(c, c, belay::operand_stack<float>{nowhere, 3, 2, 2}, ends, 1, 0);
   CHECK(kit.workspace_bytes() == 0);

@@ -72,8 +72,8 @@ void check_rows(std::size_t width) {
       rows, rms_norm_rows_backward<T>{x.data(), weight.data(), inverse.data(), dy.data(), many.data(), width});
   CHECK(one == many);
   one = many = x;
-  for_each_row(rows, softmax_rows<T>{one.data(), one.data(), width});
-  run_by_threads<Lanes>(rows, softmax_rows<T>{many.data(), many.data(), width});
+  for_each_row(rows, causal_softmax_rows<T>{one.data(), one.data(), width});
+  run_by_threads<Lanes>(rows, causal_softmax_rows<T>{many.data(), many.data(), width});
   CHECK(one == many);
   const std::vector<std::int32_t> targets = {0, static_cast<std::int32_t>(width - 1)};
   std::vector<double> losses(rows), same_losses(rows);

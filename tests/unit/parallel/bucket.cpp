@@ -42,8 +42,9 @@ TEST_CASE("every element of every parameter is owned exactly once, cut between u
       CAPTURE(ranks);
       CAPTURE(bytes);
       const belay::ownership_unit unit(bytes == 100000u ? 1 : 0);
-      const belay::family_shape family{ranks, zero_stage::optimizer_state};
-      const belay::bucket_layout layout(entries_of(awkward_sizes), std::span(&family, 1), sizeof(float), bytes, unit);
+      const belay::replica_group_shape replica_group{ranks, zero_stage::optimizer_state};
+      const belay::bucket_layout layout(entries_of(awkward_sizes), std::span(&replica_group, 1), sizeof(float), bytes,
+                                        unit);
       std::vector<std::vector<int>> owners;
       for (std::size_t size : awkward_sizes) owners.emplace_back(size);
       std::size_t total = 0;
@@ -67,8 +68,8 @@ TEST_CASE("every element of every parameter is owned exactly once, cut between u
 }
 
 TEST_CASE("counts of a bucket add up to the bucket, and large buckets are shared evenly") {
-  const belay::family_shape family{4, zero_stage::optimizer_state};
-  const belay::bucket_layout layout(entries_of({1u << 20, 77, 1u << 18}), std::span(&family, 1), sizeof(float),
+  const belay::replica_group_shape replica_group{4, zero_stage::optimizer_state};
+  const belay::bucket_layout layout(entries_of({1u << 20, 77, 1u << 18}), std::span(&replica_group, 1), sizeof(float),
                                     1u << 30);
   REQUIRE(layout.buckets().size() == 1);
   const auto& bucket = layout.buckets()[0];
@@ -81,8 +82,8 @@ TEST_CASE("counts of a bucket add up to the bucket, and large buckets are shared
 }
 
 TEST_CASE("parameters are aligned to 64 bytes and buckets follow the backward") {
-  const belay::family_shape family{2, zero_stage::none};
-  const belay::bucket_layout layout(entries_of({3, 17, 1, 40}), std::span(&family, 1), sizeof(double), 100);
+  const belay::replica_group_shape replica_group{2, zero_stage::none};
+  const belay::bucket_layout layout(entries_of({3, 17, 1, 40}), std::span(&replica_group, 1), sizeof(double), 100);
   for (std::size_t p = 0; p < 4; ++p) CHECK(layout.offset(p) * sizeof(double) % 64 == 0);
   CHECK(layout.offset(3) == 0);
   CHECK(layout.offset(0) > layout.offset(1));
@@ -90,15 +91,16 @@ TEST_CASE("parameters are aligned to 64 bytes and buckets follow the backward") 
   CHECK(layout.buckets().size() == 4);
 }
 
-TEST_CASE("a layout's fingerprint tells names, sizes, order, buckets and division of one family, and no other's") {
+TEST_CASE(
+    "a layout's fingerprint tells names, sizes, order, buckets and division of one replica group, and no other's") {
   const auto of = [](const std::vector<belay::bucket_entry>& entries, std::size_t bytes = 1024,
-                     belay::family_shape family = {3, zero_stage::none}) {
-    const std::vector<belay::family_shape> families{family, {1, zero_stage::none}};
-    return belay::bucket_layout(entries, families, sizeof(float), bytes).fingerprint(0);
+                     belay::replica_group_shape replica_group = {3, zero_stage::none}) {
+    const std::vector<belay::replica_group_shape> replica_groups{replica_group, {1, zero_stage::none}};
+    return belay::bucket_layout(entries, replica_groups, sizeof(float), bytes).fingerprint(0);
   };
   const std::uint64_t one = of({{40, 0}, {33, 0}, {7, 1}});
   CHECK(of({{40, 0}, {33, 0}, {7, 1}}) == one);
-  CHECK(of({{40, 0}, {9999, 1}, {33, 0}}) == one);  // the other family is the other family's
+  CHECK(of({{40, 0}, {9999, 1}, {33, 0}}) == one);  // the other replica group is the other replica group's
   CHECK(of({{33, 0}, {40, 0}, {7, 1}}) != one);     // equal when padded
   CHECK(of({{41, 0}, {33, 0}, {7, 1}}) != one);
   CHECK(of({{40, 0}, {33, 0}, {7, 0}}) != one);
@@ -112,19 +114,20 @@ TEST_CASE("a layout's fingerprint tells names, sizes, order, buckets and divisio
   CHECK(of({{40, 0, 1}, {40, 0, 2}, {7, 1, 4}}) == named);
 }
 
-TEST_CASE("buckets of several families are launched in one order, as the backward reaches their earliest parameter") {
-  const std::vector<belay::family_shape> families{{4, zero_stage::none}, {2, zero_stage::none}};
+TEST_CASE(
+    "buckets of several replica groups are launched in one order, as the backward reaches their earliest parameter") {
+  const std::vector<belay::replica_group_shape> replica_groups{{4, zero_stage::none}, {2, zero_stage::none}};
   std::vector<belay::bucket_entry> entries;
   for (std::size_t layer = 0; layer < 4; ++layer) {
     entries.push_back({100, 0});
     entries.push_back({500, 1});
   }
-  const belay::bucket_layout layout(entries, families, sizeof(float), 900);
+  const belay::bucket_layout layout(entries, replica_groups, sizeof(float), 900);
   std::size_t last = entries.size();
   for (const auto& bucket : layout.buckets()) {
     CHECK(bucket.members.back() < last);
     last = bucket.members.back();
-    for (std::size_t member : bucket.members) CHECK(entries[member].family == bucket.family);
+    for (std::size_t member : bucket.members) CHECK(entries[member].replica_group == bucket.replica_group);
   }
 }
 
@@ -304,7 +307,7 @@ TEST_CASE(
 
 TEST_CASE("a layout whose elements wrap round is refused and names the parameter") {
   const auto refused = [&](const std::vector<std::size_t>& sizes) {
-    const belay::family_shape shape{2, zero_stage::optimizer_state};
+    const belay::replica_group_shape shape{2, zero_stage::optimizer_state};
     return message_of([&] { belay::bucket_layout(entries_of(sizes), std::span(&shape, 1), sizeof(float), 1U << 20); });
   };
   constexpr std::size_t quarter = std::size_t{1} << 60;  // two such are more than any memory

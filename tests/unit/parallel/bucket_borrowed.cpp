@@ -8,8 +8,8 @@
 TEST_CASE("in borrowed memory a bucket is a run of neighbours, the last parameters first, and no element is padding") {
   // Four neighbours, a gap of seven elements, and one more parameter.
   const std::vector<belay::bucket_entry> entries{{13, 0, 1, 0}, {5000, 0, 2, 13}, {3, 0, 3, 5013}, {9, 0, 4, 5023}};
-  const std::vector<belay::family_shape> families{{3, belay::zero_stage::optimizer_state}};
-  const belay::bucket_layout layout(entries, families, sizeof(float), std::size_t{1} << 20);
+  const std::vector<belay::replica_group_shape> replica_groups{{3, belay::zero_stage::optimizer_state}};
+  const belay::bucket_layout layout(entries, replica_groups, sizeof(float), std::size_t{1} << 20);
   REQUIRE(layout.buckets().size() == 2);
   const auto& last = layout.buckets()[0];
   CHECK(last.first == 5023);

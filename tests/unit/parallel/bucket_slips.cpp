@@ -49,7 +49,7 @@ TEST_CASE("a parameter listed twice, or two of one name, is refused with the nam
   belay::parameter<float> norm{spec("norm", 8)};
   belay::parameter<float> head{spec("wte", 64)};
   const auto make = [&](const members& list) { buckets_type{list, {{group}}, 1024, 1}; };
-  const belay::family_shape alone;
+  const belay::replica_group_shape alone;
   CHECK_NOTHROW(make({{wte, 0}, {norm, 0}}));
   CHECK_THROWS_WITH_AS(make({{wte, 0}, {norm, 0}, {wte, 0}}),
                        Contains("parameter wte is listed twice, as numbers 0 and 2"), belay::usage_error);
@@ -145,11 +145,11 @@ TEST_CASE("checked builds reduce beside the gradients: the layout counts it wher
   for (zero_stage stage : {zero_stage::none, zero_stage::optimizer_state})
     for (std::size_t first : {1u, 3u})
       for (std::size_t second : {1u, 2u}) {
-        const std::vector<belay::family_shape> families{{first, stage}, {second, stage}};
-        const belay::bucket_layout layout(entries, families, sizeof(float), 100);
+        const std::vector<belay::replica_group_shape> replica_groups{{first, stage}, {second, stage}};
+        const belay::bucket_layout layout(entries, replica_groups, sizeof(float), 100);
         std::size_t beside = 0;
         for (const auto& b : layout.buckets()) {
-          const bool reduced = local_checks && families[b.family].ranks > 1;
+          const bool reduced = local_checks && replica_groups[b.replica_group].ranks > 1;
           CHECK(b.reduced_at == (reduced ? layout.elements() + beside : b.first));
           if (reduced) beside += b.count;
         }

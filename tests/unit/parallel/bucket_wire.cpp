@@ -49,7 +49,7 @@ struct counted_calls {
 };
 
 // A group as a layout sees it.
-struct family {
+struct replica_group {
   int own = 0;
   int ranks = 1;
   belay::zero_stage stage = belay::zero_stage::optimizer_state;
@@ -58,16 +58,16 @@ struct family {
     [[nodiscard]] int rank() const { return own; }
     [[nodiscard]] int size() const { return ranks; }
   } group{own, ranks};
-  operator belay::family_shape() const { return {static_cast<std::size_t>(ranks), stage}; }
+  operator belay::replica_group_shape() const { return {static_cast<std::size_t>(ranks), stage}; }
 };
 
 template <class T>
 std::size_t bytes_sent(const std::vector<std::size_t>& sizes, int rank, int ranks, belay::zero_stage stage) {
   std::vector<belay::bucket_entry> entries;
   for (std::size_t size : sizes) entries.push_back({size, 0, 0});
-  const std::vector<family> families{{rank, ranks, stage}};
+  const std::vector<replica_group> replica_groups{{rank, ranks, stage}};
   using number = belay::compute_type_t<T>;
-  belay::bucket_reductions<T> kept(entries, families, sizeof(number), std::size_t{1} << 16);
+  belay::bucket_reductions<T> kept(entries, replica_groups, sizeof(number), std::size_t{1} << 16);
   std::vector<T> values(kept.layout.elements()), wire(kept.wire.elements());
   std::vector<number> gradients(kept.layout.gradient_elements());
   const auto all = std::span(gradients);

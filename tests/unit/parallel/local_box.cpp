@@ -45,7 +45,7 @@ void check_cover(const axes& mesh, const std::vector<std::size_t>& shape) {
     const belay::coordinate here = belay::coordinate_of(mesh, rank);
     const belay::tensor_box mine = belay::local_box<Placement>(shape, mesh, here);
     REQUIRE(belay::lies_in(mine, whole));
-    const belay::copy_place copies = belay::copies_of(mesh, here, cut, belay::kept::local_part);
+    const belay::copy_place copies = belay::copies_of(mesh, here, cut, belay::kept_part::local_part);
     const belay::local_part part = copies.written(mine.elements(), belay::copy_place::divided_from, 5);
     const belay::local_part turn = copies.written(mine.elements(), 0, 5);
     belay::each_common_run(mine, whole, [&](std::size_t in_mine, std::size_t in_whole, std::size_t count) {
@@ -60,7 +60,7 @@ void check_cover(const axes& mesh, const std::vector<std::size_t>& shape) {
     });
   }
   const belay::coordinate first;
-  const std::size_t copies = belay::copies_of(mesh, first, cut, belay::kept::local_part).count;
+  const std::size_t copies = belay::copies_of(mesh, first, cut, belay::kept_part::local_part).count;
   CHECK(held == std::vector<std::size_t>(held.size(), copies));
   CHECK(written == std::vector<std::size_t>(written.size(), 1));
   CHECK(in_turn == std::vector<std::size_t>(in_turn.size(), 1));
@@ -110,12 +110,12 @@ TEST_CASE("a rank's number along an axis is that of its group") {
 TEST_CASE("what ZeRO has divided is the same across shard groups, and along tensor where that does not cut") {
   const axes mesh{.data = 4, .expert = 2, .tensor = 3, .shard_group = 2};
   const belay::coordinate here{.data = 2, .expert = 1, .tensor = 2};
-  using belay::kept;
-  CHECK(belay::copies_of(mesh, here, {}, kept::local_part) == belay::copy_place{17, 24});
-  CHECK(belay::copies_of(mesh, here, {}, kept::share) == belay::copy_place{5, 6});
-  CHECK(belay::copies_of(mesh, here, {axis::expert}, kept::local_part) == belay::copy_place{8, 12});
-  CHECK(belay::copies_of(mesh, here, {axis::expert, axis::tensor}, kept::local_part) == belay::copy_place{2, 4});
-  CHECK(belay::copies_of(mesh, here, {axis::expert, axis::tensor}, kept::share) == belay::copy_place{1, 2});
+  using belay::kept_part;
+  CHECK(belay::copies_of(mesh, here, {}, kept_part::local_part) == belay::copy_place{17, 24});
+  CHECK(belay::copies_of(mesh, here, {}, kept_part::shard) == belay::copy_place{5, 6});
+  CHECK(belay::copies_of(mesh, here, {axis::expert}, kept_part::local_part) == belay::copy_place{8, 12});
+  CHECK(belay::copies_of(mesh, here, {axis::expert, axis::tensor}, kept_part::local_part) == belay::copy_place{2, 4});
+  CHECK(belay::copies_of(mesh, here, {axis::expert, axis::tensor}, kept_part::shard) == belay::copy_place{1, 2});
 }
 
 TEST_CASE("gradients are reduced over the ranks with other samples that hold the same part") {

@@ -49,7 +49,7 @@ template <class Placement>
 float operand(std::size_t i, const axes& mesh, const belay::coordinate& here) {
   float out = element(i);
   for (const belay::placement_entry& each : belay::entries_of<Placement>) {
-    if (each.how != belay::placement_entry::kind::partial) continue;
+    if (each.how != belay::placement_entry::placement_kind::partial) continue;
     const belay::axis_place place = belay::place_along(mesh, here, each.over);
     int weight = place.number + 1;
     if (place.number == 0)
@@ -198,18 +198,19 @@ TEST_CASE("operands of a sum become the whole or a part of it, and stay where th
 
 TEST_CASE("each change is one collective, and what stays takes none") {
   using belay::steps_between;
-  using kind = belay::redistribution_step::kind;
+  using move_type = belay::redistribution_step::move_type;
   static_assert(steps_between<both, both>.size() == 0 && steps_between<both, turned>.size() == 0);
   static_assert(steps_between<both, experts>.size() == 1 && steps_between<both, experts>[0].over == axis::tensor &&
-                steps_between<both, experts>[0].what == kind::gather);
+                steps_between<both, experts>[0].what == move_type::gather);
   static_assert(steps_between<sums_of_experts, both>.size() == 1 &&
-                steps_between<sums_of_experts, both>[0].what == kind::reduce_scatter);
+                steps_between<sums_of_experts, both>[0].what == move_type::reduce_scatter);
   static_assert(steps_between<sums_of_experts, placed<shard<0, axis::tensor>, shard<1, axis::expert>>>[0].what ==
-                kind::reduce);  // dimension 0 is still cut by experts
+                move_type::reduce);  // dimension 0 is still cut by experts
   static_assert(steps_between<experts, shard<1, axis::expert>>.size() == 1 &&
-                steps_between<experts, shard<1, axis::expert>>[0].what == kind::exchange);
+                steps_between<experts, shard<1, axis::expert>>[0].what == move_type::exchange);
   static_assert(steps_between<both, placed<shard<1, axis::expert>, shard<2, axis::tensor>>>.size() == 2 &&
-                steps_between<both, placed<shard<1, axis::expert>, shard<2, axis::tensor>>>[1].what == kind::exchange);
+                steps_between<both, placed<shard<1, axis::expert>, shard<2, axis::tensor>>>[1].what ==
+                    move_type::exchange);
   // Each waits for the other to leave its dimension: one gathers and is cut again.
   static_assert(steps_between<both, placed<shard<1, axis::expert>, shard<0, axis::tensor>>>.size() == 3);
   static_assert(steps_between<twice, replicate>[0].over == axis::tensor);  // the inner cut first

@@ -87,7 +87,7 @@ TEST_CASE("two layers of a rank share a parameter: its bucket goes when both hav
   }
 }
 
-TEST_CASE("two stages hold a copy each of what they share: a family of both keeps the copies equal") {
+TEST_CASE("two stages hold a copy each of what they share: a replica group of both keeps the copies equal") {
   belay::host::world{2}.run([](belay::host::rank& rank) {
     belay::parameter<double> weight{{.name = "shared", .shape = {1}, .first_values = belay::initial::normal(1)}};
     buckets gradients{{{weight, 0}}, {{rank.world()}}, 1 << 20, 1};

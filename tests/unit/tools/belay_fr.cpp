@@ -47,7 +47,7 @@ std::string flight_in(const scratch& folder) {
     const int done = rank == 3 ? 1 : 2;
     for (int k = 0; k < done; ++k) {
       recorder.enter(belay::operation::all_reduce, 0, static_cast<std::uint64_t>(k), 4096, "train \"x\".cpp", 80 + k);
-      recorder.leave(k == 0 ? 2500 : 0);
+      recorder.finish(k == 0 ? 2500 : 0);
     }
     if (rank >= 2) continue;
     recorder.enter(belay::operation::all_reduce, 0, 2, 4096, "train \"x\".cpp", 82);

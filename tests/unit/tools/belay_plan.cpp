@@ -324,7 +324,7 @@ TEST_CASE("what makes no sense is refused with the flag and what would work") {
            wrong{"gpt2 --zero 3 --whole-below 4096", "--whole-below 4096 is planned where the run can be rehearsed"},
            wrong{"gpt2 --fit device=80GiB --ranks 8 --whole-below 1", "try --whole-below on an answer of it"},
            wrong{"tiny --whole-below 4096", "--whole-below"},
-           wrong{"gpt2 --offload parameters", "--offload parameters: shares of parameters are what --zero 3 has"},
+           wrong{"gpt2 --offload parameters", "--offload parameters: shards of parameters are what --zero 3 has"},
            wrong{"gpt2 --offload attention", "--offload attention: this trainer offloads optimizer, parameters"},
            wrong{"gpt2 --tier pinned", "--tier pinned is the tier of an --offload that names none"},
            wrong{"gpt2 --budget ram=1GiB", "--budget: unknown tier 'ram'"},

@@ -17,7 +17,6 @@
 #include "belay/backend/host.hpp"
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/bootstrap/private_directory.hpp"
-#include "belay/backend/host/bootstrap/stale_files.hpp"
 #include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/comm.hpp"
 #include "unit/backend/forked.hpp"

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "belay/backend/host/processes.hpp"
+#include "belay/train/temporary_folder/folder_guard.hpp"
 #include "train_moe/hugging_face.cpp"
 #include "train_moe/model_config.cpp"
 #include "unit/backend/forked.hpp"

@@ -19,14 +19,14 @@ using belay::tier;
 
 namespace {
 
-// Leases something of every tier; a file's share is larger on the last rank.
+// Leases something of every tier; a file's shard is larger on the last rank.
 auto body_of(file_bytes of_file) {
   return [of_file](auto& rank, auto& run) {
     const int last = rank.size() - 1;
     static_cast<void>(run.template lease<float>(tier::device, 1000, "values"));
     static_cast<void>(run.template lease<float>(tier::pinned, 2000, "state"));
     static_cast<void>(run.template lease<float>(tier::host, 3000, "batch"));
-    run.charge_share(
+    run.charge_shard(
         tier::file, [last](int number) { return number == last ? std::size_t{8192} : std::size_t{4096}; }, "moments",
         of_file);
     CHECK(run.meters()[tier::file].live_bytes() == (rank.number() == last ? 8192 : 4096));

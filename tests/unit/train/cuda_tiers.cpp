@@ -192,7 +192,7 @@ TEST_CASE("a device updates state of a lower tier as its own, to the bit") {
       if (stage == 1) check_offloaded<belay::bf16>(resident, how, number);
     }
 }
-TEST_CASE("a device has shares and activations in a lower tier, and state between steps, as its own, to the bit") {
+TEST_CASE("a device has shards and activations in a lower tier, and state between steps, as its own, to the bit") {
   std::size_t number = 0;
   for (const tier in : {tier::pinned, tier::host, tier::file})
     for (const part what : {part::gradients, part::parameters, part::activations, part::between_steps})
@@ -207,7 +207,7 @@ TEST_CASE("a device has shares and activations in a lower tier, and state betwee
         if (in == tier::pinned) check_offloaded<belay::bf16>(resident, how, number);
       }
 }
-TEST_CASE("an update of one's own through a frame has the bits of the host's, wherever shares lie") {
+TEST_CASE("an update of one's own through a frame has the bits of the host's, wherever shards lie") {
   std::size_t number = 0;
   for (const zero_stage stage : {zero_stage::none, zero_stage::gradients, zero_stage::parameters}) {
     const settings how{.stage = stage, .hidden = 1500, .how_updated = updated::by_own_kernel};

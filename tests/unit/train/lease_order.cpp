@@ -42,7 +42,7 @@ struct arena_leases {
 template <class Heap>
 struct heap_leases {
   Heap& memory;
-  using held = typename Heap::slot;
+  using held = typename Heap::heap_slot;
   [[nodiscard]] std::span<double> lease(std::size_t count, held& to) {
     to = memory.lease(count * sizeof(double), "slot");
     return {reinterpret_cast<double*>(to.local()), count};

@@ -109,7 +109,7 @@ TEST_CASE("20 steps of which 19 are launches have the bits of eager ones on rank
   }
 }
 
-TEST_CASE("20 steps of which 19 are launches have the bits of eager ones where shard groups replicate shares") {
+TEST_CASE("20 steps of which 19 are launches have the bits of eager ones where shard groups replicate shards") {
   for (const auto stage :
        {belay::zero_stage::optimizer_state, belay::zero_stage::gradients, belay::zero_stage::parameters}) {
     CAPTURE(static_cast<int>(stage));

@@ -59,7 +59,7 @@ struct setting {
   tier parameters = tier::device, gradients = tier::device;
   int shard_group = 0;
   std::size_t micro_batches = 1;
-  std::string folder = {};  // of shares in a file
+  std::string folder = {};  // of shards in a file
 };
 
 template <int Stage, class Files = belay::system_tier_file_calls, class Before>
@@ -173,7 +173,7 @@ TEST_CASE("state in a lower tier trains to the bit as in device, and takes there
   expect_alike<3>(2, {});
 }
 
-TEST_CASE("shares of parameters and gradients in a lower tier train to the bit, and leave device what is gathered") {
+TEST_CASE("shards of parameters and gradients in a lower tier train to the bit, and leave device what is gathered") {
   const auto of = [](tier which) { return static_cast<std::size_t>(which); };
   const tier_files::folder folder;
   for (const int ranks : {1, 2, 3})
@@ -228,14 +228,14 @@ std::vector<std::string> open_files_of(const std::string& folder) {
   return out;
 }
 
-TEST_CASE("a file of shares that is truncated underneath ends the step that reads it, in a gather or a reduction") {
+TEST_CASE("a file of shards that is truncated underneath ends the step that reads it, in a gather or a reduction") {
   const tier_files::folder folder;
-  for (const auto& [ranks, shares] :
+  for (const auto& [ranks, shards] :
        {std::pair{1, &setting::parameters}, std::pair{2, &setting::parameters}, std::pair{2, &setting::gradients}})
     for (const stream_choice& streams : policies) {
       INFO(ranks << " ranks, " << name(streams.policy) << ", seed " << streams.seed);
       setting how{.ranks = ranks, .streams = streams, .folder = folder.path};
-      how.*shares = tier::file;
+      how.*shards = tier::file;
       const auto truncates = [&](auto& rank, std::size_t number) {
         if (number != 2 || rank.number() != 0) return;
         const auto files = open_files_of(folder.path);
@@ -248,12 +248,12 @@ TEST_CASE("a file of shares that is truncated underneath ends the step that read
     }
 }
 
-TEST_CASE("shares that are not there cannot lie in a lower tier, and none in a file without a folder") {
+TEST_CASE("shards that are not there cannot lie in a lower tier, and none in a file without a folder") {
   setting how{.ranks = 2, .parameters = tier::pinned};
-  CHECK_THROWS_WITH_AS(train<2>(how), doctest::Contains("shares of parameters lie in tier pinned, but belay::zero<2>"),
+  CHECK_THROWS_WITH_AS(train<2>(how), doctest::Contains("shards of parameters lie in tier pinned, but belay::zero<2>"),
                        belay::usage_error);
   how = {.ranks = 2, .gradients = tier::host};
-  CHECK_THROWS_WITH_AS(train<1>(how), doctest::Contains("shares of gradients lie in tier host, but belay::zero<1>"),
+  CHECK_THROWS_WITH_AS(train<1>(how), doctest::Contains("shards of gradients lie in tier host, but belay::zero<1>"),
                        belay::usage_error);
   how = {.ranks = 2, .parameters = tier::file};
   CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("parameters lie in tier file, which has no folder"),
@@ -265,7 +265,7 @@ TEST_CASE("shares that are not there cannot lie in a lower tier, and none in a f
   CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("gradients in tier file are not summed over shard groups"),
                        belay::usage_error);
   how = {.ranks = 2, .parameters = tier::host, .shard_group = 1};
-  CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("a shard group of one rank has no shares"), belay::usage_error);
+  CHECK_THROWS_WITH_AS(train<3>(how), doctest::Contains("a shard group of one rank has no shards"), belay::usage_error);
 }
 
 TEST_CASE("ranks that own nothing, and chunks larger than all, are planned alike") {

@@ -212,7 +212,7 @@ TEST_CASE("a file that refuses the state keeps all ranks in the phase before, an
       failing_disk::repair();
       barrier();
       CHECK(state_of(optimizer) == state);
-      CHECK(residency.come_back() == 0);
+      CHECK(residency.restore() == 0);
       static_cast<void>(step());
       run.engine().synchronize();
       // The way back.

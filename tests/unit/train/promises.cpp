@@ -68,7 +68,7 @@ TEST_CASE("buckets need sums that are alike on all ranks, and varying counts") {
                  "ranks that replicate a parameter update it with the same bits: take a communicator with "
                  "sums_in_rank_order"));
   CHECK(contains(refusal(without(&belay::group_traits::has_varying_counts), makes_a_store),
-                 "the ranks of a family own different numbers of gradients: take a communicator with "
+                 "the ranks of a replica group own different numbers of gradients: take a communicator with "
                  "has_varying_counts"));
   // Sums in whatever order, alike on all ranks, are enough.
   lacking_world any_order = without(&belay::group_traits::sums_in_rank_order);

@@ -63,7 +63,7 @@ auto trains(belay::axes shape) {
 
 }  // namespace
 
-TEST_CASE("ranks that are not asked who they are have one rehearsal, and their own shares") {
+TEST_CASE("ranks that are not asked who they are have one rehearsal, and their own shards") {
   for (int ranks : {1, 2, 3, 5, 64}) {
     INFO(ranks << " ranks");
     CHECK(rehearsed(ranks, trains<0>({.data = ranks})) == 1);
@@ -157,7 +157,7 @@ TEST_CASE("ranks that do not fit the machine together are refused, with how many
   }
 }
 
-TEST_CASE("an optimizer of one's own, with memory for what its rank owns, is rehearsed for every share") {
+TEST_CASE("an optimizer of one's own, with memory for what its rank owns, is rehearsed for every shard") {
   const auto own = [](auto& rank, auto& run) {
     belay::mesh mesh{rank, {.data = 3}};
     network net;
@@ -174,7 +174,7 @@ TEST_CASE("an optimizer of one's own, with memory for what its rank owns, is reh
   CHECK(rehearsed(3, own) == 3);
 }
 
-TEST_CASE("an optimizer that is made after a step has run is rehearsed for every share") {
+TEST_CASE("an optimizer that is made after a step has run is rehearsed for every shard") {
   const auto late = [](auto& rank, auto& run) {
     belay::mesh mesh{rank, {.data = 3}};
     network net;

@@ -346,16 +346,3 @@ TEST_CASE("a medium that fails at the end leaves what was there before") {
   attempt();
   CHECK(content(dir.file("m")).size() > 8);
 }
-
-TEST_CASE("an order is stable and that of the standard library") {
-  for (std::size_t count = 0; count < 70; ++count) {
-    std::vector<std::size_t> key(count);
-    for (std::size_t i = 0; i < count; ++i) key[i] = i * 7919 % 13;
-    const auto before = [&](std::size_t a, std::size_t b) { return key[a] < key[b]; };
-    std::vector<std::size_t> expected(count);
-    std::iota(expected.begin(), expected.end(), std::size_t{0});
-    std::sort(expected.begin(), expected.end(),
-              [&](std::size_t a, std::size_t b) { return key[a] != key[b] ? key[a] < key[b] : a < b; });
-    CHECK(st::order_of(count, before) == expected);
-  }
-}

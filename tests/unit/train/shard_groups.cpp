@@ -116,7 +116,7 @@ TEST_CASE("groups of any size train as one rank does, whatever is divided, and a
   }
 }
 
-TEST_CASE("a rank keeps the share of its group, however many groups there are") {
+TEST_CASE("a rank keeps the shard of its group, however many groups there are") {
   for (const char* purpose : {"parameters", "gradients", "optimizer state"}) {
     CHECK(planned_bytes<3>(4, 2, purpose) == planned_bytes<3>(2, 0, purpose));
     CHECK(planned_bytes<3>(4, 2, purpose) > planned_bytes<3>(4, 0, purpose));
@@ -139,10 +139,10 @@ TEST_CASE("copies of what nobody divides are refused") {
     using group = belay::host::group;
     std::vector<belay::bucket_member<float>> members;
     members.emplace_back(net.first.weight, 0);
-    const belay::bucket_family<group> wrong{rank.world(), belay::zero_stage::none, belay::reduce_when::each_micro_batch,
-                                            rank.world()};
+    const belay::bucket_replica_group<group> wrong{rank.world(), belay::zero_stage::none,
+                                                   belay::reduce_when::each_micro_batch, rank.world()};
     CHECK_THROWS_WITH_AS((belay::gradient_buckets<float, group>{members, {wrong}, 128, 1}),
-                         doctest::Contains("copies of shares divides them among two ranks or more"),
+                         doctest::Contains("copies of shards divides them among two ranks or more"),
                          belay::usage_error);
     return 0;
   }));

@@ -214,7 +214,7 @@ TEST_CASE("what cannot be captured is refused by name before the first step") {
   says(in_file(belay::zero_stage::none, 0), "the optimizer's state is in a file, which the host reads and writes");
   says(in_file(belay::zero_stage::none, 1), "what the step offloads, such as activations, is in a file");
   for (const std::size_t part : {std::size_t{2}, std::size_t{3}})
-    says(in_file(belay::zero_stage::parameters, part), "shares of parameters or gradients are in a file");
+    says(in_file(belay::zero_stage::parameters, part), "shards of parameters or gradients are in a file");
   record out;
   const trial what;
   CHECK_THROWS_WITH_AS(belay::launch(belay::host::world(1), body<float>(what, out)),

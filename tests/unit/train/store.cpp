@@ -170,7 +170,7 @@ struct list_of_two {
   }
 };
 
-// The norm of a step whose gradients are the parameters' first values, where each stage has what `shares` gives it.
+// The norm of a step whose gradients are the parameters' first values, where each stage has what `shards` gives it.
 double norm_of_stages(int stages) {
   double found = 0;
   belay::launch(belay::host::world{stages}, [&found, stages](auto& rank, auto& run) {

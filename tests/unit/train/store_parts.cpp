@@ -137,9 +137,9 @@ TEST_CASE("a part of another tier, and one that is held twice, are refused") {
     belay::mesh mesh{rank, {.data = 1}};
     two_layers net;
     CHECK_THROWS_WITH_AS(static_cast<void>(belay::holds(net.first, zero<1>{}, belay::tier::pinned)),
-                         doctest::Contains("belay::zero<1> has no shares of them"), belay::usage_error);
+                         doctest::Contains("belay::zero<1> has no shards of them"), belay::usage_error);
     CHECK_THROWS_WITH_AS(static_cast<void>(belay::holds(net.first, zero<2>{}, belay::tier::file)),
-                         doctest::Contains("belay::zero<2> has no shares of them"), belay::usage_error);
+                         doctest::Contains("belay::zero<2> has no shards of them"), belay::usage_error);
     CHECK_THROWS_AS(
         (belay::parameter_store{run, mesh, belay::holds(net.first, zero<1>{}), belay::holds(net.first, zero<2>{})}),
         belay::usage_error);

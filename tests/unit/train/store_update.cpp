@@ -180,7 +180,7 @@ TEST_CASE("what gathers nothing lets replicas part, which is seen here") {
   CHECK(parted.values[0] != parted.values[1]);
 }
 
-TEST_CASE("an update of one's own reaches shares in every tier, a chunk at a time where they are in a file") {
+TEST_CASE("an update of one's own reaches shards in every tier, a chunk at a time where they are in a file") {
   const tier_files::folder folder;
   // 275,625 elements a rank: two chunks.
   setting how{.ranks = 2, .stage = zero_stage::parameters, .width = 36750};

@@ -282,11 +282,11 @@ TEST_CASE(
         std::vector<outcome> ends;
         belay::launch(told_world{&ends}, ending_body(where, way::killed, how), options);
         REQUIRE(ends.size() == 3);
-        CHECK(ends[1].how == outcome::kind::signalled);
+        CHECK(ends[1].how == outcome::outcome_kind::signalled);
         CHECK(ends[1].code == SIGKILL);
         for (const std::size_t survivor : {0U, 2U}) {
           CAPTURE(ends[survivor].text());
-          CHECK(ends[survivor].how == outcome::kind::threw);
+          CHECK(ends[survivor].how == outcome::outcome_kind::threw);
           CHECK(contains(ends[survivor].what, "peer_failed"));
           CHECK(contains(ends[survivor].what, "rank 1"));
         }

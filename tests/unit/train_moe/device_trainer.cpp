@@ -105,7 +105,7 @@ enum columns : std::size_t {
   zero,
   recompute,
   optimizer_tier,
-  share_tier,
+  shard_tier,
   activation_tier,
   devices,
   column_count
@@ -118,8 +118,8 @@ options run_of(const row_type& row) {
   run.recompute = static_cast<recompute_kind>(row[recompute]);
   run.optimizer_tier = tiers[row[optimizer_tier]];
   run.activation_tier = tiers[row[activation_tier]];
-  if (run.zero >= belay::zero_stage::gradients) run.gradient_tier = tiers[row[share_tier]];
-  if (run.zero >= belay::zero_stage::parameters) run.parameter_tier = tiers[row[share_tier]];
+  if (run.zero >= belay::zero_stage::gradients) run.gradient_tier = tiers[row[shard_tier]];
+  if (run.zero >= belay::zero_stage::parameters) run.parameter_tier = tiers[row[shard_tier]];
   return run;
 }
 // Rows in which every two values of two columns meet that can.
@@ -131,8 +131,8 @@ std::vector<row_type> pairwise_rows() {
     unsigned rest = number;
     row_type row;
     for (std::size_t c = 0; c < column_count; ++c) row[c] = rest % values_of[c], rest /= values_of[c];
-    const bool has_shares = static_cast<belay::zero_stage>(row[zero]) >= belay::zero_stage::gradients;
-    if (has_shares || row[share_tier] == 0) all.push_back(row);
+    const bool has_shards = static_cast<belay::zero_stage>(row[zero]) >= belay::zero_stage::gradients;
+    if (has_shards || row[shard_tier] == 0) all.push_back(row);
   }
   return laws::pairwise(all);
 }

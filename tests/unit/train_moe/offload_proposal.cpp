@@ -21,12 +21,12 @@ namespace {
 // A run whose rows follow from its tiers; state in a file has a ring in tier host.
 belay::rehearsal_result rehearsed(const options& run) {
   std::vector<belay::rank_plan> ranks;
-  for (const std::size_t share : {90U, 100U}) {
+  for (const std::size_t shard : {90U, 100U}) {
     belay::rank_plan rank;
     rank.add(tier::device, "windows", 50);
-    rank.add(run.parameter_tier, "parameters", share);
-    rank.add(run.gradient_tier, "gradients", share);
-    rank.add(run.optimizer_tier, "optimizer state", 2 * share);
+    rank.add(run.parameter_tier, "parameters", shard);
+    rank.add(run.gradient_tier, "gradients", shard);
+    rank.add(run.optimizer_tier, "optimizer state", 2 * shard);
     if (run.optimizer_tier == tier::file) rank.add(tier::host, "optimizer ring", 8);
     rank.add(run.activation_tier, "activations", 70);
     ranks.push_back(rank);

@@ -93,7 +93,7 @@ class captured_branch {
   /// The last that `on` is given: it waits for the branch. Null where the branch has nothing in the graph.
   [[nodiscard]] virtual std::shared_ptr<captured_member<Api>> join(stream_state<Api>& on, where at) = 0;
   /// The capture is over; null: nothing came of it. Also after a `fork` or `join` that has thrown.
-  virtual void leave(const std::shared_ptr<captured_work>& made) noexcept = 0;
+  virtual void end_capture(const std::shared_ptr<captured_work>& made) noexcept = 0;
 
  protected:
   ~captured_branch() = default;

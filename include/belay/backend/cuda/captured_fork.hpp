@@ -46,7 +46,7 @@ class captured_fork {
     return {first_, of_->last_place()};
   }
   /// The capture is over; with null nothing came of it, and its places are of the queue's present end.
-  void leave(const std::shared_ptr<captured_work>& made) noexcept {
+  void end_capture(const std::shared_ptr<captured_work>& made) noexcept {
     if (!std::exchange(under_way_, false)) return;
     of_->end_capture();
     try {
@@ -102,10 +102,10 @@ class forked_stream final : public captured_branch<Api> {
   void prepare(where at) override { fork_.state()->synchronize(at); }  // nobody asks for its events then
   void fork(state_type& on, where at) override { fork_.fork(on, at); }
   [[nodiscard]] std::shared_ptr<captured_member<Api>> join(state_type& on, where at) override {
-    using kept = std::vector<std::shared_ptr<const void>>;
-    return std::make_shared<forked_member<Api>>(fork_.state(), fork_.join(on, at), kept());
+    std::vector<std::shared_ptr<const void>> none;
+    return std::make_shared<forked_member<Api>>(fork_.state(), fork_.join(on, at), std::move(none));
   }
-  void leave(const std::shared_ptr<captured_work>& made) noexcept override { fork_.leave(made); }
+  void end_capture(const std::shared_ptr<captured_work>& made) noexcept override { fork_.end_capture(made); }
 
  private:
   captured_fork<Api> fork_;

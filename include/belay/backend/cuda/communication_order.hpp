@@ -94,8 +94,7 @@ class communication_order final : public completion_source,
     if (fork_.under_way()) return capture(what, how, [&] { work(started_, control); });
     return start_as(what, std::move(state), buffers, how, traced, [&](std::uint64_t number, const start_order& order) {
       const auto run = [self = this, number, work, at = how.at](const auto& calls) {
-        self->queue(
-            number, [&](stream<Api>& in) { work(in, calls); }, at);
+        self->queue(number, [&](stream<Api>& in) { work(in, calls); }, at);
       };
       return control.start_composite(what, run, order);
     });
@@ -112,7 +111,9 @@ class communication_order final : public completion_source,
 
   /// Operations that are started from now on are spans of `log`, as the device runs them; null: of none. Waits for all
   /// that is queued, and earlier spans get their times. By the rank's own thread, between steps. Throws backend_error.
-  void trace_into(span_log* log, where at) requires timing_api<Api> {
+  void trace_into(span_log* log, where at)
+    requires timing_api<Api>
+  {
     wait_until_queued(at);
     if (std::exchange(spans_, nullptr) != nullptr) timed_->resolve(at);
     if (log == nullptr) return;
@@ -155,7 +156,7 @@ class communication_order final : public completion_source,
     if (in_graph_ == 0) return nullptr;
     return std::make_shared<graph_member>(this->shared_from_this(), places, std::exchange(kept_, {}));
   }
-  void leave(const std::shared_ptr<captured_work>& made) noexcept override { fork_.leave(made); }
+  void end_capture(const std::shared_ptr<captured_work>& made) noexcept override { fork_.end_capture(made); }
 
   // As a source of events. One that has failed is over, and has never been queued.
   [[nodiscard]] bool over(std::uint64_t number) const noexcept override {
@@ -208,7 +209,7 @@ class communication_order final : public completion_source,
   // More than the control world has in flight: a slot is free when its number comes again.
   static constexpr std::size_t capacity = 256;
   static constexpr std::size_t room = std::size_t{1} << 16;  // bytes that are copied from the host and to it at a time
-  struct slot {
+  struct queued_operation {
     stream_event after;
     std::shared_ptr<const void> kept, state;
     operation_spans traced;
@@ -289,7 +290,7 @@ class communication_order final : public completion_source,
   template <class Work>
   void queue(std::uint64_t number, const Work& work, const where& at) {
     if (!std::exchange(opened_, true)) device_->open(at);
-    slot& mine = ring_[number % capacity];
+    queued_operation& mine = ring_[number % capacity];
     begin(mine.traced.waits, at);
     if (mine.after.source() != nullptr) started_.wait(mine.after, at);
     end(mine.traced.waits, at);
@@ -315,7 +316,7 @@ class communication_order final : public completion_source,
   pinned_memory<Api> fetched_;
   stream<Api> started_;
   stream_clock clock_{stream_kind::communication, 1};
-  std::array<slot, capacity> ring_{};
+  std::array<queued_operation, capacity> ring_{};
   std::array<std::atomic<std::uint64_t>, capacity> commands_{}, ends_{};
   stream_event queued_in_;  // of the control world
   std::uint64_t last_ = 0;

@@ -19,7 +19,7 @@
 #include "belay/backend/cuda/communication_order.hpp"
 #include "belay/backend/cuda/group_member.hpp"
 #include "belay/backend/cuda/shared_collectives.hpp"
-#include "belay/backend/cuda/shared_parts.hpp"
+#include "belay/backend/cuda/shared_group.hpp"
 #include "belay/backend/cuda/shared_rounds.hpp"
 #include "belay/backend/cuda/shared_transfers.hpp"
 #include "belay/backend/cuda/stream.hpp"
@@ -93,7 +93,9 @@ class group : public group_operations<group<Api, ControlRank>> {
 
   /// Operations of all groups of the rank are spans of `log` from now on: those that are started as the device runs
   /// them, calls by the host's clock; null: of none. Between steps. Throws backend_error.
-  void trace_into(span_log* log, where at = where::current()) const requires timing_api<Api> {
+  void trace_into(span_log* log, where at = where::current()) const
+    requires timing_api<Api>
+  {
     order_->trace_into(log, at);
   }
 
@@ -136,7 +138,7 @@ class group : public group_operations<group<Api, ControlRank>> {
       stream_->each(count, f);
     }
     template <kernel::cooperative G>
-    requires queueable_kernel<G>
+      requires queueable_kernel<G>
     void teams(std::size_t count, const G& g) const {
       if (count > 0) stream_->expect(stream_->api().teams(stream_->handle(), count, g), "teams", 0, {});
     }

@@ -3,7 +3,7 @@
 // The one launcher of kernels: an index a thread, a row a warp, or a tile a block. For nvcc.
 //
 //   belay::cuda::launch_each(stream, count, belay::kernel::axpy<float>{0.5F, x, y});
-//   belay::cuda::launch_rows(stream, rows, belay::kernel::softmax_rows<float>{x, y, width});
+//   belay::cuda::launch_rows(stream, rows, belay::kernel::causal_softmax_rows<float>{x, y, length});
 //   belay::cuda::launch_blocks(stream, product.blocks(), product);  // a belay::cuda::grouped_rows
 #pragma once
 

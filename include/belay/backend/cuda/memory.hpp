@@ -77,11 +77,11 @@ class device_memory {
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
 
   /// More memory of the same device.
-  [[nodiscard]] device_memory beside(std::size_t bytes, where at = where::current()) const {
+  [[nodiscard]] device_memory allocate(std::size_t bytes, where at = where::current()) const {
     return device_memory(*device_, bytes, at);
   }
   /// Memory of the host that it copies to and from.
-  [[nodiscard]] pinned_memory<Api> host_beside(std::size_t bytes, where at = where::current()) const {
+  [[nodiscard]] pinned_memory<Api> allocate_host(std::size_t bytes, where at = where::current()) const {
     return pinned_memory<Api>(*device_, bytes, at);
   }
 
@@ -115,12 +115,12 @@ class tier_memory {
   }
 
   /// More memory of the device.
-  [[nodiscard]] tier_memory beside(std::size_t bytes, where at = where::current()) const {
-    return tier_memory(device_.beside(bytes, at));
+  [[nodiscard]] tier_memory allocate(std::size_t bytes, where at = where::current()) const {
+    return tier_memory(device_.allocate(bytes, at));
   }
   /// Memory of the host that the device copies to and from.
-  [[nodiscard]] pinned_memory<Api> host_beside(std::size_t bytes, where at = where::current()) const {
-    return device_.host_beside(bytes, at);
+  [[nodiscard]] pinned_memory<Api> allocate_host(std::size_t bytes, where at = where::current()) const {
+    return device_.allocate_host(bytes, at);
   }
 
  private:

@@ -2,11 +2,15 @@
 //
 // The products of `runtime_api`: by cuBLAS in fp32, fp64 and of bf16 and fp16, of other types by cuBLAS in fp32 with
 // converted operands, and those of experts by Belay's tiles. For nvcc.
+//
+// 16 x 16 sums of products of bf16 by the tensor cores, for nvcc. Architectures from sm_80 on.
 // IWYU pragma: private, include "belay/backend/cuda/runtime_api.cuh"
 #pragma once
 
 #include <cublas_v2.h>
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
+#include <mma.h>
 
 #include <concepts>
 #include <cstddef>
@@ -18,12 +22,46 @@
 #include "belay/backend/cuda/element_products.hpp"
 #include "belay/backend/cuda/grouped_tiles.hpp"
 #include "belay/backend/cuda/launch.cuh"
-#include "belay/backend/cuda/wmma_fragment.cuh"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/operand.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
+
+/// The `Fragment` of `fragment_tiles`, which all lanes of a warp call. Addresses are aligned to 32 bytes.
+class wmma_fragment {
+ public:
+  wmma_fragment() = default;
+
+  BELAY_HD void clear(unsigned) {
+#if defined(__CUDA_ARCH__)
+    nvcuda::wmma::fill_fragment(sums_, 0.0F);
+#endif
+  }
+  BELAY_HD void add([[maybe_unused]] unsigned lane, [[maybe_unused]] const bf16* a,
+                    [[maybe_unused]] std::size_t a_stride, [[maybe_unused]] const bf16* b,
+                    [[maybe_unused]] std::size_t b_stride) {
+#if defined(__CUDA_ARCH__)
+    using namespace nvcuda::wmma;
+    fragment<matrix_a, 16, 16, 16, __nv_bfloat16, row_major> left;
+    fragment<matrix_b, 16, 16, 16, __nv_bfloat16, row_major> right;
+    load_matrix_sync(left, reinterpret_cast<const __nv_bfloat16*>(a), static_cast<unsigned>(a_stride));
+    load_matrix_sync(right, reinterpret_cast<const __nv_bfloat16*>(b), static_cast<unsigned>(b_stride));
+    mma_sync(sums_, left, right, sums_);
+#endif
+  }
+  BELAY_HD void store([[maybe_unused]] unsigned lane, [[maybe_unused]] float* to,
+                      [[maybe_unused]] std::size_t stride) const {
+#if defined(__CUDA_ARCH__)
+    nvcuda::wmma::store_matrix_sync(to, sums_, static_cast<unsigned>(stride), nvcuda::wmma::mem_row_major);
+#endif
+  }
+
+ private:
+#if defined(__CUDA_ARCH__)
+  nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> sums_;
+#endif
+};
 
 /// The tiles of a product of experts: tensor cores where both operands are bf16.
 template <class C, class A, class B>
@@ -36,7 +74,7 @@ concept half_precision = std::same_as<T, bf16> || std::same_as<T, fp16>;
 
 /// Operands that cuBLAS multiplies as they are, with sums in float.
 template <class C, class A, class B>
-concept half_operands = half_precision<A> && std::same_as<A, B> &&(std::same_as<C, A> || std::same_as<C, float>);
+concept half_operands = half_precision<A> && std::same_as<A, B> && (std::same_as<C, A> || std::same_as<C, float>);
 
 /// One handle, which is a stream's, and the memory beside operands that the stream's products use.
 class product_handle {
@@ -71,7 +109,7 @@ class product_handle {
                           size(b.stride), a.data, size(a.stride), &beta, c.data, size(c.stride));
   }
   template <class C, half_precision A>
-  requires half_operands<C, A, A>
+    requires half_operands<C, A, A>
   [[nodiscard]] cublasStatus_t product(operand<C> c, operand<const A> a, operand<const A> b, float alpha,
                                        float beta) const noexcept {
     // The pedantic mode of fp32 would keep the tensor cores out. Sums stay fp32, also those of parts.

@@ -67,7 +67,7 @@ class stream : public counted_stream {
   }
 
   /// Another stream of the same device.
-  [[nodiscard]] stream beside(stream_kind kind, where at = where::current()) const {
+  [[nodiscard]] stream another_stream(stream_kind kind, where at = where::current()) const {
     return stream(state_->on(), kind, state_->watch(), at);
   }
 
@@ -235,7 +235,7 @@ class stream : public counted_stream {
     const device<Api>& on;
     const std::shared_ptr<graph_handle<Api>>& made;
     ~left_branches() {
-      for (captured_branch<Api>* const each : on.branches()) each->leave(made);
+      for (captured_branch<Api>* const each : on.branches()) each->end_capture(made);
     }
   };
 

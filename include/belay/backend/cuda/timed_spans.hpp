@@ -52,7 +52,7 @@ class timed_spans {
   /// is no time yet.
   void begin(traced_span* of, where at) {
     if (of == nullptr || pairs_.size() == most || device_->capturing()) return;
-    pairs_.push_back({of, state::open});
+    pairs_.push_back({of, span_state::open});
     record(events_[2 * (pairs_.size() - 1)], at);
   }
   void end(const traced_span* of, where at) {
@@ -60,7 +60,7 @@ class timed_spans {
     for (std::size_t i = pairs_.size(); i-- > 0;) {
       if (pairs_[i].of != of) continue;
       record(events_[2 * i + 1], at);
-      pairs_[i].now = state::closed;
+      pairs_[i].now = span_state::closed;
       return;
     }
   }
@@ -69,9 +69,9 @@ class timed_spans {
     const std::int64_t from = anchored_;
     typename Api::event_type last = events_.back();
     for (std::size_t i = 0; i < pairs_.size(); ++i)
-      if (pairs_[i].now == state::closed) await(last = events_[2 * i + 1], at);
+      if (pairs_[i].now == span_state::closed) await(last = events_[2 * i + 1], at);
     for (std::size_t i = 0; i < pairs_.size(); ++i) {
-      if (pairs_[i].now != state::closed) continue;
+      if (pairs_[i].now != span_state::closed) continue;
       pairs_[i].of->begin_at(from + since_anchor(events_[2 * i], at));
       pairs_[i].of->end_at(from + since_anchor(events_[2 * i + 1], at));
     }
@@ -79,10 +79,10 @@ class timed_spans {
   }
 
  private:
-  enum class state : std::uint8_t { open, closed };
+  enum class span_state : std::uint8_t { open, closed };
   struct pair {
     traced_span* of;
-    state now;
+    span_state now;
   };
 
   void record(typename Api::event_type which, where at) {

@@ -48,8 +48,8 @@ class world {
   template <class Body>
   auto run(Body&& body) const {
     shared_->begin_run();
-    return control_.run([&](auto& beside) {
-      rank<Api, std::remove_reference_t<decltype(beside)>> self(beside, shared_);
+    return control_.run([&](auto& control) {
+      rank<Api, std::remove_reference_t<decltype(control)>> self(control, shared_);
       return body(self);
     });
   }

@@ -16,7 +16,7 @@
 
 #include "belay/backend/host/collectives/call.hpp"
 #include "belay/backend/host/failure/world_status.hpp"
-#include "belay/backend/host/memory/rank_set.hpp"
+#include "belay/backend/host/memory/address_map.hpp"
 #include "belay/backend/host/memory/region_provider.hpp"
 #include "belay/backend/host/p2p/p2p_transport.hpp"
 #include "belay/backend/host/rendezvous/group_state.hpp"

@@ -187,8 +187,9 @@ BELAY_DECL void processes::forked_run::run_child(pid_t parent, int number) {
 }
 
 BELAY_DECL void processes::throw_first(const std::vector<rank_outcome>& ends, where at) const {
-  const auto first = std::find_if(ends.begin(), ends.end(),
-                                  [](const rank_outcome& end) { return end.how != rank_outcome::kind::returned; });
+  const auto first = std::find_if(ends.begin(), ends.end(), [](const rank_outcome& end) {
+    return end.how != rank_outcome::outcome_kind::returned;
+  });
   if (first == ends.end()) return;
   const int number = static_cast<int>(first - ends.begin());
   comm_error::details what;

@@ -58,8 +58,8 @@ class rank {
     if (!seat_.world->in_own_process() || seat_.world->shared().shape().epoch == 0) return;
     if (std::uncaught_exceptions() > exceptions_)
       seat_.world->abort(thrown_by(*seat_.world, number(), "an exception", error_kind::other));
-    seat_.world->leave(number(), lane::caller);
-    seat_.world->leave(number(), lane::stream);
+    seat_.world->note_exit(number(), lane::caller);
+    seat_.world->note_exit(number(), lane::stream);
   }
 
   /// This rank's number in the world, from 0.
@@ -74,7 +74,7 @@ class rank {
   /// alone takes nothing of the world. Throws `usage_error`.
   [[nodiscard]] host::group group(std::span<const int> members, where at = where::current()) {
     stream_->guard().expect_usable("making a group", at);
-    const call_guard::entry mine(stream_->guard(), "making a group", at);
+    const call_guard::scoped_entry mine(stream_->guard(), "making a group", at);
     if (members.size() == 1 && members[0] == number()) return host::group(seat_.world->timeout(), stream_);
     return shared_group(members, at);
   }
@@ -85,7 +85,7 @@ class rank {
   /// the stall limit is killed first; a thread that does not come within it is left behind. Throws comm_error.
   [[nodiscard]] rank shrink(where at = where::current()) {
     stream_->guard().expect_usable("shrink", at);
-    const call_guard::entry mine(stream_->guard(), "shrink", at);
+    const call_guard::scoped_entry mine(stream_->guard(), "shrink", at);
     return rank(source_->shrink(seat_, seat_.world->timeout(), at), source_);
   }
   /// The numbers at the start of the ranks that this world consists of, in order.

@@ -4,7 +4,7 @@
 //
 //   const auto ends = belay::host::processes(4).outcomes(train);
 //   for (const belay::host::rank_outcome& end : ends) {
-//     if (end.how != belay::host::rank_outcome::kind::returned) std::puts(end.text().c_str());
+//     if (end.how != belay::host::rank_outcome::outcome_kind::returned) std::puts(end.text().c_str());
 //   }
 #pragma once
 
@@ -20,14 +20,14 @@ namespace host {
 /// How one rank of a world of processes ended.
 struct rank_outcome {
   /// How a rank ended: returned, threw, left by `exit`, was killed, or is unknown; `code` is its exit code or signal.
-  enum class kind : std::uint8_t {
+  enum class outcome_kind : std::uint8_t {
     returned,   // its body returned
     threw,      // its body threw; `what` says what
     exited,     // its process exited with `code` in its body
     signalled,  // its process was ended by signal `code`
     unknown,    // its process ended, and only its parent knows how
   };
-  kind how = kind::unknown;
+  outcome_kind how = outcome_kind::unknown;
   int code = 0;
   std::string what;    // of an exception
   std::string result;  // the bytes of what the body returned
@@ -35,11 +35,11 @@ struct rank_outcome {
   /// "returned", "threw: ...", "exited with code 3", "was ended by SIGKILL (9)"
   [[nodiscard]] std::string text() const {
     switch (how) {
-      case kind::returned: return "returned";
-      case kind::threw: return "threw: " + what;
-      case kind::exited: return "exited with code " + std::to_string(code);
-      case kind::signalled: return "was ended by " + signal_name(code);
-      case kind::unknown: break;
+      case outcome_kind::returned: return "returned";
+      case outcome_kind::threw: return "threw: " + what;
+      case outcome_kind::exited: return "exited with code " + std::to_string(code);
+      case outcome_kind::signalled: return "was ended by " + signal_name(code);
+      case outcome_kind::unknown: break;
     }
     return "ended";
   }

@@ -58,7 +58,7 @@ class rank {
   /// alone takes nothing of the world. Throws `usage_error`.
   [[nodiscard]] mpi::group group(std::span<const int> members, where at = where::current()) {
     stream_->guard().expect_usable("making a group", at);
-    const call_guard::entry mine(stream_->guard(), "making a group", at);
+    const call_guard::scoped_entry mine(stream_->guard(), "making a group", at);
     if (members.size() == 1 && members[0] == number()) return mpi::group(progress_->timeout(), stream_);
     return shared_group(members, at);
   }

@@ -106,9 +106,9 @@ class world {
         if (progress->home()->here()) abort(*progress, text_of(failure), kind_of(failure));
       }
       if (!progress->home()->here()) end_forked_child(number_, text_of(failure).c_str());
-      progress->leave(lane::caller);
+      progress->post_exit(lane::caller);
       self.finish();
-      progress->leave(lane::stream);
+      progress->post_exit(lane::stream);
       progress->close({operation::none, 0, 0, 0, at});
     } catch (...) {
       if (!failure) failure = std::current_exception();

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,6 @@
 #include "belay/backend/cuda/captured_fork.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/backend/cuda/stream_state.hpp"
-#include "belay/backend/nccl/started_call.hpp"
 #include "belay/comm/abort_cause.hpp"
 #include "belay/comm/lost_handles.hpp"
 #include "belay/comm/pending.hpp"
@@ -31,6 +31,20 @@
 #include "belay/device/stream_event.hpp"
 
 namespace belay::inline BELAY_ABI::nccl {
+
+/// One operation of a rank over NCCL, or a launch of a graph that has some, as messages name it.
+struct started_call {
+  call_site site;                             ///< of a graph: of the first operation in it, with the bytes of all
+  std::chrono::steady_clock::duration limit;  ///< how long it may take
+  std::size_t in_graph = 0;                   ///< how many operations the graph has; 0: it is no launch of one
+
+  /// "all_reduce #3", or "a graph of 7 operations, the first of which is all_reduce #3".
+  [[nodiscard]] std::string text() const {
+    if (in_graph == 0) return site.text();
+    return "a graph of " + std::to_string(in_graph) + (in_graph == 1 ? " operation, " : " operations, the first of ") +
+           (in_graph == 1 ? "" : "which is ") + site.text();
+  }
+};
 
 /// The operations that one graph has.
 struct captured_calls {
@@ -61,9 +75,9 @@ class captured_operations {
     return std::move(calls_);
   }
   /// The capture is over; with null nothing came of it.
-  void leave(const std::shared_ptr<cuda::captured_work>& made) noexcept {
+  void end_capture(const std::shared_ptr<cuda::captured_work>& made) noexcept {
     if (!fork_.under_way()) return;
-    fork_.leave(made);
+    fork_.end_capture(made);
     if (made != nullptr) add(made);
   }
 
@@ -106,6 +120,29 @@ class captured_operations {
   captured_calls calls_;
   mutable std::mutex graphs_lock_;
   std::vector<std::weak_ptr<cuda::captured_work>> graphs_;
+};
+
+/// Keeps the rank's channel, to which a launch is one operation.
+template <cuda::device_api Api, class Channel>
+class graph_member final : public cuda::captured_member<Api> {
+ public:
+  using state_type = cuda::stream_state<Api>;
+
+  graph_member(std::shared_ptr<Channel> of, captured_calls calls) noexcept
+      : of_(std::move(of)), calls_(std::move(calls)) {}
+  void before_launch(const std::shared_ptr<state_type>& on, where at) override {
+    after_ = of_->before_launch(calls_, on, at);
+  }
+  void after_launch(const std::shared_ptr<state_type>& on, where at) override {
+    of_->after_launch(calls_, after_, on, at);
+    if (std::exchange(first_, false)) of_->stream().state()->renew(calls_.places.first, calls_.places.last, at);
+  }
+
+ private:
+  std::shared_ptr<Channel> of_;
+  captured_calls calls_;
+  stream_event after_;
+  bool first_ = true;
 };
 
 }  // namespace belay::inline BELAY_ABI::nccl

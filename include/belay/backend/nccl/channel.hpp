@@ -24,11 +24,9 @@
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/backend/nccl/captured_operations.hpp"
 #include "belay/backend/nccl/communicators.hpp"
-#include "belay/backend/nccl/graph_member.hpp"
 #include "belay/backend/nccl/library.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/backend/nccl/rank_failure.hpp"
-#include "belay/backend/nccl/started_call.hpp"
 #include "belay/comm/abort_cause.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
 #include "belay/comm/call_guard.hpp"
@@ -52,7 +50,7 @@ namespace belay::inline BELAY_ABI::nccl {
 /// Shared by the rank, its groups and its handles. The device and the library outlive it. What is started while a
 /// stream of the device is captured is in the graph.
 template <cuda::device_api Api, nccl_api N>
-requires std::same_as<typename Api::stream_type, typename N::stream_type>
+  requires std::same_as<typename Api::stream_type, typename N::stream_type>
 class channel final : public completion_source,
                       public cuda::device_places<Api>,
                       public cuda::captured_branch<Api>,
@@ -111,7 +109,7 @@ class channel final : public completion_source,
   [[nodiscard]] pending launch(call_site site, const buffer_use& buffers, const start_order& how, duration limit,
                                const Queue& queue) {
     guard_.expect_usable(name(site.what), site.at);
-    const call_guard::entry mine(guard_, name(site.what), site.at);
+    const call_guard::scoped_entry mine(guard_, name(site.what), site.at);
     lost_.tell(site.at);
     if (captured_.under_way()) return capture(site, how, limit, queue);
     const std::uint64_t number = launched_.load(std::memory_order_relaxed) + 1;
@@ -158,7 +156,7 @@ class channel final : public completion_source,
   }
   void wait(std::uint64_t number, operation what, where at) override {
     guard_.expect_usable(name(what), at);
-    const call_guard::entry mine(guard_, name(what), at);
+    const call_guard::scoped_entry mine(guard_, name(what), at);
     const span_timer traced(stream_.spans() == nullptr ? nullptr : add_wait_for(*stream_.spans(), what, at));
     await(number, site_of(number, at));
     if constexpr (checked(check_level::local)) {
@@ -198,8 +196,8 @@ class channel final : public completion_source,
     if (calls.all.in_graph == 0) return nullptr;
     return std::make_shared<graph_member<Api, channel>>(this->shared_from_this(), std::move(calls));
   }
-  void leave(const std::shared_ptr<cuda::captured_work>& made) noexcept override {
-    captured_.leave(made);
+  void end_capture(const std::shared_ptr<cuda::captured_work>& made) noexcept override {
+    captured_.end_capture(made);
     if (communicators_.let_aborts()) abort_all();
   }
   /// Graphs that have operations of the rank: they end before its communicators.

@@ -17,10 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "belay/backend/cuda/memory.hpp"
+#include "belay/backend/cuda/stream.hpp"
 #include "belay/backend/nccl/channel.hpp"
 #include "belay/backend/nccl/group_calls.hpp"
-#include "belay/backend/nccl/local_memory.hpp"
-#include "belay/backend/nccl/lone_operations.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/backend/nccl/operations.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
@@ -30,17 +30,89 @@
 #include "belay/comm/group_operations.hpp"
 #include "belay/comm/op_call.hpp"
 #include "belay/comm/operation_spans.hpp"
+#include "belay/comm/p2p.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
+#include "belay/comm/symmetric_region.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/kit.hpp"
+#include "belay/device/offset_allocator.hpp"
 #include "belay/device/stream_spans.hpp"
+#include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::nccl {
+
+/// The operations of a group of one rank: copies on its communication stream. NCCL takes no part. Runs what was
+/// checked; throws usage_error for an exchange that does not fit.
+template <cuda::device_api Api>
+class single_rank_operations {
+ public:
+  /// Of rank `number` of the world, on stream `on`, which outlives it.
+  single_rank_operations(cuda::stream<Api>& on, int number, where at) noexcept : on_(&on), number_(number), at_(at) {}
+
+  /// Queues the copies of `call`.
+  void run(const op_call& call) const {
+    if (call.what() == operation::exchange) return exchange(call.exchanged());
+    if (call.in != call.out && call.in_count > 0) on_->copy(call.out, call.in, call.in_bytes(), at_);
+  }
+
+ private:
+  // The n-th send of the rank to itself meets its n-th receive.
+  void exchange(std::span<const p2p> transfers) const {
+    const auto next = [&](std::size_t from, p2p::direction kind) {
+      while (from < transfers.size() && transfers[from].kind != kind) ++from;
+      return from;
+    };
+    std::size_t out = next(0, p2p::direction::send), in = next(0, p2p::direction::receive);
+    for (; out < transfers.size() && in < transfers.size();
+         out = next(out + 1, p2p::direction::send), in = next(in + 1, p2p::direction::receive)) {
+      if (transfers[out].bytes != transfers[in].bytes) break;
+      if (transfers[out].bytes > 0) on_->copy(transfers[in].data, transfers[out].data, transfers[out].bytes, at_);
+    }
+    if (out != in)
+      throw usage_error(
+          "exchange: what rank " + std::to_string(number_) + " sends itself is not what it expects of itself", at_);
+  }
+
+  cuda::stream<Api>* on_;
+  int number_;
+  where at_;
+};
+
+/// Memory of a rank's device that no peer addresses: what a group over NCCL has for heaps, as of a rank alone. What
+/// peers send is received into it. Belongs to the rank's thread.
+template <cuda::device_api Api, nccl_api N>
+class local_memory {
+ public:
+  /// Memory of the device of `in`.
+  explicit local_memory(std::shared_ptr<channel<Api, N>> in) noexcept : channel_(std::move(in)) {}
+
+  /// One of one, with nobody to wait for.
+  [[nodiscard]] static constexpr int rank() noexcept { return 0; }
+  [[nodiscard]] static constexpr int size() noexcept { return 1; }
+  static void barrier(where = where::current()) noexcept {}
+
+  /// `bytes` of the device, of zeros; they are freed with the last copy, and the device outlives that. Throws
+  /// backend_error.
+  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
+    using memory_type = cuda::device_memory<Api>;
+    auto held = std::make_unique<memory_type>(channel_->device(), leased_size(bytes), at);
+    channel_->calls().each(held->size_bytes() / sizeof(std::uint64_t),
+                           kernel::fill<std::uint64_t>{reinterpret_cast<std::uint64_t*>(held->data()), 0}, at);
+    const auto release = [](void* last) noexcept { delete static_cast<memory_type*>(last); };
+    std::byte* const first = held->data();
+    const std::size_t size = held->size_bytes();
+    return symmetric_region::adopt(1, size, first, held.release(), release);
+  }
+
+ private:
+  std::shared_ptr<channel<Api, N>> channel_;
+};
 
 /// One rank's part in a group that is not of this rank alone.
 template <nccl_api N>
@@ -133,7 +205,9 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
 
   /// Operations of the rank's groups are spans of `log` from now on, with the device's times; null: of none. Waits for
   /// all that is queued. Between steps. Throws backend_error.
-  void trace_into(span_log* log, where at = where::current()) const requires cuda::timing_api<Api> {
+  void trace_into(span_log* log, where at = where::current()) const
+    requires cuda::timing_api<Api>
+  {
     channel_->stream().trace_into(log, at);
   }
 
@@ -156,7 +230,7 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
     }
     /// Queues a team for each row.
     template <kernel::cooperative G>
-    requires queueable_kernel<G>
+      requires queueable_kernel<G>
     void teams(std::size_t count, const G& g) const {
       auto& stream = of_->in().stream();
       if (count > 0) stream.expect(stream.api().teams(stream.handle(), count, g), "teams", 0, site_->at);
@@ -226,7 +300,7 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
     if (alone()) {
       const call_site site{what, 0, channel_->next_alone(), bytes, how.at};
       return channel_->launch(site, buffers, how, limit_, [&](call_site& told) {
-        queue(lone_operations<Api>(channel_->stream(), channel_->number(), how.at), told);
+        queue(single_rank_operations<Api>(channel_->stream(), channel_->number(), how.at), told);
       });
     }
     const call_site site{what, state_->number, state_->operations++, bytes, how.at};

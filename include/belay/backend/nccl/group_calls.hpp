@@ -43,7 +43,7 @@ struct adds {};
   return bytes + total_bytes(call.exchanged());
 }
 
-/// Queues what was checked: `operations`, or `lone_operations` of one rank.
+/// Queues what was checked: `operations`, or `single_rank_operations` of one rank.
 template <sums Sums, class Operations>
 void queue_call(const Operations& on, const op_call& call) {
   if constexpr (requires { on.run(call); }) {

@@ -52,12 +52,12 @@ class operations {
     if (call.in_count == 0) return;
     const std::size_t each = call.element_bytes();
     if (parts.even()) {
-      const range mine = parts.of(rank_);
+      const byte_range mine = parts.of(rank_);
       return reduce_scatter(call, call.in, call.out + mine.begin * each, mine.count);
     }
     const grouped all(*this);
     for (int q = 0; q < ranks_; ++q) {
-      const range one = parts.of(q);
+      const byte_range one = parts.of(q);
       if (one.count > 0) reduce(call, call.in + one.begin * each, call.out + one.begin * each, one.count, q);
     }
     all.end();
@@ -68,12 +68,12 @@ class operations {
     const division parts{call.parts(), call.element_bytes()};
     if (call.out_count == 0) return;
     if (parts.even()) {
-      const range mine = parts.of(rank_);
+      const byte_range mine = parts.of(rank_);
       return all_gather(call.out + mine.begin, call.out, mine.count);
     }
     const grouped all(*this);
     for (int q = 0; q < ranks_; ++q) {
-      const range one = parts.of(q);
+      const byte_range one = parts.of(q);
       broadcast(call.out + one.begin, one.count, q);
     }
     all.end();
@@ -89,7 +89,7 @@ class operations {
   void all_to_all_v(const op_call& call) const {
     const division from{call.parts(), call.element_bytes()}, to{call.received_parts(), call.element_bytes()};
     if (call.in_count > 0 && call.in == call.out) return swap_parts({call.out, call.out_bytes()}, from);
-    const range own = from.of(rank_), kept = to.of(rank_);
+    const byte_range own = from.of(rank_), kept = to.of(rank_);
     if (own.count > 0) into_->stream().copy(call.out + kept.begin, call.in + own.begin, own.count, at_);
     const grouped all(*this);
     for_each_peer([&](int q) {
@@ -133,14 +133,14 @@ class operations {
     for (std::size_t first = 0; first < all_bytes; first += most * size()) {
       const auto part = [&](int q) {
         const std::size_t begin = lesser_of(first + static_cast<std::size_t>(q) * most, all_bytes);
-        return range{begin, lesser_of(begin + most, all_bytes) - begin};
+        return byte_range{begin, lesser_of(begin + most, all_bytes) - begin};
       };
-      const range mine = part(rank_);
+      const byte_range mine = part(rank_);
       collect(call.in, part, mine.count);
       add(call, call.in + mine.begin, call.out + mine.begin, mine.count);
       const grouped all(*this);
       for_each_peer([&](int q) {
-        const range theirs = part(q);
+        const byte_range theirs = part(q);
         send(call.out + mine.begin, mine.count, q);
         receive(call.out + theirs.begin, theirs.count, q);
       });
@@ -151,7 +151,7 @@ class operations {
     const std::size_t most = slot_bytes(), each = call.out_bytes();
     for (std::size_t first = 0; first < each; first += most) {
       const std::size_t count = lesser_of(most, each - first);
-      const auto part = [&](int q) { return range{static_cast<std::size_t>(q) * each + first, count}; };
+      const auto part = [&](int q) { return byte_range{static_cast<std::size_t>(q) * each + first, count}; };
       collect(call.in, part, count);
       add(call, call.in + part(rank_).begin, call.out + first, count);
     }
@@ -162,11 +162,11 @@ class operations {
     const std::size_t longest = parts.longest();
     for (std::size_t first = 0; first < longest; first += most) {
       const auto part = [&](int q) {
-        const range all = parts.of(q);
+        const byte_range all = parts.of(q);
         const std::size_t begin = lesser_of(first, all.count);
-        return range{all.begin + begin, lesser_of(all.count - begin, most)};
+        return byte_range{all.begin + begin, lesser_of(all.count - begin, most)};
       };
-      const range mine = part(rank_);
+      const byte_range mine = part(rank_);
       collect(call.in, part, mine.count);
       add(call, call.in + mine.begin, call.out + mine.begin, mine.count);
     }
@@ -186,7 +186,7 @@ class operations {
   }
 
  private:
-  struct range {
+  struct byte_range {
     std::size_t begin;
     std::size_t count;
   };
@@ -195,7 +195,7 @@ class operations {
     std::span<const std::size_t> counts;
     std::size_t each;
 
-    [[nodiscard]] range of(int q) const noexcept {
+    [[nodiscard]] byte_range of(int q) const noexcept {
       if (counts.empty()) return {static_cast<std::size_t>(q) * each, each};
       return {offset_of(counts, q) * each, counts[static_cast<std::size_t>(q)] * each};
     }
@@ -278,7 +278,7 @@ class operations {
   void collect(const std::byte* in, const Part& part, std::size_t mine) const {
     const grouped all(*this);
     for_each_peer([&](int q) {
-      const range theirs = part(q);
+      const byte_range theirs = part(q);
       send(in + theirs.begin, theirs.count, q);
       receive(slot(q), mine, q);
     });
@@ -293,7 +293,7 @@ class operations {
     const std::size_t most = slot_bytes(), longest = parts.longest();
     for (std::size_t first = 0; first < longest; first += most) {
       const auto place = [&](int q) {
-        const range all = parts.of(q);
+        const byte_range all = parts.of(q);
         const std::size_t begin = lesser_of(first, all.count);
         return inout.subspan(all.begin + begin, lesser_of(all.count - begin, most));
       };

@@ -16,13 +16,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -33,7 +36,6 @@
 #include "belay/backend/nccl/group.hpp"
 #include "belay/backend/nccl/library.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
-#include "belay/backend/nccl/watchdog.hpp"
 #include "belay/backend/nccl/window.hpp"
 #include "belay/comm/axis.hpp"
 #include "belay/comm/call_arguments.hpp"
@@ -50,6 +52,37 @@
 #include "belay/device/tier.hpp"
 
 namespace belay::inline BELAY_ABI::nccl {
+
+/// A thread that looks after a rank's communication while its host thread is elsewhere: at communicators that have met
+/// an error, at the control world, at operations that do not end.
+class watchdog {
+ public:
+  /// Calls `look()` every `period`, on its own thread, until this goes. `open()` is called first: the thread is one of
+  /// the device.
+  template <class Open, class Look>
+  watchdog(std::chrono::steady_clock::duration period, Open open, Look look)
+      : thread_([this, period, open = std::move(open), look = std::move(look)] {
+          open();
+          std::unique_lock lock(mutex_);
+          while (!changed_.wait_for(lock, period, [this] { return ends_; })) look();
+        }) {}
+  watchdog(const watchdog&) = delete;
+  watchdog& operator=(const watchdog&) = delete;
+  ~watchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ends_ = false;
+  std::thread thread_;
+};
 
 /// How an NCCL rank is made.
 struct rank_options {
@@ -116,7 +149,7 @@ class rank {
   /// themselves. Throws usage_error on all ranks where members disagree.
   [[nodiscard]] group_type group(std::span<const int> members, where at = where::current()) {
     channel_->guard().expect_usable("making a group", at);
-    const call_guard::entry mine(channel_->guard(), "making a group", at);
+    const call_guard::scoped_entry mine(channel_->guard(), "making a group", at);
     std::vector<int> sorted(members.begin(), members.end());
     std::sort(sorted.begin(), sorted.end());
     check_members(sorted, size(), number(), at);

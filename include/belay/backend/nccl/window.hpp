@@ -50,14 +50,14 @@ class symmetric_window {
   /// Of a rank alone: memory of the device.
   symmetric_window(std::shared_ptr<channel<Api, N>> in, std::size_t bytes, where at)
       : channel_(std::move(in)),
-        lone_(std::in_place, channel_->device(), bytes, at),
-        data_(lone_->data()),
+        single_rank_(std::in_place, channel_->device(), bytes, at),
+        data_(single_rank_->data()),
         bytes_(bytes) {}
   symmetric_window(symmetric_window&& other) noexcept
       : channel_(std::move(other.channel_)),
         api_(std::exchange(other.api_, nullptr)),
         on_(other.on_),
-        lone_(std::move(other.lone_)),
+        single_rank_(std::move(other.single_rank_)),
         data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)),
         window_(other.window_),
@@ -131,7 +131,7 @@ class symmetric_window {
   std::shared_ptr<channel<Api, N>> channel_;
   N* api_ = nullptr;  // null: of a rank alone, or moved from
   handle on_{};
-  std::optional<cuda::device_memory<Api>> lone_;
+  std::optional<cuda::device_memory<Api>> single_rank_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
   typename N::window_type window_{};

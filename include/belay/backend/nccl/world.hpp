@@ -70,7 +70,10 @@ class world {
   /// Where ranks are threads, throws backend_error without a driver and input_error where devices are fewer; processes
   /// find that out in `run`, all alike, for who has used a device cannot be copied.
   world(Api& api, const N& nccl, Control control, const world_options& options = {}, where at = where::current())
-      : api_(&api), control_(std::forward<Control>(control)), options_(options), state_(std::make_shared<state>()) {
+      : api_(&api),
+        control_(std::forward<Control>(control)),
+        options_(options),
+        state_(std::make_shared<world_state>()) {
     const auto ranks = static_cast<std::size_t>(control_.size());
     if constexpr (ranks_are_threads) {
       const int devices = cuda::device_count(api, 0, at);
@@ -101,12 +104,12 @@ class world {
   /// where a machine has fewer devices than ranks.
   template <class Body>
   auto run(Body&& body, where at = where::current()) {
-    const auto of_control = [&](auto& beside) {
-      using rank_type = rank<std::remove_reference_t<decltype(beside)>, Api, N, Sums>;
-      const auto number = static_cast<std::size_t>(beside.number());
+    const auto of_control = [&](auto& control) {
+      using rank_type = rank<std::remove_reference_t<decltype(control)>, Api, N, Sums>;
+      const auto number = static_cast<std::size_t>(control.number());
       std::optional<cuda::device<Api>>& gpu = state_->devices[number];
-      gpu.emplace(*api_, beside.number(), device_of(beside, at), at);
-      rank_type self(beside, *gpu, state_->policies[number], options_.ranks, at);
+      gpu.emplace(*api_, control.number(), device_of(control, at), at);
+      rank_type self(control, *gpu, state_->policies[number], options_.ranks, at);
       if constexpr (std::is_void_v<decltype(body(self))>) {
         body(self);
         self.finish(at);
@@ -138,7 +141,7 @@ class world {
   }
 
  private:
-  struct state {
+  struct world_state {
     std::deque<std::optional<cuda::device<Api>>> devices;  // what bodies leave behind ends after them
     std::deque<N> policies;
   };
@@ -150,16 +153,16 @@ class world {
                       at);
   }
   // Of a machine's ranks the first takes its first device.
-  template <class Beside>
-  [[nodiscard]] cuda::device_number device_of(Beside& beside, where at) const {
-    if constexpr (ranks_are_threads) return {beside.number()};
-    const int devices = cuda::device_count(*api_, beside.number(), at);
+  template <class ControlRank>
+  [[nodiscard]] cuda::device_number device_of(ControlRank& control, where at) const {
+    if constexpr (ranks_are_threads) return {control.number()};
+    const int devices = cuda::device_count(*api_, control.number(), at);
     std::array<char, 256> name{};
     static_cast<void>(::gethostname(name.data(), name.size() - 1));
     fnv1a machine;
     const std::uint64_t mine[] = {machine.add_text(name.data()).value(), static_cast<std::uint64_t>(devices)};
     std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(size()));
-    beside.world().all_gather(std::span<const std::uint64_t>(mine), std::span(all), at);
+    control.world().all_gather(std::span<const std::uint64_t>(mine), std::span(all), at);
     const auto ranks_like = [&](std::size_t rank, std::size_t end) {
       int count = 0;
       for (std::size_t other = 0; other < end; ++other) count += all[2 * other] == all[2 * rank] ? 1 : 0;
@@ -176,14 +179,14 @@ class world {
                  " has none: take fewer ranks, or let all processes of a machine see all of its devices",
              at);
     }
-    const auto own = static_cast<std::size_t>(beside.number());
+    const auto own = static_cast<std::size_t>(control.number());
     return {ranks_like(own, own)};
   }
 
   Api* api_;
   Control control_;
   world_options options_;
-  std::shared_ptr<state> state_;
+  std::shared_ptr<world_state> state_;
 };
 
 // A control world that has a name, as one of MPI's must, is used where it is. (As constrained as the class: in

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Transfers under way: a fixed number of slots, and for each transfer a handle that learns what became of it. A slot is
-// free as soon as its bytes have moved, so a handle that nobody waits for holds no one up.
+// free as soon as its bytes have moved, so a handle that nobody waits for holds no one up. A ring of calls that the
+// kernel makes moves them, or one thread.
 // IWYU pragma: private, include "belay/device/tier_file.hpp"
 #pragma once
+
+#include <sys/types.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +25,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/tier_file/error.hpp"
+#include "belay/device/tier_file/system_calls.hpp"
 #include "belay/device/tier_file/transfer_ring.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -225,5 +230,109 @@ inline void file_transfer::take(file_transfer& other) noexcept {
     copy_outcome(other);
   other.fault_ = tier_file_fault::none;
 }
+
+/// Transfers by a ring of calls that the kernel makes. There is no thread: who waits takes what is over, for all.
+template <transfer_ring Ring>
+class ring_transfers final : public file_transfers {
+ public:
+  /// `refusal()` says why there is no ring, or is "".
+  ring_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
+      : file_transfers(std::move(directory), descriptor, slot_count, granularity),
+        refusal_(ring_.open(static_cast<unsigned>(slot_count))) {}
+  ~ring_transfers() override { drain(); }
+
+  [[nodiscard]] const std::string& refusal() const noexcept { return refusal_; }
+
+ private:
+  void begin_call(std::size_t slot) noexcept override {
+    const int refused = ring_.submit(next_call(slot), slot);
+    if (refused != 0) static_cast<void>(finish(slot, fault_of(refused), refused));
+  }
+  // One thread waits for the kernel, the others for that one.
+  void await_change(guard& lock) noexcept override {
+    if (taking_) return changed_.wait(lock);
+    taking_ = true;
+    lock.unlock();
+    const transfer_completion over = ring_.wait();
+    lock.lock();
+    taking_ = false;
+    take(over);
+    changed_.notify_all();  // this thread may go, also where nothing has ended: another one is to wait for the kernel
+  }
+  void poll(guard&) noexcept override {
+    transfer_completion over;
+    while (!taking_ && ring_.poll(over)) take(over);
+  }
+
+  void take(const transfer_completion& over) noexcept {
+    const auto slot = static_cast<std::size_t>(over.tag);
+    if (finish_call(slot, over.result)) begin_call(slot);
+  }
+
+  Ring ring_;
+  bool taking_ = false;
+  std::string refusal_;
+};
+
+/// Transfers by pread and pwrite on one thread, in the order in which they were started.
+template <tier_file_calls Calls>
+class thread_transfers final : public file_transfers {
+ public:
+  /// Throws std::system_error where the machine has no thread left.
+  thread_transfers(std::string directory, int descriptor, std::size_t slot_count, std::size_t granularity)
+      : file_transfers(std::move(directory), descriptor, slot_count, granularity),
+        queue_(slot_count),
+        thread_([this] { serve(); }) {}
+  ~thread_transfers() override {
+    drain();
+    {
+      const guard lock(mutex_);
+      ending_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  void begin_call(std::size_t slot) noexcept override {
+    queue_[(first_ + queued_) % queue_.size()] = slot;
+    ++queued_;
+    wake_.notify_one();
+  }
+  void await_change(guard& lock) noexcept override { changed_.wait(lock); }
+
+  void serve() {
+    guard lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [this] { return ending_ || queued_ != 0; });
+      if (queued_ == 0) return;
+      const std::size_t slot = queue_[first_];
+      first_ = (first_ + 1) % queue_.size();
+      --queued_;
+      std::int64_t result = 0;
+      do {
+        const transfer_call call = next_call(slot);
+        lock.unlock();
+        result = perform(call);
+        lock.lock();
+      } while (finish_call(slot, result));
+    }
+  }
+
+  [[nodiscard]] static std::int64_t perform(const transfer_call& call) noexcept {
+    const auto at = static_cast<off_t>(call.offset);
+    const ssize_t moved = call.operation == tier_file_operation::read
+                              ? Calls::read_at(call.descriptor, call.address, call.bytes, at)
+                              : Calls::write_at(call.descriptor, call.address, call.bytes, at);
+    return moved < 0 ? -std::int64_t{errno} : std::int64_t{moved};
+  }
+
+  std::vector<std::size_t> queue_;  // a ring of slots that have not begun
+  std::size_t first_ = 0;
+  std::size_t queued_ = 0;
+  bool ending_ = false;
+  std::condition_variable wake_;
+  std::thread thread_;  // last: it uses the others
+};
 
 }  // namespace belay::inline BELAY_ABI

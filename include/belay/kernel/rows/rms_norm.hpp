@@ -11,7 +11,7 @@
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
 #include "belay/kernel/reduce.hpp"
-#include "belay/kernel/rows/permute.hpp"
+#include "belay/kernel/rows/indexed.hpp"
 #include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {

@@ -21,16 +21,14 @@
 #include "belay/core/where.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/parallel/bucket/bucket_reduction.hpp"
-#include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/frozen_buckets.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
 #include "belay/parallel/bucket/memory.hpp"
-#include "belay/parallel/bucket/owned_ranges.hpp"
-#include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/bucket/places.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
-#include "belay/parallel/file_shares.hpp"
+#include "belay/parallel/bucket/replica_group.hpp"
+#include "belay/parallel/file_shards.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/group_memory.hpp"
 #include "belay/parallel/parameter.hpp"
@@ -48,18 +46,18 @@ class bound_buckets {
   [[nodiscard]] const bucket_layout& layout() const noexcept { return layout_; }
   /// Peers read its counts while a reduction is under way, also one that nobody waits for.
   [[nodiscard]] std::shared_ptr<const bucket_layout> kept_layout() const noexcept { return {kept_, &layout_}; }
-  /// The places of the values and gradients that this rank keeps, by bucket: tier, offset, and its own share, in
+  /// The places of the values and gradients that this rank keeps, by bucket: tier, offset, and its own shard, in
   /// elements.
   [[nodiscard]] const bucket_places& places() const noexcept { return memory_.places; }
   [[nodiscard]] bool divides_values() const noexcept {
     for (const auto& b : layout_.buckets())
-      if (layout_.family_of(b).divides_values()) return true;
+      if (layout_.replica_group_of(b).divides_values()) return true;
     return false;
   }
-  /// The files of shares in tier file; null where none are.
-  [[nodiscard]] file_shares* value_file() const noexcept { return memory_.value_file; }
-  [[nodiscard]] file_shares* gradient_file() const noexcept { return memory_.gradient_file; }
-  /// 0 unless T is narrower than its gradients and some family has several ranks.
+  /// The files of shards in tier file; null where none are.
+  [[nodiscard]] file_shards* value_file() const noexcept { return memory_.value_file; }
+  [[nodiscard]] file_shards* gradient_file() const noexcept { return memory_.gradient_file; }
+  /// 0 unless T is narrower than its gradients and some replica group has several ranks.
   [[nodiscard]] std::size_t wire_elements() const noexcept { return kept_->wire.elements(); }
 
   [[nodiscard]] trainable_parameter<T>& parameter(std::size_t number) const noexcept {
@@ -67,9 +65,11 @@ class bound_buckets {
   }
   [[nodiscard]] std::size_t parameters() const noexcept { return members_.size(); }
   /// A group of this rank: its memory is that of values and gradients on the device.
-  [[nodiscard]] const Group& any_group() const noexcept { return families_.front().group; }
+  [[nodiscard]] const Group& any_group() const noexcept { return replica_groups_.front().group; }
   /// Whether nothing is moved, and memory is not touched.
-  [[nodiscard]] bool rehearsed() const noexcept { return !families_.empty() && is_rehearsed(families_.front().group); }
+  [[nodiscard]] bool rehearsed() const noexcept {
+    return !replica_groups_.empty() && is_rehearsed(replica_groups_.front().group);
+  }
   /// The number of a parameter's bucket.
   [[nodiscard]] std::size_t bucket_of(std::size_t parameter) const noexcept { return bucket_of_[parameter]; }
   /// The ranges that this rank updates, in the order of memory and so of buckets. Valid after `bind`.
@@ -77,8 +77,9 @@ class bound_buckets {
   /// Of a bucket of divided values: what gathers need to know.
   [[nodiscard]] gathered_bucket<T, Group> gathered(std::size_t number) const {
     const auto parameter_at = [this](std::size_t p) { return &parameter(p); };
-    return gathered_of<T>(layout_, number, families_, memory_.places, memory_.values[memory_.places[number].values_in],
-                          memory_.value_file, kept_layout(), parameter_at);
+    return gathered_of<T>(layout_, number, replica_groups_, memory_.places,
+                          memory_.values[memory_.places[number].values_in], memory_.value_file, kept_layout(),
+                          parameter_at);
   }
 
   /// `divide(owned, scale, at)` multiplies the gradients from now on, in place of kernels between operations; an empty
@@ -86,13 +87,13 @@ class bound_buckets {
   using divider = std::function<void(std::span<const owned_range<T>>, gradient_type, where)>;
   void divide_by(divider divide) { divide_by_ = std::move(divide); }
 
-  /// Starts the all_gather of a bucket's updated values over its family. Every rank of the family calls it for the same
-  /// buckets in ascending order, then `finish_gathers`.
+  /// Starts the all_gather of a bucket's updated values over its replica group. Every rank of the replica group calls
+  /// it for the same buckets in ascending order, then `finish_gathers`.
   void start_gather(std::size_t bucket, const start_order& how = where::current()) {
     const auto& b = layout_.buckets()[bucket];
-    if (b.counts.size() < 2 || b.count == 0 || layout_.family_of(b).divides_values()) return;
+    if (b.counts.size() < 2 || b.count == 0 || layout_.replica_group_of(b).divides_values()) return;
     const std::span<T> values = memory_.values_of(layout_, bucket);
-    const auto& group = families_[b.family].group;
+    const auto& group = replica_groups_[b.replica_group].group;
     static_cast<void>(gathers_[bucket] = group.start_all_gather_v(values, b.counts, how.keeping(kept_)));
   }
   void finish_gathers() {
@@ -105,26 +106,27 @@ class bound_buckets {
     publish(after(stream.record()));
   }
 
-  /// Ranks reach each other's shares of values: `all` are those that divide them, in whatever family. Then what
-  /// `finish_gathers` ends is an update on all of them before any reads another's share.
-  void reach_shares_of(Group all) { reaching_.emplace(std::move(all)); }
+  /// Ranks reach each other's shards of values: `all` are those that divide them, in whatever replica group. Then what
+  /// `finish_gathers` ends is an update on all of them before any reads another's shard.
+  void reach_shards_of(Group all) { reaching_.emplace(std::move(all)); }
 
  protected:
   using kept_state = bucket_reductions<T>;
 
-  bound_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_family<Group>> families,
+  bound_buckets(std::vector<bucket_member<T>> members, std::vector<bucket_replica_group<Group>> replica_groups,
                 std::size_t bucket_bytes, ownership_unit unit, where at)
       : members_(std::move(members)),
-        families_(std::move(families)),
-        kept_(
-            std::make_shared<kept_state>(unique_members(at), families_, sizeof(gradient_type), bucket_bytes, unit, at)),
+        replica_groups_(std::move(replica_groups)),
+        kept_(std::make_shared<kept_state>(unique_members(at), replica_groups_, sizeof(gradient_type), bucket_bytes,
+                                           unit, at)),
         layout_(kept_->layout),
         bucket_of_(members_.size()),
         gathers_(layout_.buckets().size()) {
     for (std::size_t b = 0; b < gathers_.size(); ++b)
       for (std::size_t parameter : layout_.buckets()[b].members) bucket_of_[parameter] = b;
     std::vector<std::size_t> own;
-    for (const auto& family : families_) own.push_back(static_cast<std::size_t>(layout_rank(family.group)));
+    for (const auto& replica_group : replica_groups_)
+      own.push_back(static_cast<std::size_t>(layout_rank(replica_group.group)));
     memory_.places = bucket_places(layout_, own);
   }
   ~bound_buckets() = default;
@@ -135,7 +137,7 @@ class bound_buckets {
     bound.places = memory_.places;
     bound.expect(layout_, wire_elements(), at);
     memory_ = std::move(bound);
-    owned_ = owned_ranges<T>(layout_, families_, members_, memory_);
+    owned_ = owned_ranges<T>(layout_, replica_groups_, members_, memory_);
     bind_members(layout_, members_, memory_, std::span<const owned_range<T>>(owned_), contributors);
   }
 
@@ -156,7 +158,7 @@ class bound_buckets {
   }
 
   std::vector<bucket_member<T>> members_;
-  std::vector<bucket_family<Group>> families_;
+  std::vector<bucket_replica_group<Group>> replica_groups_;
   std::shared_ptr<kept_state> kept_;  // by a reduction that is under way, also where nobody waits for it any more
   const bucket_layout& layout_;
   std::vector<std::size_t> bucket_of_;

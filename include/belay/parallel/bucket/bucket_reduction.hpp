@@ -11,7 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "belay/comm/communicator.hpp"
@@ -19,18 +21,99 @@
 #include "belay/comm/pending.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/comm/start_order.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
-#include "belay/parallel/bucket/checksums.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/memory.hpp"
-#include "belay/parallel/bucket/wire_counts.hpp"
 #include "belay/parallel/group_memory.hpp"
+#include "belay/parallel/placement.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// How much of a bucket each rank sends to whom, where gradients are rounded for the wire. By bucket: what its ranks
+/// add, which is what they own, or equal shards of a bucket that all keep whole.
+class wire_counts {
+ public:
+  wire_counts() = default;
+  template <class ReplicaGroups>
+  wire_counts(const bucket_layout& layout, const ReplicaGroups& replica_groups) {
+    for (const auto& bucket : layout.buckets()) {
+      const std::size_t ranks = layout.replica_groups()[bucket.replica_group].ranks;
+      std::vector<std::size_t> counts = bucket.counts;
+      for (std::size_t r = 0; r < ranks && bucket.counts.empty(); ++r)
+        counts.push_back(even_part(bucket.count, ranks, r).count);
+      if (ranks > 1) elements_ = greater_of(elements_, bucket.count + ranks * *std::ranges::max_element(counts));
+      received_.emplace_back(ranks,
+                             counts[static_cast<std::size_t>(layout_rank(replica_groups[bucket.replica_group].group))]);
+      sent_.push_back(std::move(counts));
+    }
+  }
+
+  /// Elements for each rank of the bucket's replica group.
+  [[nodiscard]] std::span<const std::size_t> sent(std::size_t bucket) const noexcept { return sent_[bucket]; }
+  /// Elements that this rank gets from each.
+  [[nodiscard]] std::span<const std::size_t> received(std::size_t bucket) const noexcept { return received_[bucket]; }
+  /// Of the memory that the largest bucket needs on any rank: what it sends, and what it receives.
+  [[nodiscard]] std::size_t elements() const noexcept { return elements_; }
+
+ private:
+  std::vector<std::vector<std::size_t>> sent_;
+  std::vector<std::vector<std::size_t>> received_;
+  std::size_t elements_ = 0;
+};
+
+/// A checksum of every gradient at its last contribution of a step, and the call after which it was taken. A backward
+/// that adds to the gradient afterwards would not be part of the reduction; on one rank it would go unnoticed.
+class gradient_checksums {
+ public:
+  static constexpr std::size_t no_micro_batch = largest_value<std::size_t>;
+
+  explicit gradient_checksums(std::size_t parameters) : taken_(parameters) {}
+
+  /// The last contribution to `parameter` was that of `micro_batch`, or `no_micro_batch`.
+  void note(std::size_t parameter, std::size_t micro_batch, where at) noexcept {
+    taken_[parameter] = {0, micro_batch, at, false};
+  }
+  /// Takes the checksum of a gradient that has all contributions, once after `note`. The gradient must not change from
+  /// here on.
+  template <class T>
+  void seal(std::size_t parameter, std::span<T> gradient) noexcept {
+    checksum& one = taken_[parameter];
+    if (!std::exchange(one.sealed, true)) one.hash = hash_of(gradient);
+  }
+  /// Whether the gradient has changed since it was sealed.
+  template <class T>
+  [[nodiscard]] bool changed(std::size_t parameter, std::span<T> gradient) const noexcept {
+    return taken_[parameter].hash != hash_of(gradient);
+  }
+  /// "micro-batch 3 at file:line", the last contribution to `parameter`.
+  [[nodiscard]] std::string text(std::size_t parameter) const {
+    const checksum& last = taken_[parameter];
+    const bool none = last.micro_batch == no_micro_batch;
+    return (none ? "a step of no micro-batches" : "micro-batch " + std::to_string(last.micro_batch)) + " at " +
+           last.at.text();
+  }
+  /// A hash of all bits of a gradient.
+  template <class T>
+  [[nodiscard]] static std::uint64_t hash_of(std::span<T> gradient) noexcept {
+    return content_hash().add_bytes(gradient.data(), gradient.size_bytes()).value();
+  }
+
+ private:
+  struct checksum {
+    std::uint64_t hash = 0;
+    std::size_t micro_batch = 0;
+    where at;
+    bool sealed = false;
+  };
+
+  std::vector<checksum> taken_;
+};
 
 /// Whether gradients of parameters of T are rounded for the wire.
 template <class T>
@@ -40,10 +123,10 @@ inline constexpr bool rounds_gradients = !std::is_same_v<T, compute_type_t<T>>;
 /// A reduction that is under way keeps it.
 template <class T>
 struct bucket_reductions {
-  template <class Members, class Families, class... Arguments>
-  bucket_reductions(const Members& members, const Families& families, const Arguments&... arguments)
-      : layout(members, families, arguments...), checksums(members.size()) {
-    if constexpr (rounds_gradients<T>) wire = wire_counts(layout, families);
+  template <class Members, class ReplicaGroups, class... Arguments>
+  bucket_reductions(const Members& members, const ReplicaGroups& replica_groups, const Arguments&... arguments)
+      : layout(members, replica_groups, arguments...), checksums(members.size()) {
+    if constexpr (rounds_gradients<T>) wire = wire_counts(layout, replica_groups);
   }
 
   bucket_layout layout;
@@ -53,7 +136,7 @@ struct bucket_reductions {
 
 /// Reduces a bucket over the wire of the parameters' type: `computed` is rounded and sent, and what the ranks have sent
 /// is added into this rank's part of `memory`, which has room for the bucket and may be `computed`. The wire holds what
-/// this rank sends, then a part from every rank. Of a bucket that no rank owns a part of, equal shares are added, and
+/// this rank sends, then a part from every rank. Of a bucket that no rank owns a part of, equal shards are added, and
 /// then gathered as they are. A rank that is alone sends nothing, and rounds nothing.
 template <class T, class Calls>
 void reduce_rounded(const Calls& group, const bucket_reductions<T>& with, std::size_t number,
@@ -153,26 +236,26 @@ struct bucket_reduction {
   }
 };
 
-/// The reduction of bucket `number`, which `computed` holds for some micro-batches, into this rank's `share` of it: the
-/// first of a step writes, others add. A share in a lower tier is carried there afterwards.
+/// The reduction of bucket `number`, which `computed` holds for some micro-batches, into this rank's `shard` of it: the
+/// first of a step writes, others add. A shard in a lower tier is copied there afterwards.
 template <class T>
-struct share_reduction {
+struct shard_reduction {
   enum class into : std::uint8_t { written, added, left };  // left: it stays in what it was computed in
   using gradient_type = compute_type_t<T>;
 
   bucket_reductions<T>* with;
   std::size_t number;
-  std::span<gradient_type> computed, share;
-  std::size_t before;  // elements of the bucket before the share
+  std::span<gradient_type> computed, shard;
+  std::size_t before;  // elements of the bucket before the shard
   std::span<T> wire;
   into how;
   where at;
 
   /// One started composite, which the communicators of host and MPI have.
   template <class Group>
-  static constexpr bool can_start = can_start_composite<Group, share_reduction>;
+  static constexpr bool can_start = can_start_composite<Group, shard_reduction>;
   template <class Group>
-  requires can_start<Group>
+    requires can_start<Group>
   [[nodiscard]] pending start(const Group& group, const start_order& order) const {
     return group.start_composite(operation::reduce_scatter_v, *this, order);
   }
@@ -185,9 +268,9 @@ struct share_reduction {
     const gradient_type* const own = computed.data() + before;
     if (how == into::left) return;
     if (how == into::written)
-      each_among(group, share.size(), kernel::copy<gradient_type, gradient_type>{own, share.data()});
+      each_among(group, shard.size(), kernel::copy<gradient_type, gradient_type>{own, shard.data()});
     else
-      each_among(group, share.size(), kernel::axpy<gradient_type, gradient_type>{gradient_type(1), own, share.data()});
+      each_among(group, shard.size(), kernel::axpy<gradient_type, gradient_type>{gradient_type(1), own, shard.data()});
   }
 };
 

@@ -5,7 +5,7 @@
 // optimizer use the same one. Memory is in the order of the backward, so that a bucket is one contiguous range. Shards
 // are cut only between units of a parameter, which are chunks or 2^k of them: the sum over a unit has one owner, and
 // the same bits however the parameter is sharded. A rank owns one range of each bucket, in rank order, and over all
-// buckets of a family at most the mean and one unit.
+// buckets of a replica group at most the mean and one unit.
 // IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
@@ -25,43 +25,74 @@
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/tier.hpp"
-#include "belay/parallel/bucket/even_shares.hpp"
-#include "belay/parallel/bucket/ownership_unit.hpp"
+#include "belay/kernel/reduce.hpp"
+#include "belay/parallel/bucket/even_shards.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// A chunk: elements of a parameter that are summed in lanes before they are added to others.
+inline constexpr std::size_t parameter_chunk = kernel::sum_chunk;
+
+/// Number of chunks of `elements` elements.
+[[nodiscard]] constexpr std::size_t chunks_of(std::size_t elements) noexcept {
+  return elements / parameter_chunk + (elements % parameter_chunk != 0 ? 1 : 0);
+}
+
+/// The elements that one rank owns together: 2^k chunks of a parameter, counted from its local start. k follows from
+/// the model alone (`norm_table::unit`).
+class ownership_unit {
+ public:
+  static constexpr unsigned largest_k = 51;  // more elements than any memory holds
+
+  constexpr ownership_unit() = default;
+  /// 2^k chunks; k is `largest_k` at most.
+  explicit constexpr ownership_unit(unsigned k) noexcept : k_(k < largest_k ? k : largest_k) {}
+
+  [[nodiscard]] constexpr unsigned k() const noexcept { return k_; }
+  [[nodiscard]] constexpr std::size_t elements() const noexcept { return parameter_chunk << k_; }
+  /// Number of units of `elements` elements; the last may be shorter.
+  [[nodiscard]] constexpr std::size_t count(std::size_t elements) const noexcept {
+    return elements / this->elements() + (elements % this->elements() != 0 ? 1 : 0);
+  }
+
+  friend constexpr bool operator==(ownership_unit, ownership_unit) = default;
+
+ private:
+  unsigned k_ = 0;
+};
 
 /// The state that the ranks which replicate a parameter divide among themselves, as in ZeRO: each stage also divides
 /// what those before it do.
 enum class zero_stage : std::uint8_t { none, optimizer_state, gradients, parameters };
 
-/// When gradients are reduced: into the owners' shares in every micro-batch, so that a rank keeps its share alone; or
+/// When gradients are reduced: into the owners' shards in every micro-batch, so that a rank keeps its shard alone; or
 /// once a step, for which every rank keeps whole gradients.
 enum class reduce_when : std::uint8_t { each_micro_batch, last };
 
 /// For a parameter whose place in memory the layout decides.
 inline constexpr std::size_t placed_by_layout = ~std::size_t{0};
 
-/// The size of one parameter, the family (ranks that replicate it) it belongs to, a hash of its name and of what else
-/// is equal on these ranks, where it begins in memory that is borrowed (all entries of a layout say so, or none), and
-/// the number of the layer that uses it: a bucket of divided gradients or parameters is of one layer.
+/// The size of one parameter, the replica group (ranks that replicate it) it belongs to, a hash of its name and of what
+/// else is equal on these ranks, where it begins in memory that is borrowed (all entries of a layout say so, or none),
+/// and the number of the layer that uses it: a bucket of divided gradients or parameters is of one layer.
 struct bucket_entry {
   std::size_t elements = 0;
-  std::size_t family = 0;
+  std::size_t replica_group = 0;
   std::uint64_t identity = 0;
   std::size_t offset = placed_by_layout;
   std::size_t layer = 0;
 };
 
-/// A family as the layout needs it: the number of its ranks, what they divide, when they reduce gradients, and the
-/// tiers of their shares.
-struct family_shape {
+/// A replica group as the layout needs it: the number of its ranks, what they divide, when they reduce gradients, and
+/// the tiers of their shards.
+struct replica_group_shape {
   std::size_t ranks = 1;
   zero_stage stage = zero_stage::none;
   reduce_when reduces = reduce_when::each_micro_batch;
-  tier values = tier::device;  // where shares of them lie
+  tier values = tier::device;  // where shards of them lie
   tier gradients = tier::device;
 
-  /// One rank has a share too where it lies in a lower tier: all of it.
+  /// One rank has a shard too where it lies in a lower tier: all of it.
   [[nodiscard]] constexpr bool divides_gradients() const noexcept {
     return (ranks > 1 || gradients != tier::device) && stage >= zero_stage::gradients &&
            reduces == reduce_when::each_micro_batch;
@@ -71,7 +102,7 @@ struct family_shape {
   }
 };
 
-/// A list of `Element`s, or of types that convert to it: members of buckets, families.
+/// A list of `Element`s, or of types that convert to it: members of buckets, replica groups.
 template <class List, class Element>
 concept list_of = requires(const List& list, std::size_t i) {
   { list.size() } -> std::convertible_to<std::size_t>;
@@ -91,44 +122,44 @@ struct parameter_range {
 class bucket_layout {
  public:
   struct bucket {
-    std::size_t family = 0;
+    std::size_t replica_group = 0;
     std::size_t first = 0;             // element offset in the memory
     std::size_t count = 0;             // with padding between parameters
     std::vector<std::size_t> members;  // parameter numbers, in the order of memory
-    std::vector<std::size_t> counts;   // elements per rank of the family; only for sharded families, else empty
-    std::vector<std::size_t> before;   // and of the ranks before each
-    std::size_t reduced_at = 0;        // element offset in the gradients' memory of where it is reduced
+    std::vector<std::size_t>
+        counts;  // elements per rank of the replica group; only for sharded replica groups, else empty
+    std::vector<std::size_t> before;  // and of the ranks before each
+    std::size_t reduced_at = 0;       // element offset in the gradients' memory of where it is reduced
   };
 
   bucket_layout() = default;
 
   /// Divides `entries` into buckets of about `bucket_bytes` of gradients, whose elements have `element_bytes`, each of
-  /// one family, cut between `unit`s. A larger parameter gets a bucket of its own. Every gradient begins at a multiple
-  /// of 64 bytes. Throws `size_error` where
-  /// all of them are more than any memory holds. In borrowed memory a bucket holds neighbours only, which begin where
-  /// they do.
-  template <list_of<bucket_entry> Entries, list_of<family_shape> Families>
-  bucket_layout(const Entries& entries, const Families& families, std::size_t element_bytes, std::size_t bucket_bytes,
-                ownership_unit unit = {}, where at = where::current())
-      : families_(families.size()),
+  /// one replica group, cut between `unit`s. A larger parameter gets a bucket of its own. Every gradient begins at a
+  /// multiple of 64 bytes. Throws `size_error` where all of them are more than any memory holds. In borrowed memory a
+  /// bucket holds neighbours only, which begin where they do.
+  template <list_of<bucket_entry> Entries, list_of<replica_group_shape> ReplicaGroups>
+  bucket_layout(const Entries& entries, const ReplicaGroups& replica_groups, std::size_t element_bytes,
+                std::size_t bucket_bytes, ownership_unit unit = {}, where at = where::current())
+      : replica_groups_(replica_groups.size()),
         sizes_(entries.size()),
         identities_(entries.size()),
         offsets_(entries.size()),
         align_(element_bytes < 64 ? 64 / element_bytes : 1),
         unit_(unit) {
-    for (std::size_t f = 0; f < families.size(); ++f) {
-      families_[f] = families[f];
-      if (families_[f].ranks == 0) throw usage_error("family " + std::to_string(f) + " has no ranks", at);
+    for (std::size_t f = 0; f < replica_groups.size(); ++f) {
+      replica_groups_[f] = replica_groups[f];
+      if (replica_groups_[f].ranks == 0) throw usage_error("replica group " + std::to_string(f) + " has no ranks", at);
     }
-    std::vector<std::size_t> open(families.size());  // 1 + the bucket that a family is filling, or 0
-    std::vector<std::size_t> layer_of(families.size());
+    std::vector<std::size_t> open(replica_groups.size());  // 1 + the bucket that a replica group is filling, or 0
+    std::vector<std::size_t> layer_of(replica_groups.size());
     checked_size all;
     for (std::size_t i = entries.size(); i-- > 0;) {
       const bucket_entry entry = entries[i];
-      const std::size_t family = entry.family;
-      if (family >= families.size())
-        throw usage_error("parameter number " + std::to_string(i) + " names family " + std::to_string(family) + " of " +
-                              std::to_string(families.size()),
+      const std::size_t replica_group = entry.replica_group;
+      if (replica_group >= replica_groups.size())
+        throw usage_error("parameter number " + std::to_string(i) + " names replica group " +
+                              std::to_string(replica_group) + " of " + std::to_string(replica_groups.size()),
                           at);
       sizes_[i] = entry.elements;
       identities_[i] = entry.identity;
@@ -137,28 +168,29 @@ class bucket_layout {
       if (i + 1 == entries.size()) borrowed_ = entry.offset != placed_by_layout;
       const std::size_t size = padded(sizes_[i]);
       const std::size_t end = borrowed_ ? entry.offset + size : 0;
-      const bool of_one_layer = families_[family].divides_gradients() || families_[family].divides_values();
-      if (open[family] == 0 || (buckets_[open[family] - 1].count + size) * element_bytes > bucket_bytes ||
-          buckets_[open[family] - 1].first != end || (of_one_layer && layer_of[family] != entry.layer)) {
+      const bool of_one_layer =
+          replica_groups_[replica_group].divides_gradients() || replica_groups_[replica_group].divides_values();
+      if (open[replica_group] == 0 || (buckets_[open[replica_group] - 1].count + size) * element_bytes > bucket_bytes ||
+          buckets_[open[replica_group] - 1].first != end || (of_one_layer && layer_of[replica_group] != entry.layer)) {
         buckets_.push_back({});
-        open[family] = buckets_.size();
+        open[replica_group] = buckets_.size();
       }
-      bucket& b = buckets_[open[family] - 1];
-      b.family = family;
-      layer_of[family] = entry.layer;
+      bucket& b = buckets_[open[replica_group] - 1];
+      b.replica_group = replica_group;
+      layer_of[replica_group] = entry.layer;
       b.members.push_back(i);
       b.count += size;
       if (borrowed_) offsets_[i] = b.first = entry.offset;
-      if (b.count * element_bytes >= bucket_bytes) open[family] = 0;
+      if (b.count * element_bytes >= bucket_bytes) open[replica_group] = 0;
     }
-    // A bucket is launched when the backward has reached its earliest parameter, in one order for all families. An
-    // insertion sort: few buckets are out of order.
+    // A bucket is launched when the backward has reached its earliest parameter, in one order for all replica groups.
+    // An insertion sort: few buckets are out of order.
     for (std::size_t i = 1; i < buckets_.size(); ++i)
       for (std::size_t j = i; j > 0 && buckets_[j].members.back() > buckets_[j - 1].members.back(); --j)
         std::swap(buckets_[j], buckets_[j - 1]);
-    std::vector<even_shares> shares;
-    for (const family_shape& family : families_) shares.emplace_back(family.ranks);
-    for (bucket& b : buckets_) place(b, shares[b.family]);
+    std::vector<even_shards> shards;
+    for (const replica_group_shape& replica_group : replica_groups_) shards.emplace_back(replica_group.ranks);
+    for (bucket& b : buckets_) place(b, shards[b.replica_group]);
     place_reductions();
   }
 
@@ -174,11 +206,13 @@ class bucket_layout {
   [[nodiscard]] std::size_t size(std::size_t parameter) const noexcept { return sizes_[parameter]; }
   /// In the order of launch.
   [[nodiscard]] const std::vector<bucket>& buckets() const noexcept { return buckets_; }
-  [[nodiscard]] const std::vector<family_shape>& families() const noexcept { return families_; }
+  [[nodiscard]] const std::vector<replica_group_shape>& replica_groups() const noexcept { return replica_groups_; }
 
-  [[nodiscard]] const family_shape& family_of(const bucket& b) const noexcept { return families_[b.family]; }
+  [[nodiscard]] const replica_group_shape& replica_group_of(const bucket& b) const noexcept {
+    return replica_groups_[b.replica_group];
+  }
 
-  /// Calls `visit(parameter_range)` for what rank `rank` of the bucket's family owns, in the order of memory.
+  /// Calls `visit(parameter_range)` for what rank `rank` of the bucket's replica group owns, in the order of memory.
   template <class Visit>
   void each_owned(const bucket& b, std::size_t rank, Visit&& visit) const {
     std::size_t from = b.first;
@@ -196,12 +230,12 @@ class bucket_layout {
     }
   }
 
-  /// Elements whose optimizer state is on rank `rank_in_family[f]` of each family f, without padding.
-  [[nodiscard]] std::size_t owned_elements(std::span<const std::size_t> rank_in_family) const;
+  /// Elements whose optimizer state is on rank `rank_in_replica_group[f]` of each replica group f, without padding.
+  [[nodiscard]] std::size_t owned_elements(std::span<const std::size_t> rank_in_replica_group) const;
 
-  /// A hash of the buckets of one family: their parameters, counted within the family, with identities, sizes, order
-  /// and division. It is equal on ranks whose layouts agree.
-  [[nodiscard]] std::uint64_t fingerprint(std::size_t family) const;
+  /// A hash of the buckets of one replica group: their parameters, counted within the replica group, with identities,
+  /// sizes, order and division. It is equal on ranks whose layouts agree.
+  [[nodiscard]] std::uint64_t fingerprint(std::size_t replica_group) const;
 
  private:
   [[nodiscard]] std::size_t padded(std::size_t elements) const noexcept {
@@ -210,12 +244,12 @@ class bucket_layout {
 
   [[nodiscard]] static std::string too_much(std::size_t parameter, std::size_t elements, std::size_t element_bytes);
 
-  void place(bucket& b, even_shares& shares);
+  void place(bucket& b, even_shards& shards);
 
   // In place; in a checked build behind all gradients, which are kept.
   void place_reductions() noexcept;
 
-  std::vector<family_shape> families_;
+  std::vector<replica_group_shape> replica_groups_;
   std::vector<std::size_t> sizes_;
   std::vector<std::uint64_t> identities_;
   std::vector<std::size_t> offsets_;

@@ -8,24 +8,26 @@
 
 namespace belay::inline BELAY_ABI {
 
-BELAY_DECL std::size_t bucket_layout::owned_elements(std::span<const std::size_t> rank_in_family) const {
+BELAY_DECL std::size_t bucket_layout::owned_elements(std::span<const std::size_t> rank_in_replica_group) const {
   std::size_t count = 0;
   for (const bucket& b : buckets_)
-    each_owned(b, rank_in_family[b.family], [&](const parameter_range& range) { count += range.count; });
+    each_owned(b, rank_in_replica_group[b.replica_group], [&](const parameter_range& range) { count += range.count; });
   return count;
 }
 
-BELAY_DECL std::uint64_t bucket_layout::fingerprint(std::size_t family) const {
-  std::vector<std::size_t> place(sizes_.size());  // parameters of the family before each
-  std::vector<bool> in_family(sizes_.size());
+BELAY_DECL std::uint64_t bucket_layout::fingerprint(std::size_t replica_group) const {
+  std::vector<std::size_t> place(sizes_.size());  // parameters of the replica group before each
+  std::vector<bool> in_replica_group(sizes_.size());
   for (const bucket& b : buckets_)
-    for (std::size_t parameter : b.members) in_family[parameter] = b.family == family;
-  for (std::size_t p = 1; p < place.size(); ++p) place[p] = place[p - 1] + (in_family[p - 1] ? 1 : 0);
+    for (std::size_t parameter : b.members) in_replica_group[parameter] = b.replica_group == replica_group;
+  for (std::size_t p = 1; p < place.size(); ++p) place[p] = place[p - 1] + (in_replica_group[p - 1] ? 1 : 0);
   content_hash hash;
-  hash.add(families_[family].ranks).add(static_cast<std::uint64_t>(families_[family].stage)).add(unit_.k());
-  hash.add(static_cast<std::uint64_t>(families_[family].reduces));
+  hash.add(replica_groups_[replica_group].ranks)
+      .add(static_cast<std::uint64_t>(replica_groups_[replica_group].stage))
+      .add(unit_.k());
+  hash.add(static_cast<std::uint64_t>(replica_groups_[replica_group].reduces));
   for (const bucket& b : buckets_) {
-    if (b.family != family) continue;
+    if (b.replica_group != replica_group) continue;
     hash.add(b.count).add(b.members.size());
     for (std::size_t parameter : b.members)
       hash.add(place[parameter]).add(sizes_[parameter]).add(identities_[parameter]);
@@ -39,7 +41,7 @@ BELAY_DECL std::string bucket_layout::too_much(std::size_t parameter, std::size_
          " elements of " + std::to_string(element_bytes) + " bytes) and those after it are";
 }
 
-BELAY_DECL void bucket_layout::place(bucket& b, even_shares& shares) {
+BELAY_DECL void bucket_layout::place(bucket& b, even_shards& shards) {
   if (borrowed_) {
     std::reverse(b.members.begin(), b.members.end());  // they were found from the end of the memory
     elements_ = greater_of(elements_, b.first + b.count);
@@ -50,28 +52,31 @@ BELAY_DECL void bucket_layout::place(bucket& b, even_shares& shares) {
       elements_ += padded(sizes_[parameter]);
     }
   }
-  const family_shape family = families_[b.family];
-  if (family.stage == zero_stage::none) return;
-  b.counts = std::vector<std::size_t>(family.ranks);
+  const replica_group_shape replica_group = replica_groups_[b.replica_group];
+  if (replica_group.stage == zero_stage::none) return;
+  b.counts = std::vector<std::size_t>(replica_group.ranks);
   std::size_t all = 0;
   for (std::size_t parameter : b.members) all += sizes_[parameter];
-  shares.begin(all);
+  shards.begin(all);
   for (std::size_t parameter : b.members) {
     const std::size_t unit = unit_.elements();
     const std::size_t tail = sizes_[parameter] % unit;
-    shares.give(sizes_[parameter] / unit, unit,
+    shards.give(sizes_[parameter] / unit, unit,
                 [&](std::size_t rank, std::size_t units) { b.counts[rank] += units * unit; });
-    if (tail > 0) shares.give(1, tail, [&](std::size_t rank, std::size_t) { b.counts[rank] += padded(tail); });
+    if (tail > 0) shards.give(1, tail, [&](std::size_t rank, std::size_t) { b.counts[rank] += padded(tail); });
   }
-  b.before = std::vector<std::size_t>(family.ranks);
-  for (std::size_t rank = 1; rank < family.ranks; ++rank) b.before[rank] = b.before[rank - 1] + b.counts[rank - 1];
+  b.before = std::vector<std::size_t>(replica_group.ranks);
+  for (std::size_t rank = 1; rank < replica_group.ranks; ++rank)
+    b.before[rank] = b.before[rank - 1] + b.counts[rank - 1];
 }
 
 BELAY_DECL void bucket_layout::place_reductions() noexcept {
   gradient_elements_ = elements_;
   for (bucket& b : buckets_) {
     b.reduced_at = b.first;
-    if (!checked(check_level::local) || families_[b.family].ranks < 2 || family_of(b).divides_gradients()) continue;
+    if (!checked(check_level::local) || replica_groups_[b.replica_group].ranks < 2 ||
+        replica_group_of(b).divides_gradients())
+      continue;
     b.reduced_at = gradient_elements_;
     gradient_elements_ += b.count;
   }

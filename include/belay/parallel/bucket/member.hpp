@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The list that buckets are made from: every trainable parameter once, with its family.
+// The list that buckets are made from: every trainable parameter once, with its replica group.
 // IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once
 
@@ -20,18 +20,18 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/bucket/layout.hpp"
-#include "belay/parallel/bucket/ownership_unit.hpp"
 #include "belay/parallel/parameter.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// A parameter of the buckets, the number of its family and, in borrowed memory, the element at which it begins.
+/// A parameter of the buckets, the number of its replica group and, in borrowed memory, the element at which it begins.
 template <class T>
 class bucket_member {
  public:
   template <class Parameter>
-  bucket_member(Parameter& parameter, std::size_t family, std::size_t offset = placed_by_layout, std::size_t layer = 0)
-      : family_(family), offset_(offset), layer_(layer) {
+  bucket_member(Parameter& parameter, std::size_t replica_group, std::size_t offset = placed_by_layout,
+                std::size_t layer = 0)
+      : replica_group_(replica_group), offset_(offset), layer_(layer) {
     static_assert(std::derived_from<Parameter, trainable_parameter<T>>,
                   "only a trainable parameter of the buckets' type goes into a gradient bucket: a frozen one has no "
                   "gradient to reduce");
@@ -39,8 +39,10 @@ class bucket_member {
   }
 
   [[nodiscard]] trainable_parameter<T>& parameter() const noexcept { return *parameter_; }
-  [[nodiscard]] std::size_t family() const noexcept { return family_; }
-  operator bucket_entry() const noexcept { return {parameter_->local_size(), family_, identity(), offset_, layer_}; }
+  [[nodiscard]] std::size_t replica_group() const noexcept { return replica_group_; }
+  operator bucket_entry() const noexcept {
+    return {parameter_->local_size(), replica_group_, identity(), offset_, layer_};
+  }
   /// A hash of what else is equal on the ranks that replicate it: name and decay.
   [[nodiscard]] std::uint64_t identity() const noexcept {
     return content_hash().add_text(parameter_->name()).add(static_cast<std::uint64_t>(parameter_->decay())).value();
@@ -48,7 +50,7 @@ class bucket_member {
 
  private:
   trainable_parameter<T>* parameter_ = nullptr;
-  std::size_t family_;
+  std::size_t replica_group_;
   std::size_t offset_;
   std::size_t layer_;
 };
@@ -81,10 +83,11 @@ void check_members(std::span<const bucket_member<T>> members, where at) {
 
 /// The layout of `members`, for plans and for the buckets themselves.
 template <class T>
-[[nodiscard]] bucket_layout layout_of(std::span<const bucket_member<T>> members, std::span<const family_shape> families,
-                                      std::size_t bucket_bytes, ownership_unit unit = {}, where at = where::current()) {
+[[nodiscard]] bucket_layout layout_of(std::span<const bucket_member<T>> members,
+                                      std::span<const replica_group_shape> replica_groups, std::size_t bucket_bytes,
+                                      ownership_unit unit = {}, where at = where::current()) {
   check_members(members, at);
-  return {members, families, sizeof(compute_type_t<T>), bucket_bytes, unit, at};
+  return {members, replica_groups, sizeof(compute_type_t<T>), bucket_bytes, unit, at};
 }
 
 }  // namespace belay::inline BELAY_ABI

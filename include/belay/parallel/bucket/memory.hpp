@@ -15,7 +15,7 @@
 #include "belay/device/tier.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/places.hpp"
-#include "belay/parallel/file_shares.hpp"
+#include "belay/parallel/file_shards.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -31,8 +31,8 @@ struct bucket_memory {
   std::span<gradient_type> reductions = {};
   std::span<T> wire = {};
   bucket_places places = {};
-  file_shares* value_file = nullptr;  // of shares in tier file
-  file_shares* gradient_file = nullptr;
+  file_shards* value_file = nullptr;  // of shards in tier file
+  file_shards* gradient_file = nullptr;
 
   /// Throws usage_error where it is not what `layout` needs, with `wire_elements` for the wire.
   void expect(const bucket_layout& layout, std::size_t wire_elements, where at) const {
@@ -52,18 +52,19 @@ struct bucket_memory {
     return gradients.size() + reductions.size() == all_gradients(layout);
   }
 
-  /// The values of a bucket that this rank keeps: all of them, or its share.
+  /// The values of a bucket that this rank keeps: all of them, or its shard.
   [[nodiscard]] std::span<T> values_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
     const auto& b = layout.buckets()[bucket];
     const auto& place = places[bucket];
-    return values[place.values_in].subspan(place.values, layout.family_of(b).divides_values() ? place.own : b.count);
+    return values[place.values_in].subspan(place.values,
+                                           layout.replica_group_of(b).divides_values() ? place.own : b.count);
   }
-  /// The gradients of a bucket that this rank keeps: all of them, or its share.
+  /// The gradients of a bucket that this rank keeps: all of them, or its shard.
   [[nodiscard]] std::span<gradient_type> gradients_of(const bucket_layout& layout, std::size_t bucket) const noexcept {
     const auto& b = layout.buckets()[bucket];
     const auto& place = places[bucket];
     return gradients[place.gradients_in].subspan(place.gradients,
-                                                 layout.family_of(b).divides_gradients() ? place.own : b.count);
+                                                 layout.replica_group_of(b).divides_gradients() ? place.own : b.count);
   }
   /// Calls `visit(std::span<gradient_type>)` for a part of what is kept of a bucket's gradients: piece by piece, where
   /// it is in a file.

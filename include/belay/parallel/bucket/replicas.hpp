@@ -21,26 +21,26 @@
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
-#include "belay/parallel/bucket/family.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
+#include "belay/parallel/bucket/replica_group.hpp"
 #include "belay/parallel/divisor.hpp"
 #include "belay/parallel/group_memory.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// One family's parameters on this rank, compared with those of the family's other ranks.
+/// One replica group's parameters on this rank, compared with those of the replica group's other ranks.
 template <class T>
 class replica_check {
  public:
   template <class Group>
-  replica_check(const bucket_layout& layout, std::span<const bucket_member<T>> members, std::size_t family,
+  replica_check(const bucket_layout& layout, std::span<const bucket_member<T>> members, std::size_t replica_group,
                 const Group& group, where at)
-      : family_(family), layout_(layout.fingerprint(family)) {
+      : replica_group_(replica_group), layout_(layout.fingerprint(replica_group)) {
     std::vector<T> room;
     for (const bucket_member<T>& member : members) {
-      if (member.family() != family) continue;
+      if (member.replica_group() != replica_group) continue;
       const trainable_parameter<T>& p = member.parameter();
       parameters_.push_back(&p);
       kinds_.push_back(content_hash().add(member.identity()).add(p.local_size()).value());
@@ -64,7 +64,7 @@ class replica_check {
     if (compared.first() == 0) return difference_of_layouts(compared, group, at);
     static_cast<void>(compared.differ(group, values_, at));
     return compared.ranks(group) + " begin with different values of parameter " +
-           parameters_[compared.first()]->name() + " in " + family_text() +
+           parameters_[compared.first()]->name() + " in " + replica_group_text() +
            ": initialise it with one seed, or fill it from one source, on the ranks that replicate it";
   }
 
@@ -79,19 +79,19 @@ class replica_check {
       counts = compared.text(group);
     }
     if (compared.differ(group, std::span(kinds_).first(common), at))
-      return compared.ranks(group) + " list different parameters in " + family_text() + ": " +
+      return compared.ranks(group) + " list different parameters in " + replica_group_text() + ": " +
              parameter_text(compared.first()) +
              "; names, sizes, order and decay must be equal on the ranks that replicate them";
     if (!counts.empty())
-      return "the ranks of " + family_text() + " list different numbers of parameters (" + counts +
+      return "the ranks of " + replica_group_text() + " list different numbers of parameters (" + counts +
              "): " + parameter_text(common);
     static_cast<void>(compared.differ(group, std::span(&layout_, 1), at));
-    return compared.ranks(group) + " cut the parameters of " + family_text() +
+    return compared.ranks(group) + " cut the parameters of " + replica_group_text() +
            " into different buckets: bucket_bytes, the ZeRO stage and the norm's unit must be equal";
   }
 
-  [[nodiscard]] std::string family_text() const { return "family " + std::to_string(family_); }
-  // `number` counts within the family.
+  [[nodiscard]] std::string replica_group_text() const { return "replica group " + std::to_string(replica_group_); }
+  // `number` counts within the replica group.
   [[nodiscard]] std::string parameter_text(std::size_t number) const {
     if (number >= parameters_.size()) return "its number " + std::to_string(number) + " is not listed here";
     return "its number " + std::to_string(number) + " is " + parameters_[number]->name() + " of " +
@@ -103,21 +103,22 @@ class replica_check {
     return hash.value();
   }
 
-  std::size_t family_;
+  std::size_t replica_group_;
   std::uint64_t layout_;
   std::vector<const trainable_parameter<T>*> parameters_;  // in model order
   std::vector<std::uint64_t> kinds_;                       // identity and size of each
   std::vector<std::uint64_t> values_;
 };
 
-/// Throws usage_error on all ranks of a family if they list different parameters (names, sizes, order, decay), cut them
-/// into different buckets, or begin with different values. Collective over each of the `families` in turn.
-template <class T, class Families>
-void check_replicas(const bucket_layout& layout, std::span<const bucket_member<T>> members, const Families& families,
-                    where at) {
-  std::string found;  // every family is compared before anything is thrown: its other ranks wait
-  for (std::size_t f = 0; f < families.size(); ++f) {
-    families[f].each_group([&](const auto& group) {
+/// Throws usage_error on all ranks of a replica group if they list different parameters (names, sizes, order, decay),
+/// cut them into different buckets, or begin with different values. Collective over each of the `replica_groups` in
+/// turn.
+template <class T, class ReplicaGroups>
+void check_replicas(const bucket_layout& layout, std::span<const bucket_member<T>> members,
+                    const ReplicaGroups& replica_groups, where at) {
+  std::string found;  // every replica group is compared before anything is thrown: its other ranks wait
+  for (std::size_t f = 0; f < replica_groups.size(); ++f) {
+    replica_groups[f].each_group([&](const auto& group) {
       const std::string one = replica_check<T>(layout, members, f, group, at).difference(group, at);
       if (found.empty()) found = one;
     });
@@ -137,29 +138,29 @@ template <class Group>
          "each of them has";
 }
 
-/// How the divisors of any family's ranks differ, or "": the first difference that is found. A rank without a divisor
-/// gives `rank_comparison::abstains`. Collective over each of the `families` in turn.
+/// How the divisors of any replica group's ranks differ, or "": the first difference that is found. A rank without a
+/// divisor gives `rank_comparison::abstains`. Collective over each of the `replica_groups` in turn.
 template <class Group>
 [[nodiscard]] std::string difference_of_targets(rank_comparison& compared,
-                                                const std::vector<bucket_family<Group>>& families,
+                                                const std::vector<bucket_replica_group<Group>>& replica_groups,
                                                 std::uint64_t targets, where at) {
   std::string found;
-  for (const bucket_family<Group>& family : families)
-    family.each_group([&](const Group& group) {
+  for (const bucket_replica_group<Group>& replica_group : replica_groups)
+    replica_group.each_group([&](const Group& group) {
       const std::string one = difference_of_targets(compared, group, targets, at);
       if (found.empty()) found = one;
     });
   return found;
 }
 
-/// Throws usage_error where the ranks of a family have different numbers of micro-batches, and what they do in each is
-/// done by all. `why` says what that is, and what to do. Collective over all families.
+/// Throws usage_error where the ranks of a replica group have different numbers of micro-batches, and what they do in
+/// each is done by all. `why` says what that is, and what to do. Collective over all replica groups.
 template <class Group>
-void expect_one_number(rank_comparison& compared, const std::vector<bucket_family<Group>>& families,
+void expect_one_number(rank_comparison& compared, const std::vector<bucket_replica_group<Group>>& replica_groups,
                        std::size_t micro_batches, const char* why, where at) {
   std::string found;
-  for (const bucket_family<Group>& family : families)
-    family.each_group([&](const Group& group) {
+  for (const bucket_replica_group<Group>& replica_group : replica_groups)
+    replica_group.each_group([&](const Group& group) {
       const std::uint64_t own[1] = {micro_batches};
       if (compared.differ(group, own, at) && found.empty())
         found = "ranks have different numbers of micro-batches (" + compared.text(group) + "), and " + why;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Where a rank that keeps only its share of the gradients computes them: a bucket has memory from the first addition of
-// a micro-batch until its reduction into the shares is over. One bucket is reduced while another is filled; what the
+// Where a rank that keeps only its shard of the gradients computes them: a bucket has memory from the first addition of
+// a micro-batch until its reduction into the shards is over. One bucket is reduced while another is filled; what the
 // next one overwrites, the compute stream waits for, not the host.
 // IWYU pragma: private, include "belay/parallel/bucket.hpp"
 #pragma once

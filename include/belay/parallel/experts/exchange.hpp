@@ -46,9 +46,6 @@
 #include "belay/parallel/experts/row_moves.hpp"
 #include "belay/parallel/experts/rows.hpp"
 #include "belay/parallel/experts/rows_across.hpp"
-#include "belay/parallel/experts/rows_here.hpp"
-#include "belay/parallel/experts/rows_sent.hpp"
-#include "belay/parallel/experts/settings.hpp"
 #include "belay/parallel/experts/statistics.hpp"
 #include "belay/parallel/routing.hpp"
 #include "belay/step/participant.hpp"
@@ -68,7 +65,7 @@ class expert_exchange final : public participant {
 
  public:
   using value_type = T;
-  using slot_type = typename Heap::slot;
+  using slot_type = typename Heap::heap_slot;
   using dispatched_type = dispatched<expert_exchange>;
 
   /// Throws `usage_error` where experts cannot be divided among the ranks, or k of them not be chosen.
@@ -88,12 +85,12 @@ class expert_exchange final : public participant {
   /// Over symmetric memory of a run (train/run.hpp), which is planned and grows when a step is replayed. Dispatches are
   /// made in steps and passes that name the exchange; others are a usage_error.
   template <class Run>
-  requires requires(Run& run, const Group& group, where at) {
-    { run.windows(group, at) } -> std::same_as<Heap&>;
-  }
+    requires requires(Run& run, const Group& group, where at) {
+      { run.windows(group, at) } -> std::same_as<Heap&>;
+    }
   expert_exchange(Run& run, const Group& group, const expert_settings& settings, where at = where::current())
       : expert_exchange(group, run.windows(group, at), settings, at) {
-    part_ = part::waits;
+    part_ = participation::waits;
     sends_ = sends_ || (shape_.ranks > 1 && run.computes() == computes_on::own_device);
   }
 
@@ -121,7 +118,7 @@ class expert_exchange final : public participant {
                                                      const routing<compute_type_t<T>>& routed,
                                                      where at = where::current()) {
     expect_rows(x, routed.rows, shape_.hidden, "dispatch: x", at);
-    if (part_ == part::waits) [[unlikely]]
+    if (part_ == participation::waits) [[unlikely]]
       throw usage_error(
           "dispatch: layer '" + printable(frame.layer()) +
               "' uses an expert exchange that its step does not name: belay::step step{run.engine(), store, experts}",
@@ -179,7 +176,7 @@ class expert_exchange final : public participant {
   void begin(const step_start&, where at) override {
     withdraw();
     named_ = true;
-    if (part_ == part::waits) part_ = part::takes;
+    if (part_ == participation::waits) part_ = participation::takes;
     begin_step(at);
   }
   void finish(const divisor_value&, where) noexcept override { end_part(); }
@@ -233,10 +230,10 @@ class expert_exchange final : public participant {
 
  private:
   // In a step: it takes part, it waits for one that names it, or it is begun by `begin_step` alone.
-  enum class part { unasked, waits, takes };
+  enum class participation { unasked, waits, takes };
   void end_part() noexcept {
     named_ = false;
-    part_ = part_ == part::unasked ? part::unasked : part::waits;
+    part_ = part_ == participation::unasked ? participation::unasked : participation::waits;
   }
 
   friend class dispatched<expert_exchange>;
@@ -388,7 +385,7 @@ class expert_exchange final : public participant {
   bool sends_ = has_local_memory<Group> && shape_.ranks > 1;  // rows, or will where it is rehearsed
   bool unread_ = false;
   bool named_ = false;  // by the step or pass that runs
-  part part_ = part::unasked;
+  participation part_ = participation::unasked;
   std::shared_ptr<moves_type> moves_;  // a communication that is under way keeps it
 };
 

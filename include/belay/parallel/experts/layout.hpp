@@ -17,9 +17,26 @@
 #include "belay/core/error.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
-#include "belay/parallel/experts/settings.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// Settings that every rank of an expert group agrees on.
+struct expert_settings {
+  std::size_t experts = 0;   // of all ranks; a multiple of the group's size
+  std::size_t k = 0;         // experts a token visits
+  std::size_t hidden = 0;    // elements of a row
+  std::size_t capacity = 0;  // rows that a rank can receive in one dispatch
+};
+
+/// The capacity that dispatches have needed since it was last taken: the same on all ranks of a group.
+struct expert_overflow {
+  std::size_t needed = 0;    // the most rows that a rank was sent in one dispatch
+  std::size_t capacity = 0;  // the rows that a rank had room for
+
+  [[nodiscard]] bool happened() const noexcept { return needed > capacity; }
+  /// For the vote of a step: the rows to make room for, 0 without an overflow.
+  [[nodiscard]] std::size_t rows_wanted() const noexcept { return happened() ? needed : 0; }
+};
 
 /// The place of a row for which there is no room.
 inline constexpr std::int32_t no_place = -1;

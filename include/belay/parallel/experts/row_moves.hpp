@@ -23,7 +23,6 @@
 #include "belay/parallel/experts/row_kernels.hpp"
 #include "belay/parallel/experts/rows.hpp"
 #include "belay/parallel/experts/rows_across.hpp"
-#include "belay/parallel/experts/rows_sent.hpp"
 #include "belay/parallel/experts/statistics.hpp"
 #include "belay/parallel/routing.hpp"
 

@@ -27,7 +27,7 @@ class executed_orders {
  public:
   /// The number of a group, which outlives this; groups of the same ranks have one.
   [[nodiscard]] std::size_t add(const Group& group) {
-    const auto same = [&](const entry& each) {
+    const auto same = [&](const group_order& each) {
       const auto known = each.group->members(), wanted = group.members();
       return std::equal(known.begin(), known.end(), wanted.begin(), wanted.end());
     };
@@ -38,7 +38,7 @@ class executed_orders {
   }
 
   void begin() noexcept {
-    for (entry& each : all_) each.executed = {}, each.count = 0;
+    for (group_order& each : all_) each.executed = {}, each.count = 0;
   }
   /// The ranks of group `number` have gathered `layer`.
   void note(std::size_t number, std::uint32_t layer) noexcept {
@@ -52,7 +52,7 @@ class executed_orders {
   /// all. Collective over each group in turn.
   void expect_equal(order_of_step own, where at) {
     std::string found;
-    for (const entry& each : all_) {
+    for (const group_order& each : all_) {
       if (each.group->size() < 2) continue;
       const std::array<std::uint64_t, 1> word{own == order_of_step::executed ? each.executed.value()
                                                                              : rank_comparison::abstains};
@@ -65,12 +65,12 @@ class executed_orders {
   }
 
  private:
-  struct entry {
+  struct group_order {
     const Group* group;
     fnv1a executed;
     std::uint64_t count;
   };
-  std::vector<entry> all_;
+  std::vector<group_order> all_;
   rank_comparison compared_;
 };
 

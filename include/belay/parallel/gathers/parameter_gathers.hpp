@@ -36,7 +36,6 @@
 #include "belay/parallel/gathers/executed_orders.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/gathers/order.hpp"
-#include "belay/parallel/gathers/reached_values.hpp"
 #include "belay/parallel/group_memory.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/phase.hpp"
@@ -52,14 +51,14 @@ enum class gathers_begin : std::uint8_t { with_step, when_asked };
 /// Whether a gather is the next one of the plan.
 enum class plan_says : std::uint8_t { so, another };
 
-/// One bucket's gather: this rank's share, which is empty where it is in `whole` already, and those of its peers, into
+/// One bucket's gather: this rank's shard, which is empty where it is in `whole` already, and those of its peers, into
 /// `whole`. Where it is not as the plan says, its ranks first say which layer they mean, and how many they have
 /// gathered together in this step or pass: if they do not agree, it throws usage_error, and the world stops.
 template <class T>
 struct bucket_gather {
   std::span<T> whole;
-  std::span<const T> share;
-  std::size_t before;  // elements of the bucket before the share
+  std::span<const T> shard;
+  std::size_t before;  // elements of the bucket before the shard
   std::span<const std::size_t> counts;
   std::uint64_t layer, place;  // this is the group's gather number `place` of the step or pass
   plan_says says;
@@ -68,7 +67,7 @@ struct bucket_gather {
   template <class Calls>
   void operator()(const Calls& group) const {
     if (says == plan_says::another) expect_one_gather(group);
-    each_among(group, share.size(), kernel::copy<T, T>{share.data(), whole.data() + before});
+    each_among(group, shard.size(), kernel::copy<T, T>{shard.data(), whole.data() + before});
     group.all_gather_v(whole, counts, at);
   }
 
@@ -184,7 +183,7 @@ class parameter_gathers {
     if (one.started) {
       one.started = false;
       one.resident = true;
-      for (slot& each : one.gathered) {
+      for (gather_slot& each : one.gathered) {
         std::move(each.over).then(stream, at);
         place(each, each.first);
       }
@@ -199,7 +198,7 @@ class parameter_gathers {
   /// Between steps: ends what a step has left, and what it holds to its end. Waits for gathers that nobody used.
   void retire(where at) {
     for (layer& one : layers_) {
-      for (slot& each : one.gathered)
+      for (gather_slot& each : one.gathered)
         if (each.over.open()) {
           const stream_event over = each.over.event();
           std::move(each.over).wait(at);
@@ -226,14 +225,14 @@ class parameter_gathers {
 
   [[nodiscard]] std::size_t bytes_of(std::uint32_t number) const noexcept {
     std::size_t all = 0;
-    for (const slot& each : layers_[number].gathered) all += each.of.count * sizeof(T);
+    for (const gather_slot& each : layers_[number].gathered) all += each.of.count * sizeof(T);
     return all;
   }
   /// Bytes of the layers that are whole, or on their way.
   [[nodiscard]] std::size_t live_bytes() const noexcept { return live_; }
 
  private:
-  struct slot {
+  struct gather_slot {
     bucket_type of;
     std::size_t group;  // its number in `executed_`, where its ranks gather together
     T* first;           // while it has a lease
@@ -242,7 +241,7 @@ class parameter_gathers {
     lease_mark mark;  // once it had a lease
   };
   struct layer {
-    std::vector<slot> gathered;
+    std::vector<gather_slot> gathered;
     std::vector<std::size_t> groups;  // that gather it together, by their number in `executed_`
     std::string name;
     std::size_t index = 0;
@@ -290,10 +289,10 @@ class parameter_gathers {
     }
     start(number, says, ready, at);
   }
-  // `ready`: what the memory held before is used up then, and this rank's last update is in its share.
+  // `ready`: what the memory held before is used up then, and this rank's last update is in its shard.
   void take_room(layer& one, const stream_event& ready, where at) {
-    for (slot& each : one.gathered) {
-      // A share in a file is staged by its owner: the stream of copies reads it to where it belongs.
+    for (gather_slot& each : one.gathered) {
+      // A shard in a file is staged by its owner: the stream of copies reads it to where it belongs.
       const stream_kind first_user = each.of.file == nullptr ? stream_kind::communication : stream_kind::copy;
       const std::size_t bytes = each.of.count * sizeof(T);
       if (each.mark.kind() == element_kind::unknown) each.mark = mark_of(one, each.of, at);
@@ -311,7 +310,7 @@ class parameter_gathers {
       take_room(one, ready, at);
       return true;
     } catch (const budget_error&) {
-      for (slot& each : one.gathered) {
+      for (gather_slot& each : one.gathered) {
         if (each.lease.empty()) continue;
         source_->used_until(ready, each.first, each.of.count * sizeof(T));  // by nobody
         source_->release(each.lease);
@@ -322,11 +321,11 @@ class parameter_gathers {
   // In memory that it has.
   void start(std::uint32_t number, plan_says says, const stream_event& ready, where at) {
     layer& one = layers_[number];
-    for (slot& each : one.gathered) {
+    for (gather_slot& each : one.gathered) {
       const bucket_type& b = each.of;
       const stream_event begins =
           b.file == nullptr ? ready
-                            : b.file->load(ready, b.share.data(), each.first + b.before, b.share.size_bytes(), at);
+                            : b.file->load(ready, b.shard.data(), each.first + b.before, b.shard.size_bytes(), at);
       static_cast<void>(each.over = gather(each, number, says, start_order(after(begins, at))));
       source_->used_until(each.over.event(), each.first, b.count * sizeof(T));
     }
@@ -334,7 +333,8 @@ class parameter_gathers {
     live_ += bytes_of(number);
     counts().peak_bytes = greater_of(counts().peak_bytes, live_);
   }
-  [[nodiscard]] pending gather(const slot& into, std::uint32_t number, plan_says says, const start_order& order) const {
+  [[nodiscard]] pending gather(const gather_slot& into, std::uint32_t number, plan_says says,
+                               const start_order& order) const {
     const bucket_type& b = into.of;
     T* const whole = into.first;
     if constexpr (can_start_local<Group, bucket_pull<T>>) {
@@ -343,30 +343,30 @@ class parameter_gathers {
         return b.group->start_local(operation::all_gather_v, bucket_pull<T>{whole, b.reached->first, counts},
                                     order.keeping(b.reached));
     }
-    const std::span<const T> share = b.file == nullptr ? b.share : std::span<const T>();
+    const std::span<const T> shard = b.file == nullptr ? b.shard : std::span<const T>();
     std::uint64_t place = 0;
     if (!is_rehearsed(*b.group)) place = executed_.count(into.group);
-    const bucket_gather<T> work{{whole, b.count}, share, b.before, b.counts, number, place, says, order.at};
+    const bucket_gather<T> work{{whole, b.count}, shard, b.before, b.counts, number, place, says, order.at};
     return b.group->start_composite(operation::all_gather_v, work, order.keeping(b.kept));
   }
   // What no call holds gives its memory back.
   void give_way(auto& stream, where at) {
     for (layer& one : layers_) {
       if (one.holders > 0 || !(one.started || one.resident)) continue;
-      for (slot& each : one.gathered)
+      for (gather_slot& each : one.gathered)
         if (each.over.open()) std::move(each.over).then(stream, at);
       release(one);
     }
   }
   void release(layer& one) noexcept {
-    for (slot& each : one.gathered) {
+    for (gather_slot& each : one.gathered) {
       place(each, nullptr);
       source_->release(each.lease);
       live_ -= each.of.count * sizeof(T);
     }
     one.started = one.resident = false;
   }
-  static void place(const slot& each, T* first) noexcept {
+  static void place(const gather_slot& each, T* first) noexcept {
     for (const auto& one : each.of.parameters)
       one.parameter->place_values(first == nullptr ? nullptr : first + one.offset);
   }

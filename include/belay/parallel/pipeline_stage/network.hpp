@@ -87,13 +87,13 @@ struct layers_of {
   using plain_type = layer_in_stage_t<layer_type, Activations>;
   using lean_type = layer_in_stage_t<recompute<layer_type>, Activations>;
   // A layer, and the slot of its handles among those of its kind.
-  struct place {
+  struct layer_slot {
     layer_type* layer;
     std::size_t slot;
     bool recomputed;
   };
 
-  std::vector<place> places;
+  std::vector<layer_slot> places;
   std::deque<recompute<layer_type>> recomputed;  // by slot
   Activations* activations = nullptr;
   std::deque<plain_type> plain_away;  // by slot, where there are activations
@@ -110,13 +110,13 @@ struct layers_of {
         plain_away.emplace_back(layer, *activations);
     }
   }
-  [[nodiscard]] plain_type& plain(const place& of) noexcept {
+  [[nodiscard]] plain_type& plain(const layer_slot& of) noexcept {
     if constexpr (std::is_void_v<Activations>)
       return *of.layer;
     else
       return plain_away[of.slot];
   }
-  [[nodiscard]] lean_type& lean(const place& of) noexcept {
+  [[nodiscard]] lean_type& lean(const layer_slot& of) noexcept {
     if constexpr (std::is_void_v<Activations>)
       return recomputed[of.slot];
     else

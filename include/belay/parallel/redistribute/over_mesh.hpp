@@ -46,8 +46,8 @@ class step_boxes {
   step_boxes(const redistribution_step& step, const placement_list& before, const parameter_shape& shape,
              const Mesh& mesh)
       : place_(place_along(mesh.shape(), mesh.layout_coordinate(), step.over)), dimension_(step.dimension) {
-    placement_list uncut = step.what == redistribution_step::kind::gather ? step.after : before;
-    if (step.what == redistribution_step::kind::exchange) uncut.remove(step.over);
+    placement_list uncut = step.what == redistribution_step::move_type::gather ? step.after : before;
+    if (step.what == redistribution_step::move_type::exchange) uncut.remove(step.over);
     whole_ = belay::local_box(uncut.entries(), shape.extents(), mesh.shape(), mesh.layout_coordinate());
   }
 
@@ -89,11 +89,11 @@ template <placement To, class T, class From, tensor_mesh Mesh>
   std::size_t largest = 0, uses = 0;
   placement_list before(entries_of<From>);
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    using kind = redistribution_step::kind;
-    if (steps[i].what != kind::reduce) {
+    using move_type = redistribution_step::move_type;
+    if (steps[i].what != move_type::reduce) {
       const step_boxes boxes(steps[i], before, from.shape(), from.mesh());
-      const bool gathers = steps[i].what == kind::gather;
-      if (boxes.ranks() > 1 && steps[i].what == kind::exchange) {
+      const bool gathers = steps[i].what == move_type::gather;
+      if (boxes.ranks() > 1 && steps[i].what == move_type::exchange) {
         largest = greater_of(
             {largest, boxes.part(boxes.rank()).elements(), boxes.part(boxes.rank(), steps[i].into).elements()});
         uses = 2;
@@ -138,7 +138,7 @@ class mesh_redistribution {
   }
 
  private:
-  using kind = redistribution_step::kind;
+  using move_type = redistribution_step::move_type;
 
   template <std::size_t Index>
   void take() {
@@ -148,13 +148,13 @@ class mesh_redistribution {
         Index == 0 ? placement_list(entries_of<From>) : steps[Index == 0 ? 0 : Index - 1].after;
     const step_boxes boxes(step, before, shape_, mesh_);
     if (boxes.ranks() == 1) return;
-    if constexpr (step.what == kind::slice)
+    if constexpr (step.what == move_type::slice)
       keep(boxes, boxes.part(boxes.rank()));
-    else if constexpr (step.what == kind::gather)
+    else if constexpr (step.what == move_type::gather)
       gather(mesh_.group(step.over, at_), boxes);
-    else if constexpr (step.what == kind::exchange)
+    else if constexpr (step.what == move_type::exchange)
       exchange(mesh_.group(step.over, at_), boxes, step.into);
-    else if constexpr (step.what == kind::reduce)
+    else if constexpr (step.what == move_type::reduce)
       mesh_.group(step.over, at_).all_reduce(now_, operation_over<step.over>(From{}), at_);
     else
       scatter(mesh_.group(step.over, at_), boxes, operation_over<step.over>(From{}));
@@ -257,15 +257,16 @@ class mesh_redistribution {
 /// True, or it does not compile and says why the way from one placement to another is none.
 template <class T, placement From, placement To, class Group>
 constexpr bool check_redistribution_over_mesh() {
-  using kind = redistribution_step::kind;
+  using move_type = redistribution_step::move_type;
   static_assert(keeps_partials<From, To>(),
                 "nothing can be redistributed to partial: a partial is made by computing one operand on every rank");
   constexpr const redistribution_steps& steps = steps_between<From, To>;
-  static_assert(!(steps.has(kind::reduce) || steps.has(kind::reduce_scatter)) || orders_do_not_matter<T, From>() ||
-                    sums_in_rank_order<Group>,
+  static_assert(!(steps.has(move_type::reduce) || steps.has(move_type::reduce_scatter)) ||
+                    orders_do_not_matter<T, From>() || sums_in_rank_order<Group>,
                 "a partial sum becomes the same bits whether it is replicated or sharded: take a communicator with "
                 "sums_in_rank_order, as belay::host and belay::mpi have");
-  constexpr bool varies = steps.has(kind::gather) || steps.has(kind::reduce_scatter) || steps.has(kind::exchange);
+  constexpr bool varies =
+      steps.has(move_type::gather) || steps.has(move_type::reduce_scatter) || steps.has(move_type::exchange);
   static_assert(!varies || has_varying_counts<Group>,
                 "the parts of a sharded tensor may differ in size: take a communicator with has_varying_counts, as "
                 "belay::host and belay::mpi have");
@@ -277,11 +278,13 @@ constexpr bool check_redistribution_over_mesh() {
 template <class T, placement From, placement To, class Mesh>
 void expect_redistribution_over_mesh([[maybe_unused]] const Mesh& mesh, [[maybe_unused]] where at) {
   if constexpr (tells_traits<typename Mesh::group_type>) {
-    using kind = redistribution_step::kind;
+    using move_type = redistribution_step::move_type;
     constexpr const redistribution_steps& steps = steps_between<From, To>;
-    if constexpr ((steps.has(kind::reduce) || steps.has(kind::reduce_scatter)) && !orders_do_not_matter<T, From>())
+    if constexpr ((steps.has(move_type::reduce) || steps.has(move_type::reduce_scatter)) &&
+                  !orders_do_not_matter<T, From>())
       expect_promise(mesh.world(), &group_traits::sums_in_rank_order, rank_order_promised, at);
-    if constexpr (steps.has(kind::gather) || steps.has(kind::reduce_scatter) || steps.has(kind::exchange))
+    if constexpr (steps.has(move_type::gather) || steps.has(move_type::reduce_scatter) ||
+                  steps.has(move_type::exchange))
       expect_promise(mesh.world(), &group_traits::has_varying_counts, varying_counts_promised, at);
   }
 }

@@ -27,7 +27,7 @@ class placement_list {
   constexpr placement_list() = default;
   explicit constexpr placement_list(std::span<const placement_entry> entries) noexcept {
     for (const placement_entry& each : entries)
-      if (each.how != placement_entry::kind::replicate) add(each);
+      if (each.how != placement_entry::placement_kind::replicate) add(each);
   }
 
   [[nodiscard]] constexpr std::span<const placement_entry> entries() const noexcept {
@@ -72,9 +72,9 @@ class placement_list {
 
 /// One collective over one axis, or a copy of what a rank has.
 struct redistribution_step {
-  enum class kind : std::uint8_t { reduce, reduce_scatter, exchange, gather, slice };
+  enum class move_type : std::uint8_t { reduce, reduce_scatter, exchange, gather, slice };
 
-  kind what = kind::slice;
+  move_type what = move_type::slice;
   axis over = axis::data;
   std::size_t dimension = 0;  // that is cut, or no longer
   placement_list after;
@@ -88,28 +88,28 @@ struct redistribution_step {
 class redistribution_steps {
  public:
   constexpr redistribution_steps(const placement_list& from, const placement_list& to) noexcept : now_(from) {
-    using kind = placement_entry::kind;
+    using placement_kind = placement_entry::placement_kind;
     const auto all = from.entries();
     for (std::size_t i = all.size(); i-- > 0;)
-      if (all[i].how == kind::partial && !to.has(all[i])) reduce(all[i], from, to);
+      if (all[i].how == placement_kind::partial && !to.has(all[i])) reduce(all[i], from, to);
     while (const auto next = next_to_leave(to)) {
       const std::optional<placement_entry> target = to.find(next->over);
       const bool moves = exchanges(*next, to);
       now_.remove(next->over);
       if (moves) now_.add(*target);
-      add({moves ? redistribution_step::kind::exchange : redistribution_step::kind::gather, next->over, next->dimension,
-           now_, moves ? target->dimension : 0});
+      add({moves ? redistribution_step::move_type::exchange : redistribution_step::move_type::gather, next->over,
+           next->dimension, now_, moves ? target->dimension : 0});
     }
     for (const placement_entry& each : to.entries()) {
       if (!each.cuts() || now_.has(each)) continue;
       now_.add(each);
-      add({redistribution_step::kind::slice, each.over, each.dimension, now_});
+      add({redistribution_step::move_type::slice, each.over, each.dimension, now_});
     }
   }
 
   [[nodiscard]] constexpr std::size_t size() const noexcept { return count_; }
   [[nodiscard]] constexpr const redistribution_step& operator[](std::size_t i) const noexcept { return steps_[i]; }
-  [[nodiscard]] constexpr bool has(redistribution_step::kind what) const noexcept {
+  [[nodiscard]] constexpr bool has(redistribution_step::move_type what) const noexcept {
     for (std::size_t i = 0; i < count_; ++i)
       if (steps_[i].what == what) return true;
     return false;
@@ -150,10 +150,10 @@ class redistribution_steps {
       const bool stays = !from.cut(cut->dimension, from.common_cuts(to, cut->dimension));
       if (stays && now_.common_cuts(to, cut->dimension) == before) {
         now_.add(*cut);
-        return add({redistribution_step::kind::reduce_scatter, cut->over, cut->dimension, now_});
+        return add({redistribution_step::move_type::reduce_scatter, cut->over, cut->dimension, now_});
       }
     }
-    add({redistribution_step::kind::reduce, entry.over, 0, now_});
+    add({redistribution_step::move_type::reduce, entry.over, 0, now_});
   }
   constexpr void add(const redistribution_step& step) noexcept { steps_[count_++] = step; }
 
@@ -170,7 +170,7 @@ template <placement From, placement To>
 [[nodiscard]] constexpr bool keeps_partials() noexcept {
   const placement_list from(entries_of<From>);
   for (const placement_entry& each : entries_of<To>)
-    if (each.how == placement_entry::kind::partial && !from.has(each)) return false;
+    if (each.how == placement_entry::placement_kind::partial && !from.has(each)) return false;
   return true;
 }
 /// Whether every partial of `From` has a reduction whose result does not depend on the order of its operands.
@@ -178,7 +178,7 @@ template <class T, placement From>
 [[nodiscard]] constexpr bool orders_do_not_matter() noexcept {
   for (const placement_entry& each : entries_of<From>) {
     const auto code = static_cast<reduction>(each.operation);
-    if (each.how == placement_entry::kind::partial && !std::is_integral_v<T> && code != reduction::minimum &&
+    if (each.how == placement_entry::placement_kind::partial && !std::is_integral_v<T> && code != reduction::minimum &&
         code != reduction::maximum)
       return false;
   }

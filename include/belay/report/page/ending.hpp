@@ -100,7 +100,7 @@ class report_interruption {
   static constexpr bool is_of_others(int number) noexcept {
     return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
   }
-  struct state {
+  struct watched_page {
     std::atomic<bool> used;
     pid_t owner;  // a forked child has a copy of all this
     char path[PATH_MAX];
@@ -115,7 +115,7 @@ class report_interruption {
     errno = error;
   }
 
-  static inline constinit state watched_page_{{false}, 0, {}};
+  static inline constinit watched_page watched_page_{{false}, 0, {}};
 
   bool watches_ = false;
 };

@@ -78,7 +78,7 @@ struct report_tier {
 struct report_action {
   std::size_t stage = 0;
   std::size_t micro_batch = 0;
-  enum class kind : std::uint8_t { forward, backward } what = kind::forward;
+  enum class pass_kind : std::uint8_t { forward, backward } what = pass_kind::forward;
   double begin = 0;
   double end = 0;
 };

@@ -26,7 +26,7 @@ namespace belay::inline BELAY_ABI {
 
 /// The content of a line. `sample` points into the reader until its next line.
 struct report_line {
-  enum class kind : std::uint8_t { shape, sample, evaluation, mark } what = kind::shape;
+  enum class line_type : std::uint8_t { shape, sample, evaluation, mark } what = line_type::shape;
   report_sample sample;
   double eval_loss = unknown_number;
   report_mark mark = report_mark::replay;
@@ -97,7 +97,7 @@ class sample_reader {
     }
     safetensors::header_scanner text(line, path, at, static_cast<std::size_t>(begin));
     clear();
-    out.what = report_line::kind::sample;
+    out.what = report_line::line_type::sample;
     out.sample.step = no_step;
     text.take('{');
     for (bool first = true; !text.take_if('}'); first = false) {
@@ -121,10 +121,10 @@ class sample_reader {
     if (key == "step") {
       sample.step = text.integer(most_integer);
     } else if (key == "eval_loss") {
-      out.what = report_line::kind::evaluation;
+      out.what = report_line::line_type::evaluation;
       out.eval_loss = number(text);
     } else if (key == "mark") {
-      out.what = report_line::kind::mark;
+      out.what = report_line::line_type::mark;
       const std::string which = text.string(64, "a mark");
       for (std::size_t i = 0; i < report_mark_count; ++i)
         if (const auto known = static_cast<report_mark>(i); which == name(known)) {

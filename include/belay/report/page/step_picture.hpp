@@ -211,8 +211,8 @@ class step_picture {
       box(0, (end - begin) / length, stage);
     }
     *out_ << "\"/>";
-    for (const auto kind : {report_action::kind::forward, report_action::kind::backward}) {
-      *out_ << "<path class=\"action c" << (kind == report_action::kind::forward ? 0 : 2) << "\" d=\"";
+    for (const auto kind : {report_action::pass_kind::forward, report_action::pass_kind::backward}) {
+      *out_ << "<path class=\"action c" << (kind == report_action::pass_kind::forward ? 0 : 2) << "\" d=\"";
       for (const report_action& each : actions)
         if (each.what == kind) box((each.begin - begin) / length, (each.end - begin) / length, each.stage);
       *out_ << "\"/>";

@@ -24,7 +24,7 @@
 #include "belay/core/where.hpp"
 #include "belay/device/stored_bytes.hpp"
 #include "belay/device/tier.hpp"
-#include "belay/parallel/file_shares.hpp"
+#include "belay/parallel/file_shards.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/train/checkpoint/checkpoint_reader.hpp"
 #include "belay/train/checkpoint/declared_state.hpp"

@@ -95,10 +95,10 @@ class checkpoint_folder {
       const std::uint64_t step = all.back();
       try {
         switch (kind_of(step, at)) {
-          case kind::committed: out.committed.push_back(step); break;
-          case kind::unfinished: out.unfinished.push_back(step); break;
-          case kind::other: out.left.push_back(file_error(path_of(step), 0, not_ours, at)); break;
-          case kind::gone: break;
+          case folder_state::committed: out.committed.push_back(step); break;
+          case folder_state::unfinished: out.unfinished.push_back(step); break;
+          case folder_state::other: out.left.push_back(file_error(path_of(step), 0, not_ours, at)); break;
+          case folder_state::gone: break;
         }
       } catch (const file_error& problem) {
         if (out.committed.empty()) throw;
@@ -171,18 +171,18 @@ class checkpoint_folder {
 
  private:
   using file = safetensors::basic_file<Files>;
-  enum class kind { committed, unfinished, other, gone };
+  enum class folder_state { committed, unfinished, other, gone };
   static constexpr const char* not_ours = "is no folder of a checkpoint, and is left as it is";
 
   // A manifest that is a link to what is not there was committed once.
-  [[nodiscard]] kind kind_of(std::uint64_t step, where at) const {
+  [[nodiscard]] folder_state kind_of(std::uint64_t step, where at) const {
     const std::string folder = path_of(step), manifest = folder + "/" + std::string(manifest_name);
-    if (safetensors::facts_of<Files>(manifest, at)) return kind::committed;
+    if (safetensors::facts_of<Files>(manifest, at)) return folder_state::committed;
     if (safetensors::link_facts_of<Files>(manifest, at))
       throw file_error(manifest, 0, "is a link to what is not there", at);
     const auto found = safetensors::link_facts_of<Files>(folder, at);
-    if (!found) return kind::gone;
-    return S_ISDIR(found->st_mode) ? kind::unfinished : kind::other;
+    if (!found) return folder_state::gone;
+    return S_ISDIR(found->st_mode) ? folder_state::unfinished : folder_state::other;
   }
   [[nodiscard]] bool is_folder(std::uint64_t step, checkpoint_contents& out, where at) const {
     try {

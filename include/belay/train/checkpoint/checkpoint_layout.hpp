@@ -135,7 +135,7 @@ class checkpoint_layout {
   }
   void lay_out_all(where at);
 
-  struct place {
+  struct listed_tensor {
     std::size_t tensor;
     int stage;                // of the pipeline, that writes it
     std::vector<int> stages;  // that list it
@@ -158,7 +158,7 @@ class checkpoint_layout {
 
   axes shape_;
   std::vector<manifest_tensor> tensors_;
-  std::map<std::string, place, std::less<>> number_of_;
+  std::map<std::string, listed_tensor, std::less<>> number_of_;
   std::vector<file> files_;  // in the order of ranks
   std::vector<own_file> own_;
   std::vector<copied> copies_;  // what several stages list

@@ -55,7 +55,7 @@ BELAY_DECL auto checkpoint_layout::content(std::string_view id, std::uint64_t st
 BELAY_DECL void checkpoint_layout::add(int rank, std::vector<manifest_tensor> declared, where at) {
   const int stage = coordinate_of(shape_, rank).pipeline;
   for (manifest_tensor& each : declared) {
-    const auto [found, is_new] = number_of_.emplace(each.name, place{tensors_.size(), stage, {}});
+    const auto [found, is_new] = number_of_.emplace(each.name, listed_tensor{tensors_.size(), stage, {}});
     std::vector<int>& stages = found->second.stages;
     if (std::find(stages.begin(), stages.end(), stage) == stages.end()) stages.push_back(stage);
     if (is_new) tensors_.push_back({each.name, each.shape, {}});

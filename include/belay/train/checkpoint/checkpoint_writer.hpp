@@ -136,7 +136,7 @@ class checkpoint_writer {
     std::uint64_t copied = 0;
     std::optional<file_error> wrong = problem_of([&] {
       for (std::size_t chunk = from; chunk < to; ++chunk) {
-        const chunked_files::place of = files_.place_of(chunk);
+        const chunked_files::file_chunk of = files_.place_of(chunk);
         files_.gather(of, slot_of(chunk), staging_[writers], at_);
         copied += of.bytes;
       }
@@ -299,7 +299,7 @@ class checkpoint_writer {
     if (ends_ || failed_ || taken_ == file_end_) return false;
     const std::size_t number = taken_++;
     const bool copied = number >= copied_from_;
-    const chunked_files::place of = files_.place_of(number);
+    const chunked_files::file_chunk of = files_.place_of(number);
     std::byte* const memory = copied ? slot_of(number) : buffers_ + writer * chunk_bytes;
     if (!copied) {
       ++gathering_;

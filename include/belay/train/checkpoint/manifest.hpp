@@ -6,10 +6,8 @@
 // IWYU pragma: private, include "belay/train/checkpoint.hpp"
 #pragma once
 
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,9 +16,6 @@
 #include "belay/comm/mesh.hpp"
 #include "belay/core/box.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/crc32c.hpp"
-#include "belay/core/hexadecimal.hpp"
-#include "belay/core/json_text.hpp"
 #include "belay/train/safetensors/stored_type.hpp"
 
 namespace belay::inline BELAY_ABI {

@@ -3,6 +3,18 @@
 // The manifest of a checkpoint, written.
 #pragma once
 
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "belay/core/crc32c.hpp"
+#include "belay/core/hexadecimal.hpp"
+#include "belay/core/json_text.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
 
 namespace belay::inline BELAY_ABI {

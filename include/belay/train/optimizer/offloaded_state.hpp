@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "belay/comm/start_order.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/where.hpp"
@@ -27,19 +28,64 @@
 #include "belay/device/stream_event.hpp"
 #include "belay/device/tier_file.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
-#include "belay/parallel/file_shares.hpp"
-#include "belay/train/optimizer/state_chunks.hpp"
+#include "belay/parallel/file_shards.hpp"
 #include "belay/train/optimizer/state_layout.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// The state of an optimizer in chunks of one size, in which it streams through a ring: an element for each that the
+/// rank owns, in the order of its ranges.
+class state_chunks {
+ public:
+  /// Where a chunk begins: an element of a range, and one of the state.
+  struct chunk {
+    std::size_t range = 0, offset = 0;
+    std::size_t first = 0, count = 0;
+  };
+
+  state_chunks() = default;
+  /// Of `most` elements each, but for the last.
+  template <class T>
+  state_chunks(std::span<const owned_range<T>> owned, std::size_t most) {
+    chunk next;
+    for (std::size_t r = 0; r < owned.size(); ++r)
+      for (std::size_t done = 0; done < owned[r].count;) {
+        if (next.count == 0) next = {r, done, next.first, 0};
+        const std::size_t taken = lesser_of(most - next.count, owned[r].count - done);
+        next.count += taken;
+        done += taken;
+        if (next.count < most) continue;
+        all_.push_back(next);
+        next = {0, 0, next.first + next.count, 0};
+      }
+    if (next.count > 0) all_.push_back(next);
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return all_.size(); }
+  [[nodiscard]] const chunk& operator[](std::size_t number) const noexcept { return all_[number]; }
+
+  /// Calls `visit(range, offset in it, element of the chunk, count)` for each part of a range that a chunk has.
+  template <class T, class Visit>
+  static void each_part(const chunk& of, std::span<const owned_range<T>> owned, Visit&& visit) {
+    std::size_t r = of.range, offset = of.offset;
+    for (std::size_t done = 0; done < of.count; ++r, offset = 0) {
+      const std::size_t count = lesser_of(owned[r].count - offset, of.count - done);
+      if (count > 0) visit(owned[r], offset, done, count);
+      done += count;
+    }
+  }
+
+ private:
+  std::vector<chunk> all_;
+};
 
 /// Whether values and gradients of a bucket come to where they are updated, by a copy or from a file. On a host what
 /// lies in another lower tier is updated in place, on a device what lies there.
 struct bucket_copies {
   bool values = true;
   bool gradients = true;
-  file_shares* value_file = nullptr;
-  file_shares* gradient_file = nullptr;
+  file_shards* value_file = nullptr;
+  file_shards* gradient_file = nullptr;
 };
 
 /// Those of all buckets: `is_copied(tier)` says whether what lies there comes to where it is updated; what lies in a
@@ -48,7 +94,7 @@ template <class Buckets, class IsCopied>
 [[nodiscard]] std::vector<bucket_copies> copies_of_buckets(Buckets& buckets, const IsCopied& is_copied) {
   std::vector<bucket_copies> all;
   for (std::size_t b = 0; b < buckets.layout().buckets().size(); ++b) {
-    const bucket_places::place& place = buckets.places()[b];
+    const bucket_places::bucket_location& place = buckets.places()[b];
     bucket_copies one{is_copied(place.values_in), is_copied(place.gradients_in)};
     if (place.values_in == tier::file) one.value_file = buckets.value_file();
     if (place.gradients_in == tier::file) one.gradient_file = buckets.gradient_file();
@@ -237,7 +283,8 @@ class offloaded_state {
   }
 
   template <class Element, class Copies>
-  static void bring(Element* to, const Element* from, std::size_t count, file_shares* file, Copies& copies, where at) {
+  static void copy_in(Element* to, const Element* from, std::size_t count, file_shards* file, Copies& copies,
+                      where at) {
     if (file != nullptr)
       file->queue_read(from, to, count * sizeof(Element), at);
     else
@@ -245,7 +292,7 @@ class offloaded_state {
   }
   // The state of a chunk, between its slot and where it lives.
   template <class Copies>
-  void bring_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
+  void restore_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
     if (file_) {
       std::byte* const to = file_slot(slot.number).data();
       copies.run([file = &*file_, offset = sizes_.file_offset(k), to, bytes = sizes_.file_bytes_of_chunk(slot.count),
@@ -257,7 +304,7 @@ class offloaded_state {
       copies.copy(slot.state[p], state_.data() + p * part_ + chunks_[k].first, slot.count * sizeof(state_type));
   }
   template <class Copies>
-  void send_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
+  void offload_state(std::size_t k, const slot_view& slot, Copies& copies, where at) {
     if (file_) {
       std::byte* const from = file_slot(slot.number).data();
       if (from != slot.all) copies.copy(from, slot.all, parts * slot.count * sizeof(state_type));
@@ -275,14 +322,14 @@ class offloaded_state {
     if (file_) copies.run([&last = written_[number], at] { last.wait(at); });
     slot_view slot = view_of(ring_.acquire(copies, at), k);
     slot.number = number;
-    bring_state(k, slot, copies, at);
+    restore_state(k, slot, copies, at);
     state_chunks::each_part(chunks_[k], owned_,
                             [&](const auto& range, std::size_t offset, std::size_t in, std::size_t n) {
                               const bucket_copies& from = copies_of_[range.bucket];
                               if (from.gradients)
-                                bring(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
+                                copy_in(slot.gradient + in, range.gradient + offset, n, from.gradient_file, copies, at);
                               if (from.values)
-                                bring(slot.value + in, range.value + offset, n, from.value_file, copies, at);
+                                copy_in(slot.value + in, range.value + offset, n, from.value_file, copies, at);
                             });
     copied_[number] = copies.record();
     return slot;
@@ -315,7 +362,7 @@ class offloaded_state {
                                 copies.copy(range.value + offset, slot.value + in, n * sizeof(T));
                             });
     const stream_event values = copies.record();
-    send_state(k, slot, copies, at);
+    offload_state(k, slot, copies, at);
     ring_.release(copies.record(), at);
     return values;
   }

@@ -100,7 +100,7 @@ class basic_collective_writer {
     static_assert(has_dtype, "this type has no safetensors dtype (belay::dtype lists those that have)");
     if constexpr (has_dtype)
       if (!is_rehearsed(group_)) {
-        const place& to = place_of(name, at);
+        const tensor_location& to = place_of(name, at);
         const tensor& declared = files_[to.file].content.tensors[to.tensor];
         if (declared.type != stored_as<T>)
           throw usage_error("tensor " + printable(declared.name) + " was declared as " +
@@ -154,7 +154,7 @@ class basic_collective_writer {
     layout content;
     basic_file<Files> file;  // the temporary, once this rank writes to it
   };
-  struct place {
+  struct tensor_location {
     std::size_t file, tensor;
     std::size_t number;  // of all tensors
   };
@@ -165,7 +165,7 @@ class basic_collective_writer {
       output each{division.name_of(number), lay_out(division.tensors_of(number), usual_metadata(), at), {}};
       hash.add_text(each.content.prefix);
       for (std::size_t t = 0; t < each.content.tensors.size(); ++t) {
-        const place here{number, t, places_.size()};
+        const tensor_location here{number, t, places_.size()};
         if (!places_.emplace(each.content.tensors[t].name, here).second)
           throw usage_error("tensor " + printable(each.content.tensors[t].name) + " is declared twice", at);
       }
@@ -222,7 +222,7 @@ class basic_collective_writer {
     if (!index_.empty()) publish_index<Files>(folder_, index_, mark_, at);
   }
 
-  [[nodiscard]] const place& place_of(std::string_view name, where at) const {
+  [[nodiscard]] const tensor_location& place_of(std::string_view name, where at) const {
     const auto found = places_.find(name);
     if (found == places_.end()) throw usage_error("tensor " + printable(std::string(name)) + " was not declared", at);
     return found->second;
@@ -234,7 +234,7 @@ class basic_collective_writer {
   std::string index_;  // empty where there is one file
   unfinished_files<Files> unfinished_;
   std::vector<output> files_;
-  std::map<std::string, place, std::less<>> places_;
+  std::map<std::string, tensor_location, std::less<>> places_;
   std::vector<std::uint64_t> written_;  // bytes of each tensor, by this rank
   file_agreement problems_;
   bool committed_ = false;

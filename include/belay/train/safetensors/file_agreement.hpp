@@ -52,11 +52,11 @@ class file_agreement {
     try {
       body();
     } catch (const file_error& problem) {
-      kept_ = failure{kind::of_file, problem.offset(), problem.path(), problem.message()};
+      kept_ = failure{failure_type::of_file, problem.offset(), problem.path(), problem.message()};
     } catch (const input_error& problem) {
-      kept_ = failure{kind::of_input, 0, {}, said_by(problem)};
+      kept_ = failure{failure_type::of_input, 0, {}, said_by(problem)};
     } catch (const usage_error& problem) {
-      kept_ = failure{kind::of_usage, 0, {}, said_by(problem)};
+      kept_ = failure{failure_type::of_usage, 0, {}, said_by(problem)};
     }
   }
   [[nodiscard]] bool failed() const noexcept { return kept_.has_value(); }
@@ -66,28 +66,29 @@ class file_agreement {
   template <communicator Group>
   void agree(const Group& group, where at = where::current()) {
     if (!is_rehearsed(group)) {
-      const failure mine = kept_.value_or(failure{kind::none, 0, {}, {}});
+      const failure mine = kept_.value_or(failure{failure_type::none, 0, {}, {}});
       const std::array<std::uint64_t, 2> own{static_cast<std::uint64_t>(mine.what), mine.offset};
       std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(group.size()));
       group.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
       for (int rank = 0; rank < group.size(); ++rank) {
         const std::uint64_t* const there = all.data() + own.size() * static_cast<std::size_t>(rank);
-        if (static_cast<kind>(there[0]) == kind::none) continue;
+        if (static_cast<failure_type>(there[0]) == failure_type::none) continue;
         const std::string path = broadcast_text(group, mine.path, rank, at);
         const std::string message = broadcast_text(group, mine.message, rank, at);
         const int number = world_rank(group, rank);
-        if (static_cast<kind>(there[0]) == kind::of_file) throw file_error(path, there[1], message, at, number);
+        if (static_cast<failure_type>(there[0]) == failure_type::of_file)
+          throw file_error(path, there[1], message, at, number);
         const std::string text = "rank " + std::to_string(number) + ": " + message;
-        if (static_cast<kind>(there[0]) == kind::of_input) throw input_error(text, at);
+        if (static_cast<failure_type>(there[0]) == failure_type::of_input) throw input_error(text, at);
         throw usage_error(text, at);
       }
     }
   }
 
  private:
-  enum class kind : std::uint64_t { none, of_file, of_input, of_usage };
+  enum class failure_type : std::uint64_t { none, of_file, of_input, of_usage };
   struct failure {
-    kind what;
+    failure_type what;
     std::uint64_t offset;
     std::string path, message;
   };

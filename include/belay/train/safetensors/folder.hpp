@@ -31,7 +31,6 @@
 #include "belay/train/safetensors/file.hpp"
 #include "belay/train/safetensors/header.hpp"
 #include "belay/train/safetensors/reader.hpp"
-#include "belay/train/safetensors/scanner.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
@@ -44,41 +43,7 @@ inline constexpr std::uint64_t largest_index = std::uint64_t{1} << 26;
 
 /// Reads the text of an index: an object with `weight_map`, and others that are ignored. `path` names it in errors,
 /// which are file_error: other JSON, a tensor twice, a file that is not beside the index.
-[[nodiscard]] inline weight_map parse_index(std::string_view text, const std::string& path, where at) {
-  header_scanner scan(text, path, at, 0);
-  scan.check_utf8();
-  weight_map out;
-  std::map<std::string, std::size_t, std::less<>> seen;
-  bool found = false;
-  scan.take('{');
-  for (bool first = true; !scan.take_if('}'); first = false) {
-    if (!first) scan.take(',');
-    const std::string field = scan.string(256, "a field");
-    scan.take(':');
-    if (field != "weight_map") {
-      scan.skip_value();
-      continue;
-    }
-    if (std::exchange(found, true)) scan.fail(scan.next(), "weight_map is there twice");
-    scan.take('{');
-    for (bool none = true; !scan.take_if('}'); none = false) {
-      if (!none) scan.take(',');
-      const std::size_t place = scan.next();
-      std::string name = scan.string(4096, "a tensor's name");
-      scan.take(':');
-      std::string beside = scan.string(255, "a file's name");
-      if (!seen.emplace(name, out.size()).second) scan.fail(place, "tensor " + printable(name) + " is there twice");
-      if (beside.empty() || beside == "." || beside == ".." ||
-          beside.find_first_of(std::string_view("/\0", 2)) != std::string::npos)
-        scan.fail(place,
-                  "tensor " + printable(name) + " lies in " + printable(beside) + ", which is no file beside it");
-      out.emplace_back(std::move(name), std::move(beside));
-    }
-  }
-  scan.finish();
-  if (!found) scan.fail(0, "has no weight_map");
-  return out;
-}
+[[nodiscard]] BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at);
 
 /// The index by which a folder is read: its path, or nothing where `path` is a file or has model.safetensors. Throws
 /// file_error where the system cannot say which is there.
@@ -224,3 +189,7 @@ using folder = basic_folder<posix_files>;
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/train/safetensors/folder.ipp"  // IWYU pragma: export
+#endif

@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <deque>
 #include <functional>
 #include <map>
@@ -24,7 +23,6 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/json_text.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
@@ -43,53 +41,17 @@ inline constexpr std::uint64_t largest_file = std::uint64_t{4} << 30;
 /// Which tensors go into which file of a folder, in their order; a tensor is never cut.
 class file_division {
  public:
-  file_division(const std::vector<declaration>& tensors, std::uint64_t largest) {
-    for (const declaration& each : tensors) {
-      std::uint64_t size = 0;
-      static_cast<void>(size_in_bytes(each.type, each.shape, size));  // what no file can hold, its writer refuses
-      if (files_.empty() || (!files_.back().empty() && (size > largest || in_last_ > largest - size))) {
-        files_.emplace_back();
-        in_last_ = 0;
-      }
-      files_.back().push_back(each);
-      in_last_ += size;
-      total_ += size;
-    }
-    if (files_.empty()) files_.emplace_back();
-  }
+  file_division(const std::vector<declaration>& tensors, std::uint64_t largest);
 
   [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
   [[nodiscard]] const std::vector<declaration>& tensors_of(std::size_t number) const noexcept { return files_[number]; }
   /// "model.safetensors", or "model-00002-of-00003.safetensors".
-  [[nodiscard]] std::string name_of(std::size_t number) const {
-    if (files_.size() == 1) return "model.safetensors";
-    char name[64];
-    std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", number + 1, files_.size());
-    return name;
-  }
+  [[nodiscard]] std::string name_of(std::size_t number) const;
   [[nodiscard]] static std::string index_name() { return "model.safetensors.index.json"; }
   /// All files of the folder.
-  [[nodiscard]] std::vector<std::string> names() const {
-    std::vector<std::string> out;
-    for (std::size_t number = 0; number < files_.size(); ++number) out.push_back(name_of(number));
-    if (files_.size() > 1) out.push_back(index_name());
-    return out;
-  }
+  [[nodiscard]] std::vector<std::string> names() const;
   /// The index, sorted by name as other libraries write it.
-  [[nodiscard]] std::string index() const {
-    std::map<std::string_view, std::size_t> file_of;
-    for (std::size_t number = 0; number < files_.size(); ++number)
-      for (const declaration& each : files_[number]) file_of.emplace(each.name, number);
-    std::string out = "{\"metadata\":{\"total_size\":" + std::to_string(total_) + "},\"weight_map\":{";
-    bool first = true;
-    for (const auto& [name, number] : file_of) {
-      if (!std::exchange(first, false)) out += ',';
-      append_json(out, name);
-      out += ':';
-      append_json(out, name_of(number));
-    }
-    return out + "}}\n";
-  }
+  [[nodiscard]] std::string index() const;
 
  private:
   std::vector<std::vector<declaration>> files_;
@@ -170,3 +132,7 @@ using folder_writer = basic_folder_writer<posix_files>;
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/train/safetensors/folder_writer.ipp"  // IWYU pragma: export
+#endif

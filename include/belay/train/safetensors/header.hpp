@@ -15,10 +15,7 @@
 #include <vector>
 
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
-#include "belay/train/safetensors/order.hpp"
-#include "belay/train/safetensors/scanner.hpp"
 #include "belay/train/safetensors/stored_type.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -61,179 +58,13 @@ struct header {
 [[nodiscard]] bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
                                  std::uint64_t& bytes) noexcept;
 
-/// Reads one header. `text` is the JSON, and `data_bytes` are the bytes after it. Errors count bytes from the beginning
-/// of the file, where the text starts at byte 8. `Scanner` is like header_scanner. The parser is a template so that a
-/// program which reads no file does not compile it.
-template <class Scanner>
-class header_parser {
- public:
-  header_parser(std::string_view text, std::uint64_t data_bytes, const std::string& path, where at)
-      : scan_(text, path, at), data_bytes_(data_bytes) {}
-
-  [[nodiscard]] header parse() {
-    scan_.check_utf8();
-    if (scan_.size() == 0 || scan_.peek() != '{') scan_.fail(0, "the header does not begin with {");
-    scan_.take('{');
-    if (!scan_.take_if('}')) {
-      do {
-        entry();
-      } while (scan_.take_if(','));
-      scan_.take('}');
-    }
-    scan_.finish();
-    refuse_twice(found_at_, "tensor", [this](std::size_t i) -> const std::string& { return found_[i].name; });
-    header result;
-    result.metadata = std::move(metadata_);
-    result.tensors.reserve(found_.size());
-    for (std::size_t i : checked_offsets()) result.tensors.push_back(std::move(found_[i]));
-    return result;
-  }
-
- private:
-  void entry() {
-    const std::size_t at = scan_.next();
-    std::string name = scan_.string(largest_name, "a tensor's name");
-    scan_.take(':');
-    if (name == "__metadata__") {
-      if (has_metadata_) scan_.fail(at, "__metadata__ appears twice");
-      has_metadata_ = true;
-      if (!scan_.take_null()) read_metadata();  // the reference implementation writes null where there is none
-      return;
-    }
-    if (name.find('\0') != std::string::npos) scan_.fail(at, "a tensor's name holds a NUL");
-    if (name.find("..") != std::string::npos) scan_.fail(at, "a tensor's name holds \"..\"");
-    if (found_.size() == most_tensors) scan_.fail(at, "more than " + std::to_string(most_tensors) + " tensors");
-    found_.push_back(read_tensor(std::move(name)));
-    found_at_.push_back(at);
-  }
-
-  void read_metadata() {
-    std::vector<std::size_t> keys_at;
-    scan_.take('{');
-    if (scan_.take_if('}')) return;
-    do {
-      keys_at.push_back(scan_.next());
-      std::string key = scan_.string(largest_header, "a metadata key");
-      scan_.take(':');
-      std::string value = scan_.string(largest_header, "a metadata value");
-      metadata_.emplace_back(std::move(key), std::move(value));
-    } while (scan_.take_if(','));
-    scan_.take('}');
-    refuse_twice(keys_at, "metadata key", [this](std::size_t i) -> const std::string& { return metadata_[i].first; });
-  }
-
-  [[nodiscard]] tensor read_tensor(std::string name) {
-    constexpr unsigned dtype = 1;
-    constexpr unsigned shape = 2;
-    constexpr unsigned offsets = 4;
-    tensor result;
-    result.name = std::move(name);
-    unsigned seen = 0;
-    const std::size_t begin = scan_.next();
-    scan_.take('{');
-    if (scan_.next_is('}')) scan_.fail(begin, "tensor " + result.name + " has no fields");
-    do {
-      const std::size_t at = scan_.next();
-      const std::string key = scan_.string(largest_name, "a field's name");
-      scan_.take(':');
-      const unsigned which = key == "dtype" ? dtype : key == "shape" ? shape : key == "data_offsets" ? offsets : 0U;
-      if (which == 0) scan_.fail(at, "tensor " + result.name + " has the unknown field \"" + key + "\"");
-      if ((seen & which) != 0) scan_.fail(at, "tensor " + result.name + " has the field " + key + " twice");
-      seen |= which;
-      if (which == dtype) read_type(result);
-      if (which == shape) read_shape(result);
-      if (which == offsets) read_offsets(result);
-    } while (scan_.take_if(','));
-    scan_.take('}');
-    if ((seen & dtype) == 0) scan_.fail(begin, "tensor " + result.name + " has no dtype");
-    if ((seen & shape) == 0) scan_.fail(begin, "tensor " + result.name + " has no shape");
-    if ((seen & offsets) == 0) scan_.fail(begin, "tensor " + result.name + " has no data_offsets");
-    check_size(result, begin);
-    return result;
-  }
-
-  void read_type(tensor& result) {
-    const std::size_t at = scan_.next();
-    const std::string text = scan_.string(largest_name, "a dtype");
-    const stored_facts* facts = find_stored_type(text);
-    if (facts == nullptr) scan_.fail(at, "tensor " + result.name + " has the unknown dtype \"" + text + "\"");
-    result.type = facts->type;
-  }
-
-  void read_shape(tensor& result) {
-    scan_.take('[');
-    if (scan_.take_if(']')) return;
-    do {
-      result.shape.push_back(scan_.integer(largest_number));
-    } while (scan_.take_if(','));
-    scan_.take(']');
-  }
-
-  void read_offsets(tensor& result) {
-    scan_.take('[');
-    result.begin = scan_.integer(largest_number);
-    scan_.take(',');
-    result.end = scan_.integer(largest_number);
-    scan_.take(']');
-  }
-
-  void check_size(const tensor& result, std::size_t at) const {
-    if (result.end < result.begin) scan_.fail(at, "tensor " + result.name + " ends before it begins");
-    std::uint64_t bytes = 0;
-    if (!size_in_bytes(result.type, result.shape, bytes)) {
-      scan_.fail(at, "the size of tensor " + result.name + " overflows or ends inside a byte");
-    }
-    if (bytes != result.bytes()) {
-      scan_.fail(at, "tensor " + result.name + " needs " + std::to_string(bytes) + " bytes, its data_offsets give " +
-                         std::to_string(result.bytes()));
-    }
-  }
-
-  // `name(i)` is the name of the entry that begins at `entries_at[i]`, in the order of the text.
-  template <class Name>
-  void refuse_twice(const std::vector<std::size_t>& entries_at, const char* what, Name name) const {
-    const std::vector<std::size_t> order =
-        order_of(entries_at.size(), [&](std::size_t a, std::size_t b) { return name(a).compare(name(b)) < 0; });
-    for (std::size_t i = 1; i < order.size(); ++i) {
-      if (name(order[i]) != name(order[i - 1])) continue;
-      scan_.fail(entries_at[order[i]], std::string(what) + " " + name(order[i]) + " appears twice");
-    }
-  }
-
-  // The tensors in the order of their bytes, which must leave no gap and not overlap.
-  [[nodiscard]] std::vector<std::size_t> checked_offsets() const {
-    std::vector<std::size_t> order = order_of(found_.size(), [this](std::size_t a, std::size_t b) {
-      return found_[a].begin != found_[b].begin ? found_[a].begin < found_[b].begin : found_[a].end < found_[b].end;
-    });
-    std::uint64_t end = 0;
-    for (std::size_t i : order) {
-      if (found_[i].begin != end) {
-        scan_.fail(found_at_[i], "tensor " + found_[i].name + " begins at byte " + std::to_string(found_[i].begin) +
-                                     " of the data, the one before ends at " + std::to_string(end));
-      }
-      end = found_[i].end;
-    }
-    if (end != data_bytes_) {
-      scan_.fail(scan_.size(), "the tensors take " + std::to_string(end) + " bytes, the file holds " +
-                                   std::to_string(data_bytes_) + " after the header");
-    }
-    return order;
-  }
-
-  Scanner scan_;
-  std::uint64_t data_bytes_;
-  bool has_metadata_ = false;
-  metadata_list metadata_;
-  std::vector<tensor> found_;          // in the order of the text
-  std::vector<std::size_t> found_at_;  // where their entries begin
-};
+class header_scanner;
 
 /// The header in `text`, or a file_error with the byte (counted from the beginning of the file) and the reason.
+/// `Scanner` is like header_scanner. It is a template so that a program which reads no file does not compile it.
 template <class Scanner = header_scanner>
 [[nodiscard]] header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& path,
-                                  where at = where::current()) {
-  return header_parser<Scanner>(text, data_bytes, path, at).parse();
-}
+                                  where at = where::current());
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI

@@ -96,7 +96,7 @@ class folder_guard {
 
   /// From here on signals remove the folder.
   static void arm(const std::string& path, int folder) noexcept {
-    state& all = guarded_folder_;
+    guard_state& all = guarded_folder_;
     all.folder = folder;
     path.copy(all.path, sizeof all.path - 1);
     all.path[lesser_of(path.size(), sizeof all.path - 1)] = '\0';
@@ -123,7 +123,7 @@ class folder_guard {
   // The signals that end a process which could still clean up.
   static constexpr std::array ending{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
   enum class stage { idle, deferred, armed, removing };
-  struct state {
+  struct guard_state {
     std::atomic<stage> now;
     std::atomic<int> put_off;
     pid_t owner;  // a forked child has a copy of all this, and removes nothing
@@ -136,7 +136,7 @@ class folder_guard {
   static_assert(std::atomic<stage>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
   static void on_signal(int number) {
-    state& all = guarded_folder_;
+    guard_state& all = guarded_folder_;
     const int error = errno;
     const bool is_owner = ::getpid() == all.owner;
     while (is_owner && all.now == stage::deferred) {
@@ -168,7 +168,7 @@ class folder_guard {
     if (const int number = guarded_folder_.put_off.exchange(0); number != 0) ::raise(number);
   }
 
-  static inline constinit state guarded_folder_{{stage::idle}, {0}, 0, -1, {}, {}, {}, 0};
+  static inline constinit guard_state guarded_folder_{{stage::idle}, {0}, 0, -1, {}, {}, {}, 0};
 };
 
 }  // namespace belay::inline BELAY_ABI

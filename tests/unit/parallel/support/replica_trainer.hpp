@@ -61,9 +61,9 @@ struct rank_state {
                                 .decay = p % 2 == 0 ? belay::weight_decay::yes : belay::weight_decay::no});
       members.emplace_back(parameters.back(), 0);
     }
-    buckets =
-        std::make_unique<buckets_of<T>>(std::move(members), std::vector<belay::bucket_family<group>>{{replicas, stage}},
-                                        bucket_bytes, micro_batches, unit);
+    buckets = std::make_unique<buckets_of<T>>(std::move(members),
+                                              std::vector<belay::bucket_replica_group<group>>{{replicas, stage}},
+                                              bucket_bytes, micro_batches, unit);
     values.resize(buckets->layout().elements());
     gradients.resize(buckets->layout().gradient_elements());
     buckets->bind(values, gradients);

@@ -32,14 +32,14 @@ struct made_run {
       subject.memory.push_back({rows[i][0], rows[i][1], bytes[i], bytes[i] / 2, bytes[i], bytes[i] * ranks});
     for (std::size_t stage = 0; stage < 2; ++stage) {
       for (std::size_t m = 0; m < 4; ++m) {
-        using kind = belay::report_action::kind;
+        using pass_kind = belay::report_action::pass_kind;
         const double at = static_cast<double>(m), back = 5 + 2 * at + static_cast<double>(1 - stage);
         planned.push_back(
-            {stage, m, kind::forward, at + static_cast<double>(stage), at + static_cast<double>(stage + 1)});
-        planned.push_back({stage, m, kind::backward, back, back + 2});
+            {stage, m, pass_kind::forward, at + static_cast<double>(stage), at + static_cast<double>(stage + 1)});
+        planned.push_back({stage, m, pass_kind::backward, back, back + 2});
         const double begin = 100 + 1.1 * at + static_cast<double>(stage);
-        executed.push_back({stage, m, kind::forward, begin, begin + 1});
-        executed.push_back({stage, m, kind::backward, 100.5 + back, 102.4 + back});
+        executed.push_back({stage, m, pass_kind::forward, begin, begin + 1});
+        executed.push_back({stage, m, pass_kind::backward, 100.5 + back, 102.4 + back});
       }
     }
     for (std::uint64_t i = 0; i < 24; ++i) {

@@ -179,8 +179,8 @@ auto trained(result& out, const settings& how) {
       static_cast<void>(saved.after(number));
       if (how.between_steps == belay::tier::device) continue;
       run.engine().synchronize();
-      static_cast<void>(residency.leave());
-      static_cast<void>(residency.come_back());
+      static_cast<void>(residency.offload());
+      static_cast<void>(residency.restore());
     }
     saved.close();
     if (!how.exports.empty()) belay::export_parameters(mesh, net, how.exports);

@@ -40,7 +40,7 @@ struct trial {
   std::size_t loses_in = 0;      // this step's body, where it runs, forgets a backward
   belay::axes axes{};            // of the mesh; data is that of the world
   belay::tier state = belay::tier::device;
-  belay::tier gradients = belay::tier::device, parameters = belay::tier::device;  // their shares
+  belay::tier gradients = belay::tier::device, parameters = belay::tier::device;  // their shards
   belay::tier activations = belay::tier::device;
   std::string folder{};         // of what is in tier file
   std::size_t hidden = 9;       // of the network

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "belay/backend/host.hpp"
-#include "belay/core/resident_memory.hpp"
+#include "belay/device/available_memory.hpp"
 #include "belay/train.hpp"
 #include "unit/train/support/network.hpp"
 
@@ -52,7 +52,7 @@ class wrong_residency {
       run.vacate(tier::pinned, kept_);
     }
   }
-  std::size_t leave(belay::where) {
+  std::size_t offload(belay::where) {
     if (how_ == policy::discards_the_copy) return bytes_;  // it says so
     if (how_ == policy::fresh_buffer)
       kept_ = run_->template lease<std::byte>(tier::pinned, std::bit_ceil(bytes_), "out of phase");
@@ -67,7 +67,7 @@ class wrong_residency {
     }
     return bytes_;
   }
-  std::size_t come_back(belay::where) {
+  std::size_t restore(belay::where) {
     if (how_ == policy::discards_the_copy) return bytes_;
     std::size_t done = 0;
     for (const std::span<std::byte> each : ranges_) {
@@ -175,7 +175,7 @@ inline found run_phases(policy how, tier lower, std::size_t hidden, std::size_t 
           if (i == 0 && moves) {
             {
               std::optional<belay::residency_hold> here;
-              how == policy::right ? void(here.emplace(store.hold_state())) : void(residency.come_back());
+              how == policy::right ? void(here.emplace(store.hold_state())) : void(residency.restore());
               out.checkpoints = out.checkpoints && state_of(optimizer) == state && live(tier::device) == device;
             }
             out.checkpoints = out.checkpoints && (how != policy::right || state_of(optimizer) == state);

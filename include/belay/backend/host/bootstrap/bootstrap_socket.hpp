@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Where the ranks' processes connect to the coordinator of their world: a listening socket in a directory that no other
-// user can enter, and a secret. It is removed as soon as all have joined; the next start removes one that a killed
-// process left.
+// user can enter, and a secret. It is removed as soon as all have joined; the next start removes the files that killed
+// processes left.
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "belay/backend/host/bootstrap/messages.hpp"
+#include "belay/backend/host/bootstrap/private_directory.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
@@ -91,6 +92,10 @@ class bootstrap_socket {
   std::string directory_;
   unique_fd listener_;
 };
+
+/// Removes the sockets and the bootstrap files under `base` whose process is gone; how many. Files of other users, of
+/// other pid namespaces, and everything that is written otherwise stay.
+BELAY_DECL int remove_stale_files(const std::string& base = base_directory()) noexcept;
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI

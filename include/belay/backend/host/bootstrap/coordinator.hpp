@@ -11,22 +11,56 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/bootstrap/handshake.hpp"
 #include "belay/backend/host/bootstrap/messages.hpp"
 #include "belay/backend/host/bootstrap/rank_record.hpp"
-#include "belay/backend/host/failure/stall_watch.hpp"
 #include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/backend/host/memory/memory_segment.hpp"
-#include "belay/backend/host/memory/region_store.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
+
+/// The segments that a world's processes share, by number, each with its holders: a rank as often as it attached. The
+/// coordinator keeps each until the last of its holders is gone, so that it outlives the process that made it. A number
+/// is never given twice.
+class region_store {
+ public:
+  struct stored_segment {
+    unique_fd file;
+    std::size_t bytes = 0;
+    std::vector<int> holders;
+  };
+
+  /// Takes a segment; `rank` has it.
+  [[nodiscard]] std::uint64_t keep(unique_fd file, std::size_t bytes, int rank);
+
+  /// `rank` has it too; nothing where there is no such region (any more).
+  [[nodiscard]] const stored_segment* add(std::uint64_t region, int rank);
+
+  /// False where `rank` does not have it.
+  bool drop(std::uint64_t region, int rank);
+
+  /// `rank` is gone and has nothing any more.
+  void forget(int rank);
+
+  /// The answer to a request of `rank` to keep, attach or drop, and the descriptor that goes with it or -1.
+  [[nodiscard]] std::pair<message, int> answer(int rank, received request);
+
+  [[nodiscard]] std::size_t size() const noexcept { return regions_.size(); }
+
+ private:
+  std::map<std::uint64_t, stored_segment> regions_;
+  std::uint64_t next_ = 1;
+};
 
 struct coordinator_options {
   /// A rank that is stopped for longer, from its start to its end, is stalled, and killed when others wait for it to
@@ -109,7 +143,7 @@ class coordinator {
 
   void on_child_exit(int rank);
   void on_member_exit(int rank);
-  void leave(int rank, rank_record& from);
+  void close_rank(int rank, rank_record& from);
 
   void refuse_late(time_point now);
   [[nodiscard]] bool find_dead(const std::vector<int>& ranks);

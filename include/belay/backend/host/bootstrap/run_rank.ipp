@@ -34,10 +34,10 @@ BELAY_DECL run_result run_rank_body(const epoch_view& view, const std::shared_pt
   // Among threads the first rank that comes out of a failed run reports it, while the others are still in their calls:
   // one may never come out. For processes the coordinator does.
   if (view.world->space() == address_space::one && view.world->aborted()) report_failure_once(*view.world);
-  view.world->leave(view.number, lane::caller);
-  source->leave(view);
+  view.world->note_exit(view.number, lane::caller);
+  source->note_exit(view);
   if (self) self->finish();
-  view.world->leave(view.number, lane::stream);
+  view.world->note_exit(view.number, lane::stream);
   return end;
 }
 

@@ -78,7 +78,7 @@ BELAY_DECL void world_monitor::on_exit_message(int rank, const exit_message& las
   rank_outcome& end = outcomes_[static_cast<std::size_t>(rank)];
   said_goodbye_[static_cast<std::size_t>(rank)] = true;
   const bool returned = last.how == exit_message::outcome::returned;
-  end.how = returned ? rank_outcome::kind::returned : rank_outcome::kind::threw;
+  end.how = returned ? rank_outcome::outcome_kind::returned : rank_outcome::outcome_kind::threw;
   (returned ? end.result : end.what) = last.body;
   if (!returned) note_failure(rank);
   print_report();
@@ -87,13 +87,13 @@ BELAY_DECL void world_monitor::on_exit_message(int rank, const exit_message& las
 BELAY_DECL void world_monitor::on_exit(int rank, exit_status how) {
   // What a process does after its goodbye is not the world's, unless it had to be killed for being stopped there.
   const auto index = static_cast<std::size_t>(rank);
-  const bool signalled = how.how == exit_status::kind::signalled;
-  const bool exited = how.how == exit_status::kind::exited;
+  const bool signalled = how.how == exit_status::exit_kind::signalled;
+  const bool exited = how.how == exit_status::exit_kind::exited;
   if (said_goodbye_[index] && !(stalled_[index] && signalled)) return;
   rank_outcome& end = outcomes_[index];
-  end.how = exited      ? rank_outcome::kind::exited
-            : signalled ? rank_outcome::kind::signalled
-                        : rank_outcome::kind::unknown;
+  end.how = exited      ? rank_outcome::outcome_kind::exited
+            : signalled ? rank_outcome::outcome_kind::signalled
+                        : rank_outcome::outcome_kind::unknown;
   end.code = how.code;
   note_failure(rank);
   const std::optional<int> number = number_in_epoch(rank);

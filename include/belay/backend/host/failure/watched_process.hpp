@@ -20,8 +20,8 @@ namespace host {
 
 /// How a process ended. Only its parent is told; for others it is `unknown`.
 struct exit_status {
-  enum class kind : std::uint8_t { unknown, exited, signalled };
-  kind how = kind::unknown;
+  enum class exit_kind : std::uint8_t { unknown, exited, signalled };
+  exit_kind how = exit_kind::unknown;
   int code = 0;  // exit code or signal
 
   /// "exited with code 3", "was ended by SIGKILL (9)", "ended"

@@ -23,8 +23,8 @@ namespace host {
 BELAY_DECL int open_pidfd(pid_t pid) noexcept { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
 
 BELAY_DECL std::string exit_status::text() const {
-  if (how == kind::exited) return "exited with code " + std::to_string(code);
-  if (how == kind::signalled) return "was ended by " + signal_name(code);
+  if (how == exit_kind::exited) return "exited with code " + std::to_string(code);
+  if (how == exit_kind::signalled) return "was ended by " + signal_name(code);
   return "ended";
 }
 
@@ -82,8 +82,8 @@ BELAY_DECL exit_status watched_process::reap() const noexcept {
     if (errno != EINTR) return {};  // ECHILD: it is not our child
   }
   if (status.si_pid == 0) return {};
-  if (status.si_code == CLD_EXITED) return {exit_status::kind::exited, status.si_status};
-  return {exit_status::kind::signalled, status.si_status};
+  if (status.si_code == CLD_EXITED) return {exit_status::exit_kind::exited, status.si_status};
+  return {exit_status::exit_kind::signalled, status.si_status};
 }
 
 BELAY_DECL bool end_with_parent(pid_t parent, int number) noexcept {

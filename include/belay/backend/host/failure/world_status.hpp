@@ -107,7 +107,7 @@ class world_status {
   [[noreturn]] void raise(const call_site& mine, double seconds_waited = 0) const;
 
   /// `rank` will never again enter an operation of this lane.
-  void leave(int rank, lane which) noexcept;
+  void note_exit(int rank, lane which) noexcept;
   [[nodiscard]] bool left(int rank, lane which) const noexcept {
     return shared_.seat(rank).left[index(which)].load(std::memory_order_acquire) != 0;
   }

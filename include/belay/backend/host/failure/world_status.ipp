@@ -95,7 +95,7 @@ namespace host {
   raise_cause(cause(), mine, seconds_waited);
 }
 
-[[gnu::cold]] BELAY_DECL void world_status::leave(int rank, lane which) noexcept {
+[[gnu::cold]] BELAY_DECL void world_status::note_exit(int rank, lane which) noexcept {
   rank_block& seat = shared_.seat(rank);
   seat.left[index(which)].store(1, std::memory_order_seq_cst);
   seat.doorbells[index(which)].notify_all();

@@ -37,7 +37,7 @@ class membership {
   [[nodiscard]] virtual epoch_view shrink(const epoch_view& from, world_status::clock::duration limit, where at) = 0;
 
   /// The rank's body is over: a shrink does not wait for it. `view` is of its first epoch.
-  virtual void leave(const epoch_view& view) noexcept = 0;
+  virtual void note_exit(const epoch_view& view) noexcept = 0;
 };
 
 }  // namespace host

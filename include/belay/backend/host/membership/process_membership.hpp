@@ -64,7 +64,7 @@ class process_membership final : public membership {
 
   [[nodiscard]] epoch_view shrink(const epoch_view& from, world_status::clock::duration limit, where at) override;
   /// Peers see it by its goodbye, or by its end.
-  void leave(const epoch_view&) noexcept override {}
+  void note_exit(const epoch_view&) noexcept override {}
 
   [[nodiscard]] client& coordinator_client() noexcept { return *client_; }
 

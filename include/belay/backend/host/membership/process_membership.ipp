@@ -164,11 +164,11 @@ BELAY_DECL void process_membership::lose_coordinator(const std::string& why) noe
 }
 
 BELAY_DECL epoch_view process_membership::view_of(control_block shared, int number, std::vector<int> members) {
-  struct kept {  // groups may outlive the epoch, and the run
+  struct group_segment {  // groups may outlive the epoch, and the run
     std::shared_ptr<memory_segment> memory;
     world_status world;
   };
-  const auto mine = std::make_shared<kept>(kept{segment_, world_status(shared)});
+  const auto mine = std::make_shared<group_segment>(group_segment{segment_, world_status(shared)});
   const std::shared_ptr<world_status> world(mine, &mine->world);
   world->arrive(number, ::getpid(), core_set::allowed(), spins_);
   {

@@ -48,7 +48,7 @@ class thread_membership final : public membership {
   /// After the last rank has left: groups of this world that still exist cannot be called any more.
   void end() noexcept;
 
-  void leave(const epoch_view& view) noexcept override;
+  void note_exit(const epoch_view& view) noexcept override;
   [[nodiscard]] epoch_view shrink(const epoch_view& from, world_status::clock::duration limit, where at) override;
 
  private:

@@ -59,7 +59,7 @@ BELAY_DECL void thread_membership::end() noexcept {
     world_status(each->shared).abort({comm_fault::revoked, {}, "the run of this world is over", ""});
 }
 
-BELAY_DECL void thread_membership::leave(const epoch_view& view) noexcept {
+BELAY_DECL void thread_membership::note_exit(const epoch_view& view) noexcept {
   const std::lock_guard lock(mutex_);
   left_[static_cast<std::size_t>(view.number)] = true;
   changed_.notify_all();
@@ -117,11 +117,11 @@ BELAY_DECL void thread_membership::begin_epoch(std::vector<int> members) {
 }
 
 BELAY_DECL epoch_view thread_membership::view_of(const std::shared_ptr<epoch>& which, int number) const {
-  struct kept {  // groups may outlive the run
+  struct group_segment {  // groups may outlive the run
     std::shared_ptr<const epoch> memory;
     world_status world;
   };
-  const auto mine = std::make_shared<kept>(kept{which, world_status(which->shared)});
+  const auto mine = std::make_shared<group_segment>(group_segment{which, world_status(which->shared)});
   mine->world.arrive(number, 0, core_set::allowed(), options_.spins);
   return {std::shared_ptr<world_status>(mine, &mine->world), std::make_shared<thread_regions>(), number,
           which->members};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The memory of peers, as a rank reaches it. Threads see each other's memory as it is. Processes name a buffer by the
-// region of symmetric memory that it lies in and the offset there, because each maps the region elsewhere. Memory
-// outside of any region is ordinary: no peer maps it, and the kernel has to copy it (cross-memory attach).
+// The memory of peers, as a rank reaches it, and the ranks that have mapped a region. Threads see each other's memory
+// as it is. Processes name a buffer by the region of symmetric memory that it lies in and the offset there, because
+// each maps the region elsewhere. Memory outside of any region is ordinary: no peer maps it, and the kernel has to copy
+// it (cross-memory attach).
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
@@ -15,12 +16,37 @@
 #include <span>
 
 #include "belay/backend/host/memory/address_space.hpp"
-#include "belay/backend/host/memory/rank_set.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
+
+/// The ranks that have mapped a region of symmetric memory: those of the group that made it. To all others it is
+/// ordinary memory. Group 0 is the world.
+struct rank_set {
+  static constexpr std::uint32_t nobody = 0xffffffff;
+
+  std::uint32_t group = nobody;
+  std::uint64_t ranks = 0;  // a bit for each of the world's first 64
+  bool beyond = false;      // there are others
+
+  [[nodiscard]] static rank_set of(std::span<const int> members, std::uint32_t group) noexcept {
+    rank_set out{group};
+    for (const int rank : members) {
+      if (rank < 64)
+        out.ranks |= std::uint64_t{1} << rank;
+      else
+        out.beyond = true;
+    }
+    return out;
+  }
+  /// All of `others` are among these, as far as that is known: of ranks beyond the first 64 where the group is the
+  /// same, or these are the world.
+  [[nodiscard]] bool includes(const rank_set& others) const noexcept {
+    return group == 0 || group == others.group || (!others.beyond && (others.ranks & ~ranks) == 0);
+  }
+};
 
 /// A place in some rank's memory, as all ranks name it: 16 bits of region (0: ordinary memory, or anything among
 /// threads) and 48 of offset or address.
@@ -71,7 +97,7 @@ class address_map {
   [[nodiscard]] memory_reference refer(const void* data, std::size_t bytes, const rank_set& peers) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
     if (space_ == address_space::several) {
-      for (const entry& each : used()) {
+      for (const mapped_region& each : used()) {
         const std::size_t length = each.bytes.load(std::memory_order_acquire);
         const auto first = reinterpret_cast<std::uintptr_t>(each.first.load(std::memory_order_relaxed));
         if (address >= first && address - first < length && bytes <= length - (address - first)) {
@@ -87,7 +113,7 @@ class address_map {
   [[nodiscard]] std::byte* resolve(memory_reference what) const noexcept {
     if (space_ == address_space::one) return reinterpret_cast<std::byte*>(what.offset());
     if (what.region() == 0) return nullptr;
-    for (const entry& each : used()) {
+    for (const mapped_region& each : used()) {
       const std::size_t length = each.bytes.load(std::memory_order_acquire);
       if (each.region.load(std::memory_order_relaxed) != what.region() || what.offset() >= length) continue;
       return each.first.load(std::memory_order_relaxed) + what.offset();
@@ -104,7 +130,7 @@ class address_map {
   }
 
  private:
-  struct entry {
+  struct mapped_region {
     std::atomic<std::byte*> first{nullptr};
     std::atomic<std::size_t> bytes{0};
     std::atomic<std::uint16_t> region{0};
@@ -120,13 +146,13 @@ class address_map {
     }
   };
 
-  [[nodiscard]] std::span<const entry> used() const noexcept {
+  [[nodiscard]] std::span<const mapped_region> used() const noexcept {
     return std::span(table_).first(used_.load(std::memory_order_acquire));
   }
 
   address_space space_;
   std::atomic<std::size_t> used_{0};  // no region is beyond
-  std::array<entry, most_regions> table_{};
+  std::array<mapped_region, most_regions> table_{};
 };
 
 /// Reads `bytes` at `offset` of what another process published, its ordinary memory, into ours. False, with errno, when

@@ -17,7 +17,7 @@ namespace host {
 
 [[gnu::cold]] BELAY_DECL void address_map::add(std::uint16_t region, std::byte* first, std::size_t bytes, where at) {
   for (std::size_t i = 0; i < most_regions; ++i) {
-    entry& each = table_[i];
+    mapped_region& each = table_[i];
     if (each.bytes.load(std::memory_order_relaxed) != 0) continue;
     each.first.store(first, std::memory_order_relaxed);
     each.region.store(region, std::memory_order_relaxed);
@@ -30,14 +30,14 @@ namespace host {
 }
 
 [[gnu::cold]] BELAY_DECL void address_map::share(const std::byte* first, const rank_set& who) noexcept {
-  for (entry& each : table_) {
+  for (mapped_region& each : table_) {
     const bool here = each.bytes.load(std::memory_order_relaxed) != 0;
     if (here && each.first.load(std::memory_order_relaxed) == first) each.share(who);
   }
 }
 
 [[gnu::cold]] BELAY_DECL void address_map::remove(std::uint16_t region) noexcept {
-  for (entry& each : table_) {
+  for (mapped_region& each : table_) {
     if (each.region.load(std::memory_order_relaxed) == region) each.bytes.store(0, std::memory_order_release);
   }
 }

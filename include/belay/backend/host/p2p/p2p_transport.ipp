@@ -55,7 +55,7 @@ BELAY_DECL void p2p_transport::run(std::span<const p2p> transfers, world_status:
     if (met && now.finished) break;
     if (!met) give_up(now, missing, limit);
   }
-  recorder().leave(limit.waited_us());
+  recorder().finish(limit.waited_us());
 }
 
 BELAY_DECL const p2p* p2p_transport::next_of(const session& now, cursor& at, p2p::direction kind, int peer) noexcept {

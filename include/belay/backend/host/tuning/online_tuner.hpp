@@ -52,7 +52,7 @@ class online_tuner {
 
   /// The call took so long.
   void done(double us) noexcept {
-    entry& now = *timed_;
+    tuning_record& now = *timed_;
     const auto cost = static_cast<float>(us / static_cast<double>(now.bytes));
     if (now.settled) return watch(now, cost);
     // The first run finds the caches as another variant has left them.
@@ -73,7 +73,7 @@ class online_tuner {
   /// variant's microseconds a byte.
   template <class F>
   void for_each_settled(F f) const {
-    for (const entry& each : kinds_) {
+    for (const tuning_record& each : kinds_) {
       if (each.kind != 0 && each.settled) f(each.kind, each.bytes, std::size_t{each.variant}, std::span(each.costs));
     }
   }
@@ -87,7 +87,7 @@ class online_tuner {
  private:
   static constexpr float margin = 0.95F;
 
-  struct entry {
+  struct tuning_record {
     std::uint64_t kind = 0;
     std::size_t bytes = 0;                     // of its last call
     std::array<float, most_variants> costs{};  // microseconds a byte
@@ -100,7 +100,7 @@ class online_tuner {
 
   // Cores move, and what was tried in a loop is called with work in between: then all is tried anew, each time after
   // twice as many calls.
-  static void watch(entry& now, float cost) noexcept {
+  static void watch(tuning_record& now, float cost) noexcept {
     const float found = now.costs[now.variant];
     now.drift = cost > 2 * found || cost < found / 2 ? static_cast<std::uint16_t>(now.drift + 1) : std::uint16_t{0};
     constexpr std::uint8_t most_rounds = 8;
@@ -115,12 +115,12 @@ class online_tuner {
   [[nodiscard]] static constexpr int runs_of(std::size_t bytes) noexcept {
     return bytes < 1024 * 1024 ? 6 : bytes < 32 * 1024 * 1024 ? 5 : 3;
   }
-  [[nodiscard]] entry* find(std::uint64_t kind) noexcept {
+  [[nodiscard]] tuning_record* find(std::uint64_t kind) noexcept {
     constexpr std::size_t looks = 8;
     const auto first = static_cast<std::size_t>((kind * 0x9E3779B97F4A7C15U) >> 57);
     static_assert(most_kinds == std::size_t{1} << (64 - 57));
     for (std::size_t i = 0; i < looks; ++i) {
-      entry& here = kinds_[(first + i) % most_kinds];
+      tuning_record& here = kinds_[(first + i) % most_kinds];
       if (here.kind == kind) return &here;
       if (here.kind != 0) continue;
       here.kind = kind;
@@ -129,8 +129,8 @@ class online_tuner {
     return nullptr;
   }
 
-  std::vector<entry> kinds_;
-  entry* timed_ = nullptr;
+  std::vector<tuning_record> kinds_;
+  tuning_record* timed_ = nullptr;
   std::size_t variants_ = 0;
 };
 

@@ -181,7 +181,7 @@ inline void run_collective(collective_context me, const op_call& call) {
     case operation::exchange:
     case operation::make_symmetric: break;
   }
-  me.leave();
+  me.finish();
 }
 
 /// The calls that a group runs: `run_collective` of this file, and the exchange.

@@ -91,7 +91,7 @@ class collective_context {
     progress.await(lane_, call_, limit_, [&] { return bytes.progress(); }, [&](auto tell) { bytes.remaining(tell); });
   }
 
-  void leave() noexcept { group_->progress->finish(lane_); }
+  void finish() noexcept { group_->progress->finish(lane_); }
 
   // What comparisons of all ranks' calls ask for (see call_mismatch.hpp).
 

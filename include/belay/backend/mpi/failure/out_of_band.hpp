@@ -34,7 +34,7 @@ class out_of_band {
 
   /// Sends all other ranks why the world stopped.
   void send_abort(const abort_cause& why) {
-    const std::vector<std::byte> text = packed(kind::abort, lane::caller, why, {});
+    const std::vector<std::byte> text = packed(message_type::abort, lane::caller, why, {});
     const std::lock_guard lock(mutex_);
     for (int rank = 0; rank < static_cast<int>(answers_.size()); ++rank) {
       if (rank == number_) continue;
@@ -50,7 +50,7 @@ class out_of_band {
   void ask(int rank, lane which) {
     const std::lock_guard lock(mutex_);
     answers_[static_cast<std::size_t>(rank)].clear();
-    messages_.send(rank, packed(kind::ask, which, {}, {}));
+    messages_.send(rank, packed(message_type::ask, which, {}, {}));
   }
   /// Its answer; empty where it has not come.
   [[nodiscard]] std::string answer(int rank) const {
@@ -73,11 +73,11 @@ class out_of_band {
 
  private:
   static constexpr int tag = 2;
-  enum class kind : std::uint8_t { abort, ask, answer };
+  enum class message_type : std::uint8_t { abort, ask, answer };
 
   // Followed by the culprits, the message and its site.
   struct header {
-    kind message;
+    message_type message;
     lane which;
     comm_fault fault;
     error_kind thrown;
@@ -89,7 +89,8 @@ class out_of_band {
     std::size_t culprits, message_bytes, site_bytes;
   };
 
-  static std::vector<std::byte> packed(kind message, lane which, const abort_cause& why, const flight_record& last) {
+  static std::vector<std::byte> packed(message_type message, lane which, const abort_cause& why,
+                                       const flight_record& last) {
     header head;
     std::memset(static_cast<void*>(&head), 0, sizeof head);  // the padding is sent too
     head.message = message;
@@ -132,16 +133,17 @@ class out_of_band {
     what.message.assign(reinterpret_cast<const char*>(at), head.message_bytes);
     what.there.assign(reinterpret_cast<const char*>(at + head.message_bytes), head.site_bytes);
     switch (head.message) {
-      case kind::abort: world_->abort(std::move(what)); break;
-      case kind::ask: {
+      case message_type::abort: world_->abort(std::move(what)); break;
+      case message_type::ask: {
         const bool called = head.which == lane::caller;
         const flight_record last = world_->recorder(head.which).last();
         const flight_record aside = world_->recorder(called ? lane::stream : lane::caller).last();
         const std::string text = text_of(last, aside, called ? "started" : "called");
-        messages_.send(from, packed(kind::answer, head.which, {comm_fault::revoked, {}, text, last.site}, last));
+        messages_.send(from,
+                       packed(message_type::answer, head.which, {comm_fault::revoked, {}, text, last.site}, last));
         break;
       }
-      case kind::answer: {
+      case message_type::answer: {
         answers_[static_cast<std::size_t>(from)] = what.message;
         const auto size = static_cast<std::size_t>(head.bytes);
         world_->history(head.which)

@@ -70,15 +70,16 @@ class peer_history {
     const std::lock_guard lock(mutex_);
     if (static_cast<std::size_t>(rank) >= peers_.size()) return {};
     const peer& sender = peers_[static_cast<std::size_t>(rank)];
-    std::vector<entry> all;
+    std::vector<sequenced_record> all;
     for (const auto& [group, from] : sender.groups) {
       for (std::uint64_t i = from.count - lesser_of<std::uint64_t>(from.count, kept); i < from.count; ++i) {
         all.push_back(from.ring[i % kept]);
       }
     }
-    std::sort(all.begin(), all.end(), [](const entry& a, const entry& b) { return a.sequence < b.sequence; });
+    std::sort(all.begin(), all.end(),
+              [](const sequenced_record& a, const sequenced_record& b) { return a.sequence < b.sequence; });
     std::vector<flight_record> out;
-    for (entry& each : all) out.push_back(std::move(each.what));
+    for (sequenced_record& each : all) out.push_back(std::move(each.what));
     std::uint64_t count = sender.count;
     if (sender.report.what != operation::none && sender.reported_at == sender.count) {
       const auto same = [&](const flight_record& known) {
@@ -102,15 +103,15 @@ class peer_history {
   }
 
  private:
-  struct entry {
+  struct sequenced_record {
     std::uint64_t sequence = 0;  // among all of the peer
     flight_record what;
   };
   struct group_history {
     std::uint64_t count = 0;
-    std::array<entry, kept> ring;
+    std::array<sequenced_record, kept> ring;
 
-    [[nodiscard]] entry& latest() noexcept { return ring[(count - 1) % kept]; }
+    [[nodiscard]] sequenced_record& latest() noexcept { return ring[(count - 1) % kept]; }
   };
   struct peer {
     std::map<std::pair<std::uint32_t, bool>, group_history> groups;  // exchanges are counted on their own

@@ -105,7 +105,7 @@ class mpi_progress {
     slept_us_[index(which)] = 0;
     recorder(which).enter(call.what, call.group, call.number, call.bytes, call.at.file, call.at.line);
   }
-  void finish(lane which) noexcept { recorder(which).leave(slept_us_[index(which)]); }
+  void finish(lane which) noexcept { recorder(which).finish(slept_us_[index(which)]); }
   /// Whether it stopped because a process is gone: then no wait for all of them ends.
   [[nodiscard]] bool process_gone() const { return status_.process_gone(); }
 
@@ -151,7 +151,7 @@ class mpi_progress {
   }
 
   /// Posts this lane's exit message to all ranks, once: the lane posts no more.
-  void leave(lane which) noexcept {
+  void post_exit(lane which) noexcept {
     if (std::exchange(has_left_[index(which)], true)) return;
     try {
       using status = control_message::exit_status;
@@ -277,7 +277,7 @@ class mpi_progress {
   // a time slice.
   template <class Done, class Awaited>
   void await_late_messages(lane which, const call_site& call, Done done, Awaited awaited) {
-    leave(which);
+    post_exit(which);
     const auto until = clock::now() + slice;
     bool may_come = true;
     while (may_come && clock::now() < until) {
@@ -293,7 +293,7 @@ class mpi_progress {
   // Ends a wait in the first cause, which is `why` where there is none yet.
   [[noreturn]] void fail(lane which, const call_site& call, abort_cause why, double waited) {
     abort(std::move(why));
-    leave(which);
+    post_exit(which);
     raise(call, waited);
   }
 

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Rows of a table by their index, and the addition of rows to those of a table in a fixed order: an embedding and its
+// backward.
+// IWYU pragma: private, include "belay/kernel/rows.hpp"
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+
+#include "belay/core/config.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/findings.hpp"
+#include "belay/kernel/for_each.hpp"
+#include "belay/kernel/team.hpp"
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// Kernels that add up rows are divided into blocks of so many columns.
+inline constexpr std::size_t columns_of_block = 64;
+
+[[nodiscard]] BELAY_HD constexpr std::size_t column_block_count(std::size_t width) noexcept {
+  return (width + columns_of_block - 1) / columns_of_block;
+}
+
+/// out row r = in row index[r / repeat]. With `repeat` = k the index has one entry a token, and out k rows a token. An
+/// index that is not below `limit` is noted, and its row is zeros. `out` may be wider.
+template <class T, std::integral Index, class Out = T>
+struct gather_rows {
+  const T* in;
+  const Index* index;
+  Out* out;
+  std::size_t width;
+  std::size_t repeat = 1;
+  std::size_t limit = ~std::size_t{0};
+  findings_note found = {};
+  template <team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t row) const noexcept {
+    const Index of = index[row / repeat];
+    if (static_cast<std::size_t>(of) >= limit) {
+      if (team.lane == 0) static_cast<void>(found.below(of, limit, row / repeat));
+      for_each_index(team, width, fill<Out>{out + row * width, Out{}});
+      return;
+    }
+    for_each_index(team, width, copy<T, Out>{in + static_cast<std::size_t>(of) * width, out + row * width});
+  }
+};
+
+/// table row index[r] += in row r: the backward of an embedding. A kernel index is a block of `columns_of_block`
+/// columns of the table, whose rows are added in ascending order, so that repeated indices add in a fixed order. A row
+/// whose index is not below `limit` is not added.
+template <stored_real T, std::integral Index, real Table = compute_type_t<T>>
+struct accumulate_rows {
+  const T* in;
+  const Index* index;
+  std::size_t rows;
+  Table* table;
+  std::size_t width;
+  std::size_t limit = ~std::size_t{0};
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t block) const noexcept {
+    const std::size_t first = block * columns_of_block;
+    const std::size_t count = width - first < columns_of_block ? width - first : columns_of_block;
+    for (std::size_t row = 0; row < rows; ++row) {
+      if (static_cast<std::size_t>(index[row]) >= limit) continue;
+      Table* const to = table + static_cast<std::size_t>(index[row]) * width + first;
+      for_each_index(team, count, axpy<Table, T>{Table(1), in + row * width + first, to});
+    }
+  }
+};
+
+}  // namespace belay::inline BELAY_ABI::kernel
