@@ -63,7 +63,7 @@ endif()
 
 # What they link: header-only as most users have it, or with the host backend compiled once for all of them.
 option(BELAY_SEPARATE "Tests, examples and benchmarks link what is compiled once instead of compiling all of it in each" ON)
-# What includes belay/report_page.hpp, or a header behind it, links belay_linked_page.
+# Programs that include belay/report_page.hpp, or a header behind it, link belay_linked_page.
 set(belay_linked belay::header_only)
 set(belay_linked_page belay::header_only)
 if(BELAY_SEPARATE)

@@ -9624,6 +9624,9 @@ class arena {
 
 namespace belay::inline BELAY_ABI {
 
+/// Whether steps are captured as graphs of a device, or run as they are (train/step_graphs.hpp).
+enum class graph_use : std::uint8_t { none, captured };
+
 /// A stream that has graphs. `capture(work)` calls `work()`, whose kernels, copies and events on the stream are
 /// recorded and not run; `launch(graph)` queues all of them, as often as one likes, with the pointers and scalars of
 /// then. Work that is captured does not wait, and allocates nothing.
@@ -30627,8 +30630,6 @@ class owed_store {
 //     if (saved.after(number)) break;                                // somebody asked to stop: see stop_request
 //   }
 //   saved.close();
-//
-// What a run saves: stores, optimizers and state of one's own.
 
 #include <set>
 
@@ -38732,9 +38733,9 @@ class offloaded_state {
 
 // ---- belay/train/optimizer/update.hpp
 //
-// What an update of AdamW is made with, how much state it has, and the update of what lies where it is computed:
-// kernels over the ranges that a rank owns. Each element is updated by itself, so that neither sharding nor how many
-// are given to a kernel changes a bit. The values of a bucket are gathered while the next one is updated.
+// Settings and sizes of AdamW's state, and its update where it lies: kernels over the ranges that a rank owns. Each
+// element is updated by itself, so that neither sharding nor how many are given to a kernel changes a bit. The values
+// of a bucket are gathered while the next one is updated.
 
 namespace belay::inline BELAY_ABI {
 
@@ -42217,9 +42218,6 @@ class staged {
 //   }
 
 namespace belay::inline BELAY_ABI {
-
-/// Whether steps are captured, or run as they are (train/step_graphs.hpp).
-enum class graph_use : std::uint8_t { none, captured };
 
 /// Whether host threads of the ranks of a group meet in each operation.
 template <class Group>

@@ -25,7 +25,7 @@ set(linux_headers dirent.h errno.h fcntl.h malloc.h poll.h pthread.h sched.h sig
   unistd.h netdb.h "(linux|sys|netinet|arpa)/[a-z0-9_/]+\\.h" immintrin.h)
 list(JOIN linux_headers "|" linux_headers)
 
-# What is behind the report room's second door, and that door.
+# The report room's second door, and the headers behind it.
 set(of_page "^belay/(report_page|report/(page|memory_picture|schedule_chart))(/|\\.hpp$)")
 
 # Sets <out> to the list of violations below <root>/belay.

@@ -14,7 +14,7 @@ function(find_violations root out)
   set(found "")
   file(GLOB_RECURSE headers RELATIVE "${root}" "${root}/*.hpp" "${root}/*.ipp" "${root}/*.cuh")
   foreach(header IN LISTS headers)
-    # What follows the name is a body, a base, `final`, the type of an alias, or the end of the line; a semicolon, which
+    # Behind the name stands a body, a base, `final`, the type of an alias, or the end of the line; a semicolon, which
     # `using` may have before it too, ends a declaration.
     file(STRINGS "${root}/${header}" lines REGEX "${opens} *($|[:{=]|final|//|requires)")
     foreach(line IN LISTS lines)

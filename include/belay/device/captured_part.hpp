@@ -19,6 +19,9 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// Whether steps are captured as graphs of a device, or run as they are (train/step_graphs.hpp).
+enum class graph_use : std::uint8_t { none, captured };
+
 /// A stream that has graphs. `capture(work)` calls `work()`, whose kernels, copies and events on the stream are
 /// recorded and not run; `launch(graph)` queues all of them, as often as one likes, with the pointers and scalars of
 /// then. Work that is captured does not wait, and allocates nothing.

@@ -13,8 +13,6 @@
 //     if (saved.after(number)) break;                                // somebody asked to stop: see stop_request
 //   }
 //   saved.close();
-//
-// What a run saves: stores, optimizers and state of one's own.
 #pragma once
 
 #include <concepts>

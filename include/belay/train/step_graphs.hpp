@@ -38,7 +38,7 @@
 #include "belay/core/hash.hpp"
 #include "belay/core/ledger.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/captured_part.hpp"
+#include "belay/device/captured_part.hpp"  // IWYU pragma: export
 #include "belay/device/device_numbers.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/stream.hpp"
@@ -52,9 +52,6 @@
 #include "belay/parallel/gathers/parameter_gathers.hpp"
 
 namespace belay::inline BELAY_ABI {
-
-/// Whether steps are captured, or run as they are (train/step_graphs.hpp).
-enum class graph_use : std::uint8_t { none, captured };
 
 /// Whether host threads of the ranks of a group meet in each operation.
 template <class Group>

@@ -90,7 +90,7 @@ struct found {
   std::atomic<int> bodies = 0;  // that ran
 };
 
-// Of what layers have, whole. Collective where ranks do not reach each other's shards.
+// A hash of the layers' parameters, whole. Collective where ranks do not reach each other's shards.
 template <class Store>
 std::uint64_t hash_of(Store& store, auto& layers, bool rehearsing) {
   belay::content_hash hash;

@@ -28,6 +28,15 @@ void descend(auto& run, auto& store, auto&& part, update_ends how) {
   if (how == update_ends::with_barrier) store.buckets().finish_gathers_in(kit.stream());
 }
 
+// One micro-batch: both layers forward and backward.
+void add_gradients(auto& step, auto& first, auto& second, const batches& batch) {
+  auto h = belay::forward(step, first, belay::constant(batch.inputs()));
+  auto y = belay::forward(step, second, h.out());
+  auto [loss, grad] = belay::squared_error(step, matrix(y.out()), batch.targets());
+  grad = std::move(y).backward(grad);
+  std::move(h).backward(grad);
+}
+
 inline auto body(std::vector<double>& losses, update_ends how) {
   return [&losses, how](auto& rank, auto& run) {
     belay::mesh mesh{rank, {.data = rank.size()}};
@@ -37,11 +46,7 @@ inline auto body(std::vector<double>& losses, update_ends how) {
     const batches batch(run, 1);
     for ([[maybe_unused]] auto number : run.steps(6)) {
       belay::step step{run.engine(), store};
-      auto h = belay::forward(step, first, belay::constant(batch.inputs()));
-      auto y = belay::forward(step, second, h.out());
-      auto [loss, grad] = belay::squared_error(step, matrix(y.out()), batch.targets());
-      grad = std::move(y).backward(grad);
-      std::move(h).backward(grad);
+      add_gradients(step, first, second, batch);
       auto outcome = std::move(step).commit(mesh, belay::samples{rows * static_cast<std::size_t>(rank.size())});
       auto* const ok = belay::committed(outcome);
       if (ok == nullptr) continue;
@@ -74,11 +79,7 @@ inline auto early_gather() {
     const batches batch(run, 1);
     for ([[maybe_unused]] auto number : run.steps(1)) {
       belay::step step{run.engine(), store};
-      auto h = belay::forward(step, first, belay::constant(batch.inputs()));
-      auto y = belay::forward(step, second, h.out());
-      auto [loss, grad] = belay::squared_error(step, matrix(y.out()), batch.targets());
-      grad = std::move(y).backward(grad);
-      std::move(h).backward(grad);
+      add_gradients(step, first, second, batch);
       auto outcome = std::move(step).commit(mesh, belay::samples{rows});
       auto* const ok = belay::committed(outcome);
       if (ok == nullptr) continue;

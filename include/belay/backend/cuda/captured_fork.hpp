@@ -102,8 +102,8 @@ class forked_stream final : public captured_branch<Api> {
   void prepare(where at) override { fork_.state()->synchronize(at); }  // nobody asks for its events then
   void fork(state_type& on, where at) override { fork_.fork(on, at); }
   [[nodiscard]] std::shared_ptr<captured_member<Api>> join(state_type& on, where at) override {
-    std::vector<std::shared_ptr<const void>> none;
-    return std::make_shared<forked_member<Api>>(fork_.state(), fork_.join(on, at), std::move(none));
+    return std::make_shared<forked_member<Api>>(fork_.state(), fork_.join(on, at),
+                                                std::vector<std::shared_ptr<const void>>());
   }
   void end_capture(const std::shared_ptr<captured_work>& made) noexcept override { fork_.end_capture(made); }
 

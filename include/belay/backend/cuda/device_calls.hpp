@@ -24,7 +24,8 @@
 
 namespace belay::inline BELAY_ABI::cuda {
 
-/// By one thread, into one stream.
+/// Copies of little from memory of the host to that of a device, in the order of a stream: the source is free at once,
+/// since pinned memory keeps the bytes until the copy is over. By one thread, into one stream.
 template <device_api Api>
 class placed_copies {
  public:

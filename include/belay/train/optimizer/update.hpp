@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What an update of AdamW is made with, how much state it has, and the update of what lies where it is computed:
-// kernels over the ranges that a rank owns. Each element is updated by itself, so that neither sharding nor how many
-// are given to a kernel changes a bit. The values of a bucket are gathered while the next one is updated.
+// Settings and sizes of AdamW's state, and its update where it lies: kernels over the ranges that a rank owns. Each
+// element is updated by itself, so that neither sharding nor how many are given to a kernel changes a bit. The values
+// of a bucket are gathered while the next one is updated.
 // IWYU pragma: private, include "belay/train/optimizer.hpp"
 #pragma once
 
