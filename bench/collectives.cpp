@@ -7,10 +7,12 @@
 #include <exception>
 #include <string>
 
+#include "belay/comm/launcher.hpp"
 #include "collectives/algorithm.hpp"
 #include "collectives/body.hpp"
 #include "collectives/launch.hpp"
 #include "collectives/options.hpp"
+#include "collectives/rules_text.hpp"
 #include "collectives/under_mpi.hpp"
 #include "support/mpirun.hpp"
 
@@ -56,6 +58,8 @@ int run(const bench::options& what, char** argv) {
   belay::host::world_options how;
   how.algorithm = bench::forced_algorithm(what);
   if (!what.oversubscribed()) how.pin = belay::host::pinning::one_core_each;
+  if (what.explain && belay::find_launcher().rank == 0)
+    std::fputs(bench::rules_text(what.ranks, how.algorithm, belay::host::calibrate_copies()).c_str(), stderr);
   if (needs_mpirun) {
     const bench::mpi_session session(true);
     belay::host::world::from_env(how).run(body);

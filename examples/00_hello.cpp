@@ -41,7 +41,7 @@ struct network {
 }  // namespace
 
 int main() try {
-  belay::launch(belay::host::world{2}, [](auto& rank, auto& run) {
+  const auto train = [](belay::rank& rank, belay::run& run) {
     belay::mesh mesh{rank, {.data = 2}};
     network net;
     belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
@@ -63,7 +63,8 @@ int main() try {
         optimizer.apply(std::move(*ok), {.learning_rate = 1e-2, .clip = 1.0});
       }
     }
-  });
+  };
+  belay::launch(belay::host::world{2}, train, {.explain_faults = belay::fault_explanation::by_handler});
 } catch (const std::exception& error) {
   std::fprintf(stderr, "00_hello: %s\n", belay::printable_what(error).c_str());
   return 1;

@@ -33,7 +33,7 @@ void forward_and_backward(const auto& scope, auto& net, const auto& tokens, cons
   std::move(x0).backward(grad);
 }
 
-void train(auto& rank, auto& run, std::size_t steps, const train_moe::corpus& text) {
+void train(belay::rank& rank, auto& run, std::size_t steps, const train_moe::corpus& text) {
   belay::mesh mesh{rank, {}};
   const model::mixtral_config config = model::tiny();
   const std::size_t k = config.experts_per_token, rows = sequences * length * k;  // all may go to one rank
@@ -69,7 +69,9 @@ int main(int argc, char** argv) try {
   if (steps == 0) return std::fprintf(stderr, "01_plain [STEPS] [FILE]: at least one step\n"), 2;
   if (steps == 0) throw belay::input_error("STEPS must be a whole number, at least 1");
   const auto text = train_moe::corpus::from(argc > 2 ? argv[2] : "", BELAY_SOURCE_DIR);
-  belay::launch<model::host_kit>(belay::host::world{1}, [&](auto& rank, auto& run) { train(rank, run, steps, text); });
+  belay::launch<model::host_kit>(belay::host::world{1},
+                                 [&](belay::rank& rank, auto& run) { train(rank, run, steps, text); },
+                                 {.explain_faults = belay::fault_explanation::by_handler});
 } catch (const std::exception& error) {
   std::fprintf(stderr, "01_plain: %s\n", belay::printable_what(error).c_str());
   return 1;

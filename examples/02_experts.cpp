@@ -31,7 +31,7 @@ void forward_and_backward(const auto& step, auto& net, tokens_view tokens, token
   std::move(embedded).backward(grad);
 }
 
-void train(auto& rank, auto& run, std::size_t steps) {
+void train(belay::rank& rank, auto& run, std::size_t steps) {
   belay::mesh mesh{rank, {.expert = rank.size()}};
   model::mixtral_config config;
   config.layers = 1;
@@ -75,7 +75,8 @@ int main(int argc, char** argv) try {
   model::one_thread_per_product();
   const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 100;
   if (steps == 0) return std::fprintf(stderr, "02_experts [STEPS]: at least one step\n"), 2;
-  belay::launch<model::host_kit>(belay::host::world{2}, [&](auto& rank, auto& run) { train(rank, run, steps); });
+  belay::launch<model::host_kit>(belay::host::world{2}, [&](belay::rank& rank, auto& run) { train(rank, run, steps); },
+                                 {.explain_faults = belay::fault_explanation::by_handler});
 } catch (const std::exception& error) {
   std::fprintf(stderr, "02_experts: %s\n", belay::printable_what(error).c_str());
   return 1;

@@ -24,7 +24,7 @@ struct network {
   void for_each_parameter(auto&& visit) { embedding.for_each_parameter(visit), head.for_each_parameter(visit); }
 };
 
-void train(auto& rank, auto& run, std::size_t steps, const train_moe::corpus& text) {
+void train(belay::rank& rank, belay::run& run, std::size_t steps, const train_moe::corpus& text) {
   belay::mesh mesh{rank, {.data = rank.size()}};
   const auto mine = belay::even_part(micro_batches, static_cast<std::size_t>(rank.size()),
                                      static_cast<std::size_t>(rank.number()));  // another rank may have one more
@@ -58,10 +58,11 @@ int main(int argc, char** argv) try {
   const auto text = train_moe::corpus::from_repository(BELAY_SOURCE_DIR);
   const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 20;
   if (steps == 0) return std::fprintf(stderr, "04_data_parallel [STEPS]: at least one step\n"), 2;
-  const auto body = [&](auto& rank, auto& run) { train(rank, run, steps, text); };
+  const auto body = [&](belay::rank& rank, belay::run& run) { train(rank, run, steps, text); };
   const bool by_hand = belay::find_launcher().launcher == std::string("none");
-  if (by_hand) std::printf("%s", belay::rehearse(4, body).text().c_str());  // what each rank will lease, to the byte
-  by_hand ? belay::launch(belay::host::world{4}, body) : belay::launch(belay::host::world::from_env(), body);
+  const belay::launch_options how{.explain_faults = belay::fault_explanation::by_handler};
+  if (by_hand) std::printf("%s", belay::rehearse(4, body, how).text().c_str());  // what each rank will lease
+  by_hand ? belay::launch(belay::host::world{4}, body, how) : belay::launch(belay::host::world::from_env(), body, how);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "04_data_parallel: %s\n", belay::printable_what(error).c_str());
   return 1;

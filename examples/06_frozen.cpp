@@ -58,7 +58,7 @@ struct network {
   }
 };
 
-void train(auto& rank, auto& run, std::size_t steps) {
+void train(belay::rank& rank, belay::run& run, std::size_t steps) {
   belay::mesh mesh{rank, {.data = rank.size()}};
   network net;
   belay::parameter_store store{run, mesh, net, belay::zero<3>{}};
@@ -95,9 +95,10 @@ void train(auto& rank, auto& run, std::size_t steps) {
 int main(int argc, char** argv) try {
   const std::size_t steps = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 20;
   if (steps == 0) return std::fprintf(stderr, "06_frozen [STEPS]: at least one step\n"), 2;
-  const auto body = [&](auto& rank, auto& run) { train(rank, run, steps); };
-  std::printf("%s", belay::rehearse(4, body).text().c_str());
-  belay::launch(belay::host::world{4}, body);
+  const auto body = [&](belay::rank& rank, belay::run& run) { train(rank, run, steps); };
+  const belay::launch_options how{.explain_faults = belay::fault_explanation::by_handler};
+  std::printf("%s", belay::rehearse(4, body, how).text().c_str());
+  belay::launch(belay::host::world{4}, body, how);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "06_frozen: %s\n", belay::printable_what(error).c_str());
   return 1;

@@ -42,7 +42,8 @@ struct data_cursor {
   void load(std::string_view text) { next = std::strtoul(std::string(text).c_str(), nullptr, 10); }
 };
 
-void train(auto& rank, auto& run, const std::string& folder, std::size_t steps, const belay::stop_request& stop) {
+void train(belay::rank& rank, belay::run& run, const std::string& folder, std::size_t steps,
+           const belay::stop_request& stop) {
   belay::mesh mesh{rank, {.data = rank.size()}};
   linear net;
   belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
@@ -95,8 +96,10 @@ int main(int argc, char** argv) try {
   if (ranks < 1 || micro_batches % static_cast<std::size_t>(ranks) != 0)
     return std::fprintf(stderr, "07_checkpoint: RANKS divides %zu\n", micro_batches), 2;
   const belay::stop_request stop;
-  belay::launch(belay::host::world{ranks},
-                [&](auto& rank, auto& run) { train(rank, run, argv[1], std::strtoul(argv[3], nullptr, 10), stop); });
+  belay::launch(
+      belay::host::world{ranks},
+      [&](belay::rank& rank, belay::run& run) { train(rank, run, argv[1], std::strtoul(argv[3], nullptr, 10), stop); },
+      {.explain_faults = belay::fault_explanation::by_handler});
   return stop.followed() ? belay::exit_code_of_a_stop : 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "07_checkpoint: %s\n", belay::printable_what(error).c_str());

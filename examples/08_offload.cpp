@@ -56,7 +56,7 @@ struct residence {
   belay::optimizer_memory state = {};
 };
 
-void train(auto& rank, auto& run, std::size_t steps, const residence& where, std::vector<double>& losses) {
+void train(belay::rank& rank, belay::run& run, std::size_t steps, const residence& where, std::vector<double>& losses) {
   belay::mesh mesh{rank, {.data = rank.size()}};
   network net;
   belay::parameter_store store{run, mesh, net, belay::zero<3>{},
@@ -94,13 +94,15 @@ int main(int argc, char** argv) try {
   const std::string folder = argc > 2 ? argv[2] : "/tmp";
   const residence lower{belay::tier::pinned, {.state = belay::tier::file, .folder = folder, .chunk = 4096}};
   std::vector<double> offloaded, resident;
-  belay::launch_options few;
+  belay::launch_options few{.explain_faults = belay::fault_explanation::by_handler};
   few.budget[belay::tier::device] = std::size_t{1}
                                     << 20;  // parameters, gradients and state are 4 MiB over two ranks...
-  const auto body = [&](auto& rank, auto& run) { train(rank, run, steps, lower, offloaded); };
-  std::printf("%s", belay::rehearse(2, body).text(few).c_str());
+  const auto body = [&](belay::rank& rank, belay::run& run) { train(rank, run, steps, lower, offloaded); };
+  std::printf("%s", belay::rehearse(2, body, few).text(few).c_str());
   belay::launch(belay::host::world{2}, body, few);
-  belay::launch(belay::host::world{2}, [&](auto& rank, auto& run) { train(rank, run, steps, residence{}, resident); });
+  belay::launch(belay::host::world{2},
+                [&](belay::rank& rank, belay::run& run) { train(rank, run, steps, residence{}, resident); },
+                {.explain_faults = belay::fault_explanation::by_handler});
   for (std::size_t i = 0; i < steps; ++i) std::printf("step %zu  loss %.6f\n", i + 1, offloaded[i]);
   std::printf("everything in the device: the losses are %s\n", offloaded == resident ? "the same" : "others");
   return offloaded == resident ? 0 : 1;

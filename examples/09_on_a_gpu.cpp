@@ -9,7 +9,9 @@
 #include "on_a_gpu/trainer.hpp"
 
 int main() try {
-  belay::launch(belay::host::world(2), [](auto& rank, auto& run) { on_a_gpu::train(rank, run, 100, on_a_gpu::print); });
+  belay::launch(belay::host::world(2),
+                [](belay::rank& rank, belay::run& run) { on_a_gpu::train(rank, run, 100, on_a_gpu::print); },
+                {.explain_faults = belay::fault_explanation::by_handler});
 } catch (const std::exception& error) {
   std::fprintf(stderr, "09_on_a_gpu: %s\n", belay::printable_what(error).c_str());
   return 1;

@@ -13,7 +13,8 @@
 int main() try {
   belay::cuda::runtime_api gpu;
   belay::launch(belay::cuda::world(gpu, belay::host::world(2)),
-                [](auto& rank, auto& run) { on_a_gpu::train(rank, run, 100, on_a_gpu::print); });
+                [](belay::rank& rank, auto& run) { on_a_gpu::train(rank, run, 100, on_a_gpu::print); },
+                {.explain_faults = belay::fault_explanation::by_handler});
 } catch (const std::exception& error) {
   std::fprintf(stderr, "09_on_a_gpu: %s\n", belay::printable_what(error).c_str());
   return 4;

@@ -55,7 +55,7 @@ struct sgd {
   }
 };
 
-void train(auto& rank, auto& run, belay::zero_stage divided) {
+void train(belay::rank& rank, belay::run& run, belay::zero_stage divided) {
   belay::mesh mesh{rank, {.data = rank.size()}};
   network net;
   belay::parameter_store store{run, mesh, net, divided};
@@ -87,7 +87,8 @@ void train(auto& rank, auto& run, belay::zero_stage divided) {
 int main() try {
   for (const auto divided :
        {belay::zero_stage::optimizer_state, belay::zero_stage::gradients, belay::zero_stage::parameters})
-    belay::launch(belay::host::world{4}, [divided](auto& rank, auto& run) { train(rank, run, divided); });
+    belay::launch(belay::host::world{4}, [divided](belay::rank& rank, belay::run& run) { train(rank, run, divided); },
+                  {.explain_faults = belay::fault_explanation::by_handler});
 } catch (const std::exception& error) {
   std::fprintf(stderr, "13_own_optimizer: %s\n", belay::printable_what(error).c_str());
   return 1;

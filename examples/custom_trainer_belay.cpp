@@ -305,7 +305,7 @@ void read_batch(const std::string& text, std::size_t number, std::vector<int>& t
   }
 }
 
-void train(auto& rank, auto& run, std::size_t steps, const std::string& text) {
+void train(belay::rank& rank, belay::run& run, std::size_t steps, const std::string& text) {
   const auto all = std::make_shared<memory>();
   run.keep(all);  // peers may still read gradients when a failure ends this function
   initialise(all->values);
@@ -354,11 +354,13 @@ int main(int argc, char** argv) try {
   std::ifstream file(path, std::ios::binary);
   const std::string text(std::istreambuf_iterator<char>(file), {});
   if (text.size() <= length) throw std::runtime_error(path + ": cannot be read, or is too short");
-  const auto body = [&](auto& rank, auto& run) { train(rank, run, steps, text); };
+  const auto body = [&](belay::rank& rank, belay::run& run) { train(rank, run, steps, text); };
   const int ranks = argc > 3 ? std::atoi(argv[3]) : 1;
   const bool forked = argc > 4 && argv[4] == std::string("processes"), launched = belay::find_launcher().size > 1;
-  if (launched) return belay::launch(belay::host::world::from_env(), body), 0;
-  forked ? belay::launch(belay::host::processes{ranks}, body) : belay::launch(belay::host::world{ranks}, body);
+  const belay::launch_options how{.explain_faults = belay::fault_explanation::by_handler};
+  if (launched) return belay::launch(belay::host::world::from_env(), body, how), 0;
+  forked ? belay::launch(belay::host::processes{ranks}, body, how)
+         : belay::launch(belay::host::world{ranks}, body, how);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "custom_trainer_belay: %s\n", error.what());
   return 1;

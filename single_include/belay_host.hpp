@@ -26,7 +26,8 @@ BELAY_SEPARATE_COMPILATION"
 
 // ---- belay/comm/axis.hpp
 //
-// The names of a mesh's axes, by which placements and groups say which ranks they mean.
+// The axes of a mesh: their names, by which placements and groups say which ranks they mean, how many ranks each has,
+// and where a rank is along them. The arithmetic is constexpr.
 //
 //   using stacked = belay::shard<0, belay::axis::expert>;            // cut over the ranks of the expert axis
 //   belay::all_reduce(mesh.group(belay::axis::data), grad, belay::sum);
@@ -35,6 +36,31 @@ BELAY_SEPARATE_COMPILATION"
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+// ---- belay/core/checked_size.hpp
+//
+// Arithmetic on sizes that a caller gave. A sum or product that wraps around is a small number: it passes every later
+// comparison, and memory is then written beyond its end. A `checked_size` stays too large to the end of the
+// expression, where it is refused.
+//
+//   const auto words = [] { return "the table is"; };
+//   const std::size_t bytes = (belay::checked_size(rows) * width * sizeof(float)).value(words, at);
+//   // or throws belay::size_error: "the table is more than any memory holds"
+
+#include <concepts>
+
+// ---- belay/core/bounds.hpp
+//
+// The lesser and the greater of values, and the largest value of a type, under names that no header of others defines
+// as a macro: many a C header has a `min` and a `max` of its own, and Belay's headers come after any.
+//
+//   const std::size_t count = belay::lesser_of(left, belay::largest_value<std::int32_t> / size);
+
+#include <cfloat>
+#include <type_traits>
 
 // ---- belay/core/config.hpp
 //
@@ -151,6 +177,725 @@ namespace {
 
 namespace belay::inline BELAY_ABI {
 
+/// The lesser of two values; `a` where they are equal. A reference to one of them, as long-lived as it is.
+template <class T>
+[[nodiscard]] constexpr const T& lesser_of(const T& a, const T& b) {
+  return b < a ? b : a;
+}
+/// The lesser of two numbers, also in kernels: what others compare by, such as durations, a device may not call.
+template <class T>
+  requires std::is_arithmetic_v<T>
+[[nodiscard]] BELAY_HD constexpr const T& lesser_of(const T& a, const T& b) {
+  return b < a ? b : a;
+}
+
+/// The greater of two values; `a` where they are equal. A reference to one of them, as long-lived as it is.
+template <class T>
+[[nodiscard]] constexpr const T& greater_of(const T& a, const T& b) {
+  return a < b ? b : a;
+}
+/// The greater of two numbers, also in kernels.
+template <class T>
+  requires std::is_arithmetic_v<T>
+[[nodiscard]] BELAY_HD constexpr const T& greater_of(const T& a, const T& b) {
+  return a < b ? b : a;
+}
+
+/// The least of some values, of which there is at least one.
+template <class T>
+[[nodiscard]] constexpr T lesser_of(std::initializer_list<T> values) {
+  T least = *values.begin();
+  for (const T& value : values) least = lesser_of(least, value);
+  return least;
+}
+
+/// The greatest of some values, of which there is at least one.
+template <class T>
+[[nodiscard]] constexpr T greater_of(std::initializer_list<T> values) {
+  T most = *values.begin();
+  for (const T& value : values) most = greater_of(most, value);
+  return most;
+}
+
+/// The largest finite value of an integer, of `float` or `double`, or of a duration or time point of `std::chrono`.
+template <class T>
+inline constexpr T largest_value = T(largest_value<typename T::duration>);
+template <class T>
+  requires(
+              requires { typename T::rep; } && !requires { typename T::clock; })
+inline constexpr T largest_value<T> = T(largest_value<typename T::rep>);
+template <std::unsigned_integral T>
+inline constexpr T largest_value<T> = static_cast<T>(-1);
+template <std::signed_integral T>
+inline constexpr T largest_value<T> = static_cast<T>(largest_value<std::make_unsigned_t<T>> / 2);
+template <>
+inline constexpr float largest_value<float> = FLT_MAX;
+template <>
+inline constexpr double largest_value<double> = DBL_MAX;
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/error.hpp
+//
+// Errors are of three kinds. What the compiler can see does not compile. A programmer's slip is a `usage_error`. A
+// fault of the world (a peer, a file, too little memory) is one of the typed exceptions below; each carries what its
+// reader needs to act: ranks, operation, bytes, file, call site.
+//
+//   try {
+//     belay::all_reduce(group, values, belay::sum);
+//   } catch (const belay::comm_error& problem) {
+//     for (int rank : problem.about().culprits) std::printf("rank %d\n", rank);
+//   }
+
+#include <exception>
+#include <stdexcept>
+
+// ---- belay/core/where.hpp
+//
+// A call site, carried by every handle and every error. It is made by compiler builtins, which also exist where
+// std::source_location does not (nvcc).
+//
+//   void reduce(std::span<float> values, belay::where at = belay::where::current());
+//   reduce(values);  // `at` is this line
+//   at.text();       // "train.cpp:88"
+
+namespace belay::inline BELAY_ABI {
+
+/// Where in the user's source a call was made. Plain data; `file` and `function` point to string literals.
+struct where {
+  /// File and function as the compiler names them, and the line; 0: not known.
+  const char* file = "";
+  const char* function = "";
+  int line = 0;
+
+  /// The caller's site when used as a default argument: `void f(where at = where::current())`.
+  [[nodiscard]] static constexpr where current(const char* file = __builtin_FILE(),
+                                               const char* function = __builtin_FUNCTION(),
+                                               int line = __builtin_LINE()) noexcept {
+    return {file, function, line};
+  }
+
+  /// Whether the call was made by a header of the standard library on the user's behalf: `emplace`, `make_unique`.
+  [[nodiscard]] bool in_standard_library() const noexcept;
+
+  /// "file:line", as compilers print it. For a line of the standard library it also says how to get the user's line.
+  [[nodiscard]] std::string text() const;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/where.ipp
+//
+// Call sites as text.
+
+#include <cstring>
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL std::string where::text() const {
+  const std::string place = std::string(file) + ":" + std::to_string(line);
+  if (!in_standard_library()) return place;
+  return place +
+         " (an object made by the standard library: belay::where::current() as its last argument names your line)";
+}
+
+[[gnu::cold]] BELAY_DECL bool where::in_standard_library() const noexcept {
+  const char* const folder = std::strstr(file, "/include/c++/");  // 12/bits/stl_construct.h, v1/optional
+  if (folder == nullptr) return false;
+  const char* const version = folder + sizeof("/include/c++/") - 1;
+  const char first = *version == 'v' ? version[1] : *version;
+  return first >= '0' && first <= '9';
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+// Which folder is missing, for the message about a file that could not be created. The system's "No such file or
+// directory" then means one of the folders in its path.
+
+/// " (there is no folder /where)" with the topmost folder of `path` that does not exist; "" where all of them do. It is
+/// appended to the system's message.
+[[nodiscard]] BELAY_DECL std::string missing_folder(const std::string& path);
+
+/// Of which kind an exception was, for those who are told of it and do not have it: the peers of the rank whose body
+/// threw it, and the process that forked that rank. `plan`: a refused plan. `other`: none of ours.
+enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, plan, communication, backend };
+
+/// The name: "usage", "input", ...
+[[nodiscard]] constexpr const char* name(error_kind kind) noexcept {
+  switch (kind) {
+    case error_kind::none: return "none";
+    case error_kind::other: return "other";
+    case error_kind::usage: return "usage";
+    case error_kind::input: return "input";
+    case error_kind::budget: return "budget";
+    case error_kind::file: return "file";
+    case error_kind::plan: return "plan";
+    case error_kind::communication: return "communication";
+    case error_kind::backend: return "backend";
+  }
+  return "unknown";
+}
+
+/// The kind of any exception: `other` where it is none of ours.
+[[nodiscard]] BELAY_DECL error_kind kind_of(const std::exception& problem) noexcept;
+
+/// The text of an exception; "(no text)" where it says nothing.
+[[nodiscard]] BELAY_DECL const char* message_of(const std::exception& problem) noexcept;
+
+/// Base of every exception Belay throws. `what()` begins with the site and holds nothing that a terminal would obey but
+/// the newlines of our own lists and tables.
+class error : public std::runtime_error {
+ public:
+  /// `message` without the site; what() has both.
+  error(const std::string& message, where at);
+
+  /// The call site that it is about, and its kind for those whom the exception does not reach.
+  [[nodiscard]] where at() const noexcept { return at_; }
+  [[nodiscard]] virtual error_kind kind() const noexcept { return error_kind::other; }
+
+  /// From here on `what()` begins, after the site, with the layer's call that it was thrown out of. The innermost call
+  /// names itself first, and its name stays. For steps.
+  void name_call(const std::string& call);
+
+ private:
+  where at_;
+  bool call_named_ = false;
+};
+
+/// An exception of others that a layer has thrown, or work that it has queued. `what()` is the site of the layer's
+/// call, the layer, the micro-batch and the other's text with its lines. The other is nested:
+/// `std::rethrow_if_nested(error)` throws it.
+class layer_error : public error, public std::nested_exception {
+ public:
+  /// In a handler of `thrown`. `call` as for `name_call`.
+  layer_error(const std::string& call, const std::exception& thrown, where at);
+};
+
+/// In a handler: throws what it handles again, with the layer's call in its text. Errors of Belay stay what they are,
+/// other std::exceptions become a `layer_error` at `at`. A std::bad_alloc, and what is no std::exception, pass as they
+/// are.
+[[noreturn]] BELAY_DECL void rethrow_from(const std::string& call, where at);
+
+/// The program asked for something that makes no sense: shapes that do not match, a handle used twice.
+class usage_error : public error {
+ public:
+  using error::error;
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::usage; }
+};
+
+/// Input from outside (a flag, a configuration, a file's content) cannot be used as it is. The message may quote it:
+/// `what()` is one line of printable text.
+class input_error : public error {
+ public:
+  /// `message` names what cannot be used, and what can.
+  explicit input_error(const std::string& message, where at = {});
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::input; }
+};
+
+/// A tier's budget does not hold what was asked. Nothing was allocated by the refused call.
+class budget_error : public error {
+ public:
+  /// `tier` is what had no room, by name. `also` ends the text: what else is known.
+  budget_error(const std::string& tier, std::size_t requested_bytes, std::size_t available_bytes, where at,
+               const std::string& also = {});
+
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::budget; }
+  /// Bytes that were asked for, and bytes that there were.
+  [[nodiscard]] std::size_t requested_bytes() const noexcept { return requested_bytes_; }
+  [[nodiscard]] std::size_t available_bytes() const noexcept { return available_bytes_; }
+
+ private:
+  std::size_t requested_bytes_;
+  std::size_t available_bytes_;
+};
+
+/// A file could not be read or written, or holds what it should not; `offset` is the byte where, or 0, which is not
+/// named: then it is about the file as such. Path and message may come from outside: `what()` is one line of printable
+/// text, `path()` and `message()` are as they were given. `rank` is the rank of the world that met it, where all ranks
+/// of a collective are told.
+class file_error : public error {
+ public:
+  /// About byte `offset` of the file at `path`; `rank` is who met it, of files that ranks share.
+  file_error(const std::string& path, std::uint64_t offset, const std::string& message, where at = {},
+             int rank = no_rank);
+
+  static constexpr int no_rank = -1;  // this process
+
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::file; }
+  /// The path as it was given, the byte (0: the file as such), what is wrong, and the rank that met it or `no_rank`.
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+  [[nodiscard]] const std::string& message() const noexcept { return message_; }
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+
+ private:
+  std::string path_;
+  std::uint64_t offset_;
+  std::string message_;
+  int rank_;
+};
+
+/// How a group of ranks failed. Every later call on the group reports the same first cause.
+enum class comm_fault { peer_failed, mismatch, timeout, revoked };
+
+/// The name: "peer_failed", "mismatch", ...
+[[nodiscard]] constexpr const char* name(comm_fault fault) noexcept {
+  switch (fault) {
+    case comm_fault::peer_failed: return "peer_failed";
+    case comm_fault::mismatch: return "mismatch";
+    case comm_fault::timeout: return "timeout";
+    case comm_fault::revoked: return "revoked";
+  }
+  return "unknown";
+}
+
+/// A communication error: the ranks that caused it, in which operation, where here and where there. `what()` is one
+/// line of printable text, whatever the other ranks said; the details are as they came.
+class comm_error : public error {
+ public:
+  /// The known facts about the failure.
+  struct details {
+    /// The kind; the bytes of this rank's call; how long it slept.
+    comm_fault fault = comm_fault::revoked;
+    std::vector<int> culprits;           // ranks of the world that caused it
+    std::string operation;               // "all_reduce", "barrier", ...; empty where it was none
+    std::uint32_t group = 0;             // the group's number; 0 is the world
+    std::uint64_t operation_number = 0;  // counted per group from 0
+    std::size_t bytes = 0;
+    std::string message;  // what happened there, in words
+    where here;           // this rank's call
+    std::string there;    // the culprit's site as text, if known
+    double seconds_waited = 0;
+    int signal = 0;      // what ended the first culprit, where a parent knows it; 0: none or not known
+    int exit_code = -1;  // the first culprit's, where a parent knows it; -1: none or not known
+    error_kind thrown = error_kind::none;  // what the first culprit threw; none: nothing, or not known
+  };
+
+  /// The text is made of the details.
+  explicit comm_error(details what);
+
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::communication; }
+  /// The kind, and all details.
+  [[nodiscard]] comm_fault fault() const noexcept { return details_.fault; }
+  [[nodiscard]] const details& about() const noexcept { return details_; }
+
+ private:
+  static std::string text(const details& d);
+
+  details details_;
+};
+
+/// A call of the library that a backend stands on, such as the CUDA runtime, has failed: which call, on which rank, and
+/// about how many bytes. `what()` is one line of printable text.
+class backend_error : public error {
+ public:
+  /// The known facts about the failure.
+  struct details {
+    std::string call;       // as the backend's interface names it: "allocate", "record", ...
+    int rank = 0;           // of the world, whose call it was
+    std::size_t bytes = 0;  // that it was about; 0: none
+    std::string message;    // what the library says
+    /// This rank's call.
+    where here;
+  };
+
+  /// The text is made of the details.
+  explicit backend_error(details what);
+
+  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::backend; }
+  /// All details.
+  [[nodiscard]] const details& about() const noexcept { return details_; }
+
+ private:
+  static std::string text(const details& d);
+
+  details details_;
+};
+
+/// The text of an exception, for a terminal: escaped. Its lines stay lines.
+[[nodiscard]] BELAY_DECL std::string printable_what(const std::exception& problem);
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/error.ipp
+//
+// What the exceptions say.
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <new>
+#include <string_view>
+#include <utility>
+
+// ---- belay/core/printable.hpp
+//
+// Text from outside in a form that a terminal only shows. Names in files, messages of other processes and texts of
+// exceptions may hold escape sequences, which a terminal obeys, and newlines, which forge a line of output.
+//
+//   belay::printable("\x1b[31mred\n");  // one line of plain characters: \x1b[31mred\n
+//   belay::printable_lines(report);     // the same for text of several lines, which stay lines
+//   belay::printable_start(text, 40);   // at most 40 bytes of it, and "..." where there was more
+
+namespace belay::inline BELAY_ABI {
+
+// Ranks as messages list them: many ranks at once must not make an unreadable message.
+
+/// "rank 2", "ranks 0, 1, 3", "ranks 0-6, 9": four and more that follow one another are a range.
+[[nodiscard]] BELAY_DECL std::string ranks_text(std::span<const int> ranks);
+
+// Numbers and bytes in hexadecimal, in lower case, for names of files and escape sequences.
+
+/// The digit of `value`, which is below 16.
+[[nodiscard]] constexpr char hex_digit(unsigned value) noexcept { return "0123456789abcdef"[value]; }
+
+/// Appends the last `digits` digits of `value`, zeros included.
+inline void append_hex(std::string& out, std::uint64_t value, unsigned digits) {
+  for (unsigned shift = 4 * digits; shift > 0; shift -= 4) {
+    out += hex_digit(static_cast<unsigned>(value >> (shift - 4)) & 0xfU);
+  }
+}
+
+// Where the characters of a text from outside begin and end, and which of its bytes are no UTF-8.
+
+/// Bytes of the UTF-8 character that `text` begins with. 0 where it begins with none: also a character that is cut off,
+/// an overlong form, a surrogate, or a code point above U+10FFFF.
+[[nodiscard]] constexpr std::size_t utf8_length(std::string_view text) noexcept {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+  const auto follows = [&](std::size_t i) { return byte(i) >> 6 == 2; };
+  const unsigned first = byte(0), second = byte(1);
+  if (text.empty()) return 0;
+  if (first < 0x80) return 1;
+  if (first < 0xc2 || !follows(1)) return 0;
+  if (first < 0xe0) return 2;
+  if (!follows(2) || (first == 0xe0 && second < 0xa0) || (first == 0xed && second >= 0xa0)) return 0;
+  if (first < 0xf0) return 3;
+  if (!follows(3) || first > 0xf4 || (first == 0xf0 && second < 0x90) || (first == 0xf4 && second >= 0x90)) return 0;
+  return 4;
+}
+
+/// The code point of `text`, which is one whole and valid character.
+[[nodiscard]] constexpr char32_t utf8_code_point(std::string_view text) noexcept {
+  char32_t code = static_cast<unsigned char>(text.front());
+  if (text.size() > 1) code &= 0x7fU >> text.size();
+  for (const char c : text.substr(1)) code = code << 6 | (static_cast<unsigned char>(c) & 0x3fU);
+  return code;
+}
+
+/// Whether a terminal acts on the character instead of showing it: C0 and C1 controls, DEL, line separators, and marks
+/// that change the direction of the text after them.
+[[nodiscard]] constexpr bool is_control(char32_t code) noexcept {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || code == 0x200e || code == 0x200f ||
+         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+}
+
+/// Appends a control character as it is written in a string literal: a backslash and n, x1b or u202e.
+BELAY_DECL void append_escaped(std::string& out, char32_t code);
+
+/// `text` as one line that a terminal only shows. Control characters are escaped, and a byte that is no UTF-8 becomes
+/// U+FFFD. The result is its own printable form.
+[[nodiscard]] BELAY_DECL std::string printable(std::string_view text);
+
+/// `text` of several lines, which stay lines, as a terminal only shows it. Other control characters are escaped, and a
+/// byte that is no UTF-8 becomes U+FFFD.
+[[nodiscard]] BELAY_DECL std::string printable_lines(std::string_view text);
+
+/// The printable form of the whole characters in the first `most` bytes of `text`. "..." is added where there was more.
+[[nodiscard]] BELAY_DECL std::string printable_start(std::string_view text, std::size_t most);
+
+// Text as a JSON string. Paths, names and messages of other processes may hold quotes, control characters and bytes
+// that are no UTF-8. A reader must be able to parse what was written all the same.
+
+/// Calls `put(std::string_view)` with the pieces of `text` in quotes. Control characters are escaped. A byte that is
+/// no UTF-8 becomes U+FFFD.
+template <class Put>
+constexpr void put_json(std::string_view text, Put put) {
+  put(std::string_view("\""));
+  std::size_t plain = 0;  // bytes at the front of `text` that need no change
+  while (plain < text.size()) {
+    const auto value = static_cast<unsigned char>(text[plain]);
+    const std::size_t length = utf8_length(text.substr(plain));
+    const bool quoted = value == '"' || value == '\\';
+    const bool control = value < 0x20 || value == 0x7f;
+    if (length != 0 && !quoted && !control) {
+      plain += length;
+      continue;
+    }
+    put(text.substr(0, plain));
+    if (length == 0) {
+      put(std::string_view("\xef\xbf\xbd"));
+    } else if (quoted) {
+      const char escape[] = {'\\', text[plain]};
+      put(std::string_view(escape, sizeof escape));
+    } else {
+      const char escape[] = {'\\', 'u', '0', '0', hex_digit(value / 16U), hex_digit(value % 16U)};
+      put(std::string_view(escape, sizeof escape));
+    }
+    text.remove_prefix(plain + 1);
+    plain = 0;
+  }
+  put(text);
+  put(std::string_view("\""));
+}
+
+/// Appends `text` in quotes.
+inline void append_json(std::string& out, std::string_view text) {
+  put_json(text, [&out](std::string_view piece) { out += piece; });
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/printable.ipp
+//
+// Escaping control characters.
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL void append_escaped(std::string& out, char32_t code) {
+  switch (code) {
+    case '\n': out += "\\n"; return;
+    case '\r': out += "\\r"; return;
+    case '\t': out += "\\t"; return;
+    default: break;
+  }
+  out += code < 0x80 ? "\\x" : "\\u";
+  append_hex(out, code, code < 0x80 ? 2 : 4);
+}
+
+[[gnu::cold]] BELAY_DECL std::string printable(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    const std::string_view character = text.substr(0, length);
+    if (length == 0)
+      out += "\xef\xbf\xbd";
+    else if (const char32_t code = utf8_code_point(character); is_control(code))
+      append_escaped(out, code);
+    else
+      out += character;
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return out;
+}
+
+[[gnu::cold]] BELAY_DECL std::string printable_lines(std::string_view text) {
+  std::string out;
+  for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
+    out += printable(text.substr(0, end)) + '\n';
+    text.remove_prefix(end + 1);
+  }
+  return out + printable(text);
+}
+
+[[gnu::cold]] BELAY_DECL std::string printable_start(std::string_view text, std::size_t most) {
+  std::size_t end = 0;
+  while (end < text.size()) {
+    const std::size_t length = utf8_length(text.substr(end));
+    if (end + (length == 0 ? 1 : length) > most) break;
+    end += length == 0 ? 1 : length;
+  }
+  return printable(text.substr(0, end)) + (end < text.size() ? "..." : "");
+}
+
+[[gnu::cold]] BELAY_DECL std::string ranks_text(std::span<const int> ranks) {
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (last - i < 3) last = i;  // short ones are listed
+    out += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    if (last > i) out += "-" + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return out;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL error_kind kind_of(const std::exception& problem) noexcept {
+  const auto* const ours = dynamic_cast<const error*>(&problem);
+  return ours != nullptr ? ours->kind() : error_kind::other;
+}
+
+[[gnu::cold]] BELAY_DECL const char* message_of(const std::exception& problem) noexcept {
+  const char* const text = problem.what();
+  return text == nullptr || *text == '\0' ? "(no text)" : text;
+}
+
+[[gnu::cold]] BELAY_DECL error::error(const std::string& message, where at)
+    : std::runtime_error((at.line == 0 ? "belay: " : at.text() + ": belay: ") + printable_lines(message)), at_(at) {}
+
+[[gnu::cold]] BELAY_DECL void error::name_call(const std::string& call) {
+  if (std::exchange(call_named_, true)) return;
+  const std::size_t site = at_.line == 0 ? 0 : at_.text().size() + 2;
+  std::string text = what();
+  text.insert(site + std::string_view("belay: ").size(), printable(call) + ": ");
+  static_cast<std::runtime_error&>(*this) = std::runtime_error(text);
+}
+
+[[gnu::cold]] BELAY_DECL layer_error::layer_error(const std::string& call, const std::exception& thrown, where at)
+    : error(message_of(thrown), at) {
+  name_call(call);
+}
+
+[[gnu::cold]] BELAY_DECL void rethrow_from(const std::string& call, where at) {
+  try {
+    throw;
+  } catch (error& ours) {
+    ours.name_call(call);
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& thrown) {
+    throw layer_error(call, thrown, at);
+  }
+}
+
+[[gnu::cold]] BELAY_DECL input_error::input_error(const std::string& message, where at)
+    : error(printable(message), at) {}
+
+[[gnu::cold]] BELAY_DECL budget_error::budget_error(const std::string& tier, std::size_t requested_bytes,
+                                                    std::size_t available_bytes, where at, const std::string& also)
+    : error(tier + " tier: " + std::to_string(requested_bytes) + " bytes requested, " +
+                std::to_string(available_bytes) + " bytes left in the budget" + also,
+            at),
+      requested_bytes_(requested_bytes),
+      available_bytes_(available_bytes) {}
+
+[[gnu::cold]] BELAY_DECL file_error::file_error(const std::string& path, std::uint64_t offset,
+                                                const std::string& message, where at, int rank)
+    : error((rank < 0 ? "" : "rank " + std::to_string(rank) + ": ") + printable(path + ": " + message) +
+                (offset == 0 ? "" : " (byte " + std::to_string(offset) + ")"),
+            at),
+      path_(path),
+      offset_(offset),
+      message_(message),
+      rank_(rank) {}
+
+[[gnu::cold]] BELAY_DECL comm_error::comm_error(details what)
+    : error(text(what), what.here), details_(std::move(what)) {}
+
+[[gnu::cold]] BELAY_DECL std::string comm_error::text(const details& d) {
+  std::string message = name(d.fault);
+  if (!d.operation.empty())
+    message.append(" in ").append(d.operation).append(" #").append(std::to_string(d.operation_number));
+  if (!d.culprits.empty()) message.append(d.culprits.size() == 1 ? ", rank " : ", ranks ");
+  for (std::size_t i = 0; i < d.culprits.size(); ++i)
+    message.append(i == 0 ? "" : ", ").append(std::to_string(d.culprits[i]));
+  if (!d.there.empty()) message.append(" at ").append(d.there);
+  if (!d.message.empty()) message.append(": ").append(d.message);
+  return printable(message);
+}
+
+[[gnu::cold]] BELAY_DECL backend_error::backend_error(details what)
+    : error(text(what), what.here), details_(std::move(what)) {}
+
+[[gnu::cold]] BELAY_DECL std::string backend_error::text(const details& d) {
+  std::string message = "rank " + std::to_string(d.rank) + ": " + d.call;
+  if (d.bytes > 0) message.append(" of ").append(std::to_string(d.bytes)).append(" bytes");
+  return printable(message.append(": ").append(d.message));
+}
+
+[[gnu::cold]] BELAY_DECL std::string printable_what(const std::exception& problem) {
+  return printable_lines(message_of(problem));
+}
+
+[[gnu::cold]] BELAY_DECL std::string missing_folder(const std::string& path) {
+  for (std::size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
+    const std::string folder = path.substr(0, end);
+    struct stat facts = {};
+    if (::stat(folder.c_str(), &facts) != 0) return errno == ENOENT ? " (there is no folder " + folder + ")" : "";
+    if (!S_ISDIR(facts.st_mode)) return " (" + folder + " is no folder)";
+  }
+  return "";
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The most bytes an object can have: the difference of two pointers is signed.
+inline constexpr std::size_t largest_size = largest_value<std::size_t> / 2;
+
+/// A size that a caller gave, or that follows from one, is more than any memory holds. `what` names operation and
+/// argument. The refused call has written and allocated nothing.
+class size_error : public usage_error {
+ public:
+  /// `what` is the whole sentence.
+  size_error(const std::string& what, where at);
+};
+
+/// A size in bytes or elements. Operators saturate: a value too large for `std::size_t` stays too large, unless it is
+/// multiplied by zero.
+class checked_size {
+ public:
+  /// A size that fits.
+  BELAY_HD constexpr checked_size(std::size_t value = 0) noexcept : value_(value) {}
+
+  /// Sum and product; what overflows stays too large, and does not fit.
+  BELAY_HD constexpr checked_size& operator+=(checked_size other) noexcept {
+    const std::size_t added = value_ + other.value_;
+    value_ = added < value_ ? ~std::size_t{0} : added;
+    return *this;
+  }
+  BELAY_HD constexpr checked_size& operator*=(checked_size other) noexcept {
+    const wide exact = wide{value_} * other.value_;
+    value_ = exact > ~std::size_t{0} ? ~std::size_t{0} : static_cast<std::size_t>(exact);
+    return *this;
+  }
+  BELAY_HD friend constexpr checked_size operator+(checked_size a, checked_size b) noexcept { return a += b; }
+  BELAY_HD friend constexpr checked_size operator*(checked_size a, checked_size b) noexcept { return a *= b; }
+
+  /// The next multiple of `unit`, which is not 0.
+  [[nodiscard]] BELAY_HD constexpr checked_size rounded_up(std::size_t unit) const noexcept {
+    const std::size_t over = value_ % unit;
+    return over == 0 ? *this : *this + (unit - over);
+  }
+
+  /// Whether an object can have so many bytes.
+  [[nodiscard]] BELAY_HD constexpr bool fits() const noexcept { return value_ <= largest_size; }
+  /// The size, or some value above `largest_size` where it does not fit.
+  [[nodiscard]] BELAY_HD constexpr std::size_t saturated() const noexcept { return value_; }
+  /// The size; throws `size_error` where it does not fit. `words()` is the sentence up to "more than any memory holds".
+  template <std::invocable Words>
+  [[nodiscard]] constexpr std::size_t value(Words words, const where& at) const {
+    if (!fits()) [[unlikely]]
+      refuse(words, at);
+    return value_;
+  }
+
+ private:
+  // Overflow builtins work neither in every compiler's constants nor on a GPU.
+  __extension__ typedef unsigned __int128 wide;
+
+  template <class Words>
+  [[noreturn, gnu::cold, gnu::noinline]] static void refuse(Words words, const where& at) {
+    throw size_error(words(), at);
+  }
+
+  std::size_t value_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/checked_size.ipp
+//
+// The error of a size that no memory holds.
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL size_error::size_error(const std::string& what, where at)
+    : usage_error(what + " more than any memory holds", at) {}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
 /// An axis of a mesh. `replica` is data and expert together: the ranks that replicate the dense parameters. Where the
 /// ranks of data are cut into shard groups, `shard` is this rank's, `dense_shard` that and expert together, and
 /// `shard_replica` the ranks of the same number in every shard group, which hold equal shares. Groups that are made
@@ -205,6 +950,194 @@ class axis_set {
   }
 }
 
+/// Ranks along each axis.
+struct axes {
+  /// Ranks along each axis; 1 where it is not used.
+  int pipeline = 1;
+  int data = 1;
+  int expert = 1;
+  int tensor = 1;
+  int shard_group = 0;  // neighbours along data that divide parameters and state among them; 0: all of them
+
+  [[nodiscard]] bool operator==(const axes&) const = default;
+  /// Whether each axis has a rank at least.
+  [[nodiscard]] constexpr bool valid() const noexcept { return pipeline > 0 && data > 0 && expert > 0 && tensor > 0; }
+  /// Ranks of a shard group along data.
+  [[nodiscard]] constexpr int shards() const noexcept { return shard_group == 0 ? data : shard_group; }
+  /// Whether equal shares are held by several ranks along data.
+  [[nodiscard]] constexpr bool replicates_shards() const noexcept { return shards() < data; }
+  /// Of valid axes; where it is more than any world has it does not wrap round.
+  [[nodiscard]] constexpr long long ranks() const noexcept {
+    checked_size all = 1;
+    for (int axis : {pipeline, data, expert, tensor}) all *= static_cast<std::size_t>(axis);
+    return static_cast<long long>(all.fits() ? all.saturated() : largest_size);
+  }
+  /// "pipeline 2 x data 1 x expert 2 x tensor 1", and ", shard groups of 2" where data is cut into several
+  [[nodiscard]] std::string text() const;
+};
+
+/// A rank's place along each axis.
+struct coordinate {
+  /// A rank's place along each axis, from 0.
+  int pipeline = 0;
+  int data = 0;
+  int expert = 0;
+  int tensor = 0;
+
+  [[nodiscard]] bool operator==(const coordinate&) const = default;
+};
+
+/// The rank at a place: ((pipeline x DATA + data) x EXPERT + expert) x TENSOR + tensor.
+[[nodiscard]] constexpr int rank_at(const axes& shape, const coordinate& place) noexcept {
+  return ((place.pipeline * shape.data + place.data) * shape.expert + place.expert) * shape.tensor + place.tensor;
+}
+
+/// The place of a rank; the inverse of `rank_at`.
+[[nodiscard]] constexpr coordinate coordinate_of(const axes& shape, int rank) noexcept {
+  coordinate place;
+  place.tensor = rank % shape.tensor;
+  rank /= shape.tensor;
+  place.expert = rank % shape.expert;
+  rank /= shape.expert;
+  place.data = rank % shape.data;
+  place.pipeline = rank / shape.data;
+  return place;
+}
+
+/// A number among those of an axis.
+struct axis_place {
+  /// The place along the axis, from 0, and how many there are.
+  int number = 0;
+  int count = 1;
+
+  [[nodiscard]] bool operator==(const axis_place&) const = default;
+};
+
+/// Which of the ranks of `ranks_along(shape, place, which)` the one at `place` is, and how many they are.
+[[nodiscard]] constexpr axis_place place_along(const axes& shape, const coordinate& place, axis which) noexcept {
+  const int shards = shape.shards();
+  switch (which) {
+    case axis::pipeline: return {place.pipeline, shape.pipeline};
+    case axis::data: return {place.data, shape.data};
+    case axis::expert: return {place.expert, shape.expert};
+    case axis::tensor: return {place.tensor, shape.tensor};
+    case axis::replica: return {place.data * shape.expert + place.expert, shape.data * shape.expert};
+    case axis::shard: return {place.data % shards, shards};
+    case axis::dense_shard: return {place.data % shards * shape.expert + place.expert, shards * shape.expert};
+    case axis::shard_replica: return {place.data / shards, shape.data / shards};
+  }
+  return {};
+}
+
+/// The ranks of a group of the rank at `place`, in the order of the axis: those that differ from it along that axis
+/// only. Of `axis::replica`, those that replicate its dense parameters: data x expert, data slowest; of
+/// `axis::dense_shard` those of them that divide these.
+[[nodiscard]] BELAY_DECL std::vector<int> ranks_along(const axes& shape, coordinate place, axis which);
+
+/// `shape` itself. Throws `usage_error` if the axes do not multiply to the world's size, or shard groups are not a part
+/// of data.
+BELAY_DECL const axes& checked_shape(const axes& shape, int size, where at);
+
+/// Which groups bodies ask of their meshes. A rehearsal writes it; a rank that was given one makes those groups with
+/// its mesh. Ranks of one world have equal ones: the union over all that were rehearsed.
+class mesh_record {
+ public:
+  /// Adds the groups that a mesh of that shape was asked for; what was asked for.
+  void add(const axes& shape, axis_set asked) {
+    for (recorded_mesh& each : entries_) {
+      if (each.shape == shape) return each.asked.add(asked);
+    }
+    entries_.push_back({shape, asked});
+  }
+  void add(const mesh_record& other) {
+    for (const recorded_mesh& each : other.entries_) add(each.shape, each.asked);
+  }
+  /// A mesh's shape, and what it was asked for.
+  struct recorded_mesh {
+    axes shape;      ///< ranks along each axis
+    axis_set asked;  ///< the axes whose groups were asked for
+  };
+  /// In the order in which shapes were first added.
+  [[nodiscard]] const std::vector<recorded_mesh>& entries() const noexcept { return entries_; }
+  [[nodiscard]] axis_set asked(const axes& shape) const noexcept {
+    for (const recorded_mesh& each : entries_) {
+      if (each.shape == shape) return each.asked;
+    }
+    return {};
+  }
+
+ private:
+  std::vector<recorded_mesh> entries_;
+};
+
+/// Throws `usage_error` if the ranks have asked for different groups: `asked[r]` is rank r's (see `axis`).
+BELAY_DECL void check_same_axis(std::span<const std::uint64_t> asked, where at);
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/axis.ipp
+//
+// Ranks along the axes of a mesh, and what is said where they differ.
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL std::string axes::text() const {
+  return "pipeline " + std::to_string(pipeline) + " x data " + std::to_string(data) + " x expert " +
+         std::to_string(expert) + " x tensor " + std::to_string(tensor) +
+         (shard_group == 0 ? "" : ", shard groups of " + std::to_string(shard_group));
+}
+
+[[gnu::cold]] BELAY_DECL std::vector<int> ranks_along(const axes& shape, coordinate place, axis which) {
+  std::vector<int> members;
+  const auto along = [&](int coordinate::*index, int length, const auto& inner) {
+    for (place.*index = 0; place.*index < length; ++(place.*index)) inner();
+  };
+  const auto along_shards = [&](const auto& inner) {
+    const int first = place.data / shape.shards() * shape.shards();
+    for (place.data = first; place.data < first + shape.shards(); ++place.data) inner();
+  };
+  const auto add = [&] { members.push_back(rank_at(shape, place)); };
+  switch (which) {
+    case axis::pipeline: along(&coordinate::pipeline, shape.pipeline, add); break;
+    case axis::data: along(&coordinate::data, shape.data, add); break;
+    case axis::expert: along(&coordinate::expert, shape.expert, add); break;
+    case axis::tensor: along(&coordinate::tensor, shape.tensor, add); break;
+    case axis::replica:
+      along(&coordinate::data, shape.data, [&] { along(&coordinate::expert, shape.expert, add); });
+      break;
+    case axis::shard: along_shards(add); break;
+    case axis::dense_shard: along_shards([&] { along(&coordinate::expert, shape.expert, add); }); break;
+    case axis::shard_replica:
+      for (place.data %= shape.shards(); place.data < shape.data; place.data += shape.shards()) add();
+      break;
+  }
+  return members;
+}
+
+[[gnu::cold]] BELAY_DECL void check_same_axis(std::span<const std::uint64_t> asked, where at) {
+  for (std::size_t r = 1; r < asked.size(); ++r) {
+    if (asked[r] == asked[0]) continue;
+    const auto named = [&](std::size_t rank) { return name(static_cast<axis>(asked[rank])); };
+    throw usage_error("the ranks of a mesh ask for its groups in different orders: rank 0 for " +
+                          std::string(named(0)) + " now, rank " + std::to_string(r) + " for " + named(r) +
+                          "; every rank of the world asks for the same groups in the same order",
+                      at);
+  }
+}
+
+[[gnu::cold]] BELAY_DECL const axes& checked_shape(const axes& shape, int size, where at) {
+  if (!shape.valid()) throw usage_error("a mesh needs at least one rank along each axis: " + shape.text(), at);
+  if (shape.shard_group < 0 || shape.data % shape.shards() != 0)
+    throw usage_error(
+        "shard groups of " + std::to_string(shape.shard_group) + " ranks do not divide data: " + shape.text(), at);
+  if (shape.ranks() != size) {
+    throw usage_error("a mesh of " + shape.text() + " needs " + std::to_string(shape.ranks()) +
+                          " ranks; this world has " + std::to_string(size),
+                      at);
+  }
+  return shape;
+}
+
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/comm/collective.hpp
@@ -217,11 +1150,6 @@ class axis_set {
 //   belay::all_reduce(group, grad, belay::average);                           // every rank has the average
 //   belay::pending sum = belay::start_all_reduce(group, grad, belay::sum);    // `grad` is in use
 //   std::move(sum).wait();                                                    // until here
-
-#include <concepts>
-#include <span>
-#include <type_traits>
-#include <utility>
 
 // ---- belay/comm/communicator.hpp
 //
@@ -241,8 +1169,6 @@ class axis_set {
 // What all ranks of a group must agree on before a byte moves. Each rank publishes the fingerprint of its call; a
 // difference aborts the world before any output is written. The call site is no part of it: the same operation may be
 // called from different lines.
-
-#include <string>
 
 // ---- belay/comm/reduction.hpp
 //
@@ -266,19 +1192,6 @@ class axis_set {
 //   void save(std::span<const T> values);
 
 #include <optional>
-#include <string_view>
-
-// ---- belay/core/dtype/compact_float.hpp
-//
-// Floating-point formats of 16 and 8 bits as storage: they are converted, never computed with. One template serves all
-// of them, because they differ only in widths and in what the largest exponent means. Conversions to float are exact.
-// Conversions from float round to nearest, ties to even. Both are branch-free arithmetic on the bits, so that a loop
-// over them vectorises and gives the same result on host and device.
-//
-//   const belay::bf16 half(0.5F);              // rounds
-//   const auto wide = static_cast<float>(half);
-//   belay::fp8_e4m3(1e9F);                     // 448, the largest value
-//   belay::fp8_e4m3(1e9F, belay::overflowing)  // NaN: e4m3 has no infinity
 
 namespace belay::inline BELAY_ABI {
 
@@ -289,6 +1202,10 @@ enum class special_values { ieee, nan_only };
 /// Tags for values beyond the largest finite one. `saturating`: they become the largest. `overflowing`: they become
 /// infinity, or NaN in a format without infinity.
 struct saturating_t {};
+/// Floating-point formats of 16 and 8 bits as storage: they are converted, never computed with. One template serves all
+/// of them, because they differ only in widths and in what the largest exponent means. Conversions to float are exact.
+/// Conversions from float round to nearest, ties to even. Both are branch-free arithmetic on the bits, so that a loop
+/// over them vectorises and gives the same result on host and device.
 struct overflowing_t {};
 inline constexpr saturating_t saturating{};
 inline constexpr overflowing_t overflowing{};
@@ -297,6 +1214,7 @@ inline constexpr overflowing_t overflowing{};
 template <int ExponentBits, int MantissaBits, special_values Special>
 class compact_float {
  public:
+  /// Bits of the format beside its sign.
   static constexpr int exponent_bits = ExponentBits;
   static constexpr int mantissa_bits = MantissaBits;
   using bits_type = std::conditional_t<1 + ExponentBits + MantissaBits == 8, std::uint8_t, std::uint16_t>;
@@ -311,11 +1229,13 @@ class compact_float {
   /// Rounds `x`; what is too large becomes infinity, or NaN where there is none.
   BELAY_HD constexpr compact_float(float x, overflowing_t) noexcept : bits_(round(x, beyond_largest)) {}
 
+  /// The number that `bits` are.
   [[nodiscard]] BELAY_HD static constexpr compact_float from_bits(bits_type bits) noexcept {
     compact_float value{};
     value.bits_ = bits;
     return value;
   }
+  /// The bits of the number.
   [[nodiscard]] BELAY_HD constexpr bits_type bits() const noexcept { return bits_; }
 
   /// The value as float: exact, subnormals and infinities included; a NaN stays a NaN.
@@ -342,6 +1262,7 @@ class compact_float {
     return ((a.bits_ == b.bits_) & (x <= last_number)) | ((x | y) == 0);
   }
 
+  /// The largest number that is finite.
   [[nodiscard]] BELAY_HD static constexpr compact_float largest_finite() noexcept {
     return from_bits(static_cast<bits_type>(largest));
   }
@@ -406,10 +1327,6 @@ struct compute_type<compact_float<ExponentBits, MantissaBits, Special>> {
 };
 template <class T>
 using compute_type_t = typename compute_type<T>::type;
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 /// Element types of tensors, named as in safetensors files, the narrow ones included.
 enum class dtype : std::uint8_t {
@@ -771,9 +1688,41 @@ static_assert(finishing<average_t> && !finishing<sum_t>);
 //   if (belay::content_hash().add_bytes(data, size).value() != before) report_change();
 //   const std::uint64_t key = belay::fnv1a().add_text("wte").add(seed).value();
 
-#include <cstring>
-
 namespace belay::inline BELAY_ABI {
+
+/// How the checksum of this polynomial is computed; `best` asks the machine.
+enum class crc32c_method : std::uint8_t { best, instruction, tables };
+
+/// CRC-32C (Castagnoli, the one of iSCSI and ext4): what a file's chunks are verified by. With the instruction of x86
+/// where the machine has it, else eight bytes a step from tables, whose values are the same.
+class crc32c {
+ public:
+  /// Throws nothing: where the machine has no such instruction, tables are taken.
+  explicit crc32c(crc32c_method method = crc32c_method::best) noexcept
+      : by_instruction_(method != crc32c_method::tables && has_instruction()) {}
+
+  /// Continues with `bytes`.
+  crc32c& add(std::span<const std::byte> bytes) noexcept;
+  [[nodiscard]] std::uint32_t value() const noexcept { return ~state_; }
+
+  /// Whether this processor has the instruction; without it a table is used, with the same result.
+  [[nodiscard]] static bool has_instruction() noexcept {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("sse4.2") != 0;
+#else
+    return false;
+#endif
+  }
+
+ private:
+  std::uint32_t state_ = ~std::uint32_t{0};
+  bool by_instruction_;
+};
+
+/// Of all of `bytes`.
+[[nodiscard]] inline std::uint32_t crc32c_of(std::span<const std::byte> bytes) noexcept {
+  return crc32c().add(bytes).value();
+}
 
 /// FNV-1a of bytes, and of whole words. Its values stand in names of files and decide the first values of parameters,
 /// so they never change.
@@ -835,6 +1784,73 @@ class content_hash {
  private:
   std::uint64_t hash_ = fnv1a::offset_basis;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/hash.ipp
+//
+// The steps of CRC-32C: with the instruction, and with tables.
+
+namespace belay::inline BELAY_ABI {
+
+/// Continue a state, inverted as it is kept, with bytes.
+struct crc32c_steps {
+  static constexpr std::uint32_t polynomial = 0x82f63b78U;  // reflected
+
+  // Entry [k][b]: of byte b with k zero bytes after it.
+  static constexpr std::array<std::array<std::uint32_t, 256>, 8> tables = [] {
+    std::array<std::array<std::uint32_t, 256>, 8> out{};
+    for (std::uint32_t b = 0; b < 256; ++b) {
+      std::uint32_t word = b;
+      for (int bit = 0; bit < 8; ++bit) word = word >> 1U ^ ((word & 1U) != 0 ? polynomial : 0U);
+      out[0][b] = word;
+    }
+    for (std::size_t k = 1; k < out.size(); ++k)
+      for (std::size_t b = 0; b < 256; ++b) out[k][b] = out[k - 1][b] >> 8U ^ out[0][out[k - 1][b] & 0xffU];
+    return out;
+  }();
+
+  [[nodiscard]] static std::uint64_t word_at(const std::byte* data) noexcept {
+    std::uint64_t word = 0;
+    std::memcpy(&word, data, sizeof word);
+    return word;
+  }
+  [[nodiscard]] static std::uint32_t one_byte(std::uint32_t state, std::byte next) noexcept {
+    return tables[0][(state ^ std::to_integer<std::uint32_t>(next)) & 0xffU] ^ state >> 8U;
+  }
+
+  [[nodiscard]] static std::uint32_t with_tables(std::uint32_t state, std::span<const std::byte> bytes) noexcept {
+    std::size_t i = 0;
+    for (; i + 8 <= bytes.size(); i += 8) {
+      const std::uint64_t word = word_at(bytes.data() + i) ^ state;
+      state = 0;
+      for (std::size_t k = 0; k < 8; ++k) state ^= tables[7 - k][word >> 8U * k & 0xffU];
+    }
+    for (; i < bytes.size(); ++i) state = one_byte(state, bytes[i]);
+    return state;
+  }
+
+#if defined(__x86_64__)
+  [[nodiscard, gnu::target("sse4.2")]] static std::uint32_t with_instruction(
+      std::uint32_t state, std::span<const std::byte> bytes) noexcept {
+    std::uint64_t word = state;
+    std::size_t i = 0;
+    for (; i + 8 <= bytes.size(); i += 8) word = __builtin_ia32_crc32di(word, word_at(bytes.data() + i));
+    auto out = static_cast<std::uint32_t>(word);
+    for (; i < bytes.size(); ++i) out = one_byte(out, bytes[i]);
+    return out;
+  }
+#else
+  [[nodiscard]] static std::uint32_t with_instruction(std::uint32_t state, std::span<const std::byte> bytes) noexcept {
+    return with_tables(state, bytes);
+  }
+#endif
+};
+
+BELAY_DECL crc32c& crc32c::add(std::span<const std::byte> bytes) noexcept {
+  state_ = by_instruction_ ? crc32c_steps::with_instruction(state_, bytes) : crc32c_steps::with_tables(state_, bytes);
+  return *this;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -976,684 +1992,6 @@ BELAY_DECL std::string fingerprint::call_text() const {
 //
 //   const belay::p2p both[] = {belay::p2p::send(next, outgoing), belay::p2p::receive(previous, incoming)};
 //   group.exchange(both);
-
-// ---- belay/core/checked_size.hpp
-//
-// Arithmetic on sizes that a caller gave. A sum or product that wraps around is a small number: it passes every later
-// comparison, and memory is then written beyond its end. A `checked_size` stays too large to the end of the
-// expression, where it is refused.
-//
-//   const auto words = [] { return "the table is"; };
-//   const std::size_t bytes = (belay::checked_size(rows) * width * sizeof(float)).value(words, at);
-//   // or throws belay::size_error: "the table is more than any memory holds"
-
-// ---- belay/core/bounds.hpp
-//
-// The lesser and the greater of values, and the largest value of a type, under names that no header of others defines
-// as a macro: many a C header has a `min` and a `max` of its own, and Belay's headers come after any.
-//
-//   const std::size_t count = belay::lesser_of(left, belay::largest_value<std::int32_t> / size);
-
-#include <cfloat>
-
-namespace belay::inline BELAY_ABI {
-
-/// The lesser of two values; `a` where they are equal. A reference to one of them, as long-lived as it is.
-template <class T>
-[[nodiscard]] constexpr const T& lesser_of(const T& a, const T& b) {
-  return b < a ? b : a;
-}
-/// The lesser of two numbers, also in kernels: what others compare by, such as durations, a device may not call.
-template <class T>
-  requires std::is_arithmetic_v<T>
-[[nodiscard]] BELAY_HD constexpr const T& lesser_of(const T& a, const T& b) {
-  return b < a ? b : a;
-}
-
-/// The greater of two values; `a` where they are equal. A reference to one of them, as long-lived as it is.
-template <class T>
-[[nodiscard]] constexpr const T& greater_of(const T& a, const T& b) {
-  return a < b ? b : a;
-}
-/// The greater of two numbers, also in kernels.
-template <class T>
-  requires std::is_arithmetic_v<T>
-[[nodiscard]] BELAY_HD constexpr const T& greater_of(const T& a, const T& b) {
-  return a < b ? b : a;
-}
-
-/// The least of some values, of which there is at least one.
-template <class T>
-[[nodiscard]] constexpr T lesser_of(std::initializer_list<T> values) {
-  T least = *values.begin();
-  for (const T& value : values) least = lesser_of(least, value);
-  return least;
-}
-
-/// The greatest of some values, of which there is at least one.
-template <class T>
-[[nodiscard]] constexpr T greater_of(std::initializer_list<T> values) {
-  T most = *values.begin();
-  for (const T& value : values) most = greater_of(most, value);
-  return most;
-}
-
-/// The largest finite value of an integer, of `float` or `double`, or of a duration or time point of `std::chrono`.
-template <class T>
-inline constexpr T largest_value = T(largest_value<typename T::duration>);
-template <class T>
-  requires(
-              requires { typename T::rep; } && !requires { typename T::clock; })
-inline constexpr T largest_value<T> = T(largest_value<typename T::rep>);
-template <std::unsigned_integral T>
-inline constexpr T largest_value<T> = static_cast<T>(-1);
-template <std::signed_integral T>
-inline constexpr T largest_value<T> = static_cast<T>(largest_value<std::make_unsigned_t<T>> / 2);
-template <>
-inline constexpr float largest_value<float> = FLT_MAX;
-template <>
-inline constexpr double largest_value<double> = DBL_MAX;
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/error.hpp
-//
-// Errors are of three kinds. What the compiler can see does not compile. A programmer's slip is a `usage_error`. A
-// fault of the world (a peer, a file, too little memory) is one of the typed exceptions below; each carries what its
-// reader needs to act: ranks, operation, bytes, file, call site.
-//
-//   try {
-//     belay::all_reduce(group, values, belay::sum);
-//   } catch (const belay::comm_error& problem) {
-//     for (int rank : problem.about().culprits) std::printf("rank %d\n", rank);
-//   }
-
-#include <exception>
-#include <stdexcept>
-#include <vector>
-
-// ---- belay/core/where.hpp
-//
-// A call site, carried by every handle and every error. It is made by compiler builtins, which also exist where
-// std::source_location does not (nvcc).
-//
-//   void reduce(std::span<float> values, belay::where at = belay::where::current());
-//   reduce(values);  // `at` is this line
-//   at.text();       // "train.cpp:88"
-
-namespace belay::inline BELAY_ABI {
-
-/// Where in the user's source a call was made. Plain data; `file` and `function` point to string literals.
-struct where {
-  /// File and function as the compiler names them, and the line; 0: not known.
-  const char* file = "";
-  const char* function = "";
-  int line = 0;
-
-  /// The caller's site when used as a default argument: `void f(where at = where::current())`.
-  [[nodiscard]] static constexpr where current(const char* file = __builtin_FILE(),
-                                               const char* function = __builtin_FUNCTION(),
-                                               int line = __builtin_LINE()) noexcept {
-    return {file, function, line};
-  }
-
-  /// Whether the call was made by a header of the standard library on the user's behalf: `emplace`, `make_unique`.
-  [[nodiscard]] bool in_standard_library() const noexcept;
-
-  /// "file:line", as compilers print it. For a line of the standard library it also says how to get the user's line.
-  [[nodiscard]] std::string text() const;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/where.ipp
-//
-// Call sites as text.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL std::string where::text() const {
-  const std::string place = std::string(file) + ":" + std::to_string(line);
-  if (!in_standard_library()) return place;
-  return place +
-         " (an object made by the standard library: belay::where::current() as its last argument names your line)";
-}
-
-[[gnu::cold]] BELAY_DECL bool where::in_standard_library() const noexcept {
-  const char* const folder = std::strstr(file, "/include/c++/");  // 12/bits/stl_construct.h, v1/optional
-  if (folder == nullptr) return false;
-  const char* const version = folder + sizeof("/include/c++/") - 1;
-  const char first = *version == 'v' ? version[1] : *version;
-  return first >= '0' && first <= '9';
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// Of which kind an exception was, for those who are told of it and do not have it: the peers of the rank whose body
-/// threw it, and the process that forked that rank. `plan`: a refused plan. `other`: none of ours.
-enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, plan, communication, backend };
-
-/// The name: "usage", "input", ...
-[[nodiscard]] constexpr const char* name(error_kind kind) noexcept {
-  switch (kind) {
-    case error_kind::none: return "none";
-    case error_kind::other: return "other";
-    case error_kind::usage: return "usage";
-    case error_kind::input: return "input";
-    case error_kind::budget: return "budget";
-    case error_kind::file: return "file";
-    case error_kind::plan: return "plan";
-    case error_kind::communication: return "communication";
-    case error_kind::backend: return "backend";
-  }
-  return "unknown";
-}
-
-/// The kind of any exception: `other` where it is none of ours.
-[[nodiscard]] BELAY_DECL error_kind kind_of(const std::exception& problem) noexcept;
-
-/// The text of an exception; "(no text)" where it says nothing.
-[[nodiscard]] BELAY_DECL const char* message_of(const std::exception& problem) noexcept;
-
-/// Base of every exception Belay throws. `what()` begins with the site and holds nothing that a terminal would obey but
-/// the newlines of our own lists and tables.
-class error : public std::runtime_error {
- public:
-  /// `message` without the site; what() has both.
-  error(const std::string& message, where at);
-
-  /// The call site that it is about, and its kind for those whom the exception does not reach.
-  [[nodiscard]] where at() const noexcept { return at_; }
-  [[nodiscard]] virtual error_kind kind() const noexcept { return error_kind::other; }
-
-  /// From here on `what()` begins, after the site, with the layer's call that it was thrown out of. The innermost call
-  /// names itself first, and its name stays. For steps.
-  void name_call(const std::string& call);
-
- private:
-  where at_;
-  bool call_named_ = false;
-};
-
-/// An exception of others that a layer has thrown, or work that it has queued. `what()` is the site of the layer's
-/// call, the layer, the micro-batch and the other's text with its lines. The other is nested:
-/// `std::rethrow_if_nested(error)` throws it.
-class layer_error : public error, public std::nested_exception {
- public:
-  /// In a handler of `thrown`. `call` as for `name_call`.
-  layer_error(const std::string& call, const std::exception& thrown, where at);
-};
-
-/// In a handler: throws what it handles again, with the layer's call in its text. Errors of Belay stay what they are,
-/// other std::exceptions become a `layer_error` at `at`. A std::bad_alloc, and what is no std::exception, pass as they
-/// are.
-[[noreturn]] BELAY_DECL void rethrow_from(const std::string& call, where at);
-
-/// The program asked for something that makes no sense: shapes that do not match, a handle used twice.
-class usage_error : public error {
- public:
-  using error::error;
-  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::usage; }
-};
-
-/// Input from outside (a flag, a configuration, a file's content) cannot be used as it is. The message may quote it:
-/// `what()` is one line of printable text.
-class input_error : public error {
- public:
-  /// `message` names what cannot be used, and what can.
-  explicit input_error(const std::string& message, where at = {});
-  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::input; }
-};
-
-/// A tier's budget does not hold what was asked. Nothing was allocated by the refused call.
-class budget_error : public error {
- public:
-  /// `tier` is what had no room, by name. `also` ends the text: what else is known.
-  budget_error(const std::string& tier, std::size_t requested_bytes, std::size_t available_bytes, where at,
-               const std::string& also = {});
-
-  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::budget; }
-  /// Bytes that were asked for, and bytes that there were.
-  [[nodiscard]] std::size_t requested_bytes() const noexcept { return requested_bytes_; }
-  [[nodiscard]] std::size_t available_bytes() const noexcept { return available_bytes_; }
-
- private:
-  std::size_t requested_bytes_;
-  std::size_t available_bytes_;
-};
-
-/// A file could not be read or written, or holds what it should not; `offset` is the byte where, or 0, which is not
-/// named: then it is about the file as such. Path and message may come from outside: `what()` is one line of printable
-/// text, `path()` and `message()` are as they were given. `rank` is the rank of the world that met it, where all ranks
-/// of a collective are told.
-class file_error : public error {
- public:
-  /// About byte `offset` of the file at `path`; `rank` is who met it, of files that ranks share.
-  file_error(const std::string& path, std::uint64_t offset, const std::string& message, where at = {},
-             int rank = no_rank);
-
-  static constexpr int no_rank = -1;  // this process
-
-  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::file; }
-  /// The path as it was given, the byte (0: the file as such), what is wrong, and the rank that met it or `no_rank`.
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
-  [[nodiscard]] const std::string& message() const noexcept { return message_; }
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-
- private:
-  std::string path_;
-  std::uint64_t offset_;
-  std::string message_;
-  int rank_;
-};
-
-/// How a group of ranks failed. Every later call on the group reports the same first cause.
-enum class comm_fault { peer_failed, mismatch, timeout, revoked };
-
-/// The name: "peer_failed", "mismatch", ...
-[[nodiscard]] constexpr const char* name(comm_fault fault) noexcept {
-  switch (fault) {
-    case comm_fault::peer_failed: return "peer_failed";
-    case comm_fault::mismatch: return "mismatch";
-    case comm_fault::timeout: return "timeout";
-    case comm_fault::revoked: return "revoked";
-  }
-  return "unknown";
-}
-
-/// A communication error: the ranks that caused it, in which operation, where here and where there. `what()` is one
-/// line of printable text, whatever the other ranks said; the details are as they came.
-class comm_error : public error {
- public:
-  /// The known facts about the failure.
-  struct details {
-    /// The kind; the bytes of this rank's call; how long it slept.
-    comm_fault fault = comm_fault::revoked;
-    std::vector<int> culprits;           // ranks of the world that caused it
-    std::string operation;               // "all_reduce", "barrier", ...; empty where it was none
-    std::uint32_t group = 0;             // the group's number; 0 is the world
-    std::uint64_t operation_number = 0;  // counted per group from 0
-    std::size_t bytes = 0;
-    std::string message;  // what happened there, in words
-    where here;           // this rank's call
-    std::string there;    // the culprit's site as text, if known
-    double seconds_waited = 0;
-    int signal = 0;      // what ended the first culprit, where a parent knows it; 0: none or not known
-    int exit_code = -1;  // the first culprit's, where a parent knows it; -1: none or not known
-    error_kind thrown = error_kind::none;  // what the first culprit threw; none: nothing, or not known
-  };
-
-  /// The text is made of the details.
-  explicit comm_error(details what);
-
-  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::communication; }
-  /// The kind, and all details.
-  [[nodiscard]] comm_fault fault() const noexcept { return details_.fault; }
-  [[nodiscard]] const details& about() const noexcept { return details_; }
-
- private:
-  static std::string text(const details& d);
-
-  details details_;
-};
-
-/// A call of the library that a backend stands on, such as the CUDA runtime, has failed: which call, on which rank, and
-/// about how many bytes. `what()` is one line of printable text.
-class backend_error : public error {
- public:
-  /// The known facts about the failure.
-  struct details {
-    std::string call;       // as the backend's interface names it: "allocate", "record", ...
-    int rank = 0;           // of the world, whose call it was
-    std::size_t bytes = 0;  // that it was about; 0: none
-    std::string message;    // what the library says
-    /// This rank's call.
-    where here;
-  };
-
-  /// The text is made of the details.
-  explicit backend_error(details what);
-
-  [[nodiscard]] error_kind kind() const noexcept override { return error_kind::backend; }
-  /// All details.
-  [[nodiscard]] const details& about() const noexcept { return details_; }
-
- private:
-  static std::string text(const details& d);
-
-  details details_;
-};
-
-/// The text of an exception, for a terminal: escaped. Its lines stay lines.
-[[nodiscard]] BELAY_DECL std::string printable_what(const std::exception& problem);
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/error.ipp
-//
-// What the exceptions say.
-
-#include <new>
-
-// ---- belay/core/printable.hpp
-//
-// Text from outside in a form that a terminal only shows. Names in files, messages of other processes and texts of
-// exceptions may hold escape sequences, which a terminal obeys, and newlines, which forge a line of output.
-//
-//   belay::printable("\x1b[31mred\n");  // one line of plain characters: \x1b[31mred\n
-//   belay::printable_lines(report);     // the same for text of several lines, which stay lines
-//   belay::printable_start(text, 40);   // at most 40 bytes of it, and "..." where there was more
-
-namespace belay::inline BELAY_ABI {
-
-/// Whether a terminal acts on the character instead of showing it: C0 and C1 controls, DEL, line separators, and marks
-/// that change the direction of the text after them.
-[[nodiscard]] constexpr bool is_control(char32_t code) noexcept {
-  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || code == 0x200e || code == 0x200f ||
-         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
-}
-
-/// Appends a control character as it is written in a string literal: a backslash and n, x1b or u202e.
-BELAY_DECL void append_escaped(std::string& out, char32_t code);
-
-/// `text` as one line that a terminal only shows. Control characters are escaped, and a byte that is no UTF-8 becomes
-/// U+FFFD. The result is its own printable form.
-[[nodiscard]] BELAY_DECL std::string printable(std::string_view text);
-
-/// `text` of several lines, which stay lines, as a terminal only shows it. Other control characters are escaped, and a
-/// byte that is no UTF-8 becomes U+FFFD.
-[[nodiscard]] BELAY_DECL std::string printable_lines(std::string_view text);
-
-/// The printable form of the whole characters in the first `most` bytes of `text`. "..." is added where there was more.
-[[nodiscard]] BELAY_DECL std::string printable_start(std::string_view text, std::size_t most);
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/printable.ipp
-//
-// Escaping control characters.
-
-// ---- belay/core/hexadecimal.hpp
-//
-// Numbers and bytes in hexadecimal, in lower case, for names of files and escape sequences.
-//
-//   std::string name = "belay-";
-//   belay::append_hex(name, hash, 16);              // belay-00c0ffee00c0ffee
-//   const char low = belay::hex_digit(byte & 15U);  // one digit
-
-namespace belay::inline BELAY_ABI {
-
-/// The digit of `value`, which is below 16.
-[[nodiscard]] constexpr char hex_digit(unsigned value) noexcept { return "0123456789abcdef"[value]; }
-
-/// Appends the last `digits` digits of `value`, zeros included.
-inline void append_hex(std::string& out, std::uint64_t value, unsigned digits) {
-  for (unsigned shift = 4 * digits; shift > 0; shift -= 4) {
-    out += hex_digit(static_cast<unsigned>(value >> (shift - 4)) & 0xfU);
-  }
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/utf8.hpp
-//
-// Where the characters of a text from outside begin and end, and which of its bytes are no UTF-8.
-//
-//   for (std::string_view rest = text; !rest.empty();) {
-//     const std::size_t length = belay::utf8_length(rest);  // 0: no character begins here
-//     rest.remove_prefix(length == 0 ? 1 : length);
-//   }
-
-namespace belay::inline BELAY_ABI {
-
-/// Bytes of the UTF-8 character that `text` begins with. 0 where it begins with none: also a character that is cut off,
-/// an overlong form, a surrogate, or a code point above U+10FFFF.
-[[nodiscard]] constexpr std::size_t utf8_length(std::string_view text) noexcept {
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
-  const auto follows = [&](std::size_t i) { return byte(i) >> 6 == 2; };
-  const unsigned first = byte(0), second = byte(1);
-  if (text.empty()) return 0;
-  if (first < 0x80) return 1;
-  if (first < 0xc2 || !follows(1)) return 0;
-  if (first < 0xe0) return 2;
-  if (!follows(2) || (first == 0xe0 && second < 0xa0) || (first == 0xed && second >= 0xa0)) return 0;
-  if (first < 0xf0) return 3;
-  if (!follows(3) || first > 0xf4 || (first == 0xf0 && second < 0x90) || (first == 0xf4 && second >= 0x90)) return 0;
-  return 4;
-}
-
-/// The code point of `text`, which is one whole and valid character.
-[[nodiscard]] constexpr char32_t utf8_code_point(std::string_view text) noexcept {
-  char32_t code = static_cast<unsigned char>(text.front());
-  if (text.size() > 1) code &= 0x7fU >> text.size();
-  for (const char c : text.substr(1)) code = code << 6 | (static_cast<unsigned char>(c) & 0x3fU);
-  return code;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL void append_escaped(std::string& out, char32_t code) {
-  switch (code) {
-    case '\n': out += "\\n"; return;
-    case '\r': out += "\\r"; return;
-    case '\t': out += "\\t"; return;
-    default: break;
-  }
-  out += code < 0x80 ? "\\x" : "\\u";
-  append_hex(out, code, code < 0x80 ? 2 : 4);
-}
-
-[[gnu::cold]] BELAY_DECL std::string printable(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
-    const std::string_view character = text.substr(0, length);
-    if (length == 0)
-      out += "\xef\xbf\xbd";
-    else if (const char32_t code = utf8_code_point(character); is_control(code))
-      append_escaped(out, code);
-    else
-      out += character;
-    text.remove_prefix(length == 0 ? 1 : length);
-  }
-  return out;
-}
-
-[[gnu::cold]] BELAY_DECL std::string printable_lines(std::string_view text) {
-  std::string out;
-  for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
-    out += printable(text.substr(0, end)) + '\n';
-    text.remove_prefix(end + 1);
-  }
-  return out + printable(text);
-}
-
-[[gnu::cold]] BELAY_DECL std::string printable_start(std::string_view text, std::size_t most) {
-  std::size_t end = 0;
-  while (end < text.size()) {
-    const std::size_t length = utf8_length(text.substr(end));
-    if (end + (length == 0 ? 1 : length) > most) break;
-    end += length == 0 ? 1 : length;
-  }
-  return printable(text.substr(0, end)) + (end < text.size() ? "..." : "");
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL error_kind kind_of(const std::exception& problem) noexcept {
-  const auto* const ours = dynamic_cast<const error*>(&problem);
-  return ours != nullptr ? ours->kind() : error_kind::other;
-}
-
-[[gnu::cold]] BELAY_DECL const char* message_of(const std::exception& problem) noexcept {
-  const char* const text = problem.what();
-  return text == nullptr || *text == '\0' ? "(no text)" : text;
-}
-
-[[gnu::cold]] BELAY_DECL error::error(const std::string& message, where at)
-    : std::runtime_error((at.line == 0 ? "belay: " : at.text() + ": belay: ") + printable_lines(message)), at_(at) {}
-
-[[gnu::cold]] BELAY_DECL void error::name_call(const std::string& call) {
-  if (std::exchange(call_named_, true)) return;
-  const std::size_t site = at_.line == 0 ? 0 : at_.text().size() + 2;
-  std::string text = what();
-  text.insert(site + std::string_view("belay: ").size(), printable(call) + ": ");
-  static_cast<std::runtime_error&>(*this) = std::runtime_error(text);
-}
-
-[[gnu::cold]] BELAY_DECL layer_error::layer_error(const std::string& call, const std::exception& thrown, where at)
-    : error(message_of(thrown), at) {
-  name_call(call);
-}
-
-[[gnu::cold]] BELAY_DECL void rethrow_from(const std::string& call, where at) {
-  try {
-    throw;
-  } catch (error& ours) {
-    ours.name_call(call);
-    throw;
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (const std::exception& thrown) {
-    throw layer_error(call, thrown, at);
-  }
-}
-
-[[gnu::cold]] BELAY_DECL input_error::input_error(const std::string& message, where at)
-    : error(printable(message), at) {}
-
-[[gnu::cold]] BELAY_DECL budget_error::budget_error(const std::string& tier, std::size_t requested_bytes,
-                                                    std::size_t available_bytes, where at, const std::string& also)
-    : error(tier + " tier: " + std::to_string(requested_bytes) + " bytes requested, " +
-                std::to_string(available_bytes) + " bytes left in the budget" + also,
-            at),
-      requested_bytes_(requested_bytes),
-      available_bytes_(available_bytes) {}
-
-[[gnu::cold]] BELAY_DECL file_error::file_error(const std::string& path, std::uint64_t offset,
-                                                const std::string& message, where at, int rank)
-    : error((rank < 0 ? "" : "rank " + std::to_string(rank) + ": ") + printable(path + ": " + message) +
-                (offset == 0 ? "" : " (byte " + std::to_string(offset) + ")"),
-            at),
-      path_(path),
-      offset_(offset),
-      message_(message),
-      rank_(rank) {}
-
-[[gnu::cold]] BELAY_DECL comm_error::comm_error(details what)
-    : error(text(what), what.here), details_(std::move(what)) {}
-
-[[gnu::cold]] BELAY_DECL std::string comm_error::text(const details& d) {
-  std::string message = name(d.fault);
-  if (!d.operation.empty())
-    message.append(" in ").append(d.operation).append(" #").append(std::to_string(d.operation_number));
-  if (!d.culprits.empty()) message.append(d.culprits.size() == 1 ? ", rank " : ", ranks ");
-  for (std::size_t i = 0; i < d.culprits.size(); ++i)
-    message.append(i == 0 ? "" : ", ").append(std::to_string(d.culprits[i]));
-  if (!d.there.empty()) message.append(" at ").append(d.there);
-  if (!d.message.empty()) message.append(": ").append(d.message);
-  return printable(message);
-}
-
-[[gnu::cold]] BELAY_DECL backend_error::backend_error(details what)
-    : error(text(what), what.here), details_(std::move(what)) {}
-
-[[gnu::cold]] BELAY_DECL std::string backend_error::text(const details& d) {
-  std::string message = "rank " + std::to_string(d.rank) + ": " + d.call;
-  if (d.bytes > 0) message.append(" of ").append(std::to_string(d.bytes)).append(" bytes");
-  return printable(message.append(": ").append(d.message));
-}
-
-[[gnu::cold]] BELAY_DECL std::string printable_what(const std::exception& problem) {
-  return printable_lines(message_of(problem));
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// The most bytes an object can have: the difference of two pointers is signed.
-inline constexpr std::size_t largest_size = largest_value<std::size_t> / 2;
-
-/// A size that a caller gave, or that follows from one, is more than any memory holds. `what` names operation and
-/// argument. The refused call has written and allocated nothing.
-class size_error : public usage_error {
- public:
-  /// `what` is the whole sentence.
-  size_error(const std::string& what, where at);
-};
-
-/// A size in bytes or elements. Operators saturate: a value too large for `std::size_t` stays too large, unless it is
-/// multiplied by zero.
-class checked_size {
- public:
-  /// A size that fits.
-  BELAY_HD constexpr checked_size(std::size_t value = 0) noexcept : value_(value) {}
-
-  /// Sum and product; what overflows stays too large, and does not fit.
-  BELAY_HD constexpr checked_size& operator+=(checked_size other) noexcept {
-    const std::size_t added = value_ + other.value_;
-    value_ = added < value_ ? ~std::size_t{0} : added;
-    return *this;
-  }
-  BELAY_HD constexpr checked_size& operator*=(checked_size other) noexcept {
-    const wide exact = wide{value_} * other.value_;
-    value_ = exact > ~std::size_t{0} ? ~std::size_t{0} : static_cast<std::size_t>(exact);
-    return *this;
-  }
-  BELAY_HD friend constexpr checked_size operator+(checked_size a, checked_size b) noexcept { return a += b; }
-  BELAY_HD friend constexpr checked_size operator*(checked_size a, checked_size b) noexcept { return a *= b; }
-
-  /// The next multiple of `unit`, which is not 0.
-  [[nodiscard]] BELAY_HD constexpr checked_size rounded_up(std::size_t unit) const noexcept {
-    const std::size_t over = value_ % unit;
-    return over == 0 ? *this : *this + (unit - over);
-  }
-
-  /// Whether an object can have so many bytes.
-  [[nodiscard]] BELAY_HD constexpr bool fits() const noexcept { return value_ <= largest_size; }
-  /// The size, or some value above `largest_size` where it does not fit.
-  [[nodiscard]] BELAY_HD constexpr std::size_t saturated() const noexcept { return value_; }
-  /// The size; throws `size_error` where it does not fit. `words()` is the sentence up to "more than any memory holds".
-  template <std::invocable Words>
-  [[nodiscard]] constexpr std::size_t value(Words words, const where& at) const {
-    if (!fits()) [[unlikely]]
-      refuse(words, at);
-    return value_;
-  }
-
- private:
-  // Overflow builtins work neither in every compiler's constants nor on a GPU.
-  __extension__ typedef unsigned __int128 wide;
-
-  template <class Words>
-  [[noreturn, gnu::cold, gnu::noinline]] static void refuse(Words words, const where& at) {
-    throw size_error(words(), at);
-  }
-
-  std::size_t value_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/checked_size.ipp
-//
-// The error of a size that no memory holds.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL size_error::size_error(const std::string& what, where at)
-    : usage_error(what + " more than any memory holds", at) {}
-
-}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -2369,10 +2707,19 @@ concept works_on_device = communicator<C> && requires(const C& c, void* to, cons
   c.place(to, from, bytes, at);
 };
 
+/// Whether ranks send each other what is in memory that no peer addresses, nor mirrors.
+template <class C>
+[[nodiscard]] constexpr bool sends_to_peers([[maybe_unused]] const C& of) noexcept {
+  if constexpr (tells_traits<C>)
+    return of.traits().on_device && !addresses_peers(of);
+  else
+    return has_local_memory<C>;
+}
+
 /// The communicator of a group's ranks for memory of the host: votes, norms, counts, hashes.
 template <communicator C>
 [[nodiscard]] const auto& control_of(const C& group) noexcept {
-  if constexpr (works_on_device<C>)
+  if constexpr (tells_traits<C> || works_on_device<C>)
     return group.control();
   else
     return group;
@@ -2988,308 +3335,174 @@ concept has_all_operations =
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/comm/flight_recorder.hpp
+// ---- belay/comm/device_group.hpp
 //
-// The flight recorder of a rank: a ring of its last operations. An error can say what a missing peer was doing, and a
-// dead rank's history outlives it. One thread writes; any other, of any process that maps the memory, may read at any
-// time. Each entry holds its position, which a reader loads before and after the rest, so that words of different
-// operations are not taken for one. Call sites are kept as text, once each, because a pointer means nothing to another
-// process. No clock is read: an operation that does not wait must not pay for one.
-
-#include <atomic>
-
-namespace belay::inline BELAY_ABI {
-
-/// The record of one operation: `number` counts the operations of its group from 0; `group` is the group's number.
-struct flight_record {
-  operation what = operation::none;
-  bool finished = false;
-  std::uint32_t group = 0;
-  std::uint64_t number = 0;
-  std::size_t bytes = 0;
-  std::uint64_t waited_us = 0;   // finished: how long it slept, 0 where it did not
-  std::uint64_t waiting_us = 0;  // not finished: since when it sleeps, by the steady clock; 0 where it does not
-  std::string site;              // "train.cpp:88"
-  bool reported = false;         // known by a control message of the rank alone: it has entered, and may be through
-
-  /// "in barrier #3 at train.cpp:88", "after barrier #3 of group 2 at train.cpp:88", "last seen in barrier #3 at
-  /// train.cpp:88" where it is `reported`, "before its first operation"; group 0 is the world.
-  [[nodiscard]] std::string text() const;
-};
-
-/// The state of a rank in words, by its last records of two orders of operations: "after barrier #2 at a.cpp:8, and in
-/// started barrier #0 at a.cpp:9" where it does nothing in the order that is asked for, and something in the other.
-[[nodiscard]] BELAY_DECL std::string text_of(const flight_record& here, const flight_record& aside,
-                                             const char* kind_aside);
-
-/// "train.cpp:88" as it is kept: the end of a long path, which is what tells files apart. A line of an object that the
-/// standard library made for the user is said to be one.
-struct call_line {
-  char characters[112] = {};
-
-  void set(const char* file, int line) noexcept;
-  [[nodiscard]] std::string get() const;
-};
-
-/// The text of the call sites of one rank: each is written once, by that rank, and never changes.
-template <std::size_t Capacity = 512>
-class site_table {
-  static_assert((Capacity & (Capacity - 1)) == 0, "a site table's capacity is a power of two");
-
- public:
-  static constexpr std::uint16_t unknown = 0xffff;
-
-  /// The number of a site; `unknown` when more sites than are kept want the same places.
-  [[nodiscard]] std::uint16_t number_of(const char* file, int line) noexcept {
-    const auto address = reinterpret_cast<std::uintptr_t>(file);
-    std::size_t place = (static_cast<std::size_t>(line) * 0x9e3779b1U ^ (address >> 4)) & (Capacity - 1);
-    for (int attempt = 0; attempt < 16; ++attempt, place = (place + 1) & (Capacity - 1)) {
-      site& here = sites_[place];
-      if (here.line == line && here.file == address) return static_cast<std::uint16_t>(place);
-      if (here.file == 0) {
-        here.text.set(file, line);
-        here.file = address;
-        here.line = line;
-        return static_cast<std::uint16_t>(place);
-      }
-    }
-    return unknown;
-  }
-
-  /// "train.cpp:88"; only for a number that was published after it was given, and none is unknown.
-  [[nodiscard]] std::string text(std::uint16_t number) const { return sites_[number % Capacity].text.get(); }
-
- private:
-  struct site {
-    std::uintptr_t file = 0;  // the key; an address of the process that writes
-    int line = 0;
-    call_line text;
-  };
-
-  std::array<site, Capacity> sites_{};
-};
-
-/// The site called last of those for which the table has no room: overwritten by the next one.
-class latest_site {
- public:
-  /// The writer: from operation `position` on, counted from 1.
-  void set(std::uint64_t position, const char* file, int line) noexcept;
-  /// The site of operation `position`, if it is the one kept.
-  [[nodiscard]] std::string of(std::uint64_t position) const;
-
- private:
-  static constexpr std::size_t words = sizeof(call_line) / sizeof(std::uint64_t);
-
-  std::atomic<std::uint64_t> since_{0};  // 0: none, or being written
-  std::array<std::atomic<std::uint64_t>, words> text_{};
-};
-
-template <std::size_t Capacity = 4096>
-class flight_recorder {
- public:
-  void enter(operation what, std::uint32_t group, std::uint64_t number, std::size_t bytes, const char* file,
-             int line) noexcept {
-    const std::uint64_t position = written_.load(std::memory_order_relaxed);
-    if (file != last_file_ || line != last_line_) remember_site(file, line);
-    open_ = &ring_[position % Capacity];
-    // The word with the position is first, and each is stored before the next: a reader in the meantime finds out.
-    open_->what.store(
-        stamp_of(position) | std::uint64_t{group & 0xffffff} << 24 | last_site_ << 8 | static_cast<std::uint64_t>(what),
-        std::memory_order_release);
-    open_->number.store(number, std::memory_order_release);
-    open_->bytes.store(bytes, std::memory_order_release);
-    open_->end.store(0, std::memory_order_release);
-    written_.store(position + 1, std::memory_order_release);
-    __builtin_prefetch(&ring_[(position + 4) % Capacity], 1);  // a seldom caller finds the ring evicted from its caches
-  }
-
-  /// The operation entered last, of which there must be one, goes to sleep, at this time of the steady clock in
-  /// microseconds.
-  void wait_from(std::uint64_t now_us) noexcept { open_->end.store(now_us << 1, std::memory_order_release); }
-
-  /// The operation entered last, of which there must be one, is over; it slept for so many microseconds.
-  void finish(std::uint64_t waited_us = 0) noexcept { open_->end.store(waited_us << 1 | 1, std::memory_order_release); }
-
-  /// For the writer: the number of the site of the operation entered last. Any thread may ask for its text.
-  [[nodiscard]] std::uint16_t last_site() const noexcept {
-    return count() == 0 ? site_table<>::unknown : static_cast<std::uint16_t>(last_site_);
-  }
-  [[nodiscard]] std::string site_text(std::uint16_t number) const { return text_of(number, count()); }
-
-  /// Operations entered so far.
-  [[nodiscard]] std::uint64_t count() const noexcept { return written_.load(std::memory_order_acquire); }
-  [[nodiscard]] static constexpr std::size_t capacity() noexcept { return Capacity; }
-
-  /// Operation `position` (from 0); an empty record when it is no longer, or not yet, in the ring.
-  [[nodiscard, gnu::cold]] flight_record operator[](std::uint64_t position) const {
-    if (position >= count()) return {};
-    const record_slot& slot = ring_[position % Capacity];
-    const std::uint64_t what = slot.what.load(std::memory_order_acquire);
-    flight_record out;
-    out.number = slot.number.load(std::memory_order_acquire);
-    out.bytes = slot.bytes.load(std::memory_order_acquire);
-    const std::uint64_t end = slot.end.load(std::memory_order_acquire);
-    // Had one of them been of a later operation, the word with the position would be too by now.
-    if (what >> 48 != stamp_of(position) >> 48 || what != slot.what.load(std::memory_order_relaxed)) return {};
-    // That word has the position modulo 65,536; a reader that was delayed for so many operations sees it here.
-    if (count() > position + Capacity) return {};
-    out.what = static_cast<operation>(what & 0xff);
-    out.group = static_cast<std::uint32_t>(what >> 24 & 0xffffff);
-    out.finished = (end & 1) != 0;
-    (out.finished ? out.waited_us : out.waiting_us) = end >> 1;
-    out.site = text_of(static_cast<std::uint16_t>(what >> 8), position + 1);
-    return out;
-  }
-
-  /// The operation entered last; an empty record before the first.
-  [[nodiscard, gnu::cold]] flight_record last() const {
-    for (int attempt = 0; attempt < 3; ++attempt) {
-      const std::uint64_t position = count();
-      if (position == 0) return {};
-      flight_record out = (*this)[position - 1];
-      if (out.what != operation::none) return out;
-    }
-    return {};
-  }
-
- private:
-  struct record_slot {
-    std::atomic<std::uint64_t> what{
-        0};  // operation, site, group, and in the upper 16 bits the position, counted from 1
-    std::atomic<std::uint64_t> number{0};
-    std::atomic<std::uint64_t> bytes{0};
-    std::atomic<std::uint64_t> end{0};  // microseconds, and whether it is over: slept, or since when it sleeps
-  };
-
-  [[nodiscard]] static constexpr std::uint64_t stamp_of(std::uint64_t position) noexcept {
-    return (position + 1) << 48;
-  }
-  // Of an operation that enters.
-  [[gnu::cold, gnu::noinline]] void remember_site(const char* file, int line) noexcept {
-    last_site_ = sites_.number_of(file, line);
-    last_file_ = file;
-    last_line_ = line;
-    if (last_site_ == site_table<>::unknown) latest_.set(written_.load(std::memory_order_relaxed) + 1, file, line);
-  }
-  [[nodiscard]] std::string text_of(std::uint16_t site, std::uint64_t position) const {
-    return site == site_table<>::unknown ? latest_.of(position) : sites_.text(site);
-  }
-
-  std::atomic<std::uint64_t> written_{0};
-  // Of the writer, whose addresses mean nothing to others. A loop calls from the same line again and again.
-  record_slot* open_ = nullptr;  // entered last
-  const char* last_file_ = nullptr;
-  int last_line_ = 0;
-  std::uint64_t last_site_ = 0;
-  alignas(64) std::array<record_slot, Capacity> ring_{};
-  site_table<> sites_;
-  latest_site latest_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/flight_recorder.ipp
+// A group whose buffers are memory of a device, for who queues kernels between its operations: a `belay::group`, of
+// whatever backend, and the type of the device's streams, for which kernels are compiled.
 //
-// Records and call sites as text.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL std::string flight_record::text() const {
-  if (what == operation::none) return "before its first operation";
-  return std::string(reported   ? "last seen in "
-                     : finished ? "after "
-                                : "in ") +
-         name(what) + " #" + std::to_string(number) +
-         (group == 0 ? std::string() : " of group " + std::to_string(group)) + " at " + site;
-}
-
-[[gnu::cold]] BELAY_DECL std::string text_of(const flight_record& here, const flight_record& aside,
-                                             const char* kind_aside) {
-  std::string out = here.text();
-  const auto is_open = [](const flight_record& last) { return last.what != operation::none && !last.finished; };
-  if (is_open(aside) && !is_open(here)) out += std::string(", and in ") + kind_aside + aside.text().substr(2);
-  return out;
-}
-
-[[gnu::cold]] BELAY_DECL void call_line::set(const char* file, int line) noexcept {
-  char digits[16];
-  std::size_t count = 0;
-  for (auto rest = static_cast<unsigned>(line); count == 0 || rest > 0; rest /= 10) {
-    digits[count++] = static_cast<char>('0' + rest % 10);
-  }
-  const char* const note = where{file, "", line}.in_standard_library() ? " (the standard library)" : "";
-  const std::size_t room = sizeof characters - 1 - count - 1 - std::strlen(note);
-  const std::size_t length = std::strlen(file);
-  const std::size_t kept = length < room ? length : room;
-  std::memset(characters, 0, sizeof characters);
-  std::memcpy(characters, file + (length - kept), kept);
-  characters[kept] = ':';
-  for (std::size_t i = 0; i < count; ++i) characters[kept + 1 + i] = digits[count - 1 - i];
-  std::memcpy(characters + kept + 1 + count, note, std::strlen(note));
-}
-
-[[gnu::cold]] BELAY_DECL std::string call_line::get() const {
-  return std::string(characters, ::strnlen(characters, sizeof characters));
-}
-
-[[gnu::cold]] BELAY_DECL void latest_site::set(std::uint64_t position, const char* file, int line) noexcept {
-  call_line text;
-  text.set(file, line);
-  since_.store(0, std::memory_order_relaxed);
-  // A reader of one of these words sees, in the word that tells the position, that they are being written.
-  for (std::size_t i = 0; i < words; ++i) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, text.characters + i * sizeof word, sizeof word);
-    text_[i].store(word, std::memory_order_release);
-  }
-  since_.store(position, std::memory_order_release);
-}
-
-[[gnu::cold]] BELAY_DECL std::string latest_site::of(std::uint64_t position) const {
-  const std::uint64_t since = since_.load(std::memory_order_acquire);
-  call_line text;
-  for (std::size_t i = 0; i < words; ++i) {
-    const std::uint64_t word = text_[i].load(std::memory_order_acquire);
-    std::memcpy(text.characters + i * sizeof word, &word, sizeof word);
-  }
-  const bool kept = since != 0 && since <= position && since == since_.load(std::memory_order_relaxed);
-  return kept ? text.get() : "a site that was not kept";
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/group.hpp
-//
-// A group of ranks, of whatever backend: a handle over what the backend implements, and a rehearsal is one of them.
-// Its abilities are asked when a program runs, so that one compiled body serves threads, processes, MPI and devices.
-//
-//   belay::host::world{4}.run([](belay::host::rank& rank) {
-//     const belay::group world = rank.world();
-//     std::vector<float> loss(1, static_cast<float>(world.rank()));
-//     world.all_reduce(std::span(loss), belay::sum);  // 6 on every rank
+//   const belay::device_group<stream_type> replicas = mesh.replicas();
+//   replicas.each(count, kernel);  // over when it returns
+//   replicas.start_composite(belay::operation::all_reduce, [=](const auto& calls) {
+//     calls.each(count, kernel);   // queued before the sum
+//     calls.all_reduce(gradients, belay::sum);
 //   });
+
+#include <typeinfo>
 
 // ---- belay/comm/call_guard.hpp
 //
 // A rank belongs to one thread, of one process, while its run lasts. In checked builds a call that breaks this is an
 // error, which names the line of the call in progress, before anything of it reaches a peer.
 
+#include <atomic>
 #include <mutex>
 
-// ---- belay/core/own_process.hpp
+// ---- belay/core/process.hpp
 //
-// The process that something belongs to. A forked child of a rank has a copy of all that the rank has, shared memory
-// and sockets included, but is no rank: it must not act as one.
+// What /proc/PID/stat tells of a process of this machine. The kernel gives a process number again to a later process;
+// number and start time together name one process for good.
 //
-//   const belay::own_process home;
-//   if (::fork() == 0) assert(!home.here());
+//   const auto seen = belay::read_process_status(pid);  // nothing: there is no such process
+//   const bool same = seen && seen->start_time == start_time;
+//   if (belay::state_of_process(pid) == belay::process_state::stopped) std::puts("stopped by a signal");
 
 #include <sys/types.h>
 #include <unistd.h>
 
+// ---- belay/core/unique_fd.hpp
+//
+// A file descriptor with one owner, and what an error says when no descriptor is left.
+//
+//   const belay::unique_fd file(::open(path, O_RDONLY | O_CLOEXEC));
+//   if (!file) throw belay::file_error(path, 0, belay::error_text(errno));
+
 namespace belay::inline BELAY_ABI {
 
+/// Owns a file descriptor, or none; closes it. Moved, never copied.
+class unique_fd {
+ public:
+  unique_fd() noexcept = default;
+  /// Owns descriptor `number`; negative: none.
+  explicit unique_fd(int number) noexcept : number_(number) {}
+  unique_fd(unique_fd&& other) noexcept : number_(other.release()) {}
+  unique_fd& operator=(unique_fd&& other) noexcept {
+    if (this != &other) reset(other.release());
+    return *this;
+  }
+  ~unique_fd() { reset(); }
+
+  /// -1: none.
+  [[nodiscard]] int get() const noexcept { return number_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return number_ >= 0; }
+  [[nodiscard]] int release() noexcept { return std::exchange(number_, -1); }
+  void reset(int number = -1) noexcept {
+    if (number_ >= 0) ::close(number_);  // Linux frees the number even when close() reports an error
+    number_ = number;
+  }
+
+ private:
+  int number_ = -1;
+};
+
+/// "RLIMIT_NOFILE of this process is 1024"
+[[nodiscard]] BELAY_DECL std::string descriptor_limit_text();
+
+/// The system's text for an error; where descriptors have run out, also the limit that was met.
+[[nodiscard]] BELAY_DECL std::string error_text(int error);
+
+/// Whether `error` tells of this process's or the machine's want, and nothing of what was asked for.
+[[nodiscard]] inline bool is_shortage(int error) noexcept {
+  return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+}
+
+/// Whether `error` says that there is nothing of a name. Any other one leaves it open whether there is.
+[[nodiscard]] inline bool is_absence(int error) noexcept { return error == ENOENT || error == ENOTDIR; }
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/core/unique_fd.ipp
+//
+// Errors of descriptors in words.
+
+#include <sys/resource.h>
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL std::string descriptor_limit_text() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return "RLIMIT_NOFILE of this process is not known";
+  return "RLIMIT_NOFILE of this process is " +
+         (limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited") : std::to_string(limit.rlim_cur));
+}
+
+[[gnu::cold]] BELAY_DECL std::string error_text(int error) {
+  const std::string words = std::strerror(error);
+  if (error == EMFILE) return words + ": " + descriptor_limit_text();
+  if (error == ENFILE) return words + ": /proc/sys/fs/file-max of this machine is reached";
+  return words;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+// Signals by name: "SIGKILL (9)" says more than "signal 9", and the texts of strsignal depend on the locale.
+
+/// "SIGKILL (9)", or "signal 40" for one without a name here.
+[[nodiscard]] BELAY_DECL std::string signal_name(int number);
+
+// The process's environment, which Belay reads here and nowhere else.
+
+/// The value of a variable, valid until the process changes its environment; null where it is not set.
+[[nodiscard]] BELAY_DECL const char* environment_variable(const char* name) noexcept;
+
+/// A set of the first 1024 cores of a machine, one bit each, in plain words that processes can share.
+struct core_set {
+  /// One bit a core.
+  static constexpr std::size_t words = 16;
+  std::uint64_t bits[words] = {};
+
+  /// Cores in the set.
+  [[nodiscard]] int count() const noexcept;
+  /// The cores on which the calling thread may run.
+  [[nodiscard]] static core_set allowed() noexcept;
+};
+
+/// `stopped`: by SIGSTOP or another stop signal. A process that a debugger has stopped is `running`: how long that
+/// takes is for its user to decide. `unknown`: it is a process of another machine.
+enum class process_state { running, stopped, gone, unknown };
+
+/// One reading of a process: its state, and when it began, which tells it from a later one of the same number.
+struct process_status {
+  char letter = '?';             // R, S, D, T (stopped), t (by a debugger), Z, ...
+  std::uint64_t start_time = 0;  // in clock ticks since the machine started
+
+  /// The state as a word: runs, sleeps, is stopped, ...
+  [[nodiscard]] process_state state() const noexcept {
+    if (letter == 'T') return process_state::stopped;
+    return letter == 'Z' || letter == 'X' ? process_state::gone : process_state::running;
+  }
+};
+
+/// Nothing where there is no such process, or, `!says_gone(errno)`, where the system cannot say.
+[[nodiscard]] BELAY_DECL std::optional<process_status> read_process_status(pid_t pid) noexcept;
+
+/// Whether `error`, of a process that could not be read, says that there is none. Any other one, as for want of a
+/// descriptor, leaves it open.
+[[nodiscard]] inline bool says_gone(int error) noexcept { return error == 0 || error == ESRCH || is_absence(error); }
+
+/// A process that cannot be read is `running`, unless there is none.
+[[nodiscard]] BELAY_DECL process_state state_of_process(pid_t pid) noexcept;
+
+/// 0 when there is no such process.
+[[nodiscard]] inline std::uint64_t start_time_of_process(pid_t pid) noexcept {
+  const auto seen = read_process_status(pid);
+  return seen ? seen->start_time : 0;
+}
+
 /// The process in which it was made. `here()` costs a load: the kernel wipes the page in a forked child.
+/// The process that something belongs to. A forked child of a rank has a copy of all that the rank has, shared memory
+/// and sockets included, but is no rank: it must not act as one.
 class own_process {
  public:
   own_process() noexcept;
@@ -3313,15 +3526,70 @@ class own_process {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/core/own_process.ipp
+// ---- belay/core/process.ipp
 //
-// The page that the kernel wipes in a forked child.
+// Reading and parsing /proc/PID/stat.
 
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
 
+#include <bit>
+#include <charconv>
 #include <cstdio>
+#include <cstdlib>
+#include <system_error>
 
 namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL std::optional<process_status> read_process_status(pid_t pid) noexcept {
+  errno = 0;
+  char path[32];
+  std::snprintf(path, sizeof path, "/proc/%lld/stat", static_cast<long long>(pid));
+  const unique_fd file(::open(path, O_RDONLY | O_CLOEXEC));
+  if (!file) return std::nullopt;
+  char text[1024];
+  const ssize_t got = ::read(file.get(), text, sizeof text);
+  if (got <= 0) return std::nullopt;
+  const std::string_view line(text, static_cast<std::size_t>(got));
+  std::size_t place = line.rfind(')');  // the second field is a name in parentheses and may hold anything
+  if (place == std::string_view::npos || place + 2 >= line.size()) return std::nullopt;
+  process_status seen;
+  place += 2;
+  seen.letter = line[place];
+  for (int field = 3; field < 22; ++field) {
+    place = line.find(' ', place);
+    if (place == std::string_view::npos) return std::nullopt;
+    ++place;
+  }
+  const auto read = std::from_chars(line.data() + place, line.data() + line.size(), seen.start_time);
+  return read.ec == std::errc{} ? std::optional(seen) : std::nullopt;
+}
+
+[[gnu::cold]] BELAY_DECL process_state state_of_process(pid_t pid) noexcept {
+  if (const auto seen = read_process_status(pid)) return seen->state();
+  return says_gone(errno) ? process_state::gone : process_state::running;
+}
+
+BELAY_DECL int core_set::count() const noexcept {
+  int out = 0;
+  for (const std::uint64_t word : bits) out += std::popcount(word);
+  return out;
+}
+
+BELAY_DECL core_set core_set::allowed() noexcept {
+  core_set out;
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) CPU_SET(0, &cores);
+  for (std::size_t core = 0; core < CPU_SETSIZE && core < 64 * words; ++core) {
+    if (CPU_ISSET(core, &cores)) out.bits[core / 64] |= std::uint64_t{1} << (core % 64);
+  }
+  return out;
+}
+
+BELAY_DECL const char* environment_variable(const char* name) noexcept { return std::getenv(name); }
 
 [[gnu::cold]] BELAY_DECL own_process::own_process() noexcept
     : number_(::getpid()), bytes_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))) {
@@ -3345,6 +3613,37 @@ namespace belay::inline BELAY_ABI {
                "_exit in a child)\n",
                rank, *problem == '\0' ? "" : " by an exception: ", problem);
   ::_exit(1);
+}
+
+[[gnu::cold]] BELAY_DECL std::string signal_name(int number) {
+  const char* known = nullptr;
+  switch (number) {
+    case SIGHUP: known = "SIGHUP"; break;
+    case SIGINT: known = "SIGINT"; break;
+    case SIGQUIT: known = "SIGQUIT"; break;
+    case SIGILL: known = "SIGILL"; break;
+    case SIGTRAP: known = "SIGTRAP"; break;
+    case SIGABRT: known = "SIGABRT"; break;
+    case SIGBUS: known = "SIGBUS"; break;
+    case SIGFPE: known = "SIGFPE"; break;
+    case SIGKILL: known = "SIGKILL"; break;
+    case SIGUSR1: known = "SIGUSR1"; break;
+    case SIGSEGV: known = "SIGSEGV"; break;
+    case SIGUSR2: known = "SIGUSR2"; break;
+    case SIGPIPE: known = "SIGPIPE"; break;
+    case SIGALRM: known = "SIGALRM"; break;
+    case SIGTERM: known = "SIGTERM"; break;
+    case SIGSTOP: known = "SIGSTOP"; break;
+    case SIGTSTP: known = "SIGTSTP"; break;
+    case SIGVTALRM: known = "SIGVTALRM"; break;
+    case SIGPROF: known = "SIGPROF"; break;
+    case SIGIO: known = "SIGIO"; break;
+    case SIGXCPU: known = "SIGXCPU"; break;
+    case SIGXFSZ: known = "SIGXFSZ"; break;
+    case SIGSYS: known = "SIGSYS"; break;
+    default: return "signal " + std::to_string(number);
+  }
+  return std::string(known) + " (" + std::to_string(number) + ")";
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -3431,6 +3730,17 @@ class call_guard {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/group.hpp
+//
+// A group of ranks, of whatever backend: a handle over what the backend implements, and a rehearsal is one of them.
+// Its abilities are asked when a program runs, so that one compiled body serves threads, processes, MPI and devices.
+//
+//   belay::host::world{4}.run([](belay::host::rank& rank) {
+//     const belay::group world = rank.world();
+//     std::vector<float> loss(1, static_cast<float>(world.rank()));
+//     world.all_reduce(std::span(loss), belay::sum);  // 6 on every rank
+//   });
 
 // ---- belay/comm/group_interface.hpp
 //
@@ -3526,28 +3836,24 @@ class buffers_in_flight {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/comm/reduction_arithmetic.hpp
+// ---- belay/comm/reduce_simd.hpp
 //
-// Two functions on bytes are compiled of a reduction of elements of one type, where a call names both: those that a
-// call carries to whatever backend adds on the host. A type that no call reduces costs nothing.
-
-// ---- belay/comm/reduce_blocks.hpp
-//
-// The arithmetic of a reduction over several ranks' memory, on every backend. It works in blocks that stay in the
-// first-level cache: every source is read once and every destination written once. Since the block is no rank's buffer,
-// sources and destinations may be the same memory at the same index.
+// The reduction of two ranks' float or double arrays by vector registers, straight from the sources into one or two
+// destinations: without a block in between, and with stores that may bypass the caches. The bits are those of
+// `reduce_elements`, which does what has no vector form here.
 
 #include <algorithm>
 
-// ---- belay/core/prefetch.hpp
+// ---- belay/core/copy.hpp
 //
-// Hints that bring cache lines to the calling core before they are written. A hint changes no result, and a processor
-// that does not know it ignores it.
-//
-//   belay::prefetch_for_write(to, bytes);
-//   std::memcpy(to, from, bytes);  // a short copy, into lines that a peer has read
+// Copies by different instructions. Which is fastest depends on the machine, on the size and on whether another core
+// has just written the bytes, so the caller chooses (see calibration.hpp). Vector code is compiled for its instruction
+// set function by function and runs where the processor has it: no program needs -march=native.
 
 namespace belay::inline BELAY_ABI {
+
+// Hints that bring cache lines to the calling core before they are written. A hint changes no result, and a processor
+// that does not know it ignores it.
 
 /// Brings the cache line at `line` to this core for writing. Without it, a line in a peer's cache is requested twice:
 /// once to be read and once to be written.
@@ -3563,115 +3869,7 @@ inline void prefetch_for_write(const void* from, std::size_t bytes) noexcept {
   for (std::size_t i = 0; i < bytes; i += 64) prefetch_for_write(static_cast<const std::byte*>(from) + i);
 }
 
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// A buffer of this many bytes or more is not in a peer's cache as a whole.
-inline constexpr std::size_t least_beyond_caches = 2 * 1024 * 1024;
-
-/// Copies elements; zero of them may come from nowhere.
-template <class T>
-void copy_elements(T* to, const T* from, std::size_t count) noexcept {
-  if (count > 0 && to != from) std::memcpy(to, from, count * sizeof(T));
-}
-
-/// Prefetches `bytes` at `first` of the destinations that are also sources, for writing, in a reduction of `all` bytes.
-inline void prefetch_reduced(std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
-                             std::size_t first, std::size_t bytes, std::size_t all) noexcept {
-  if (bytes == 0 || all >= least_beyond_caches) return;
-  // Of several destinations each belongs to the rank of the source beside it; a single one may be any rank's.
-  for (std::size_t d = 0; d < destinations.size(); ++d) {
-    const std::byte* const place = destinations[d];
-    const bool is_source = destinations.size() > 1 ? d < sources.size() && sources[d] == place
-                                                   : std::find(sources.begin(), sources.end(), place) != sources.end();
-    if (is_source) prefetch_for_write(place + first, bytes);
-  }
-}
-
-/// For each element i < count: ((s0[i] + s1[i]) + s2[i]) + ..., finished and rounded to T once, is stored at index i of
-/// every destination. The arrays are of T.
-template <class Op, class T>
-void reduce_elements(std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
-                     std::size_t count) noexcept {
-  using accumulator = accumulator_of<T>;
-  constexpr std::size_t block = 4096 / sizeof(accumulator);
-  alignas(64) accumulator total[block];
-  [[maybe_unused]] alignas(64) T rounded[block];
-  const auto source = [=](std::size_t q) { return reinterpret_cast<const T*>(sources[q]); };
-
-  const auto one_block = [&](std::size_t first, std::size_t length) {
-    const T* x = source(0) + first;
-    for (std::size_t i = 0; i < length; ++i) total[i] = static_cast<accumulator>(x[i]);
-    for (std::size_t q = 1; q < sources.size(); ++q) {
-      const T* y = source(q) + first;
-      for (std::size_t i = 0; i < length; ++i) total[i] = Op::apply(total[i], static_cast<accumulator>(y[i]));
-    }
-    if constexpr (finishing<Op>) {
-      const int ranks = static_cast<int>(sources.size());
-      for (std::size_t i = 0; i < length; ++i) total[i] = Op::finish(total[i], ranks);
-    }
-    const T* result;
-    if constexpr (std::is_same_v<accumulator, T>) {
-      result = total;
-    } else {
-      for (std::size_t i = 0; i < length; ++i) rounded[i] = static_cast<T>(total[i]);
-      result = rounded;
-    }
-    for (std::byte* const to : destinations) std::memcpy(to + first * sizeof(T), result, length * sizeof(T));
-  };
-
-  std::size_t first = 0;
-  prefetch_reduced(sources, destinations, 0, lesser_of(block, count) * sizeof(T), count * sizeof(T));
-  for (; first + block <= count; first += block) {
-    const std::size_t next = first + block;
-    prefetch_reduced(sources, destinations, next * sizeof(T), lesser_of(block, count - next) * sizeof(T),
-                     count * sizeof(T));
-    one_block(first, block);  // a constant trip count
-  }
-  if (first < count) one_block(first, count - first);
-}
-
-/// Bytes at `from_a` go to `to_b`, and bytes at `from_b` to `to_a`. Of each block both are read before either is
-/// written, so `to_a` may be `from_a` and `to_b` may be `from_b`.
-inline void cross_bytes(const std::byte* from_a, std::byte* to_b, const std::byte* from_b, std::byte* to_a,
-                        std::size_t bytes) noexcept {
-  alignas(64) std::byte held[4096];
-  const auto fetch_block = [=](std::size_t first) {
-    if (first >= bytes || bytes >= least_beyond_caches) return;
-    const std::size_t length = lesser_of(sizeof held, bytes - first);
-    if (to_a == from_a) prefetch_for_write(to_a + first, length);
-    if (to_b == from_b) prefetch_for_write(to_b + first, length);
-  };
-  fetch_block(0);
-  for (std::size_t first = 0; first < bytes; first += sizeof held) {
-    const std::size_t length = lesser_of(sizeof held, bytes - first);
-    fetch_block(first + sizeof held);
-    std::memcpy(held, from_a + first, length);
-    std::memcpy(to_a + first, from_b + first, length);
-    std::memcpy(to_b + first, held, length);
-  }
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/reduce_simd.hpp
-//
-// The reduction of two ranks' float or double arrays by vector registers, straight from the sources into one or two
-// destinations: without a block in between, and with stores that may bypass the caches. The bits are those of
-// `reduce_elements`, which does what has no vector form here.
-
-// ---- belay/core/copy.hpp
-//
-// Copies by different instructions. Which is fastest depends on the machine, on the size and on whether another core
-// has just written the bytes, so the caller chooses (see calibration.hpp). Vector code is compiled for its instruction
-// set function by function and runs where the processor has it: no program needs -march=native.
-
-// ---- belay/core/memory_access.hpp
-//
 // How a copy or a reduction reads and writes memory. Every access moves the same bits.
-
-namespace belay::inline BELAY_ABI {
 
 /// `automatic`: by the calibration of this machine. `temporal`: vector registers, through the caches. `prefetch`: the
 /// source is prefetched to be read. `prefetch_exclusive`: a source that is also a destination is prefetched to be
@@ -3708,10 +3906,6 @@ inline constexpr memory_access copy_accesses[] = {memory_access::libc, memory_ac
     default: return memory_access::temporal;
   }
 }
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 /// Whether the program is built with a sanitizer, which does not see hand-written instructions: copies are libc's then.
 [[nodiscard]] constexpr bool is_sanitized() noexcept {
@@ -3865,6 +4059,96 @@ BELAY_DECL bool copy_by_vectors([[maybe_unused]] void* to, [[maybe_unused]] cons
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
+
+// The arithmetic of a reduction over several ranks' memory, on every backend. It works in blocks that stay in the
+// first-level cache: every source is read once and every destination written once. Since the block is no rank's buffer,
+// sources and destinations may be the same memory at the same index.
+
+/// A buffer of this many bytes or more is not in a peer's cache as a whole.
+inline constexpr std::size_t least_beyond_caches = 2 * 1024 * 1024;
+
+/// Copies elements; zero of them may come from nowhere.
+template <class T>
+void copy_elements(T* to, const T* from, std::size_t count) noexcept {
+  if (count > 0 && to != from) std::memcpy(to, from, count * sizeof(T));
+}
+
+/// Prefetches `bytes` at `first` of the destinations that are also sources, for writing, in a reduction of `all` bytes.
+inline void prefetch_reduced(std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
+                             std::size_t first, std::size_t bytes, std::size_t all) noexcept {
+  if (bytes == 0 || all >= least_beyond_caches) return;
+  // Of several destinations each belongs to the rank of the source beside it; a single one may be any rank's.
+  for (std::size_t d = 0; d < destinations.size(); ++d) {
+    const std::byte* const place = destinations[d];
+    const bool is_source = destinations.size() > 1 ? d < sources.size() && sources[d] == place
+                                                   : std::find(sources.begin(), sources.end(), place) != sources.end();
+    if (is_source) prefetch_for_write(place + first, bytes);
+  }
+}
+
+/// For each element i < count: ((s0[i] + s1[i]) + s2[i]) + ..., finished and rounded to T once, is stored at index i of
+/// every destination. The arrays are of T.
+template <class Op, class T>
+void reduce_elements(std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
+                     std::size_t count) noexcept {
+  using accumulator = accumulator_of<T>;
+  constexpr std::size_t block = 4096 / sizeof(accumulator);
+  alignas(64) accumulator total[block];
+  [[maybe_unused]] alignas(64) T rounded[block];
+  const auto source = [=](std::size_t q) { return reinterpret_cast<const T*>(sources[q]); };
+
+  const auto one_block = [&](std::size_t first, std::size_t length) {
+    const T* x = source(0) + first;
+    for (std::size_t i = 0; i < length; ++i) total[i] = static_cast<accumulator>(x[i]);
+    for (std::size_t q = 1; q < sources.size(); ++q) {
+      const T* y = source(q) + first;
+      for (std::size_t i = 0; i < length; ++i) total[i] = Op::apply(total[i], static_cast<accumulator>(y[i]));
+    }
+    if constexpr (finishing<Op>) {
+      const int ranks = static_cast<int>(sources.size());
+      for (std::size_t i = 0; i < length; ++i) total[i] = Op::finish(total[i], ranks);
+    }
+    const T* result;
+    if constexpr (std::is_same_v<accumulator, T>) {
+      result = total;
+    } else {
+      for (std::size_t i = 0; i < length; ++i) rounded[i] = static_cast<T>(total[i]);
+      result = rounded;
+    }
+    for (std::byte* const to : destinations) std::memcpy(to + first * sizeof(T), result, length * sizeof(T));
+  };
+
+  std::size_t first = 0;
+  prefetch_reduced(sources, destinations, 0, lesser_of(block, count) * sizeof(T), count * sizeof(T));
+  for (; first + block <= count; first += block) {
+    const std::size_t next = first + block;
+    prefetch_reduced(sources, destinations, next * sizeof(T), lesser_of(block, count - next) * sizeof(T),
+                     count * sizeof(T));
+    one_block(first, block);  // a constant trip count
+  }
+  if (first < count) one_block(first, count - first);
+}
+
+/// Bytes at `from_a` go to `to_b`, and bytes at `from_b` to `to_a`. Of each block both are read before either is
+/// written, so `to_a` may be `from_a` and `to_b` may be `from_b`.
+inline void cross_bytes(const std::byte* from_a, std::byte* to_b, const std::byte* from_b, std::byte* to_a,
+                        std::size_t bytes) noexcept {
+  alignas(64) std::byte held[4096];
+  const auto fetch_block = [=](std::size_t first) {
+    if (first >= bytes || bytes >= least_beyond_caches) return;
+    const std::size_t length = lesser_of(sizeof held, bytes - first);
+    if (to_a == from_a) prefetch_for_write(to_a + first, length);
+    if (to_b == from_b) prefetch_for_write(to_b + first, length);
+  };
+  fetch_block(0);
+  for (std::size_t first = 0; first < bytes; first += sizeof held) {
+    const std::size_t length = lesser_of(sizeof held, bytes - first);
+    fetch_block(first + sizeof held);
+    std::memcpy(held, from_a + first, length);
+    std::memcpy(to_a + first, from_b + first, length);
+    std::memcpy(to_b + first, held, length);
+  }
+}
 
 /// How far ahead a source that is also a destination is prefetched, in bytes.
 inline constexpr std::size_t exclusive_prefetch_distance = 256;
@@ -4083,10 +4367,6 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
   any(0, count);
 }
 
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
 /// The data of all ranks in a small operation, or in the eager buffers of a larger one. Peers' data lies `stride` bytes
 /// apart; this rank's is read from its caller's buffer, because a peer may just have taken the published copy into its
 /// own cache.
@@ -4102,6 +4382,8 @@ struct peer_payloads {
 };
 
 /// Both add in rank order and round once, with equal bits.
+/// Two functions on bytes are compiled of a reduction of elements of one type, where a call names both: those that a
+/// call carries to whatever backend adds on the host. A type that no call reduces costs nothing.
 struct reduction_arithmetic {
   /// Reduces `count` elements of all sources into every destination. `by` tells how two ranks' floats are added by
   /// vectors; `own` is the destination of two that is this rank's.
@@ -4259,7 +4541,6 @@ BELAY_DECL void check_call(const op_call& call, int rank, int ranks);
 //
 // What every backend checks of a call by itself: what this rank was given, before it waits for any other.
 
-#include <bit>
 #include <numeric>
 
 namespace belay::inline BELAY_ABI {
@@ -4311,6 +4592,20 @@ BELAY_DECL void check_counts(std::size_t length, std::size_t element_bytes, std:
 
 /// The members of a new group, ascending: ranks of a world of `ranks`, each once, `own` among them.
 BELAY_DECL void check_members(std::span<const int> sorted, int ranks, int own, const where& at);
+
+// How long a rank waits for its peers: a limit in seconds as the steady clock counts it.
+
+/// Throws usage_error for what is no limit. More than a year is no deadline on any clock and becomes a year.
+[[nodiscard]] inline std::chrono::steady_clock::duration checked_timeout(std::chrono::duration<double> limit,
+                                                                         const where& at) {
+  if (is_nan(limit.count()) || limit.count() <= 0) throw usage_error("a timeout is more than 0 seconds", at);
+  const std::chrono::duration<double> longest = std::chrono::hours(24 * 365);
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      is_finite(limit.count()) && limit < longest ? limit : longest);
+}
+
+/// The seconds of BELAY_TIMEOUT, or 600. Throws input_error.
+[[nodiscard]] BELAY_DECL double timeout_of_environment();
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -4387,6 +4682,17 @@ BELAY_DECL void check_members(std::span<const int> sorted, int ranks, int own, c
   if (!std::binary_search(sorted.begin(), sorted.end(), own)) {
     throw usage_error("rank " + std::to_string(own) + " makes a group that it is not in", at);
   }
+}
+
+BELAY_DECL double timeout_of_environment() {
+  const char* text = environment_variable("BELAY_TIMEOUT");
+  if (text == nullptr || *text == '\0') return 600;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (*end != '\0' || !is_finite(seconds) || seconds <= 0) {
+    throw input_error("BELAY_TIMEOUT=" + std::string(text) + ": expected seconds, more than 0");
+  }
+  return seconds;
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -4819,26 +5125,18 @@ namespace belay::inline BELAY_ABI {
 //   }
 
 #include <dirent.h>
-#include <fcntl.h>
-#include <sched.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <time.h>
 
-// ---- belay/core/direct_io.hpp
-//
-// Transfers of an open file around the page cache (O_DIRECT), where its file system has them.
-//
-//   const std::size_t unit = belay::direct_alignment_of(descriptor).value_or(4096);
-//   const bool direct = unit != 0 && belay::make_direct(descriptor) == 0;
-
 namespace belay::inline BELAY_ABI {
+
+// Transfers of an open file around the page cache (O_DIRECT), where its file system has them.
 
 /// The number of bytes that offsets, lengths and addresses of direct transfers are multiples of, a power of two; 0
 /// where the file system has no such transfers for this file, and nothing where it does not tell.
 [[nodiscard]] inline std::optional<std::size_t> direct_alignment_of(int descriptor) noexcept {
 #if defined(STATX_DIOALIGN)  // kernel headers from 6.1 on
-  struct statx facts {};
+  struct statx facts{};
   if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &facts) == 0 && (facts.stx_mask & STATX_DIOALIGN) != 0) {
     const std::size_t of_memory = facts.stx_dio_mem_align;
     const std::size_t of_offsets = facts.stx_dio_offset_align;
@@ -4859,10 +5157,6 @@ namespace belay::inline BELAY_ABI {
   const int flags = ::fcntl(descriptor, F_GETFL);
   return flags < 0 ? flags : ::fcntl(descriptor, F_SETFL, flags & ~O_DIRECT);
 }
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 /// A clock that never goes back. `now` is in nanoseconds since an arbitrary origin. `sleep` returns after that many
 /// nanoseconds of this clock, or earlier.
@@ -5165,7 +5459,7 @@ struct group_traits {
   bool sums_alike = false;
   /// Ranks may hold different numbers of elements: the operations whose names end in _v are offered.
   bool has_varying_counts = false;
-  /// Work of this rank alone can be started.
+  /// Work of this rank alone can be started; see `start_local` of `group`, and of `device_group`.
   bool starts_local_work = false;
   /// Peers' symmetric memory can be loaded and stored; or it is mirrored, by messages.
   bool addresses_peers = false, mirrors_peers = false;
@@ -5174,6 +5468,31 @@ struct group_traits {
   /// Host threads meet in each operation, so that no graph has it; or what is started under a capture is in the graph.
   bool meets_on_host = false, is_captured = false;
 };
+
+/// Whether a group takes no memory but that of a device.
+template <class C>
+[[nodiscard]] constexpr bool takes_device_memory_alone([[maybe_unused]] const C& of) noexcept {
+  if constexpr (tells_traits<C>)
+    return of.traits().device_memory_alone;
+  else
+    return requires { requires C::takes_device_memory_alone; };
+}
+/// Whether host threads of the ranks of a group meet in each operation.
+template <class C>
+[[nodiscard]] constexpr bool meets_on_host([[maybe_unused]] const C& of) noexcept {
+  if constexpr (tells_traits<C>)
+    return of.traits().meets_on_host;
+  else
+    return requires { requires C::meets_on_host; };
+}
+/// Whether an operation that a group starts while a stream is captured is in the graph.
+template <class C>
+[[nodiscard]] constexpr bool is_captured([[maybe_unused]] const C& of) noexcept {
+  if constexpr (tells_traits<C>)
+    return of.traits().is_captured;
+  else
+    return requires { requires C::is_captured; };
+}
 
 /// Throws usage_error with `sentence` where a group that tells its traits when it runs lacks one; of other groups a
 /// static_assert with that sentence has asked.
@@ -5194,28 +5513,8 @@ class operation_runner {
   ~operation_runner() = default;
 };
 
-/// The blocking operations of a group as a composite calls them, in its turn in the rank's communication stream.
-class group_calls : public group_operations<group_calls> {
- public:
-  /// Rank `rank` of `size`; `by` outlives them, as `control`, which is null where these are for memory of the host.
-  group_calls(operation_runner& by, int rank, int size, const group_calls* control) noexcept
-      : by_(&by), control_(control), rank_(rank), size_(size) {}
-
-  /// This rank's number in the group, and how many it has.
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return size_; }
-  /// The operations of the same ranks for memory of the host.
-  [[nodiscard]] const group_calls& control() const noexcept { return control_ == nullptr ? *this : *control_; }
-  /// Runs an operation that was checked.
-  void run_call(const op_call& call) const { by_->run(call); }
-
- private:
-  operation_runner* by_;
-  const group_calls* control_;  // null: these
-  int rank_, size_;
-};
-
-/// Copies between memory of the host and that of a group whose buffers are a device's. Each returns when it is done.
+/// Copies between memory of the host and that of a group whose buffers are a device's, each of which returns when it is
+/// done, and the stream for kernels.
 class group_memory {
  public:
   /// To the host what is there when `how` lets a communication begin; and to the device.
@@ -5223,9 +5522,40 @@ class group_memory {
   virtual void place(void* to, const void* from, std::size_t bytes, where at) = 0;
   /// Memory of the device for what a kernel tells the host.
   [[nodiscard]] virtual std::span<std::byte> scratch() = 0;
+  /// The type of the device's streams, for which kernels are compiled.
+  [[nodiscard]] virtual const std::type_info& stream_type() const noexcept = 0;
+  /// The stream in which kernels between operations are queued; in a composite, that of what the rank has started.
+  /// Throws usage_error where a graph is being captured that would not have them.
+  [[nodiscard]] virtual void* stream(where at) = 0;
 
  protected:
   ~group_memory() = default;
+};
+
+/// The blocking operations of a group as a composite calls them, in its turn in the rank's communication stream.
+class group_calls : public group_operations<group_calls> {
+ public:
+  /// Rank `rank` of `size`; `by` outlives them, as `control` and `device`, which are null where these are for memory of
+  /// the host.
+  group_calls(operation_runner& by, int rank, int size, const group_calls* control = nullptr,
+              group_memory* device = nullptr) noexcept
+      : by_(&by), control_(control), device_(device), rank_(rank), size_(size) {}
+
+  /// This rank's number in the group, and how many it has.
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  /// The operations of the same ranks for memory of the host.
+  [[nodiscard]] const group_calls& control() const noexcept { return control_ == nullptr ? *this : *control_; }
+  /// Copies and kernels of the composite in the memory of its device; null where buffers are the host's.
+  [[nodiscard]] group_memory* device() const noexcept { return device_; }
+  /// Runs an operation that was checked.
+  void run_call(const op_call& call) const { by_->run(call); }
+
+ private:
+  operation_runner* by_;
+  const group_calls* control_;  // null: these
+  group_memory* device_;
+  int rank_, size_;
 };
 
 /// One rank's part in a group. Belongs to the rank's thread. Arguments of calls were checked, by `group`, once.
@@ -5250,10 +5580,12 @@ class group_interface : public operation_runner {
 
   /// Starts an operation that was checked, in its turn after `how` lets it begin; `call` is copied.
   [[nodiscard]] virtual pending start(const op_call& call, const start_order& how) = 0;
-  /// `work` is copied before they return.
+  /// `work` is copied before they return. Work of this rank alone is called with the stream of its device, or null on a
+  /// host.
   [[nodiscard]] virtual pending start_composite(operation what, const borrowed_work<const group_calls&>& work,
                                                 const start_order& how) = 0;
-  [[nodiscard]] virtual pending start_local(operation what, const borrowed_work<>& work, const start_order& how) = 0;
+  [[nodiscard]] virtual pending start_local(operation what, const borrowed_work<void*>& work,
+                                            const start_order& how) = 0;
   /// Where peers are not addressed it is this rank's own memory, with room for a mirror of each peer's where there are
   /// mirrors. Collective.
   [[nodiscard]] virtual symmetric_region make_symmetric(std::size_t bytes, where at) = 0;
@@ -5330,10 +5662,19 @@ class group : public group_operations<group> {
     return of_->start_composite(what, borrowed_work<const group_calls&>::of(work), how);
   }
   /// Starts `work()`: host work of this rank alone, which its stream runs in its turn. Throws usage_error where
-  /// `traits().starts_local_work` is false.
+  /// buffers are a device's, which `device_group` starts work on.
   template <std::invocable Work>
   [[nodiscard]] pending start_local(operation what, const Work& work, const start_order& how = where::current()) const {
-    return of_->start_local(what, borrowed_work<>::of(work), how);
+    if (traits().on_device)
+      throw usage_error("work of a rank alone is started on the streams of its device: this group's buffers are there",
+                        how.at);
+    const auto run = [work](void*) { work(); };
+    return of_->start_local(what, borrowed_work<void*>::of(run), how);
+  }
+  /// For `device_group`: starts `work(stream)`, which queues kernels and copies of this rank alone.
+  [[nodiscard]] pending start_on_device(operation what, const borrowed_work<void*>& work,
+                                        const start_order& how) const {
+    return of_->start_local(what, work, how);
   }
   /// Memory of `bytes` on every rank; collective, the same size everywhere. See `group_traits` for who addresses it.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
@@ -5347,6 +5688,14 @@ class group : public group_operations<group> {
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
   [[nodiscard]] call_guard::scoped_entry checked_call(const char* what, const where& at) const {
     return {of_->guard(), what, at};
+  }
+
+  /// The backend's group, for what it alone can do: `group.backend<belay::host::group>()`. Null where this group is one
+  /// of another backend, or of a rehearsal.
+  template <class G>
+  [[nodiscard]] const G* backend() const noexcept {
+    const auto* const typed = dynamic_cast<const typed_group<G>*>(of_.get());
+    return typed == nullptr ? nullptr : &typed->of();
   }
 
   /// Runs, and starts, an operation that was checked (see `check_call`).
@@ -5389,12 +5738,41 @@ class copies_of_device final : public group_memory {
   }
   void place(void* to, const void* from, std::size_t bytes, where at) override { of_->place(to, from, bytes, at); }
   [[nodiscard]] std::span<std::byte> scratch() override { return of_->scratch(); }
+  [[nodiscard]] const std::type_info& stream_type() const noexcept override {
+    return typeid(of_->stream_of_calls(where::current()));
+  }
+  [[nodiscard]] void* stream(where at) override { return &of_->stream_of_calls(at); }
 
  private:
   const G* of_;
 };
+// Copies and kernels of a composite in memory of a device.
+template <class Calls>
+class copies_of_composite final : public group_memory {
+ public:
+  explicit copies_of_composite(const Calls& of) noexcept : of_(&of) {}
+  void fetch(void* to, const void* from, std::size_t bytes, const start_order& how) override {
+    if constexpr (requires { of_->fetch(to, from, bytes, how.at); })
+      of_->fetch(to, from, bytes, how.at);
+    else
+      throw usage_error("the host waits for nothing that this composite queues: fetch before it is started", how.at);
+  }
+  void place(void* to, const void* from, std::size_t bytes, where at) override { of_->place(to, from, bytes, at); }
+  [[nodiscard]] std::span<std::byte> scratch() override { return {}; }
+  [[nodiscard]] const std::type_info& stream_type() const noexcept override { return typeid(of_->stream()); }
+  [[nodiscard]] void* stream(where) override { return &of_->stream(); }
+
+ private:
+  const Calls* of_;
+};
 struct no_group_memory {
   explicit no_group_memory(const auto&) noexcept {}
+};
+
+// Work of a rank alone, as a group starts it: on a device it is given the stream.
+template <class G>
+inline constexpr bool starts_work_of_its_own = can_start_local<G, void (*)()> || requires(const G& of, where at) {
+  requires can_start_local<G, void (*)(decltype(of.stream_of_calls(at)))>;
 };
 
 template <class G>
@@ -5407,7 +5785,7 @@ template <class G>
   out.addresses_peers = directly_addressable<G>;
   out.mirrors_peers = mirrored_by_messages<G>;
   out.on_device = works_on_device<G>;
-  out.starts_local_work = !works_on_device<G> && can_start_local<G, void (*)()>;
+  out.starts_local_work = starts_work_of_its_own<G>;
   if constexpr (requires { G::takes_device_memory_alone; }) out.device_memory_alone = G::takes_device_memory_alone;
   if constexpr (requires { G::meets_on_host; }) out.meets_on_host = G::meets_on_host;
   if constexpr (requires { G::is_captured; }) out.is_captured = G::is_captured;
@@ -5443,12 +5821,14 @@ class typed_group final : public group_interface {
     const auto run = [kept = kept_work<const group_calls&>(work)](const auto& calls) { call_with(kept, calls); };
     return of_.start_composite(what, run, how);
   }
-  [[nodiscard]] pending start_local(operation what, const borrowed_work<>& work, const start_order& how) override {
-    if constexpr (!works_on_device<G> && can_start_local<G, void (*)()>)
-      return of_.start_local(what, kept_work<>(work), how);
+  [[nodiscard]] pending start_local(operation what, const borrowed_work<void*>& work, const start_order& how) override {
+    const kept_work<void*> kept(work);
+    if constexpr (can_start_local<G, void (*)()>)
+      return of_.start_local(what, [kept] { kept(nullptr); }, how);
+    else if constexpr (starts_work_of_its_own<G>)
+      return of_.start_local(what, [kept](auto& stream) { kept(&stream); }, how);
     else
-      throw usage_error("work of a rank alone is started on the streams of its device: this group's buffers are there",
-                        how.at);
+      throw usage_error("this group starts no work of a rank alone: queue it on a stream of the device", how.at);
   }
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at) override {
     if constexpr (directly_addressable<G>) {
@@ -5456,8 +5836,10 @@ class typed_group final : public group_interface {
     } else if constexpr (mirrored_by_messages<G>) {
       of_.agree_symmetric(bytes, at);
       return symmetric_region::map(size(), bytes, backing::when_touched, at);
-    } else {
+    } else if constexpr (has_local_memory<G>) {
       return of_.local_memory().make_symmetric(bytes, at);
+    } else {
+      throw usage_error("ranks of this group have no memory that they share", at);
     }
   }
   [[nodiscard]] std::shared_ptr<group_interface> within(std::chrono::duration<double> timeout, where at) override {
@@ -5495,10 +5877,11 @@ class typed_group final : public group_interface {
     composite_runner<Calls> own(calls);
     if constexpr (requires { calls.control(); }) {
       composite_runner runner(calls.control());
-      const group_calls control(runner, calls.rank(), calls.size(), nullptr);
-      work(group_calls(own, calls.rank(), calls.size(), &control));
+      const group_calls control(runner, calls.rank(), calls.size());
+      copies_of_composite<Calls> memory(calls);
+      work(group_calls(own, calls.rank(), calls.size(), &control, &memory));
     } else {
-      work(group_calls(own, calls.rank(), calls.size(), nullptr));
+      work(group_calls(own, calls.rank(), calls.size()));
     }
   }
 
@@ -5533,149 +5916,6 @@ class typed_group final : public group_interface {
 //   std::memcpy(slot.at(next), row, 64);
 //   heap.put(next, slot, 0, 64);
 //   heap.synchronize();
-
-// ---- belay/comm/symmetric_messages.hpp
-//
-// Symmetric memory whose ranks cannot address each other's: each has a mirror of every peer's part, and ranges
-// travel between a part and its mirrors in messages. What is put is copied at once and sent with the next signal,
-// so the receiver's memory changes only while it waits for that.
-
-namespace belay::inline BELAY_ABI {
-
-/// All ranks of a group but this one.
-template <class Group>
-[[nodiscard]] std::vector<int> peers_of(const Group& group) {
-  std::vector<int> out;
-  for (int peer = 0; peer < group.size(); ++peer)
-    if (peer != layout_rank(group)) out.push_back(peer);
-  return out;
-}
-
-/// Which copy of a range a message is for.
-enum class mirror_side : std::uint64_t {
-  part,    // the receiver's own part
-  mirror,  // the receiver's mirror of the sender's part
-};
-
-/// Ranges of one rank's symmetric memory on their way to others.
-class put_queue {
- public:
-  explicit put_queue(int ranks) : queues_(static_cast<std::size_t>(ranks)) {}
-
-  /// Queues `bytes` from `data` for `peer`, to be stored at `offset` of that side.
-  void push(int peer, mirror_side side, std::size_t offset, const std::byte* data, std::size_t bytes);
-
-  /// Sends what is queued for the ranks `to` and stores what comes from the ranks `from`; each of those calls the
-  /// same with this rank on its other list. Throws like an exchange.
-  template <class Group>
-  void signal(const Group& group, const symmetric_region& memory, std::size_t capacity, std::span<const int> to,
-              std::span<const int> from, where at) {
-    transfers_.clear();
-    for (int peer : to) {
-      queue& out = queue_of(peer);
-      out.sent = out.bytes.size();
-      transfers_.push_back(p2p::send(peer, std::span(&out.sent, 1), lengths_tag));
-    }
-    for (int peer : from) transfers_.push_back(p2p::receive(peer, std::span(&queue_of(peer).received, 1), lengths_tag));
-    group.exchange(transfers_, at);
-
-    transfers_.clear();
-    for (int peer : to) {
-      const queue& out = queue_of(peer);
-      if (out.sent > 0) transfers_.push_back(p2p::send(peer, std::span(out.bytes), ranges_tag));
-    }
-    for (int peer : from) {
-      queue& in = queue_of(peer);
-      if (in.received > in.arrived.size()) in.arrived.resize(static_cast<std::size_t>(in.received));
-      if (in.received > 0) transfers_.push_back(p2p::receive(peer, in.message(), ranges_tag));
-    }
-    group.exchange(transfers_, at);
-    for (int peer : to) {
-      queue_of(peer).bytes.clear();
-      queue_of(peer).last = nowhere;
-    }
-    for (int peer : from) store(group, memory, capacity, peer, queue_of(peer).message(), at);
-  }
-
- private:
-  static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
-  static constexpr int lengths_tag = 0x5e01;
-  static constexpr int ranges_tag = 0x5e02;
-
-  struct range_header {
-    mirror_side side;
-    std::uint64_t offset;
-    std::uint64_t bytes;
-  };
-  // To and from one peer. Its memory stays as large as its longest message.
-  struct queue {
-    std::vector<std::byte> bytes, arrived;
-    std::size_t last = nowhere;  // where the head of the last range is
-    std::uint64_t sent = 0, received = 0;
-
-    [[nodiscard]] std::span<std::byte> message() noexcept {
-      return std::span(arrived).first(static_cast<std::size_t>(received));
-    }
-  };
-  [[nodiscard]] queue& queue_of(int peer) noexcept { return queues_[static_cast<std::size_t>(peer)]; }
-
-  static range_header read(const std::byte* from) noexcept {
-    range_header out;
-    std::memcpy(&out, from, sizeof out);
-    return out;
-  }
-
-  template <class Group>
-  static void store(const Group& group, const symmetric_region& memory, std::size_t capacity, int from,
-                    std::span<const std::byte> message, where at) {
-    for (std::size_t place = 0; place + sizeof(range_header) <= message.size();) {
-      const range_header head = read(message.data() + place);
-      place += sizeof head;
-      if (head.bytes > message.size() - place || head.offset > capacity || head.bytes > capacity - head.offset) {
-        throw usage_error("rank " + std::to_string(from) + " put " + std::to_string(head.bytes) + " bytes at " +
-                              std::to_string(head.offset) + " of symmetric memory of " + std::to_string(capacity),
-                          at);
-      }
-      std::byte* const part = memory.at(head.side == mirror_side::part ? group.rank() : from);
-      std::memcpy(part + head.offset, message.data() + place, head.bytes);
-      place += head.bytes;
-    }
-  }
-
-  std::vector<queue> queues_;
-  std::vector<p2p> transfers_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/symmetric_messages.ipp
-//
-// Queueing ranges.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL void put_queue::push(int peer, mirror_side side, std::size_t offset, const std::byte* data,
-                                std::size_t bytes) {
-  if (bytes == 0) return;
-  queue& to = queues_[static_cast<std::size_t>(peer)];
-  // Rows that lie side by side become one range.
-  if (to.last != nowhere) {
-    range_header before = read(to.bytes.data() + to.last);
-    if (before.side == side && before.offset + before.bytes == offset) {
-      before.bytes += bytes;
-      std::memcpy(to.bytes.data() + to.last, &before, sizeof before);
-      to.bytes.insert(to.bytes.end(), data, data + bytes);
-      return;
-    }
-  }
-  to.last = to.bytes.size();
-  const range_header head{side, offset, bytes};
-  const auto* raw = reinterpret_cast<const std::byte*>(&head);
-  to.bytes.insert(to.bytes.end(), raw, raw + sizeof head);
-  to.bytes.insert(to.bytes.end(), data, data + bytes);
-}
-
-}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/device/offset_allocator.hpp
 //
@@ -6038,42 +6278,13 @@ class offset_allocator {
   /// A region of `capacity_bytes` with at most `max_leases` (below 2^31) at a time. The meter, if any, counts every
   /// lease.
   offset_allocator(std::size_t capacity_bytes, std::size_t max_leases, tier_meter* meter = nullptr,
-                   where at = where::current())
-      : capacity_(capacity_bytes), meter_(meter) {
-    nodes_.reserve(nodes_for(max_leases, at));
-    clear();
-  }
+                   where at = where::current());
 
   /// The offset of a range of at least `bytes`, rounded up to a multiple of `lease_alignment`, whose former users come
   /// before what `user` comes after. The lease is added to `chain`, and `mark` is kept with it. Nothing where the
   /// region has no such room or all leases are in use. Zero bytes are a range of size zero at offset 0.
   [[nodiscard]] std::optional<std::size_t> allocate(std::size_t bytes, lease_chain& chain,
-                                                    const stream_clock& user = {}, lease_mark mark = {}) {
-    const std::size_t size = leased_size(bytes);
-    if (size == 0) return 0;
-    node* const nodes = nodes_.data();
-    std::uint32_t at = nodes[edge].next_free;
-    // Ends: no request is larger than the edge, which nobody has used.
-    while (!nodes[at].free_for(user) || (nodes[at].size < size && !widen(at, size, user))) at = nodes[at].next_free;
-    if (at == edge) return std::nullopt;
-    if (nodes[at].size == size) {
-      unlink_free(at);
-    } else {
-      at = take_front(at, size);
-      if (at == edge) return std::nullopt;
-    }
-    node& taken = nodes[at];
-    taken.leased = true;
-    taken.mark = mark;
-    taken.chained = chain.head;
-    chain.head = at;
-    live_ += size;
-    if (live_ > peak_) peak_ = live_;
-    const std::size_t offset = taken.offset;
-    if (offset + size > extent_) extent_ = offset + size;
-    if (meter_ != nullptr) meter_->add(size);
-    return offset;
-  }
+                                                    const stream_clock& user = {}, lease_mark mark = {});
 
   /// A lease with a chain of its own.
   struct chained_lease {
@@ -6082,23 +6293,10 @@ class offset_allocator {
     lease_chain chain;
   };
   /// A lease of at least `bytes` with a chain of its own; nothing where there is no room.
-  [[nodiscard]] std::optional<chained_lease> allocate(std::size_t bytes) {
-    chained_lease out;
-    const auto offset = allocate(bytes, out.chain);
-    if (!offset) return std::nullopt;
-    out.offset = *offset;
-    return out;
-  }
+  [[nodiscard]] std::optional<chained_lease> allocate(std::size_t bytes);
 
   /// Ends every lease of the chain, which its compute stream has used up to `now`, the clock of that stream.
-  void release(lease_chain& chain, const stream_clock& now = {}) noexcept {
-    const std::uint64_t place = now.place(stream_kind::compute);
-    const auto used_by_compute = [&](node& freed) {
-      freed.used_by.set(stream_kind::compute, place);
-      freed.awaited = false;
-    };
-    release_with(chain, used_by_compute, now);
-  }
+  void release(lease_chain& chain, const stream_clock& now = {}) noexcept;
   /// Ends every lease of the chain. `used_by(offset, bytes)` is a clock of all that has used a lease; `now` is the
   /// clock of the chain's compute stream.
   template <std::invocable<std::size_t, std::size_t> UsedBy>
@@ -6121,53 +6319,18 @@ class offset_allocator {
     }
   }
   /// Whether a lease of the chain has the byte at `offset` in it.
-  [[nodiscard]] bool holds(const lease_chain& chain, std::size_t offset) const noexcept {
-    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained)
-      if (nodes_[at].has(offset)) return true;
-    return false;
-  }
+  [[nodiscard]] bool holds(const lease_chain& chain, std::size_t offset) const noexcept;
   /// Bytes of all leases of the chain.
-  [[nodiscard]] std::size_t bytes_of(const lease_chain& chain) const noexcept {
-    std::size_t bytes = 0;
-    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained) bytes += nodes_[at].size;
-    return bytes;
-  }
+  [[nodiscard]] std::size_t bytes_of(const lease_chain& chain) const noexcept;
 
   /// Moves the lease that has the byte at `offset` in it from one chain to another; false when `from` does not hold it.
-  [[nodiscard]] bool transfer(std::size_t offset, lease_chain& from, lease_chain& to) noexcept {
-    for (std::uint32_t* link = &from.head; *link != none; link = &nodes_[*link].chained) {
-      if (!nodes_[*link].has(offset)) continue;
-      const std::uint32_t moved = *link;
-      *link = nodes_[moved].chained;
-      nodes_[moved].chained = to.head;
-      to.head = moved;
-      return true;
-    }
-    return false;
-  }
+  [[nodiscard]] bool transfer(std::size_t offset, lease_chain& from, lease_chain& to) noexcept;
 
   /// Moves every lease of `from` to `to`.
-  void append(lease_chain& from, lease_chain& to) noexcept {
-    std::uint32_t* end = &from.head;
-    while (*end != none) end = &nodes_[*end].chained;
-    *end = to.head;
-    to.head = from.head;
-    from.head = none;
-  }
+  void append(lease_chain& from, lease_chain& to) noexcept;
 
   /// Ends every lease: a step reclaims with it what lost handles held. `used` is what has used the region.
-  void clear(const stream_clock& used = {}) noexcept {
-    if (meter_ != nullptr) meter_->remove(live_);
-    live_ = 0;
-    spare_ = edge;
-    nodes_.resize(2);
-    constexpr std::uint32_t whole = 1;
-    const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
-    nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false, {}};
-    nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true,
-                     {}};
-    nodes_[whole].leased = first_free == edge;  // an empty region
-  }
+  void clear(const stream_clock& used = {}) noexcept;
 
   /// Bytes in all, leased now, and the most that were at a time.
   [[nodiscard]] std::size_t capacity_bytes() const noexcept { return capacity_; }
@@ -6176,11 +6339,7 @@ class offset_allocator {
   /// The highest end of any lease so far: what the region must have been at least.
   [[nodiscard]] std::size_t extent_bytes() const noexcept { return extent_; }
   /// Leases that have not ended. Linear in the number of ranges.
-  [[nodiscard]] std::size_t lease_count() const noexcept {
-    std::size_t count = 0;
-    for (std::uint32_t at = nodes_[edge].next; at != edge; at = nodes_[at].next) count += nodes_[at].leased ? 1 : 0;
-    return count;
-  }
+  [[nodiscard]] std::size_t lease_count() const noexcept;
 
  private:
   static constexpr std::uint32_t none = 0xffffffffU;
@@ -6208,13 +6367,7 @@ class offset_allocator {
     }
   };
 
-  [[nodiscard]] static std::size_t nodes_for(std::size_t max_leases, where at) {
-    if (max_leases >= std::size_t{1} << 31) {
-      throw usage_error(
-          "an allocator for " + std::to_string(max_leases) + " leases at a time: it has room for less than 2^31", at);
-    }
-    return 2 * max_leases + 2;
-  }
+  [[nodiscard]] static std::size_t nodes_for(std::size_t max_leases, where at);
 
   template <class Note>
   void release_with(lease_chain& chain, const Note& note, const stream_clock& now) noexcept {
@@ -6233,132 +6386,30 @@ class offset_allocator {
     if (meter_ != nullptr) meter_->remove(bytes);
   }
 
-  void recycle(std::uint32_t at) noexcept {
-    nodes_[at].chained = spare_;
-    spare_ = at;
-  }
+  void recycle(std::uint32_t at) noexcept;
 
   // A new node takes the first `size` bytes of the free node `at`, which keeps the rest and its position in the free
   // list. Returns the edge where all nodes are in use.
-  std::uint32_t take_front(std::uint32_t at, std::size_t size) noexcept {
-    if (spare_ == edge) [[unlikely]] {
-      if (nodes_.size() == nodes_.capacity()) return edge;
-      nodes_.emplace_back().chained = edge;  // within what was reserved
-      spare_ = static_cast<std::uint32_t>(nodes_.size() - 1);
-    }
-    node* const nodes = nodes_.data();
-    const std::uint32_t taken = spare_;
-    node& rest = nodes[at];
-    node& front = nodes[taken];
-    const std::uint32_t before = rest.previous;
-    spare_ = front.chained;
-    front.offset = rest.offset;
-    front.size = size;
-    front.previous = before;
-    front.next = at;
-    nodes[before].next = taken;
-    rest.previous = taken;
-    rest.offset += size;
-    rest.size -= size;
-    return taken;
-  }
+  std::uint32_t take_front(std::uint32_t at, std::size_t size) noexcept;
 
-  void unlink_free(std::uint32_t at) noexcept {
-    node* const nodes = nodes_.data();
-    const std::uint32_t before = nodes[at].previous_free;
-    const std::uint32_t after = nodes[at].next_free;
-    nodes[before].next_free = after;
-    nodes[after].previous_free = before;
-  }
+  void unlink_free(std::uint32_t at) noexcept;
 
   // Makes the free node `at` larger, to `size` bytes, by what follows it and is free for `user` too.
-  bool widen(std::uint32_t at, std::size_t size, const stream_clock& user) noexcept {
-    node* const nodes = nodes_.data();
-    std::size_t have = nodes[at].size;
-    for (std::uint32_t next = nodes[at].next; have < size; next = nodes[next].next) {
-      if (nodes[next].leased || !nodes[next].free_for(user)) return false;
-      have += nodes[next].size;
-    }
-    while (nodes[at].size < size) {
-      const std::uint32_t next = nodes[at].next;
-      const std::size_t lacks = size - nodes[at].size;
-      if (nodes[next].size > lacks) {
-        nodes[at].size = size;
-        nodes[next].offset += lacks;
-        nodes[next].size -= lacks;
-      } else {
-        nodes[at].size += nodes[next].size;
-        unlink_free(next);
-        unlink(next);
-      }
-    }
-    return true;
-  }
+  bool widen(std::uint32_t at, std::size_t size, const stream_clock& user) noexcept;
 
   // Removes a node that was merged into a neighbour from the address order.
-  void unlink(std::uint32_t at) noexcept {
-    node* const nodes = nodes_.data();
-    const std::uint32_t before = nodes[at].previous;
-    const std::uint32_t after = nodes[at].next;
-    nodes[before].next = after;
-    nodes[after].previous = before;
-    recycle(at);
-  }
+  void unlink(std::uint32_t at) noexcept;
 
   // Whether two free ranges are one: both have had users, which come before `now`, or none. What nobody has used stays
   // apart, and so does what is awaited, so that neither is taken for the other.
-  [[nodiscard]] static bool alike(node& one, node& other, const stream_clock& now) noexcept {
-    if (one.awaited) one.awaited = !now.covers(one.used_by);
-    if (other.awaited) other.awaited = !now.covers(other.used_by);
-    if (one.awaited || other.awaited) return false;
-    return (one.used_by.place(stream_kind::compute) == 0) == (other.used_by.place(stream_kind::compute) == 0);
-  }
+  [[nodiscard]] static bool alike(node& one, node& other, const stream_clock& now) noexcept;
   // All users of `other` are users of `into`, which is like it.
-  static void join(node& into, const node& other) noexcept {
-    const std::uint64_t place = other.used_by.place(stream_kind::compute);
-    if (into.used_by.place(stream_kind::compute) < place) into.used_by.set(stream_kind::compute, place);
-  }
+  static void join(node& into, const node& other) noexcept;
 
   // A range that becomes free is merged with free neighbours like it, and has all their users.
-  void free_node(std::uint32_t at, const stream_clock& now) noexcept {
-    node* const nodes = nodes_.data();
-    node& freed = nodes[at];
-    const std::size_t size = freed.size;
-    const std::uint32_t before = freed.previous;
-    const std::uint32_t after = freed.next;
-    const bool joins_before = !nodes[before].leased && alike(nodes[before], freed, now);
-    if (!nodes[after].leased && alike(nodes[after], freed, now)) {
-      nodes[after].offset = freed.offset;
-      nodes[after].size += size;
-      join(nodes[after], freed);
-      unlink(at);
-      if (joins_before) {
-        nodes[after].offset = nodes[before].offset;
-        nodes[after].size += nodes[before].size;
-        join(nodes[after], nodes[before]);
-        unlink_free(before);
-        unlink(before);
-      }
-    } else if (joins_before) {
-      nodes[before].size += size;
-      join(nodes[before], freed);
-      unlink(at);
-    } else {
-      freed.leased = false;
-      link_free(at);
-    }
-  }
+  void free_node(std::uint32_t at, const stream_clock& now) noexcept;
 
-  void link_free(std::uint32_t at) noexcept {
-    node* const nodes = nodes_.data();
-    std::uint32_t after = nodes[at].next;
-    while (nodes[after].leased && after != edge) after = nodes[after].next;
-    const std::uint32_t before = nodes[after].previous_free;
-    nodes[at].next_free = after;
-    nodes[at].previous_free = before;
-    nodes[before].next_free = at;
-    nodes[after].previous_free = at;
-  }
+  void link_free(std::uint32_t at) noexcept;
 
   std::vector<node> nodes_;  // those that were ever needed at a time; never more than were reserved
   std::size_t capacity_;
@@ -6369,17 +6420,11 @@ class offset_allocator {
   std::uint32_t spare_ = edge;
 };
 
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/uses_in_flight.hpp
-//
-// The bytes of an arena that work of other streams uses, and until when.
-
-namespace belay::inline BELAY_ABI {
-
-/// Has room for as many uses as were in flight at a time.
+/// The bytes of an arena that work of other streams uses, and until when. Has room for as many uses as were in flight
+/// at a time.
 class uses_in_flight {
  public:
+  /// No bytes are used.
   [[nodiscard]] bool empty() const noexcept { return uses_.empty(); }
 
   /// Bytes from `first` on are used until what `until` says; one that was said of the same place without an end has it
@@ -6397,6 +6442,7 @@ class uses_in_flight {
     std::erase_if(uses_, [&](const use& one) { return now.covers(one.until); });
   }
 
+  /// Whether any of these bytes are used.
   [[nodiscard]] bool within(std::size_t first, std::size_t bytes) const noexcept {
     return std::any_of(uses_.begin(), uses_.end(), [&](const use& one) { return one.meets(first, bytes); });
   }
@@ -6426,7 +6472,354 @@ class uses_in_flight {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/device/offset_allocator.ipp
+//
+// Free ranges by size and by address.
+
 namespace belay::inline BELAY_ABI {
+
+BELAY_DECL offset_allocator::offset_allocator(std::size_t capacity_bytes, std::size_t max_leases, tier_meter* meter,
+                                              where at)
+    : capacity_(capacity_bytes), meter_(meter) {
+  nodes_.reserve(nodes_for(max_leases, at));
+  clear();
+}
+
+BELAY_DECL std::optional<std::size_t> offset_allocator::allocate(std::size_t bytes, lease_chain& chain,
+                                                                 const stream_clock& user, lease_mark mark) {
+  const std::size_t size = leased_size(bytes);
+  if (size == 0) return 0;
+  node* const nodes = nodes_.data();
+  std::uint32_t at = nodes[edge].next_free;
+  // Ends: no request is larger than the edge, which nobody has used.
+  while (!nodes[at].free_for(user) || (nodes[at].size < size && !widen(at, size, user))) at = nodes[at].next_free;
+  if (at == edge) return std::nullopt;
+  if (nodes[at].size == size) {
+    unlink_free(at);
+  } else {
+    at = take_front(at, size);
+    if (at == edge) return std::nullopt;
+  }
+  node& taken = nodes[at];
+  taken.leased = true;
+  taken.mark = mark;
+  taken.chained = chain.head;
+  chain.head = at;
+  live_ += size;
+  if (live_ > peak_) peak_ = live_;
+  const std::size_t offset = taken.offset;
+  if (offset + size > extent_) extent_ = offset + size;
+  if (meter_ != nullptr) meter_->add(size);
+  return offset;
+}
+
+BELAY_DECL auto offset_allocator::allocate(std::size_t bytes) -> std::optional<chained_lease> {
+  chained_lease out;
+  const auto offset = allocate(bytes, out.chain);
+  if (!offset) return std::nullopt;
+  out.offset = *offset;
+  return out;
+}
+
+BELAY_DECL void offset_allocator::release(lease_chain& chain, const stream_clock& now) noexcept {
+  const std::uint64_t place = now.place(stream_kind::compute);
+  const auto used_by_compute = [&](node& freed) {
+    freed.used_by.set(stream_kind::compute, place);
+    freed.awaited = false;
+  };
+  release_with(chain, used_by_compute, now);
+}
+
+BELAY_DECL bool offset_allocator::holds(const lease_chain& chain, std::size_t offset) const noexcept {
+  for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained)
+    if (nodes_[at].has(offset)) return true;
+  return false;
+}
+
+BELAY_DECL std::size_t offset_allocator::bytes_of(const lease_chain& chain) const noexcept {
+  std::size_t bytes = 0;
+  for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained) bytes += nodes_[at].size;
+  return bytes;
+}
+
+BELAY_DECL bool offset_allocator::transfer(std::size_t offset, lease_chain& from, lease_chain& to) noexcept {
+  for (std::uint32_t* link = &from.head; *link != none; link = &nodes_[*link].chained) {
+    if (!nodes_[*link].has(offset)) continue;
+    const std::uint32_t moved = *link;
+    *link = nodes_[moved].chained;
+    nodes_[moved].chained = to.head;
+    to.head = moved;
+    return true;
+  }
+  return false;
+}
+
+BELAY_DECL void offset_allocator::append(lease_chain& from, lease_chain& to) noexcept {
+  std::uint32_t* end = &from.head;
+  while (*end != none) end = &nodes_[*end].chained;
+  *end = to.head;
+  to.head = from.head;
+  from.head = none;
+}
+
+BELAY_DECL void offset_allocator::clear(const stream_clock& used) noexcept {
+  if (meter_ != nullptr) meter_->remove(live_);
+  live_ = 0;
+  spare_ = edge;
+  nodes_.resize(2);
+  constexpr std::uint32_t whole = 1;
+  const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
+  nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false, {}};
+  nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true,
+                   {}};
+  nodes_[whole].leased = first_free == edge;  // an empty region
+}
+
+BELAY_DECL std::size_t offset_allocator::lease_count() const noexcept {
+  std::size_t count = 0;
+  for (std::uint32_t at = nodes_[edge].next; at != edge; at = nodes_[at].next) count += nodes_[at].leased ? 1 : 0;
+  return count;
+}
+
+BELAY_DECL std::size_t offset_allocator::nodes_for(std::size_t max_leases, where at) {
+  if (max_leases >= std::size_t{1} << 31) {
+    throw usage_error(
+        "an allocator for " + std::to_string(max_leases) + " leases at a time: it has room for less than 2^31", at);
+  }
+  return 2 * max_leases + 2;
+}
+
+BELAY_DECL void offset_allocator::recycle(std::uint32_t at) noexcept {
+  nodes_[at].chained = spare_;
+  spare_ = at;
+}
+
+BELAY_DECL std::uint32_t offset_allocator::take_front(std::uint32_t at, std::size_t size) noexcept {
+  if (spare_ == edge) [[unlikely]] {
+    if (nodes_.size() == nodes_.capacity()) return edge;
+    nodes_.emplace_back().chained = edge;  // within what was reserved
+    spare_ = static_cast<std::uint32_t>(nodes_.size() - 1);
+  }
+  node* const nodes = nodes_.data();
+  const std::uint32_t taken = spare_;
+  node& rest = nodes[at];
+  node& front = nodes[taken];
+  const std::uint32_t before = rest.previous;
+  spare_ = front.chained;
+  front.offset = rest.offset;
+  front.size = size;
+  front.previous = before;
+  front.next = at;
+  nodes[before].next = taken;
+  rest.previous = taken;
+  rest.offset += size;
+  rest.size -= size;
+  return taken;
+}
+
+BELAY_DECL void offset_allocator::unlink_free(std::uint32_t at) noexcept {
+  node* const nodes = nodes_.data();
+  const std::uint32_t before = nodes[at].previous_free;
+  const std::uint32_t after = nodes[at].next_free;
+  nodes[before].next_free = after;
+  nodes[after].previous_free = before;
+}
+
+BELAY_DECL bool offset_allocator::widen(std::uint32_t at, std::size_t size, const stream_clock& user) noexcept {
+  node* const nodes = nodes_.data();
+  std::size_t have = nodes[at].size;
+  for (std::uint32_t next = nodes[at].next; have < size; next = nodes[next].next) {
+    if (nodes[next].leased || !nodes[next].free_for(user)) return false;
+    have += nodes[next].size;
+  }
+  while (nodes[at].size < size) {
+    const std::uint32_t next = nodes[at].next;
+    const std::size_t lacks = size - nodes[at].size;
+    if (nodes[next].size > lacks) {
+      nodes[at].size = size;
+      nodes[next].offset += lacks;
+      nodes[next].size -= lacks;
+    } else {
+      nodes[at].size += nodes[next].size;
+      unlink_free(next);
+      unlink(next);
+    }
+  }
+  return true;
+}
+
+BELAY_DECL void offset_allocator::unlink(std::uint32_t at) noexcept {
+  node* const nodes = nodes_.data();
+  const std::uint32_t before = nodes[at].previous;
+  const std::uint32_t after = nodes[at].next;
+  nodes[before].next = after;
+  nodes[after].previous = before;
+  recycle(at);
+}
+
+BELAY_DECL bool offset_allocator::alike(node& one, node& other, const stream_clock& now) noexcept {
+  if (one.awaited) one.awaited = !now.covers(one.used_by);
+  if (other.awaited) other.awaited = !now.covers(other.used_by);
+  if (one.awaited || other.awaited) return false;
+  return (one.used_by.place(stream_kind::compute) == 0) == (other.used_by.place(stream_kind::compute) == 0);
+}
+
+BELAY_DECL void offset_allocator::join(node& into, const node& other) noexcept {
+  const std::uint64_t place = other.used_by.place(stream_kind::compute);
+  if (into.used_by.place(stream_kind::compute) < place) into.used_by.set(stream_kind::compute, place);
+}
+
+BELAY_DECL void offset_allocator::free_node(std::uint32_t at, const stream_clock& now) noexcept {
+  node* const nodes = nodes_.data();
+  node& freed = nodes[at];
+  const std::size_t size = freed.size;
+  const std::uint32_t before = freed.previous;
+  const std::uint32_t after = freed.next;
+  const bool joins_before = !nodes[before].leased && alike(nodes[before], freed, now);
+  if (!nodes[after].leased && alike(nodes[after], freed, now)) {
+    nodes[after].offset = freed.offset;
+    nodes[after].size += size;
+    join(nodes[after], freed);
+    unlink(at);
+    if (joins_before) {
+      nodes[after].offset = nodes[before].offset;
+      nodes[after].size += nodes[before].size;
+      join(nodes[after], nodes[before]);
+      unlink_free(before);
+      unlink(before);
+    }
+  } else if (joins_before) {
+    nodes[before].size += size;
+    join(nodes[before], freed);
+    unlink(at);
+  } else {
+    freed.leased = false;
+    link_free(at);
+  }
+}
+
+BELAY_DECL void offset_allocator::link_free(std::uint32_t at) noexcept {
+  node* const nodes = nodes_.data();
+  std::uint32_t after = nodes[at].next;
+  while (nodes[after].leased && after != edge) after = nodes[after].next;
+  const std::uint32_t before = nodes[after].previous_free;
+  nodes[at].next_free = after;
+  nodes[at].previous_free = before;
+  nodes[before].next_free = at;
+  nodes[after].previous_free = at;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// All ranks of a group but this one.
+template <class Group>
+[[nodiscard]] std::vector<int> peers_of(const Group& group) {
+  std::vector<int> out;
+  for (int peer = 0; peer < group.size(); ++peer)
+    if (peer != layout_rank(group)) out.push_back(peer);
+  return out;
+}
+
+/// Which copy of a range a message is for.
+enum class mirror_side : std::uint64_t {
+  part,    // the receiver's own part
+  mirror,  // the receiver's mirror of the sender's part
+};
+
+/// Ranges of one rank's symmetric memory on their way to others.
+/// Symmetric memory whose ranks cannot address each other's: each has a mirror of every peer's part, and ranges
+/// travel between a part and its mirrors in messages. What is put is copied at once and sent with the next signal,
+/// so the receiver's memory changes only while it waits for that.
+class put_queue {
+ public:
+  /// Of a group of so many ranks.
+  explicit put_queue(int ranks) : queues_(static_cast<std::size_t>(ranks)) {}
+
+  /// Queues `bytes` from `data` for `peer`, to be stored at `offset` of that side.
+  void push(int peer, mirror_side side, std::size_t offset, const std::byte* data, std::size_t bytes);
+
+  /// Sends what is queued for the ranks `to` and stores what comes from the ranks `from`; each of those calls the
+  /// same with this rank on its other list. Throws like an exchange.
+  template <class Group>
+  void signal(const Group& group, const symmetric_region& memory, std::size_t capacity, std::span<const int> to,
+              std::span<const int> from, where at) {
+    transfers_.clear();
+    for (int peer : to) {
+      queue& out = queue_of(peer);
+      out.sent = out.bytes.size();
+      transfers_.push_back(p2p::send(peer, std::span(&out.sent, 1), lengths_tag));
+    }
+    for (int peer : from) transfers_.push_back(p2p::receive(peer, std::span(&queue_of(peer).received, 1), lengths_tag));
+    group.exchange(transfers_, at);
+
+    transfers_.clear();
+    for (int peer : to) {
+      const queue& out = queue_of(peer);
+      if (out.sent > 0) transfers_.push_back(p2p::send(peer, std::span(out.bytes), ranges_tag));
+    }
+    for (int peer : from) {
+      queue& in = queue_of(peer);
+      if (in.received > in.arrived.size()) in.arrived.resize(static_cast<std::size_t>(in.received));
+      if (in.received > 0) transfers_.push_back(p2p::receive(peer, in.message(), ranges_tag));
+    }
+    group.exchange(transfers_, at);
+    for (int peer : to) {
+      queue_of(peer).bytes.clear();
+      queue_of(peer).last = nowhere;
+    }
+    for (int peer : from) store(group, memory, capacity, peer, queue_of(peer).message(), at);
+  }
+
+ private:
+  static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+  static constexpr int lengths_tag = 0x5e01;
+  static constexpr int ranges_tag = 0x5e02;
+
+  struct range_header {
+    mirror_side side;
+    std::uint64_t offset;
+    std::uint64_t bytes;
+  };
+  // To and from one peer. Its memory stays as large as its longest message.
+  struct queue {
+    std::vector<std::byte> bytes, arrived;
+    std::size_t last = nowhere;  // where the head of the last range is
+    std::uint64_t sent = 0, received = 0;
+
+    [[nodiscard]] std::span<std::byte> message() noexcept {
+      return std::span(arrived).first(static_cast<std::size_t>(received));
+    }
+  };
+  [[nodiscard]] queue& queue_of(int peer) noexcept { return queues_[static_cast<std::size_t>(peer)]; }
+
+  static range_header read(const std::byte* from) noexcept {
+    range_header out;
+    std::memcpy(&out, from, sizeof out);
+    return out;
+  }
+
+  template <class Group>
+  static void store(const Group& group, const symmetric_region& memory, std::size_t capacity, int from,
+                    std::span<const std::byte> message, where at) {
+    for (std::size_t place = 0; place + sizeof(range_header) <= message.size();) {
+      const range_header head = read(message.data() + place);
+      place += sizeof head;
+      if (head.bytes > message.size() - place || head.offset > capacity || head.bytes > capacity - head.offset) {
+        throw usage_error("rank " + std::to_string(from) + " put " + std::to_string(head.bytes) + " bytes at " +
+                              std::to_string(head.offset) + " of symmetric memory of " + std::to_string(capacity),
+                          at);
+      }
+      std::byte* const part = memory.at(head.side == mirror_side::part ? group.rank() : from);
+      std::memcpy(part + head.offset, message.data() + place, head.bytes);
+      place += head.bytes;
+    }
+  }
+
+  std::vector<queue> queues_;
+  std::vector<p2p> transfers_;
+};
 
 /// How much a symmetric heap holds. `bytes` and `max_slots` are the same on every rank; the meter outlives the heap.
 struct symmetric_heap_options {
@@ -6794,6 +7187,35 @@ symmetric_heap(Group, symmetric_heap_options) -> symmetric_heap<Group>;
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/comm/symmetric.ipp
+//
+// Queueing ranges.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void put_queue::push(int peer, mirror_side side, std::size_t offset, const std::byte* data,
+                                std::size_t bytes) {
+  if (bytes == 0) return;
+  queue& to = queues_[static_cast<std::size_t>(peer)];
+  // Rows that lie side by side become one range.
+  if (to.last != nowhere) {
+    range_header before = read(to.bytes.data() + to.last);
+    if (before.side == side && before.offset + before.bytes == offset) {
+      before.bytes += bytes;
+      std::memcpy(to.bytes.data() + to.last, &before, sizeof before);
+      to.bytes.insert(to.bytes.end(), data, data + bytes);
+      return;
+    }
+  }
+  to.last = to.bytes.size();
+  const range_header head{side, offset, bytes};
+  const auto* raw = reinterpret_cast<const std::byte*>(&head);
+  to.bytes.insert(to.bytes.end(), raw, raw + sizeof head);
+  to.bytes.insert(to.bytes.end(), data, data + bytes);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// Stands for the symmetric memory of groups that have none.
@@ -6823,6 +7245,661 @@ struct heap_of<Group> {
   using type = symmetric_heap<local_type>;
   [[nodiscard]] static local_type ranks(const Group& group) { return group.local_memory(); }
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Throws usage_error where `memory` is no device's, or one with streams of another type.
+template <device_stream Stream>
+void expect_streams(const group_memory* memory, where at) {
+  if (memory == nullptr || memory->stream_type() != typeid(Stream))
+    throw usage_error("kernels are queued on another device than that of the group: make both of one world", at);
+}
+/// The stream of `memory` for kernels. Throws usage_error as above.
+template <device_stream Stream>
+[[nodiscard]] Stream& stream_for_kernels(group_memory* memory, where at) {
+  expect_streams<Stream>(memory, at);
+  return *static_cast<Stream*>(memory->stream(at));
+}
+
+/// Operations of a group and kernels, which a composite queues on a device in one order.
+template <device_stream Stream>
+class device_group_calls : public group_operations<device_group_calls<Stream>> {
+ public:
+  /// Of a composite's calls, which outlive it.
+  device_group_calls(const group_calls& of, where at)
+      : of_(&of), stream_(&stream_for_kernels<Stream>(of.device(), at)) {}
+
+  /// This rank's number in the group, and how many it has.
+  [[nodiscard]] int rank() const noexcept { return of_->rank(); }
+  [[nodiscard]] int size() const noexcept { return of_->size(); }
+  /// The operations of the same ranks for memory of the host.
+  [[nodiscard]] const group_calls& control() const noexcept { return of_->control(); }
+  /// Queue f(0) ... f(count - 1), a team for each row, and a copy between places of the device.
+  template <class F>
+  void each(std::size_t count, const F& f) const {
+    stream_->each(count, f);
+  }
+  template <class G>
+  void teams(std::size_t count, const G& g) const {
+    stream_->teams(count, g);
+  }
+  void copy(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+    stream_->copy(to, from, bytes, at);
+  }
+  /// Copies to memory of the host what this composite has made, and waits for that alone. Throws usage_error where the
+  /// host waits for nothing that a composite queues, as over NCCL.
+  void fetch(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+    of_->device()->fetch(to, from, bytes, at);
+  }
+  /// Queues a copy to memory of the device; `from` is free when it returns.
+  void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+    of_->device()->place(to, from, bytes, at);
+  }
+  /// Queues an operation that was checked.
+  void run_call(const op_call& call) const { of_->run_call(call); }
+
+ private:
+  const group_calls* of_;
+  Stream* stream_;
+};
+
+/// Memory of a group's device that no peer addresses, as of a rank alone: peers send into it.
+class single_rank_memory final : public group_interface {
+ public:
+  /// Of the device of `of`, whose handle it keeps.
+  explicit single_rank_memory(group of) : group_interface(0, 1, own_traits(of)), of_(std::move(of)) {}
+
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] std::span<const int> members() const override {
+    return of_.members().subspan(static_cast<std::size_t>(of_.unasked_rank()), 1);
+  }
+  /// Nobody is waited for.
+  void run(const op_call&) override {}
+  [[nodiscard]] pending start(const op_call& call, const start_order&) override { refuse(call.at); }
+  [[nodiscard]] pending start_composite(operation, const borrowed_work<const group_calls&>&,
+                                        const start_order& how) override {
+    refuse(how.at);
+  }
+  [[nodiscard]] pending start_local(operation, const borrowed_work<void*>&, const start_order& how) override {
+    refuse(how.at);
+  }
+  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at) override {
+    return of_.make_symmetric(bytes, at);
+  }
+  [[nodiscard]] std::shared_ptr<group_interface> within(std::chrono::duration<double>, where) override {
+    return std::make_shared<single_rank_memory>(of_);
+  }
+  void trace_into(span_log*, where) override {}
+  [[nodiscard]] group_memory* device() override { return of_.device(); }
+
+ private:
+  [[nodiscard]] static group_traits own_traits(const group& of) {
+    group_traits out = of.traits();
+    out.addresses_peers = true;
+    out.mirrors_peers = false;
+    return out;
+  }
+  [[noreturn]] static void refuse(where at) {
+    throw usage_error("memory of a rank alone: operations are started in the group of its peers", at);
+  }
+
+  group of_;
+};
+
+/// One rank's handle onto an ordered set of ranks, whose buffers are memory of a device with streams of type `Stream`.
+/// Copies are the same handle; it is made of a `group` wherever one is asked for.
+template <device_stream Stream>
+class device_group : public group_operations<device_group<Stream>> {
+ public:
+  using control_type = group;
+
+  /// Of a group over memory of a device; one without is a usage_error where kernels are queued. (A template, so that a
+  /// copy of this is not asked whether it could be a group.)
+  template <std::same_as<group> G>
+  device_group(G of) noexcept : of_(std::move(of)) {}
+
+  /// This rank's number in the group, and how many it has.
+  [[nodiscard]] int rank() const { return of_.rank(); }
+  [[nodiscard]] int unasked_rank() const noexcept { return of_.unasked_rank(); }
+  [[nodiscard]] int size() const noexcept { return of_.size(); }
+  /// The ranks of the world that the group is made of, in group order.
+  [[nodiscard]] std::span<const int> members() const { return of_.members(); }
+  /// The abilities and promises of the group.
+  [[nodiscard]] group_traits traits() const noexcept { return of_.traits(); }
+  /// A handle onto the group whose calls wait `timeout` for peers. Throws usage_error.
+  [[nodiscard]] device_group within(std::chrono::duration<double> timeout, where at = where::current()) const {
+    return of_.within(timeout, at);
+  }
+  /// The group of the same ranks for memory of the host.
+  [[nodiscard]] const group& control() const { return of_.control(); }
+  /// The group without the type of its device's streams.
+  [[nodiscard]] const group& untyped() const noexcept { return of_; }
+
+  /// Runs f(0) ... f(count - 1) on the device; returns when they are over. What streams have queued is not waited for.
+  template <class F>
+  void each(std::size_t count, const F& f, where at = where::current()) const {
+    Stream& queue = stream_for_kernels<Stream>(of_.device(), at);
+    queue.each(count, f);
+    queue.synchronize(at);
+  }
+  /// Copies to memory of the host what is there when `how` lets a communication begin, and `place` to the device; each
+  /// returns when that is over.
+  void fetch(void* to, const void* from, std::size_t bytes, const start_order& how = where::current()) const {
+    of_.device()->fetch(to, from, bytes, how);
+  }
+  void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+    of_.device()->place(to, from, bytes, at);
+  }
+  /// Memory of the device for what such a kernel tells the host.
+  [[nodiscard]] std::span<std::byte> scratch() const { return of_.device()->scratch(); }
+
+  /// Starts `work(calls)`, `calls` a `device_group_calls`, which queues kernels and operations of this group as one, in
+  /// its turn. All ranks of the group start the same. `what` names it in messages.
+  template <std::invocable<const device_group_calls<Stream>&> Work>
+  [[nodiscard]] pending start_composite(operation what, const Work& work,
+                                        const start_order& how = where::current()) const {
+    return of_.start_composite(
+        what, [work](const group_calls& calls) { work(device_group_calls<Stream>(calls, where::current())); }, how);
+  }
+  /// Starts `work(stream)`, which queues kernels and copies of this rank alone, in its turn. Throws usage_error where
+  /// `traits().starts_local_work` is false.
+  template <std::invocable<Stream&> Work>
+  [[nodiscard]] pending start_local(operation what, const Work& work, const start_order& how = where::current()) const {
+    const auto run = [work](void* stream) { work(*static_cast<Stream*>(stream)); };
+    expect_streams<Stream>(of_.device(), how.at);
+    return of_.start_on_device(what, borrowed_work<void*>::of(run), how);
+  }
+
+  /// Memory of `bytes` of the device on every rank; collective, the same size everywhere.
+  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
+    return of_.make_symmetric(bytes, at);
+  }
+  /// The ranks that a heap is made of: these where they address each other's memory, else this one, whose memory peers
+  /// send into.
+  [[nodiscard]] device_group of_heap() const {
+    if (traits().addresses_peers) return *this;
+    return group(std::make_shared<single_rank_memory>(of_));
+  }
+
+  /// Operations of this rank in all of its groups are spans of `log` from now on; null: of none.
+  void trace_into(span_log* log, where at = where::current()) const { of_.trace_into(log, at); }
+  /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
+  [[nodiscard]] call_guard::scoped_entry checked_call(const char* what, const where& at) const {
+    return of_.checked_call(what, at);
+  }
+  /// Runs, and starts, an operation that was checked (see `check_call`).
+  void run_call(const op_call& call) const { of_.run_call(call); }
+  [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const {
+    return of_.start_call(call, how);
+  }
+
+ private:
+  group of_;
+};
+
+template <class Stream>
+struct heap_of<device_group<Stream>> {
+  using type = symmetric_heap<device_group<Stream>>;
+  [[nodiscard]] static device_group<Stream> ranks(const device_group<Stream>& of) { return of.of_heap(); }
+};
+
+/// The type of groups of a rank that computes with `Kit`: those of a device have its streams.
+template <class Group, class Kit>
+struct group_with_kit {
+  using type = Group;
+};
+template <class Kit>
+  requires device_stream<typename Kit::stream_type>
+struct group_with_kit<group, Kit> {
+  using type = device_group<typename Kit::stream_type>;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/flight_recorder.hpp
+//
+// The flight recorder of a rank: a ring of its last operations. An error can say what a missing peer was doing, and a
+// dead rank's history outlives it. One thread writes; any other, of any process that maps the memory, may read at any
+// time. Each entry holds its position, which a reader loads before and after the rest, so that words of different
+// operations are not taken for one. Call sites are kept as text, once each, because a pointer means nothing to another
+// process. No clock is read: an operation that does not wait must not pay for one.
+
+// ---- belay/comm/abort_cause.hpp
+//
+// Why a world stopped, and the error that calls get from then on. The same on all backends.
+
+namespace belay::inline BELAY_ABI {
+
+/// Why a world stopped.
+struct abort_cause {
+  comm_fault fault = comm_fault::revoked;
+  std::vector<int> culprits;  // ranks of the world
+  std::string message;
+  std::string there;  // where a culprit called
+  int signal = 0;
+  int exit_code = -1;
+  error_kind thrown = error_kind::none;
+  std::uint64_t at_us = 0;    // when, by the steady clock of the rank that reports
+  bool process_gone = false;  // of a rank: what waits for all of them does not end
+};
+
+/// One call as its rank sees it: what its error says of this side.
+struct call_site {
+  operation what = operation::none;
+  std::uint32_t group = 0;
+  std::uint64_t number = 0;
+  std::size_t bytes = 0;
+  where at;
+
+  /// "all_reduce #3"
+  [[nodiscard]] std::string text() const { return std::string(name(what)) + " #" + std::to_string(number); }
+};
+
+/// Throws the cause as an error of this call.
+[[noreturn, gnu::cold]] BELAY_DECL void raise_cause(abort_cause why, const call_site& mine, double seconds_waited);
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/abort_cause.ipp
+//
+// Throws what a world was aborted for.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void raise_cause(abort_cause why, const call_site& mine, double seconds_waited) {
+  comm_error::details what;
+  what.fault = why.fault;
+  what.culprits = std::move(why.culprits);
+  what.message = std::move(why.message);
+  what.there = std::move(why.there);
+  what.signal = why.signal;
+  what.exit_code = why.exit_code;
+  what.thrown = why.thrown;
+  if (mine.what != operation::none) what.operation = name(mine.what);
+  what.group = mine.group;
+  what.operation_number = mine.number;
+  what.bytes = mine.bytes;
+  what.here = mine.at;
+  what.seconds_waited = seconds_waited;
+  throw comm_error(std::move(what));
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/lane.hpp
+//
+// The two meeting points of a group, and which of them a call takes.
+
+namespace belay::inline BELAY_ABI {
+
+/// A group has a meeting point in each lane. Collectives of a group of which nothing was started yet meet in the
+/// caller's, and from its first start on all of them in the stream's: they have one order. The first start is told in
+/// the caller's lane, as the last thing there: who calls instead of starting differs from it. Transfers between pairs,
+/// which not all ranks call, stay in the lane of who runs them.
+enum class lane : std::uint8_t { caller, stream };
+
+inline constexpr std::size_t lane_count = 2;
+inline constexpr lane all_lanes[] = {lane::caller, lane::stream};
+
+[[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }
+
+/// The order of a group's collectives, as one rank knows: its ranks start the same, so all know the same.
+class collective_order {
+ public:
+  /// Whether it is the first.
+  [[nodiscard]] bool note_started() noexcept { return std::exchange(blocking_, lane::stream) == lane::caller; }
+  /// Where a blocking one meets the other ranks.
+  [[nodiscard]] lane blocking() const noexcept { return blocking_; }
+
+ private:
+  lane blocking_ = lane::caller;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The record of one operation: `number` counts the operations of its group from 0; `group` is the group's number.
+struct flight_record {
+  operation what = operation::none;
+  bool finished = false;
+  std::uint32_t group = 0;
+  std::uint64_t number = 0;
+  std::size_t bytes = 0;
+  std::uint64_t waited_us = 0;   // finished: how long it slept, 0 where it did not
+  std::uint64_t waiting_us = 0;  // not finished: since when it sleeps, by the steady clock; 0 where it does not
+  std::string site;              // "train.cpp:88"
+  bool reported = false;         // known by a control message of the rank alone: it has entered, and may be through
+
+  /// "in barrier #3 at train.cpp:88", "after barrier #3 of group 2 at train.cpp:88", "last seen in barrier #3 at
+  /// train.cpp:88" where it is `reported`, "before its first operation"; group 0 is the world.
+  [[nodiscard]] std::string text() const;
+};
+
+/// The state of a rank in words, by its last records of two orders of operations: "after barrier #2 at a.cpp:8, and in
+/// started barrier #0 at a.cpp:9" where it does nothing in the order that is asked for, and something in the other.
+[[nodiscard]] BELAY_DECL std::string text_of(const flight_record& here, const flight_record& aside,
+                                             const char* kind_aside);
+
+/// "train.cpp:88" as it is kept: the end of a long path, which is what tells files apart. A line of an object that the
+/// standard library made for the user is said to be one.
+struct call_line {
+  char characters[112] = {};
+
+  void set(const char* file, int line) noexcept;
+  [[nodiscard]] std::string get() const;
+};
+
+/// The text of the call sites of one rank: each is written once, by that rank, and never changes.
+template <std::size_t Capacity = 512>
+class site_table {
+  static_assert((Capacity & (Capacity - 1)) == 0, "a site table's capacity is a power of two");
+
+ public:
+  static constexpr std::uint16_t unknown = 0xffff;
+
+  /// The number of a site; `unknown` when more sites than are kept want the same places.
+  [[nodiscard]] std::uint16_t number_of(const char* file, int line) noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(file);
+    std::size_t place = (static_cast<std::size_t>(line) * 0x9e3779b1U ^ (address >> 4)) & (Capacity - 1);
+    for (int attempt = 0; attempt < 16; ++attempt, place = (place + 1) & (Capacity - 1)) {
+      site& here = sites_[place];
+      if (here.line == line && here.file == address) return static_cast<std::uint16_t>(place);
+      if (here.file == 0) {
+        here.text.set(file, line);
+        here.file = address;
+        here.line = line;
+        return static_cast<std::uint16_t>(place);
+      }
+    }
+    return unknown;
+  }
+
+  /// "train.cpp:88"; only for a number that was published after it was given, and none is unknown.
+  [[nodiscard]] std::string text(std::uint16_t number) const { return sites_[number % Capacity].text.get(); }
+
+ private:
+  struct site {
+    std::uintptr_t file = 0;  // the key; an address of the process that writes
+    int line = 0;
+    call_line text;
+  };
+
+  std::array<site, Capacity> sites_{};
+};
+
+/// The site called last of those for which the table has no room: overwritten by the next one.
+class latest_site {
+ public:
+  /// The writer: from operation `position` on, counted from 1.
+  void set(std::uint64_t position, const char* file, int line) noexcept;
+  /// The site of operation `position`, if it is the one kept.
+  [[nodiscard]] std::string of(std::uint64_t position) const;
+
+ private:
+  static constexpr std::size_t words = sizeof(call_line) / sizeof(std::uint64_t);
+
+  std::atomic<std::uint64_t> since_{0};  // 0: none, or being written
+  std::array<std::atomic<std::uint64_t>, words> text_{};
+};
+
+template <std::size_t Capacity = 4096>
+class flight_recorder {
+ public:
+  void enter(operation what, std::uint32_t group, std::uint64_t number, std::size_t bytes, const char* file,
+             int line) noexcept {
+    const std::uint64_t position = written_.load(std::memory_order_relaxed);
+    if (file != last_file_ || line != last_line_) remember_site(file, line);
+    open_ = &ring_[position % Capacity];
+    // The word with the position is first, and each is stored before the next: a reader in the meantime finds out.
+    open_->what.store(
+        stamp_of(position) | std::uint64_t{group & 0xffffff} << 24 | last_site_ << 8 | static_cast<std::uint64_t>(what),
+        std::memory_order_release);
+    open_->number.store(number, std::memory_order_release);
+    open_->bytes.store(bytes, std::memory_order_release);
+    open_->end.store(0, std::memory_order_release);
+    written_.store(position + 1, std::memory_order_release);
+    __builtin_prefetch(&ring_[(position + 4) % Capacity], 1);  // a seldom caller finds the ring evicted from its caches
+  }
+
+  /// The operation entered last, of which there must be one, goes to sleep, at this time of the steady clock in
+  /// microseconds.
+  void wait_from(std::uint64_t now_us) noexcept { open_->end.store(now_us << 1, std::memory_order_release); }
+
+  /// The operation entered last, of which there must be one, is over; it slept for so many microseconds.
+  void finish(std::uint64_t waited_us = 0) noexcept { open_->end.store(waited_us << 1 | 1, std::memory_order_release); }
+
+  /// For the writer: the number of the site of the operation entered last. Any thread may ask for its text.
+  [[nodiscard]] std::uint16_t last_site() const noexcept {
+    return count() == 0 ? site_table<>::unknown : static_cast<std::uint16_t>(last_site_);
+  }
+  [[nodiscard]] std::string site_text(std::uint16_t number) const { return text_of(number, count()); }
+
+  /// Operations entered so far.
+  [[nodiscard]] std::uint64_t count() const noexcept { return written_.load(std::memory_order_acquire); }
+  [[nodiscard]] static constexpr std::size_t capacity() noexcept { return Capacity; }
+
+  /// Operation `position` (from 0); an empty record when it is no longer, or not yet, in the ring.
+  [[nodiscard, gnu::cold]] flight_record operator[](std::uint64_t position) const {
+    if (position >= count()) return {};
+    const record_slot& slot = ring_[position % Capacity];
+    const std::uint64_t what = slot.what.load(std::memory_order_acquire);
+    flight_record out;
+    out.number = slot.number.load(std::memory_order_acquire);
+    out.bytes = slot.bytes.load(std::memory_order_acquire);
+    const std::uint64_t end = slot.end.load(std::memory_order_acquire);
+    // Had one of them been of a later operation, the word with the position would be too by now.
+    if (what >> 48 != stamp_of(position) >> 48 || what != slot.what.load(std::memory_order_relaxed)) return {};
+    // That word has the position modulo 65,536; a reader that was delayed for so many operations sees it here.
+    if (count() > position + Capacity) return {};
+    out.what = static_cast<operation>(what & 0xff);
+    out.group = static_cast<std::uint32_t>(what >> 24 & 0xffffff);
+    out.finished = (end & 1) != 0;
+    (out.finished ? out.waited_us : out.waiting_us) = end >> 1;
+    out.site = text_of(static_cast<std::uint16_t>(what >> 8), position + 1);
+    return out;
+  }
+
+  /// The operation entered last; an empty record before the first.
+  [[nodiscard, gnu::cold]] flight_record last() const {
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      const std::uint64_t position = count();
+      if (position == 0) return {};
+      flight_record out = (*this)[position - 1];
+      if (out.what != operation::none) return out;
+    }
+    return {};
+  }
+
+ private:
+  struct record_slot {
+    std::atomic<std::uint64_t> what{
+        0};  // operation, site, group, and in the upper 16 bits the position, counted from 1
+    std::atomic<std::uint64_t> number{0};
+    std::atomic<std::uint64_t> bytes{0};
+    std::atomic<std::uint64_t> end{0};  // microseconds, and whether it is over: slept, or since when it sleeps
+  };
+
+  [[nodiscard]] static constexpr std::uint64_t stamp_of(std::uint64_t position) noexcept {
+    return (position + 1) << 48;
+  }
+  // Of an operation that enters.
+  [[gnu::cold, gnu::noinline]] void remember_site(const char* file, int line) noexcept {
+    last_site_ = sites_.number_of(file, line);
+    last_file_ = file;
+    last_line_ = line;
+    if (last_site_ == site_table<>::unknown) latest_.set(written_.load(std::memory_order_relaxed) + 1, file, line);
+  }
+  [[nodiscard]] std::string text_of(std::uint16_t site, std::uint64_t position) const {
+    return site == site_table<>::unknown ? latest_.of(position) : sites_.text(site);
+  }
+
+  std::atomic<std::uint64_t> written_{0};
+  // Of the writer, whose addresses mean nothing to others. A loop calls from the same line again and again.
+  record_slot* open_ = nullptr;  // entered last
+  const char* last_file_ = nullptr;
+  int last_line_ = 0;
+  std::uint64_t last_site_ = 0;
+  alignas(64) std::array<record_slot, Capacity> ring_{};
+  site_table<> sites_;
+  latest_site latest_;
+};
+
+/// The state of a rank: `left` has ended its body, `gone` has lost its process before that, `absent` has not had one
+/// yet; `unknown` runs on a machine of which nothing is known here.
+enum class rank_state { running, stopped, gone, left, absent, unknown };
+
+[[nodiscard]] constexpr const char* name(rank_state state) noexcept {
+  switch (state) {
+    case rank_state::running: return "running";
+    case rank_state::stopped: return "stopped";
+    case rank_state::gone: return "gone";
+    case rank_state::left: return "left";
+    case rank_state::absent: return "absent";
+    case rank_state::unknown: return "unknown";
+  }
+  return "unknown";
+}
+
+/// A group by its number, and its ranks of the world in group order.
+struct known_group {
+  std::uint32_t number = 0;
+  std::vector<int> members;
+};
+
+/// The operations of one rank in one lane: its recorder, which must outlive this, or what its messages said.
+class flight_history {
+ public:
+  flight_history() = default;
+  explicit flight_history(const flight_recorder<>& own) noexcept : recorder_(&own) {}
+  /// The latest ones of `count`, the oldest first.
+  flight_history(std::vector<flight_record> records, std::uint64_t count) noexcept
+      : records_(std::move(records)), count_(count) {}
+
+  /// Operations so far, and the oldest that may be kept.
+  [[nodiscard]] std::uint64_t count() const noexcept { return recorder_ != nullptr ? recorder_->count() : count_; }
+  [[nodiscard]] std::uint64_t first() const noexcept {
+    const std::uint64_t kept = recorder_ != nullptr ? recorder_->capacity() : records_.size();
+    return count() > kept ? count() - kept : 0;
+  }
+  /// Operation `number`; an empty record when it is not kept.
+  [[nodiscard]] flight_record operator[](std::uint64_t number) const {
+    if (recorder_ != nullptr) return (*recorder_)[number];
+    return number < first() || number >= count_ ? flight_record{} : records_[number - first()];
+  }
+  [[nodiscard]] flight_record last() const {
+    if (recorder_ != nullptr) return recorder_->last();
+    return records_.empty() ? flight_record{} : records_.back();
+  }
+
+ private:
+  const flight_recorder<>* recorder_ = nullptr;
+  std::vector<flight_record> records_;
+  std::uint64_t count_ = 0;
+};
+
+/// All that is known of a world of ranks when it stopped: why, the state of each rank, and its last operations. A
+/// backend fills it in: from recorders that all ranks share, or from its own one and the messages of the others.
+struct flight_rank {
+  std::int64_t pid = 0;  // 0: a thread
+  rank_state state = rank_state::unknown;
+  flight_history called, started;
+
+  [[nodiscard]] const flight_history& of(lane which) const noexcept { return which == lane::caller ? called : started; }
+};
+
+/// A world as the process that reports sees it.
+struct flight_snapshot {
+  std::uint64_t job = 0;
+  std::uint64_t epoch = 0;  // how often survivors went on without others
+  std::string transport;    // "threads", "processes", "mpi"
+  int told_by = -1;  // the rank that reports, with its own operations and the messages of others; -1: all are known
+  std::optional<abort_cause> cause;
+  std::uint64_t until_us = 0;  // when it stopped, by the steady clock; else now
+  std::vector<flight_rank> ranks;
+  std::vector<known_group> groups;
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks.size()); }
+  [[nodiscard]] const flight_rank& rank(int which) const noexcept { return ranks[static_cast<std::size_t>(which)]; }
+};
+
+/// A time as recorders keep it.
+[[nodiscard]] inline std::uint64_t flight_microseconds(std::chrono::steady_clock::time_point at) noexcept {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch()).count());
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/flight_recorder.ipp
+//
+// Records and call sites as text.
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL std::string flight_record::text() const {
+  if (what == operation::none) return "before its first operation";
+  return std::string(reported   ? "last seen in "
+                     : finished ? "after "
+                                : "in ") +
+         name(what) + " #" + std::to_string(number) +
+         (group == 0 ? std::string() : " of group " + std::to_string(group)) + " at " + site;
+}
+
+[[gnu::cold]] BELAY_DECL std::string text_of(const flight_record& here, const flight_record& aside,
+                                             const char* kind_aside) {
+  std::string out = here.text();
+  const auto is_open = [](const flight_record& last) { return last.what != operation::none && !last.finished; };
+  if (is_open(aside) && !is_open(here)) out += std::string(", and in ") + kind_aside + aside.text().substr(2);
+  return out;
+}
+
+[[gnu::cold]] BELAY_DECL void call_line::set(const char* file, int line) noexcept {
+  char digits[16];
+  std::size_t count = 0;
+  for (auto rest = static_cast<unsigned>(line); count == 0 || rest > 0; rest /= 10) {
+    digits[count++] = static_cast<char>('0' + rest % 10);
+  }
+  const char* const note = where{file, "", line}.in_standard_library() ? " (the standard library)" : "";
+  const std::size_t room = sizeof characters - 1 - count - 1 - std::strlen(note);
+  const std::size_t length = std::strlen(file);
+  const std::size_t kept = length < room ? length : room;
+  std::memset(characters, 0, sizeof characters);
+  std::memcpy(characters, file + (length - kept), kept);
+  characters[kept] = ':';
+  for (std::size_t i = 0; i < count; ++i) characters[kept + 1 + i] = digits[count - 1 - i];
+  std::memcpy(characters + kept + 1 + count, note, std::strlen(note));
+}
+
+[[gnu::cold]] BELAY_DECL std::string call_line::get() const {
+  return std::string(characters, ::strnlen(characters, sizeof characters));
+}
+
+[[gnu::cold]] BELAY_DECL void latest_site::set(std::uint64_t position, const char* file, int line) noexcept {
+  call_line text;
+  text.set(file, line);
+  since_.store(0, std::memory_order_relaxed);
+  // A reader of one of these words sees, in the word that tells the position, that they are being written.
+  for (std::size_t i = 0; i < words; ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text.characters + i * sizeof word, sizeof word);
+    text_[i].store(word, std::memory_order_release);
+  }
+  since_.store(position, std::memory_order_release);
+}
+
+[[gnu::cold]] BELAY_DECL std::string latest_site::of(std::uint64_t position) const {
+  const std::uint64_t since = since_.load(std::memory_order_acquire);
+  call_line text;
+  for (std::size_t i = 0; i < words; ++i) {
+    const std::uint64_t word = text_[i].load(std::memory_order_acquire);
+    std::memcpy(text.characters + i * sizeof word, &word, sizeof word);
+  }
+  const bool kept = since != 0 && since <= position && since == since_.load(std::memory_order_relaxed);
+  return kept ? text.get() : "a site that was not kept";
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -6892,31 +7969,6 @@ using environment = function_ref<const char*(const char* name)>;
 // ---- belay/comm/launcher.ipp
 //
 // Reading what launchers say.
-
-#include <cstdlib>
-
-// ---- belay/core/environment.hpp
-//
-// The process's environment, which Belay reads here and nowhere else.
-//
-//   const char* const name = belay::environment_variable("BELAY_ALGORITHM");  // null where it is not set
-
-namespace belay::inline BELAY_ABI {
-
-/// The value of a variable, valid until the process changes its environment; null where it is not set.
-[[nodiscard]] BELAY_DECL const char* environment_variable(const char* name) noexcept;
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/environment.ipp
-//
-// Where the environment is read.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL const char* environment_variable(const char* name) noexcept { return std::getenv(name); }
-
-}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -7020,411 +8072,12 @@ class launch_reader {
 // ---- belay/comm/mesh.hpp
 //
 // Ranks in a grid of four axes. The expert axis also replicates dense parameters, so a dense parameter is reduced over
-// data x expert (`replicas`). The arithmetic is constexpr; the class adds the groups of one rank, each made when it is
-// first asked for.
+// data x expert (`replicas`). A mesh has the groups of one rank, each made when it is first asked for.
 //
 //   belay::mesh mesh(rank, {.data = 2, .expert = 2});
 //   belay::all_reduce(mesh.replicas(), gradients, belay::sum);   // data: device memory where the backend has it
 //   belay::all_reduce(mesh.control(), counts, belay::sum);       // what ranks agree on: host memory
 //   const int stage = mesh.coordinate().pipeline;
-
-namespace belay::inline BELAY_ABI {
-
-/// Ranks along each axis.
-struct axes {
-  /// Ranks along each axis; 1 where it is not used.
-  int pipeline = 1;
-  int data = 1;
-  int expert = 1;
-  int tensor = 1;
-  int shard_group = 0;  // neighbours along data that divide parameters and state among them; 0: all of them
-
-  [[nodiscard]] bool operator==(const axes&) const = default;
-  /// Whether each axis has a rank at least.
-  [[nodiscard]] constexpr bool valid() const noexcept { return pipeline > 0 && data > 0 && expert > 0 && tensor > 0; }
-  /// Ranks of a shard group along data.
-  [[nodiscard]] constexpr int shards() const noexcept { return shard_group == 0 ? data : shard_group; }
-  /// Whether equal shares are held by several ranks along data.
-  [[nodiscard]] constexpr bool replicates_shards() const noexcept { return shards() < data; }
-  /// Of valid axes; where it is more than any world has it does not wrap round.
-  [[nodiscard]] constexpr long long ranks() const noexcept {
-    checked_size all = 1;
-    for (int axis : {pipeline, data, expert, tensor}) all *= static_cast<std::size_t>(axis);
-    return static_cast<long long>(all.fits() ? all.saturated() : largest_size);
-  }
-  /// "pipeline 2 x data 1 x expert 2 x tensor 1", and ", shard groups of 2" where data is cut into several
-  [[nodiscard]] std::string text() const;
-};
-
-/// A rank's place along each axis.
-struct coordinate {
-  /// A rank's place along each axis, from 0.
-  int pipeline = 0;
-  int data = 0;
-  int expert = 0;
-  int tensor = 0;
-
-  [[nodiscard]] bool operator==(const coordinate&) const = default;
-};
-
-/// The rank at a place: ((pipeline x DATA + data) x EXPERT + expert) x TENSOR + tensor.
-[[nodiscard]] constexpr int rank_at(const axes& shape, const coordinate& place) noexcept {
-  return ((place.pipeline * shape.data + place.data) * shape.expert + place.expert) * shape.tensor + place.tensor;
-}
-
-/// The place of a rank; the inverse of `rank_at`.
-[[nodiscard]] constexpr coordinate coordinate_of(const axes& shape, int rank) noexcept {
-  coordinate place;
-  place.tensor = rank % shape.tensor;
-  rank /= shape.tensor;
-  place.expert = rank % shape.expert;
-  rank /= shape.expert;
-  place.data = rank % shape.data;
-  place.pipeline = rank / shape.data;
-  return place;
-}
-
-/// A number among those of an axis.
-struct axis_place {
-  /// The place along the axis, from 0, and how many there are.
-  int number = 0;
-  int count = 1;
-
-  [[nodiscard]] bool operator==(const axis_place&) const = default;
-};
-
-/// Which of the ranks of `ranks_along(shape, place, which)` the one at `place` is, and how many they are.
-[[nodiscard]] constexpr axis_place place_along(const axes& shape, const coordinate& place, axis which) noexcept {
-  const int shards = shape.shards();
-  switch (which) {
-    case axis::pipeline: return {place.pipeline, shape.pipeline};
-    case axis::data: return {place.data, shape.data};
-    case axis::expert: return {place.expert, shape.expert};
-    case axis::tensor: return {place.tensor, shape.tensor};
-    case axis::replica: return {place.data * shape.expert + place.expert, shape.data * shape.expert};
-    case axis::shard: return {place.data % shards, shards};
-    case axis::dense_shard: return {place.data % shards * shape.expert + place.expert, shards * shape.expert};
-    case axis::shard_replica: return {place.data / shards, shape.data / shards};
-  }
-  return {};
-}
-
-/// The ranks of a group of the rank at `place`, in the order of the axis: those that differ from it along that axis
-/// only. Of `axis::replica`, those that replicate its dense parameters: data x expert, data slowest; of
-/// `axis::dense_shard` those of them that divide these.
-[[nodiscard]] BELAY_DECL std::vector<int> ranks_along(const axes& shape, coordinate place, axis which);
-
-/// `shape` itself. Throws `usage_error` if the axes do not multiply to the world's size, or shard groups are not a part
-/// of data.
-BELAY_DECL const axes& checked_shape(const axes& shape, int size, where at);
-
-/// A rank that a mesh can be made of: it has a place in the world and groups of any members.
-template <class Rank>
-concept has_groups = requires(Rank& rank, std::span<const int> members, where at) {
-  { rank.number() } -> std::convertible_to<int>;
-  { rank.size() } -> std::convertible_to<int>;
-  { rank.world() } -> std::convertible_to<typename Rank::group_type>;
-  { rank.group(members, at) } -> std::convertible_to<typename Rank::group_type>;
-};
-
-/// A rank with host memory of its own beside its data groups: votes, norms, counts and hashes travel there.
-template <class Rank>
-concept has_control = requires(Rank& rank) {
-  { rank.control() } -> std::convertible_to<typename Rank::control_type>;
-  requires communicator<typename Rank::control_type>;
-}
-&&requires(const typename Rank::control_type& group, std::span<const std::uint64_t> in, std::span<std::uint64_t> out,
-           where at) {
-  group.all_gather(in, out, at);
-};
-
-/// The groups of what is no rank, so that the sentence about that is the only one.
-struct no_group {};
-/// The type of a rank's groups.
-template <class Rank>
-struct group_of {
-  using type = no_group;
-};
-template <class Rank>
-requires requires { typename Rank::group_type; }
-struct group_of<Rank> {
-  using type = typename Rank::group_type;
-};
-
-/// A rank's group for control: that of the world where the backend has none for it.
-template <class Rank>
-struct control_group {
-  using type = typename group_of<Rank>::type;
-  /// A group of all ranks over host memory. Collective.
-  [[nodiscard]] static type of(Rank& rank) { return rank.world(); }
-};
-/// Of a rank that has a group for control of its own.
-template <has_control Rank>
-struct control_group<Rank> {
-  using type = typename Rank::control_type;
-  /// A group of all ranks over host memory. Collective.
-  [[nodiscard]] static type of(Rank& rank) { return rank.control(); }
-};
-
-/// The source of a rank's coordinate: a rehearsed rank notes what is read.
-template <class Rank>
-struct place_of {
-  using type = coordinate;
-  /// The place of the rank in the mesh.
-  [[nodiscard]] static type of(const Rank& rank, const axes& shape) { return coordinate_of(shape, rank.number()); }
-};
-/// Of a rank that knows its place itself, as those of a rehearsal.
-template <class Rank>
-requires requires { typename Rank::place_type; }
-struct place_of<Rank> {
-  using type = typename Rank::place_type;
-  /// The place of the rank in the mesh.
-  [[nodiscard]] static type of(const Rank& rank, const axes& shape) { return rank.place(shape); }
-};
-
-/// Which groups bodies ask of their meshes. The rank of a rehearsal writes it; a rank that has one makes those groups
-/// with its mesh. Ranks of one world have equal ones: the union over all that were rehearsed.
-class mesh_record {
- public:
-  /// Adds the groups that a mesh of that shape was asked for; what was asked for.
-  void add(const axes& shape, axis_set asked) {
-    for (recorded_mesh& each : entries_) {
-      if (each.shape == shape) return each.asked.add(asked);
-    }
-    entries_.push_back({shape, asked});
-  }
-  void add(const mesh_record& other) {
-    for (const recorded_mesh& each : other.entries_) add(each.shape, each.asked);
-  }
-  /// A mesh's shape, and what it was asked for.
-  struct recorded_mesh {
-    axes shape;      ///< ranks along each axis
-    axis_set asked;  ///< the axes whose groups were asked for
-  };
-  /// In the order in which shapes were first added.
-  [[nodiscard]] const std::vector<recorded_mesh>& entries() const noexcept { return entries_; }
-  [[nodiscard]] axis_set asked(const axes& shape) const noexcept {
-    for (const recorded_mesh& each : entries_) {
-      if (each.shape == shape) return each.asked;
-    }
-    return {};
-  }
-
- private:
-  std::vector<recorded_mesh> entries_;
-};
-
-/// A rank that knows which groups its meshes need: `meshes()` is the record.
-template <class Rank>
-concept has_mesh_record = requires(Rank& rank) {
-  { rank.meshes() } -> std::same_as<mesh_record&>;
-};
-
-/// Throws `usage_error` if the ranks have asked for different groups: `asked[r]` is rank r's (see `axis`).
-BELAY_DECL void check_same_axis(std::span<const std::uint64_t> asked, where at);
-
-/// One rank's view of the grid: its place and its groups. Made by every rank of the world with the same axes. A
-/// group's ranks are ordered by their place along the axis. The groups are handles, which copies of a mesh share; the
-/// rank must outlive the mesh.
-///
-/// A group is made by the first call that asks for it. That is collective over the world: all ranks ask for the same
-/// groups in the same program order, whether or not each uses them. A difference is a `usage_error` on all ranks where
-/// BELAY_CHECKS is 2. What a rehearsal has asked for is made with the mesh, in the order of `axis`.
-/// Axes with equal sets of ranks share one group, also where that is all ranks: what is started along an axis is no
-/// part of the order of `control()` and `world()`. A rank that is alone takes nothing of the backend.
-template <class Rank>
-class mesh {
-  static_assert(has_groups<Rank>, "a mesh is made of a rank: the argument of the body that a world runs");
-
- public:
-  using rank_type = Rank;
-  using group_type = typename group_of<Rank>::type;
-  using control_type = typename control_group<Rank>::type;
-  using place_type = typename place_of<Rank>::type;
-
-  /// Throws `usage_error` if the axes do not multiply to the world's size.
-  mesh(Rank& rank, axes shape, where at = where::current()) : mesh(rank, shape, recorded(rank, shape), at) {}
-  /// Makes the groups of `asked` now. Collective if there are any.
-  mesh(Rank& rank, axes shape, axis_set asked, where at = where::current())
-      : rank_(&rank),
-        shape_(checked_shape(shape, rank.size(), at)),
-        place_(place_of<Rank>::of(rank, shape)),
-        here_(coordinate_of(shape, layout_rank(rank))),
-        groups_(std::make_shared<groups>(rank.world(), control_group<Rank>::of(rank))) {
-    for (axis which : all_axes) {
-      if (asked.has(which)) static_cast<void>(group(which, at));
-    }
-  }
-
-  /// The rank that it was made of, the ranks along each axis, and this rank's place.
-  [[nodiscard]] Rank& rank() const noexcept { return *rank_; }
-  [[nodiscard]] const axes& shape() const noexcept { return shape_; }
-  [[nodiscard]] const place_type& coordinate() const noexcept { return place_; }
-  /// This rank's place in the mesh, for a library whose sizes are computed for all ranks; see `layout_rank`.
-  [[nodiscard]] const belay::coordinate& layout_coordinate() const noexcept { return here_; }
-
-  /// All ranks, in rank order, with a communicator of host memory whatever the backend: votes, norms, counts, hashes.
-  [[nodiscard]] const control_type& control() const noexcept { return groups_->control; }
-  /// All ranks, in rank order.
-  [[nodiscard]] const group_type& world() const noexcept { return groups_->world; }
-  /// The group along an axis.
-  [[nodiscard]] const group_type& group(axis which, where at = where::current()) const {
-    std::optional<group_type>& made = groups_->along[static_cast<std::size_t>(which)];
-    if (!made) {
-      made.emplace(make(which, at));
-      groups_->asked.add(which);
-      if constexpr (has_mesh_record<Rank>)
-        if (is_rehearsed(groups_->world)) rank_->meshes().add(shape_, {which});
-    }
-    return *made;
-  }
-  /// The stages of this rank's pipeline; a rank's number in it is its stage.
-  [[nodiscard]] const group_type& pipeline(where at = where::current()) const { return group(axis::pipeline, at); }
-  [[nodiscard]] const group_type& data(where at = where::current()) const { return group(axis::data, at); }
-  [[nodiscard]] const group_type& expert(where at = where::current()) const { return group(axis::expert, at); }
-  [[nodiscard]] const group_type& tensor(where at = where::current()) const { return group(axis::tensor, at); }
-  /// The ranks that replicate this rank's dense parameters: data x expert, data slowest.
-  [[nodiscard]] const group_type& replicas(where at = where::current()) const { return group(axis::replica, at); }
-  /// The ranks of data that divide what belongs to experts among them: a shard group, or all.
-  [[nodiscard]] const group_type& shards(where at = where::current()) const { return group(axis::shard, at); }
-  /// Those that divide dense parameters: a shard group x expert, the shard group slowest.
-  [[nodiscard]] const group_type& dense_shards(where at = where::current()) const {
-    return group(axis::dense_shard, at);
-  }
-  /// Those that hold the same shares, one of every shard group.
-  [[nodiscard]] const group_type& shard_replicas(where at = where::current()) const {
-    return group(axis::shard_replica, at);
-  }
-
-  /// The axes whose groups have been made.
-  [[nodiscard]] axis_set asked() const noexcept { return groups_->asked; }
-
- private:
-  struct groups {
-    groups(group_type all, control_type control_group) : world(std::move(all)), control(std::move(control_group)) {}
-
-    group_type world;
-    control_type control;
-    std::array<std::optional<group_type>, all_axes.size()> along;
-    std::vector<std::pair<std::vector<int>, group_type>> of_ranks;
-    axis_set asked;
-  };
-
-  [[nodiscard]] static axis_set recorded(Rank& rank, const axes& shape) {
-    if constexpr (has_mesh_record<Rank>)
-      if (!is_rehearsed(rank.world())) return rank.meshes().asked(shape);
-    return {};
-  }
-
-  // The same on all ranks: whether ranks along two axes are the same depends on the mesh's shape alone.
-  [[nodiscard]] group_type make(axis which, const where& at) const {
-    const std::vector<int> members = ranks_along(shape_, here_, which);
-    if (rank_->size() == 1) return groups_->world;
-    for (const auto& [ranks, made] : groups_->of_ranks) {
-      if (ranks == members) return made;
-    }
-    if (members.size() > 1) expect_same_on_all(which, at);
-    groups_->of_ranks.emplace_back(members, group_of_ranks(members, which, at));
-    return groups_->of_ranks.back().second;
-  }
-  [[nodiscard]] group_type group_of_ranks(const std::vector<int>& members, [[maybe_unused]] axis which,
-                                          const where& at) const {
-    if constexpr (requires { rank_->group_along(members, shape_, which, at); })
-      return rank_->group_along(members, shape_, which, at);
-    else
-      return rank_->group(members, at);
-  }
-  void expect_same_on_all([[maybe_unused]] axis which, [[maybe_unused]] const where& at) const {
-    if (checked(check_level::across_ranks) && !is_rehearsed(groups_->world)) {
-      const std::uint64_t mine[] = {static_cast<std::uint64_t>(which)};
-      std::vector<std::uint64_t> all(static_cast<std::size_t>(rank_->size()));
-      groups_->control.all_gather(std::span<const std::uint64_t>(mine), std::span(all), at);
-      check_same_axis(all, at);
-    }
-  }
-
-  Rank* rank_;
-  axes shape_;
-  place_type place_;
-  belay::coordinate here_;
-  std::shared_ptr<groups> groups_;
-};
-
-template <class Rank>
-mesh(Rank&, axes) -> mesh<Rank>;
-template <class Rank>
-mesh(Rank&, axes, where) -> mesh<Rank>;
-template <class Rank>
-mesh(Rank&, axes, axis_set) -> mesh<Rank>;
-template <class Rank>
-mesh(Rank&, axes, axis_set, where) -> mesh<Rank>;
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/mesh.ipp
-//
-// Groups of ranks along the axes of a mesh.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL std::string axes::text() const {
-  return "pipeline " + std::to_string(pipeline) + " x data " + std::to_string(data) + " x expert " +
-         std::to_string(expert) + " x tensor " + std::to_string(tensor) +
-         (shard_group == 0 ? "" : ", shard groups of " + std::to_string(shard_group));
-}
-
-[[gnu::cold]] BELAY_DECL std::vector<int> ranks_along(const axes& shape, coordinate place, axis which) {
-  std::vector<int> members;
-  const auto along = [&](int coordinate::*index, int length, const auto& inner) {
-    for (place.*index = 0; place.*index < length; ++(place.*index)) inner();
-  };
-  const auto along_shards = [&](const auto& inner) {
-    const int first = place.data / shape.shards() * shape.shards();
-    for (place.data = first; place.data < first + shape.shards(); ++place.data) inner();
-  };
-  const auto add = [&] { members.push_back(rank_at(shape, place)); };
-  switch (which) {
-    case axis::pipeline: along(&coordinate::pipeline, shape.pipeline, add); break;
-    case axis::data: along(&coordinate::data, shape.data, add); break;
-    case axis::expert: along(&coordinate::expert, shape.expert, add); break;
-    case axis::tensor: along(&coordinate::tensor, shape.tensor, add); break;
-    case axis::replica:
-      along(&coordinate::data, shape.data, [&] { along(&coordinate::expert, shape.expert, add); });
-      break;
-    case axis::shard: along_shards(add); break;
-    case axis::dense_shard: along_shards([&] { along(&coordinate::expert, shape.expert, add); }); break;
-    case axis::shard_replica:
-      for (place.data %= shape.shards(); place.data < shape.data; place.data += shape.shards()) add();
-      break;
-  }
-  return members;
-}
-
-[[gnu::cold]] BELAY_DECL void check_same_axis(std::span<const std::uint64_t> asked, where at) {
-  for (std::size_t r = 1; r < asked.size(); ++r) {
-    if (asked[r] == asked[0]) continue;
-    const auto named = [&](std::size_t rank) { return name(static_cast<axis>(asked[rank])); };
-    throw usage_error("the ranks of a mesh ask for its groups in different orders: rank 0 for " +
-                          std::string(named(0)) + " now, rank " + std::to_string(r) + " for " + named(r) +
-                          "; every rank of the world asks for the same groups in the same order",
-                      at);
-  }
-}
-
-[[gnu::cold]] BELAY_DECL const axes& checked_shape(const axes& shape, int size, where at) {
-  if (!shape.valid()) throw usage_error("a mesh needs at least one rank along each axis: " + shape.text(), at);
-  if (shape.shard_group < 0 || shape.data % shape.shards() != 0)
-    throw usage_error(
-        "shard groups of " + std::to_string(shape.shard_group) + " ranks do not divide data: " + shape.text(), at);
-  if (shape.ranks() != size) {
-    throw usage_error("a mesh of " + shape.text() + " needs " + std::to_string(shape.ranks()) +
-                          " ranks; this world has " + std::to_string(size),
-                      at);
-  }
-  return shape;
-}
-
-}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/comm/rank.hpp
 //
@@ -7519,6 +8172,65 @@ struct asked_coordinate {
 }
 
 }  // namespace rehearsal
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/device_usage.hpp
+//
+// What a rank has taken of its device beside what its plan knows, as it was measured when the rank's run was made.
+//
+//   options.measured = [](std::span<const belay::device_usage> ranks) {
+//     std::printf("%s", belay::device_usage_text(ranks).c_str());
+//   };
+
+namespace belay::inline BELAY_ABI {
+
+/// Bytes of one rank's device. Differences of what the device says that it has left: what others take meanwhile is in
+/// them.
+struct device_usage {
+  /// Of the device.
+  std::uint64_t total = 0;
+  std::uint64_t before = 0;         // taken before the rank's first: the context, and what others have
+  std::uint64_t communication = 0;  // communicators, and memory and streams that the rank's groups work with
+  std::uint64_t kit = 0;            // what libraries of products have taken
+  std::uint64_t planned = 0;        // for communication, as the plan has estimated it; 0: it has not
+
+  [[nodiscard]] bool operator==(const device_usage&) const = default;
+};
+
+/// A line a purpose, a column a rank; what was planned stands below what was measured of it, where ranks' plans have an
+/// estimate.
+[[nodiscard]] BELAY_DECL std::string device_usage_text(std::span<const device_usage> ranks);
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/device_usage.ipp
+//
+// What ranks have used of their devices, in words.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::string device_usage_text(std::span<const device_usage> ranks) {
+  std::string out = "measured beside the plan, bytes of each rank's device\n";
+  constexpr std::pair<const char*, std::uint64_t device_usage::*> rows[] = {
+      {"context and others", &device_usage::before},
+      {"communication", &device_usage::communication},
+      {"  planned for it", &device_usage::planned},
+      {"products' library", &device_usage::kit},
+      {"of", &device_usage::total},
+  };
+  for (const auto& [purpose, bytes] : rows) {
+    std::uint64_t most = 0;
+    for (const device_usage& each : ranks) most = greater_of(most, each.*bytes);
+    if (bytes == &device_usage::planned && most == 0) continue;
+    std::string line = "  ";
+    line += purpose;
+    line.resize(22, ' ');
+    for (const device_usage& each : ranks) (line += ' ') += std::to_string(each.*bytes);
+    (out += line) += '\n';
+  }
+  return out;
+}
+
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/device/stream_arbiter.hpp
@@ -7999,15 +8711,31 @@ class rank_interface {
   /// `finish`, after which nothing of it is under way.
   virtual void use(std::shared_ptr<stream_arbiter> arbiter) { static_cast<void>(arbiter); }
   virtual void finish() noexcept {}
+  /// Makes the groups of `meshes` before the body, where communicators take of a device; collective then. The bytes
+  /// that the rank's own device has left after it; none where it has no device, or shares one. Throws backend_error.
+  virtual std::optional<std::size_t> room_beside_groups(const mesh_record& meshes, where at) {
+    static_cast<void>(meshes), static_cast<void>(at);
+    return std::nullopt;
+  }
+  /// The bytes that the rank takes of its device beside what is leased; none of a rank of the host.
+  [[nodiscard]] virtual std::optional<device_usage> usage() const { return std::nullopt; }
 
  private:
   int number_, size_;
 };
 
-/// A backend's own rank: it makes groups that `belay::group` takes, of memory of the host.
+/// A rank has a place in the world and groups of any members.
+template <class Rank>
+concept has_groups = requires(Rank& rank, std::span<const int> members, where at) {
+  { rank.number() } -> std::convertible_to<int>;
+  { rank.size() } -> std::convertible_to<int>;
+  { rank.world() } -> std::convertible_to<typename Rank::group_type>;
+  { rank.group(members, at) } -> std::convertible_to<typename Rank::group_type>;
+};
+
+/// A backend's own rank: it makes groups that `belay::group` takes.
 template <class R>
-concept backend_rank =
-    has_groups<R> && backend_group<typename R::group_type> && !works_on_device<typename R::group_type>;
+concept backend_rank = has_groups<R> && backend_group<typename R::group_type>;
 
 /// A backend's own rank behind the interface of `belay::rank`. The rank outlives it.
 template <backend_rank R>
@@ -8042,7 +8770,25 @@ class typed_rank final : public rank_interface {
     if constexpr (requires { of_->use(arbiter); }) of_->use(std::move(arbiter));
   }
   void finish() noexcept override {
-    if constexpr (requires { of_->finish(); }) of_->finish();
+    if constexpr (requires {
+                    { of_->finish() } noexcept;
+                  })
+      of_->finish();
+  }
+  std::optional<std::size_t> room_beside_groups([[maybe_unused]] const mesh_record& meshes,
+                                                [[maybe_unused]] where at) override {
+    if constexpr (requires { of_->make_recorded_groups(meshes, at); }) {
+      of_->make_recorded_groups(meshes, at);
+      return of_->available_device_memory(at);
+    } else {
+      return std::nullopt;
+    }
+  }
+  [[nodiscard]] std::optional<device_usage> usage() const override {
+    if constexpr (requires { of_->usage(); })
+      return of_->usage();
+    else
+      return std::nullopt;
   }
 
   /// The backend's rank.
@@ -8057,6 +8803,7 @@ class typed_rank final : public rank_interface {
 class rank {
  public:
   using group_type = belay::group;
+  using control_type = belay::group;
   using place_type = rehearsal::asked_coordinate;
 
   /// Of a backend's implementation.
@@ -8080,6 +8827,8 @@ class rank {
 
   /// All ranks, in order.
   [[nodiscard]] const belay::group& world() const { return of_->world(); }
+  /// All ranks, in order, with memory of the host.
+  [[nodiscard]] const belay::group& control() const { return of_->world().control(); }
   /// A group of `members`: ranks of the world in the order they shall have, this one among them. Every member makes the
   /// same groups of the same ranks in the same order. Throws usage_error.
   [[nodiscard]] belay::group group(std::span<const int> members, where at = where::current()) const {
@@ -8107,6 +8856,10 @@ class rank {
   [[nodiscard]] std::shared_ptr<const stream_watch> watch() const { return of_->watch(); }
   void use(std::shared_ptr<stream_arbiter> arbiter) { of_->use(std::move(arbiter)); }
   void finish() noexcept { of_->finish(); }
+  [[nodiscard]] std::optional<std::size_t> room_beside_groups(where at) {
+    return of_->room_beside_groups(meshes_, at);
+  }
+  [[nodiscard]] std::optional<device_usage> usage() const { return of_->usage(); }
 
   /// The backend's rank, for what it alone can do: `rank.backend<belay::host::rank>()`. Null where this rank is one of
   /// another backend, or of a rehearsal.
@@ -8121,6 +8874,160 @@ class rank {
   std::shared_ptr<rehearsal::rank_questions> asked_;
   mesh_record meshes_;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// One rank's view of the grid: its place and its groups. Made by every rank of the world with the same axes. A
+/// group's ranks are ordered by their place along the axis. The groups are handles, which copies of a mesh share; the
+/// rank must outlive the mesh.
+///
+/// A group is made by the first call that asks for it. That is collective over the world: all ranks ask for the same
+/// groups in the same program order, whether or not each uses them. A difference is a `usage_error` on all ranks where
+/// BELAY_CHECKS is 2. What a rehearsal has asked for is made with the mesh, in the order of `axis`.
+/// Axes with equal sets of ranks share one group, also where that is all ranks: what is started along an axis is no
+/// part of the order of `control()` and `world()`. A rank that is alone takes nothing of the backend.
+class mesh {
+ public:
+  using group_type = belay::group;
+  using control_type = belay::group;
+
+  /// Throws `usage_error` if the axes do not multiply to the world's size.
+  mesh(belay::rank& of, const axes& shape, where at = where::current());
+  /// Makes the groups of `asked` now. Collective if there are any.
+  mesh(belay::rank& of, const axes& shape, axis_set asked, where at = where::current());
+  /// Of a backend's own rank, as `world.run` gives it: the argument of a body.
+  template <class R>
+    requires(!std::same_as<R, belay::rank>)
+  mesh(R& own, const axes& shape, where at = where::current()) : mesh(made_of(own), shape, {}, at) {}
+  template <class R>
+    requires(!std::same_as<R, belay::rank>)
+  mesh(R& own, const axes& shape, axis_set asked, where at = where::current())
+      : mesh(made_of(own), shape, asked, at) {}
+
+  /// The rank that it was made of, the ranks along each axis, and this rank's place.
+  [[nodiscard]] belay::rank& rank() const noexcept { return *rank_; }
+  [[nodiscard]] const axes& shape() const noexcept { return shape_; }
+  [[nodiscard]] const rehearsal::asked_coordinate& coordinate() const noexcept { return place_; }
+  /// This rank's place in the mesh, for a library whose sizes are computed for all ranks; see `layout_rank`.
+  [[nodiscard]] const belay::coordinate& layout_coordinate() const noexcept { return here_; }
+
+  /// All ranks, in rank order, with a communicator of host memory whatever the backend: votes, norms, counts, hashes.
+  [[nodiscard]] const belay::group& control() const noexcept { return groups_->control; }
+  /// All ranks, in rank order.
+  [[nodiscard]] const belay::group& world() const noexcept { return groups_->world; }
+  /// The group along an axis.
+  [[nodiscard]] const belay::group& group(axis which, where at = where::current()) const;
+  /// The stages of this rank's pipeline; a rank's number in it is its stage.
+  [[nodiscard]] const belay::group& pipeline(where at = where::current()) const { return group(axis::pipeline, at); }
+  [[nodiscard]] const belay::group& data(where at = where::current()) const { return group(axis::data, at); }
+  [[nodiscard]] const belay::group& expert(where at = where::current()) const { return group(axis::expert, at); }
+  [[nodiscard]] const belay::group& tensor(where at = where::current()) const { return group(axis::tensor, at); }
+  /// The ranks that replicate this rank's dense parameters: data x expert, data slowest.
+  [[nodiscard]] const belay::group& replicas(where at = where::current()) const { return group(axis::replica, at); }
+  /// The ranks of data that divide what belongs to experts among them: a shard group, or all.
+  [[nodiscard]] const belay::group& shards(where at = where::current()) const { return group(axis::shard, at); }
+  /// Those that divide dense parameters: a shard group x expert, the shard group slowest.
+  [[nodiscard]] const belay::group& dense_shards(where at = where::current()) const {
+    return group(axis::dense_shard, at);
+  }
+  /// Those that hold the same shares, one of every shard group.
+  [[nodiscard]] const belay::group& shard_replicas(where at = where::current()) const {
+    return group(axis::shard_replica, at);
+  }
+
+  /// The axes whose groups have been made.
+  [[nodiscard]] axis_set asked() const noexcept { return groups_->asked; }
+
+ private:
+  struct groups {
+    groups(belay::group all, belay::group control_group)
+        : world(std::move(all)), control(std::move(control_group)) {}
+
+    belay::group world;
+    belay::group control;
+    std::array<std::optional<belay::group>, all_axes.size()> along;
+    std::vector<std::pair<std::vector<int>, belay::group>> of_ranks;
+    axis_set asked;
+  };
+
+  template <class R>
+  [[nodiscard]] static std::shared_ptr<belay::rank> made_of(R& own) {
+    static_assert(backend_rank<R>, "a mesh is made of a rank: the argument of the body that a world runs");
+    if constexpr (backend_rank<R>) return std::make_shared<belay::rank>(own);
+  }
+  // Of a rank that the mesh keeps.
+  mesh(std::shared_ptr<belay::rank> kept, const axes& shape, axis_set asked, where at);
+
+  // The same on all ranks: whether ranks along two axes are the same depends on the mesh's shape alone.
+  [[nodiscard]] belay::group make(axis which, const where& at) const;
+  void expect_same_on_all(axis which, const where& at) const;
+
+  std::shared_ptr<belay::rank> kept_;  // where it was made of a backend's
+  belay::rank* rank_;
+  axes shape_;
+  rehearsal::asked_coordinate place_;
+  belay::coordinate here_;
+  std::shared_ptr<groups> groups_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/mesh.ipp
+//
+// The groups of a mesh, and the order in which ranks ask for them.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL mesh::mesh(belay::rank& of, const axes& shape, where at)
+    : mesh(of, shape, of.rehearsed() ? axis_set{} : of.meshes().asked(shape), at) {}
+
+BELAY_DECL mesh::mesh(belay::rank& of, const axes& shape, axis_set asked, where at)
+    : rank_(&of),
+      shape_(checked_shape(shape, of.size(), at)),
+      place_(of.place(shape)),
+      here_(coordinate_of(shape, of.unasked_rank())),
+      groups_(std::make_shared<groups>(of.world(), of.control())) {
+  for (axis which : all_axes) {
+    if (asked.has(which)) static_cast<void>(group(which, at));
+  }
+}
+
+BELAY_DECL mesh::mesh(std::shared_ptr<belay::rank> kept, const axes& shape, axis_set asked, where at)
+    : mesh(*kept, shape, asked, at) {
+  kept_ = std::move(kept);
+}
+
+BELAY_DECL const group& mesh::group(axis which, where at) const {
+  std::optional<belay::group>& made = groups_->along[static_cast<std::size_t>(which)];
+  if (!made) {
+    made.emplace(make(which, at));
+    groups_->asked.add(which);
+    if (rank_->rehearsed()) rank_->meshes().add(shape_, {which});
+  }
+  return *made;
+}
+
+BELAY_DECL group mesh::make(axis which, const where& at) const {
+  const std::vector<int> members = ranks_along(shape_, here_, which);
+  if (rank_->size() == 1) return groups_->world;
+  for (const auto& [ranks, made] : groups_->of_ranks) {
+    if (ranks == members) return made;
+  }
+  if (members.size() > 1) expect_same_on_all(which, at);
+  groups_->of_ranks.emplace_back(members, rank_->group_along(members, shape_, which, at));
+  return groups_->of_ranks.back().second;
+}
+
+BELAY_DECL void mesh::expect_same_on_all([[maybe_unused]] axis which, [[maybe_unused]] const where& at) const {
+  if (checked(check_level::across_ranks) && !rank_->rehearsed()) {
+    const std::uint64_t mine[] = {static_cast<std::uint64_t>(which)};
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(rank_->size()));
+    groups_->control.all_gather(std::span<const std::uint64_t>(mine), std::span(all), at);
+    check_same_axis(all, at);
+  }
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -8231,9 +9138,6 @@ class rank {
   [[nodiscard]] rehearsal::group group(std::span<const int> members, where at = where::current()) const;
   [[nodiscard]] static constexpr std::uint64_t abandoned() noexcept { return 0; }
 
-  /// The groups that the body has asked of its meshes. A rank of a real world to which it is given makes them at once.
-  [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
-  [[nodiscard]] const mesh_record& meshes() const noexcept { return meshes_; }
   /// The questions that the body has asked so far.
   [[nodiscard]] const rank_questions& questions() const noexcept { return *asked_; }
   [[nodiscard]] const std::shared_ptr<rank_questions>& shared_questions() const noexcept { return asked_; }
@@ -8247,11 +9151,7 @@ class rank {
   std::shared_ptr<rank_questions> asked_ = std::make_shared<rank_questions>();
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::communication, 1);
   std::vector<int> all_ranks_;
-  mesh_record meshes_;
 };
-
-static_assert(has_groups<rank> && has_mesh_record<rank> && moves_nothing<group> && directly_addressable<group> &&
-              has_all_operations<group>);
 
 }  // namespace rehearsal
 }  // namespace belay::inline BELAY_ABI
@@ -8634,13 +9534,13 @@ struct tensor_box {
 };
 
 /// All of a tensor of `shape`.
-[[nodiscard]] tensor_box whole_box(std::span<const std::size_t> shape);
+[[nodiscard]] BELAY_DECL tensor_box whole_box(std::span<const std::size_t> shape);
 
 /// The part that two boxes of one tensor have in common. Where there is none, a side is empty.
-[[nodiscard]] tensor_box intersection(const tensor_box& a, const tensor_box& b);
+[[nodiscard]] BELAY_DECL tensor_box intersection(const tensor_box& a, const tensor_box& b);
 
 /// Whether all of `inner` lies in `outer`.
-[[nodiscard]] bool lies_in(const tensor_box& inner, const tensor_box& outer) noexcept;
+[[nodiscard]] BELAY_DECL bool lies_in(const tensor_box& inner, const tensor_box& outer) noexcept;
 
 /// Calls `visit(element of a, element of b, count)` for the contiguous runs of what two boxes of one tensor have in
 /// common, in order. Elements of a box are counted row by row.
@@ -8805,15 +9705,6 @@ BELAY_DECL std::size_t box_runs::begin(std::size_t number) const noexcept {
 //   obligations.close(id);
 //   if (obligations.open_count() > 0) std::puts(obligations.text().c_str());
 
-// ---- belay/core/obligation.hpp
-//
-// An obligation is something that a step has opened and that must be discharged exactly once before the step can
-// commit: an activation that owes a backward, tokens that owe a combine. The handle that the user holds is the only
-// way to discharge it. This record remains when the handle is lost, and says what was opened and where.
-//
-//   const belay::obligation what{.micro_batch = 3, .bytes = 64, .layer = "head", .opened_at = belay::where::current()};
-//   what.text();  // "saved activation of layer 0 'head' (micro-batch 3, holds 64 bytes) opened at train.cpp:88: ..."
-
 namespace belay::inline BELAY_ABI {
 
 /// The kind of an obligation: what a handle owes.
@@ -8869,6 +9760,9 @@ enum class obligation_kind : std::uint8_t {
 
 /// One obligation. `layer` points to a name that outlives the step. `shape` is that of the output, or of what was sent,
 /// in elements; its first `rank` entries are meaningful. `bytes` are all that the handle holds.
+/// An obligation is something that a step has opened and that must be discharged exactly once before the step can
+/// commit: an activation that owes a backward, tokens that owe a combine. The handle that the user holds is the only
+/// way to discharge it. This record remains when the handle is lost, and says what was opened and where.
 struct obligation {
   /// The kind of what is owed; the members after it say by whom and from where: layer with index and name, micro-batch,
   /// bytes, shape of the output, site.
@@ -8895,10 +9789,6 @@ struct obligation {
     return out + "holds " + std::to_string(bytes) + " bytes) opened at " + opened_at.text() + ": " + remedy(kind);
   }
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 /// Names one entry of a ledger; a default one names none. Plain data: the handle that holds it is what cannot be
 /// copied.
@@ -9082,42 +9972,6 @@ BELAY_DECL std::size_t ledger::entries_for(std::size_t capacity, where at) {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/core/missing_folder.hpp
-//
-// Which folder is missing, for the message about a file that could not be created. The system's "No such file or
-// directory" then means one of the folders in its path.
-//
-//   throw belay::file_error(path, 0, std::strerror(errno) + belay::missing_folder(path));
-//   // "... No such file or directory (there is no folder /data/run7)"
-
-namespace belay::inline BELAY_ABI {
-
-/// " (there is no folder /where)" with the topmost folder of `path` that does not exist; "" where all of them do. It is
-/// appended to the system's message.
-[[nodiscard]] BELAY_DECL std::string missing_folder(const std::string& path);
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/missing_folder.ipp
-//
-// The topmost folder of a path that does not exist.
-
-#include <cerrno>
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL std::string missing_folder(const std::string& path) {
-  for (std::size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
-    const std::string folder = path.substr(0, end);
-    struct stat facts = {};
-    if (::stat(folder.c_str(), &facts) != 0) return errno == ENOENT ? " (there is no folder " + folder + ")" : "";
-    if (!S_ISDIR(facts.st_mode)) return " (" + folder + " is no folder)";
-  }
-  return "";
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/device.hpp
 //
 // Door of the device room: memory and streams of one device.
@@ -9170,55 +10024,18 @@ class lease_owners {
 
   /// The owner's number, from 1; 0 where there are more than a payload can name. The last micro-batch is the one that
   /// is said. Called where memory is leased; what it cannot allocate is an owner without a number.
-  [[nodiscard]] std::uint16_t number(const lease_owner& of) noexcept {
-    std::size_t at = hash(of) % table_size;
-    for (; places_[at] != 0; at = (at + 1) % table_size) {
-      known_owner& known = entries_[index_of(places_[at])];
-      if (!known.is(of)) continue;
-      known.of.micro_batch = of.micro_batch;
-      known.name(of);  // of a model that has gone, and another one at its place
-      return places_[at];
-    }
-    const std::size_t next = number_of(entries_.size());
-    if (next > lease_mark::most_owners) return 0;
-    try {
-      entries_.emplace_back(of);
-    } catch (...) {
-      return 0;
-    }
-    return places_[at] = static_cast<std::uint16_t>(next);
-  }
+  [[nodiscard]] std::uint16_t number(const lease_owner& of) noexcept;
 
   /// The owner that memory had last when it was read too late, which may be one after the reader's own; empty for a
   /// number that names nobody.
-  [[nodiscard]] std::string text(named_owner found) const {
-    std::size_t first = entries_.size(), others = 0;
-    if (found.exact != 0) {
-      if (named(found.exact)) first = index_of(found.exact);
-    } else if (found.narrow != 0) {
-      for (std::size_t n = found.narrow; named(n); n += 64) {
-        if (first == entries_.size())
-          first = index_of(n);
-        else
-          ++others;
-      }
-    }
-    if (first == entries_.size()) return {};
-    std::string out = "memory was read that had been given back; who had it last: " + entries_[first].text();
-    if (others > 0)
-      out += " (or one of " + std::to_string(others) + " others: a narrow number has room for the end of theirs)";
-    return out;
-  }
+  [[nodiscard]] std::string text(named_owner found) const;
 
   /// Memory that was given back could not be overwritten, as by a device that has failed: for the next who can throw.
   void note_failure(std::exception_ptr thrown) noexcept {
     if (failure_ == nullptr) failure_ = std::move(thrown);
   }
   void forget_failure() noexcept { failure_ = nullptr; }
-  void expect_overwritten() {
-    if (failure_ != nullptr) [[unlikely]]
-      std::rethrow_exception(std::exchange(failure_, nullptr));
-  }
+  void expect_overwritten();
 
  private:
   static constexpr std::size_t table_size = 8192;  // twice as many as there are numbers
@@ -9238,51 +10055,110 @@ class lease_owners {
     return number % 64 != 0 && number % 64 != unknown_end && index_of(number) < entries_.size();
   }
 
-  [[nodiscard]] static std::size_t hash(const lease_owner& of) noexcept {
-    std::uint64_t out = static_cast<std::uint64_t>(of.purpose) + 8 * of.layer_index;
-    for (const std::uint64_t word : {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(of.layer)),
-                                     static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(of.parameter)),
-                                     static_cast<std::uint64_t>(of.at.line)})
-      out = (out ^ word) * 0x9E3779B97F4A7C15U;
-    return static_cast<std::size_t>(out >> 40);
-  }
+  [[nodiscard]] static std::size_t hash(const lease_owner& of) noexcept;
 
   struct known_owner {
     lease_owner of;
     std::array<char, 64> layer{}, parameter{};
 
     explicit known_owner(const lease_owner& owner) noexcept : of(owner) { name(owner); }
-    [[nodiscard]] bool is(const lease_owner& other) const noexcept {
-      return of.layer == other.layer && of.parameter == other.parameter && of.layer_index == other.layer_index &&
-             of.purpose == other.purpose && of.at.line == other.at.line && of.at.file == other.at.file;
-    }
-    void name(const lease_owner& owner) noexcept {
-      std::strncpy(layer.data(), owner.layer, layer.size() - 1);
-      std::strncpy(parameter.data(), owner.parameter, parameter.size() - 1);
-    }
-    [[nodiscard]] std::string text() const {
-      const std::string call = "layer " + std::to_string(of.layer_index) + " '" + printable(layer.data()) + "'";
-      const std::string at = " (micro-batch " + std::to_string(of.micro_batch) + "), called at " + of.at.text();
-      const std::string names = "parameter " + printable(parameter.data()) +
-                                (of.more == 0 ? "" : " and " + std::to_string(of.more) + " more");
-      switch (of.purpose) {
-        case lease_purpose::kept: return "what " + call + " had kept" + at;
-        case lease_purpose::remembered: return "what " + call + " had remembered" + at;
-        case lease_purpose::scratch: return "scratch of " + call + at;
-        case lease_purpose::gradient: return "the gradient of an input, of a call at " + of.at.text();
-        case lease_purpose::gathered:
-          return names + ", gathered for a call of " + call +
-                 " that was over: what frame.read gives is good until the call returns";
-        case lease_purpose::staged: return "a gradient bucket";
-      }
-      return call;
-    }
+    [[nodiscard]] bool is(const lease_owner& other) const noexcept;
+    void name(const lease_owner& owner) noexcept;
+    [[nodiscard]] std::string text() const;
   };
 
   std::vector<known_owner> entries_;
   std::vector<std::uint16_t> places_;  // numbers, by hash
   std::exception_ptr failure_;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/lease_owners.ipp
+//
+// The numbers of owners, and what a number says.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::uint16_t lease_owners::number(const lease_owner& of) noexcept {
+  std::size_t at = hash(of) % table_size;
+  for (; places_[at] != 0; at = (at + 1) % table_size) {
+    known_owner& known = entries_[index_of(places_[at])];
+    if (!known.is(of)) continue;
+    known.of.micro_batch = of.micro_batch;
+    known.name(of);  // of a model that has gone, and another one at its place
+    return places_[at];
+  }
+  const std::size_t next = number_of(entries_.size());
+  if (next > lease_mark::most_owners) return 0;
+  try {
+    entries_.emplace_back(of);
+  } catch (...) {
+    return 0;
+  }
+  return places_[at] = static_cast<std::uint16_t>(next);
+}
+
+BELAY_DECL std::string lease_owners::text(named_owner found) const {
+  std::size_t first = entries_.size(), others = 0;
+  if (found.exact != 0) {
+    if (named(found.exact)) first = index_of(found.exact);
+  } else if (found.narrow != 0) {
+    for (std::size_t n = found.narrow; named(n); n += 64) {
+      if (first == entries_.size())
+        first = index_of(n);
+      else
+        ++others;
+    }
+  }
+  if (first == entries_.size()) return {};
+  std::string out = "memory was read that had been given back; who had it last: " + entries_[first].text();
+  if (others > 0)
+    out += " (or one of " + std::to_string(others) + " others: a narrow number has room for the end of theirs)";
+  return out;
+}
+
+BELAY_DECL void lease_owners::expect_overwritten() {
+  if (failure_ != nullptr) [[unlikely]]
+    std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+BELAY_DECL std::size_t lease_owners::hash(const lease_owner& of) noexcept {
+  std::uint64_t out = static_cast<std::uint64_t>(of.purpose) + 8 * of.layer_index;
+  for (const std::uint64_t word : {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(of.layer)),
+                                   static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(of.parameter)),
+                                   static_cast<std::uint64_t>(of.at.line)})
+    out = (out ^ word) * 0x9E3779B97F4A7C15U;
+  return static_cast<std::size_t>(out >> 40);
+}
+
+BELAY_DECL bool lease_owners::known_owner::is(const lease_owner& other) const noexcept {
+  return of.layer == other.layer && of.parameter == other.parameter && of.layer_index == other.layer_index &&
+         of.purpose == other.purpose && of.at.line == other.at.line && of.at.file == other.at.file;
+}
+
+BELAY_DECL void lease_owners::known_owner::name(const lease_owner& owner) noexcept {
+  std::strncpy(layer.data(), owner.layer, layer.size() - 1);
+  std::strncpy(parameter.data(), owner.parameter, parameter.size() - 1);
+}
+
+BELAY_DECL std::string lease_owners::known_owner::text() const {
+  const std::string call = "layer " + std::to_string(of.layer_index) + " '" + printable(layer.data()) + "'";
+  const std::string at = " (micro-batch " + std::to_string(of.micro_batch) + "), called at " + of.at.text();
+  const std::string names =
+      "parameter " + printable(parameter.data()) + (of.more == 0 ? "" : " and " + std::to_string(of.more) + " more");
+  switch (of.purpose) {
+    case lease_purpose::kept: return "what " + call + " had kept" + at;
+    case lease_purpose::remembered: return "what " + call + " had remembered" + at;
+    case lease_purpose::scratch: return "scratch of " + call + at;
+    case lease_purpose::gradient: return "the gradient of an input, of a call at " + of.at.text();
+    case lease_purpose::gathered:
+      return names + ", gathered for a call of " + call +
+             " that was over: what frame.read gives is good until the call returns";
+    case lease_purpose::staged: return "a gradient bucket";
+  }
+  return call;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -9610,69 +10486,6 @@ class arena {
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::compute, 1);
   uses_in_flight in_flight_;
   closed_addresses closed_;  // last: it looks at the memory
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/captured_part.hpp
-//
-// A part of a step that is the same in every step: it is queued as it is the first time, captured the second, and
-// launched from then on.
-//
-//   belay::captured_part<Stream> part;
-//   part.run(stream, engine.memory_version(), [&] { kit.each(n, first), kit.each(n, second); });
-
-namespace belay::inline BELAY_ABI {
-
-/// Whether steps are captured as graphs of a device, or run as they are (train/step_graphs.hpp).
-enum class graph_use : std::uint8_t { none, captured };
-
-/// A stream that has graphs. `capture(work)` calls `work()`, whose kernels, copies and events on the stream are
-/// recorded and not run; `launch(graph)` queues all of them, as often as one likes, with the pointers and scalars of
-/// then. Work that is captured does not wait, and allocates nothing.
-template <class S>
-concept capturing_stream = stream<S> && requires(S& s, void (*work)(), typename S::graph_type& made, where at) {
-  { s.capture(work, at) } -> std::same_as<typename S::graph_type>;
-  s.launch(made, at);
-};
-
-template <capturing_stream Stream>
-class captured_part {
- public:
-  /// How the next run is done.
-  enum class turn : std::uint8_t { queued, captured, launched };
-
-  /// The way that the next run is done, of a part that belongs to `version`: a graph of another version is dropped, and
-  /// the first run is queued again. A first run makes what a capture may not: handles, connections.
-  [[nodiscard]] turn next(std::uint64_t version) {
-    if (std::exchange(version_, version) != version) drop();
-    return graph_ ? turn::launched : queued_ ? turn::captured : turn::queued;
-  }
-  /// A run was queued and has not thrown: the next is captured.
-  void note_queued() noexcept { queued_ = true; }
-  /// Records what `queue()` gives the stream, to be launched; nothing has run. Throws what `queue()` throws.
-  void capture(Stream& stream, function_ref<void()> queue, where at) { graph_.emplace(stream.capture(queue, at)); }
-  void launch(Stream& stream, where at) { stream.launch(*graph_, at); }
-  void drop() noexcept {
-    graph_.reset();
-    queued_ = false;
-  }
-
-  /// Does what `queue()` does, in the order of the stream.
-  void run(Stream& stream, std::uint64_t version, function_ref<void()> queue, where at = where::current()) {
-    const turn now = next(version);
-    if (now == turn::queued) {
-      queue();
-      return note_queued();
-    }
-    if (now == turn::captured) capture(stream, queue, at);
-    launch(stream, at);
-  }
-
- private:
-  std::optional<typename Stream::graph_type> graph_;
-  std::uint64_t version_ = 0;
-  bool queued_ = false;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -10099,55 +10912,6 @@ class device_numbers {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/device/device_usage.hpp
-//
-// What a rank has taken of its device beside what its plan knows, as it was measured when the rank's run was made.
-//
-//   options.measured = [](std::span<const belay::device_usage> ranks) {
-//     std::printf("%s", belay::device_usage_text(ranks).c_str());
-//   };
-
-namespace belay::inline BELAY_ABI {
-
-/// Bytes of one rank's device. Differences of what the device says that it has left: what others take meanwhile is in
-/// them.
-struct device_usage {
-  /// Of the device.
-  std::uint64_t total = 0;
-  std::uint64_t before = 0;         // taken before the rank's first: the context, and what others have
-  std::uint64_t communication = 0;  // communicators, and memory and streams that the rank's groups work with
-  std::uint64_t kit = 0;            // what libraries of products have taken
-  std::uint64_t planned = 0;        // for communication, as the plan has estimated it; 0: it has not
-
-  [[nodiscard]] bool operator==(const device_usage&) const = default;
-};
-
-/// A line a purpose, a column a rank; what was planned stands below what was measured of it, where ranks' plans have an
-/// estimate.
-[[nodiscard]] inline std::string device_usage_text(std::span<const device_usage> ranks) {
-  std::string out = "measured beside the plan, bytes of each rank's device\n";
-  constexpr std::pair<const char*, std::uint64_t device_usage::*> rows[] = {
-      {"context and others", &device_usage::before},
-      {"communication", &device_usage::communication},
-      {"  planned for it", &device_usage::planned},
-      {"products' library", &device_usage::kit},
-      {"of", &device_usage::total},
-  };
-  for (const auto& [purpose, bytes] : rows) {
-    std::uint64_t most = 0;
-    for (const device_usage& each : ranks) most = greater_of(most, each.*bytes);
-    if (bytes == &device_usage::planned && most == 0) continue;
-    std::string line = "  ";
-    line += purpose;
-    line.resize(22, ' ');
-    for (const device_usage& each : ranks) (line += ' ') += std::to_string(each.*bytes);
-    (out += line) += '\n';
-  }
-  return out;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/device/findings.hpp
 //
 // The findings of a step: one record of fixed size in the memory of the device, which its kernels write in the order of
@@ -10275,23 +11039,7 @@ struct findings_note {
 namespace belay::inline BELAY_ABI {
 
 /// "layer 2 'experts' (micro-batch 1): index 70 at position 3 is not below 64".
-[[nodiscard]] inline std::string text(const kernel::finding& found) {
-  const kernel::finding_site& of = found.site;
-  std::string out;
-  if (of.layer_index != kernel::finding_site::no_layer) out = "layer " + std::to_string(of.layer_index) + " ";
-  if (*of.layer != '\0') out += "'" + printable(of.layer) + "' ";
-  out += "(micro-batch " + std::to_string(of.micro_batch) + "): ";
-  if (found.kind == kernel::finding_kind::index_outside)
-    out += "index " + std::to_string(found.value) + " at position " + std::to_string(found.number) + " is not below " +
-           std::to_string(found.limit);
-  else if (found.kind == kernel::finding_kind::rows_outside)
-    out += "the rows of expert " + std::to_string(found.number) + " end at " + std::to_string(found.value) +
-           ", after " + std::to_string(found.first) + " and of " + std::to_string(found.limit) +
-           ": were they read before they were written?";
-  else
-    out += "the loss is not finite";
-  return out;
-}
+[[nodiscard]] BELAY_DECL std::string text(const kernel::finding& found);
 /// The line of the call in which it was found.
 [[nodiscard]] inline where site_of(const kernel::finding& found) noexcept {
   return {found.site.file, "", found.site.line};
@@ -10341,7 +11089,7 @@ class findings_copy<Memory> {
   /// Of memory that the host does not read: a record in pinned memory, which is copied to.
   findings_copy(const Memory& memory, where at)
       : memory_(memory.allocate_host(2 * sizeof(kernel::findings_record), at)),
-        record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record[2]) {}
+        record_(::new(static_cast<void*>(memory_.data())) kernel::findings_record[2]) {}
   [[nodiscard]] kernel::findings_record& record() const noexcept { return *record_; }
   /// Queues that `of` is empty, and of step or pass `number`, by a copy: of a step whose kernels are a graph nothing
   /// else is queued. The step before is over.
@@ -10363,7 +11111,9 @@ class findings {
   static_assert(std::is_trivially_copyable_v<kernel::findings_record>);  // so it can be copied from a device
   static constexpr std::size_t bytes = leased_size(sizeof(kernel::findings_record));
 
-  findings() requires std::constructible_from<Memory, std::size_t> : memory_(bytes), copied_(memory_, {}) {}
+  findings()
+    requires std::constructible_from<Memory, std::size_t>
+      : memory_(bytes), copied_(memory_, {}) {}
   /// In memory of the device that `memory` is in.
   explicit findings(const Memory& memory, where at = where::current())
       : memory_(allocated_like(memory, at)), copied_(memory, at) {}
@@ -10410,6 +11160,32 @@ class findings {
   Memory memory_;
   findings_copy<Memory> copied_;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/findings.ipp
+//
+// What kernels have found, in words.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::string text(const kernel::finding& found) {
+  const kernel::finding_site& of = found.site;
+  std::string out;
+  if (of.layer_index != kernel::finding_site::no_layer) out = "layer " + std::to_string(of.layer_index) + " ";
+  if (*of.layer != '\0') out += "'" + printable(of.layer) + "' ";
+  out += "(micro-batch " + std::to_string(of.micro_batch) + "): ";
+  if (found.kind == kernel::finding_kind::index_outside)
+    out += "index " + std::to_string(found.value) + " at position " + std::to_string(found.number) + " is not below " +
+           std::to_string(found.limit);
+  else if (found.kind == kernel::finding_kind::rows_outside)
+    out += "the rows of expert " + std::to_string(found.number) + " end at " + std::to_string(found.value) +
+           ", after " + std::to_string(found.first) + " and of " + std::to_string(found.limit) +
+           ": were they read before they were written?";
+  else
+    out += "the loss is not finite";
+  return out;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -11606,7 +12382,8 @@ namespace belay::inline BELAY_ABI::kernel {
 
 /// Operands that a mixed product takes: all are computed with in one type.
 template <class C, class A, class B>
-concept mixed_operands = stored_real<C> && std::is_same_v<compute_type_t<C>, compute_type_t<A>> &&
+concept mixed_operands =
+    stored_real<C> && std::is_same_v<compute_type_t<C>, compute_type_t<A>> &&
     std::is_same_v<compute_type_t<C>, compute_type_t<B>> && !(real<C> && std::is_same_v<C, A> && std::is_same_v<C, B>);
 
 /// Elements of a tile of c, and of the panels beside it.
@@ -11680,7 +12457,7 @@ void wide_product(operand<float> c, operand<const A> a, operand<const B> b, floa
 /// c = alpha a b + beta c. With beta 0 the old c is not read. No operand is empty. `panels` is the product's own until
 /// it returns.
 template <class Products, class C, class A, class B>
-requires mixed_operands<C, A, B>
+  requires mixed_operands<C, A, B>
 void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
                    compute_type_t<C> beta, mixed_panels& panels) {
   using number = compute_type_t<C>;
@@ -11707,7 +12484,7 @@ void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute
 }
 /// c = alpha a b + beta c, with panels on the stack. With beta 0 the old c is not read. No operand is empty.
 template <class Products, class C, class A, class B>
-requires mixed_operands<C, A, B>
+  requires mixed_operands<C, A, B>
 void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
                    compute_type_t<C> beta) {
   mixed_panels panels;
@@ -12575,223 +13352,72 @@ template <real T>
 //   belay::kernel::for_each_row(rows, norm);
 //   belay::kernel::for_each_row(rows, belay::kernel::causal_softmax_rows<float>{scores, scores, length});
 
-// ---- belay/kernel/rows/attention.hpp
-//
-// What a causal attention does between its products in the backward, row by row of a block of queries. Probabilities
-// are made again from the scores and one number a row, the logarithm of the softmax's sum.
-
-// ---- belay/kernel/rows/softmax.hpp
-//
-// Causal softmax of attention's scores, and a softmax's derivative. The largest element is subtracted first, so that no
-// finite input overflows. A row is one query's scores: it scales them, and writes zeros for the keys that come later,
-// so that a plain matrix product can follow.
-
-namespace belay::inline BELAY_ABI::kernel {
-
-/// out[i] = e^(scale * (in[i] - largest)).
-template <real T>
-struct shifted_exponential {
-  const T* in;
-  T* out;
-  T largest;
-  T scale;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = exponential((in[i] - largest) * scale); }
-};
-
-/// ds[i] = scale * p[i] * (dp[i] - mean), where mean is the inner product of p and dp.
-template <real T>
-struct softmax_derivative {
-  const T* p;
-  const T* dp;
-  T* ds;
-  T mean;
-  T scale;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { ds[i] = scale * p[i] * (dp[i] - mean); }
-};
-
-/// Softmax of attention scores [..., length, length]. Row r is query r % length, which attends to keys 0 to r % length;
-/// the others get 0, whatever the scores hold there. `out` may be `in`. For a block of queries `length` is the number
-/// of keys that the last of them sees, and `first` the query of row 0. `log_sums`, unless null, gets log(sum of e^x) of
-/// each row, from which `attention_rows_backward` makes the probabilities again.
-template <real T>
-struct causal_softmax_rows {
-  const T* in;
-  T* out;
-  std::size_t length;
-  T scale = T(1);
-  std::size_t first = 0;
-  T* log_sums = nullptr;
-  template <team Team>
-  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
-    const std::size_t seen = (first + row) % length + 1;
-    const std::size_t some = whole_vectors(seen, length);
-    T* const to = out + row * length;
-    const T largest = maximum_of(team, in + row * length, seen);
-    for_each_index(team, some, shifted_exponential<T>{in + row * length, to, largest, scale});
-    for_each_index(team, length - seen, fill<T>{to + seen, T(0)});
-    const T total = row_sum(team, to, some);
-    for_each_index(team, some, kernel::scale<T>{T(1) / total, to});
-    if (log_sums != nullptr && team.lane == 0) log_sums[row] = largest * scale + logarithm(total);
-  }
-};
-
-}  // namespace belay::inline BELAY_ABI::kernel
-
-namespace belay::inline BELAY_ABI::kernel {
-
-/// `scores` [rows, length] become probabilities, `dscores` (the gradient of these) becomes the gradient of the scores.
-/// Row r is query `first` + r; later keys get 0. `out` and `dout` are the rows of the attention's output and of its
-/// gradient: their inner product is that of the probabilities and their gradient. A narrower `out` is not read: its
-/// rounding would be most of the error of what cancels here.
-template <real T, stored_real Row = T>
-struct attention_rows_backward {
-  T* scores;
-  T* dscores;
-  const T* log_sums;
-  const Row* out;
-  const T* dout;
-  std::size_t out_stride;
-  std::size_t dout_stride;
-  std::size_t head_size;
-  std::size_t length;
-  std::size_t first;
-
-  struct probability {
-    T* score;
-    T log_sum;
-    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { score[i] = exponential(score[i] - log_sum); }
-  };
-  struct element {
-    T* score;
-    T* dscore;
-    T log_sum;
-    T mean;
-    BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
-      const T p = exponential(score[i] - log_sum);
-      score[i] = p;
-      dscore[i] = p * (dscore[i] - mean);
-    }
-  };
-
-  template <team Team>
-  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
-    T* const score = scores + row * length;
-    T* const dscore = dscores + row * length;
-    const std::size_t seen = first + row + 1;
-    const std::size_t some = whole_vectors(seen, length);
-    if constexpr (real<Row>) {
-      const T mean = row_dot(team, out + row * out_stride, dout + row * dout_stride, head_size);
-      for_each_index(team, some, element{score, dscore, log_sums[row], mean});
-    } else {
-      for_each_index(team, some, probability{score, log_sums[row]});
-      const T mean = row_dot(team, score, dscore, seen);
-      for_each_index(team, some, softmax_derivative<T>{score, dscore, dscore, mean, T(1)});
-    }
-    for_each_index(team, length - seen, fill<T>{score + seen, T(0)});
-    for_each_index(team, length - seen, fill<T>{dscore + seen, T(0)});
-  }
-};
-
-}  // namespace belay::inline BELAY_ABI::kernel
-
-// ---- belay/kernel/rows/cross_entropy.hpp
-//
-// Cross-entropy of a row of logits and a target: log(sum of e^x) - x[target], and its gradient, softmax - one-hot.
-// Logits of a narrower format are computed with as numbers; their gradient is rounded once.
-
-namespace belay::inline BELAY_ABI::kernel {
-
-/// A target that does not count: the last position of a sequence, padding.
-inline constexpr std::int32_t ignored_target = -1;
-
-/// The term e^(x[i] - largest).
-template <stored_real T>
-struct exponential_of {
-  const T* x;
-  compute_type_t<T> largest;
-  BELAY_HD constexpr compute_type_t<T> operator()(std::size_t i) const noexcept {
-    return exponential(widened(x[i]) - largest);
-  }
-};
-
-/// out[i] = factor * e^(x[i] - largest), rounded; `out` may be `x`.
-template <stored_real T>
-struct rounded_exponential {
-  exponential_of<T> term;
-  T* out;
-  compute_type_t<T> factor;
-  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = static_cast<T>(factor * term(i)); }
-};
-
-/// losses[r] = the cross-entropy of row r, 0 where its target is ignored. Unless it is null, `gradient` gets scale *
-/// (softmax - one-hot), zeros where the target is ignored; it may be `logits`. Every other target is below
-/// `vocabulary`; with `found`, one that is not is noted there and does not count.
-template <stored_real T>
-struct cross_entropy_rows {
-  const T* logits;
-  const std::int32_t* targets;
-  double* losses;
-  T* gradient;
-  std::size_t vocabulary;
-  double scale = 1;
-  findings_note found = {};
-
-  template <team Team>
-  BELAY_HD void operator()(const Team& team, std::size_t row) const noexcept {
-    const double loss = row_loss(team, row);
-    if (team.lane == 0) losses[row] = loss;
-  }
-
-  /// The cross-entropy of `row`, 0 where its target is ignored. The row's gradient is written unless `gradient` is
-  /// null; `losses` is not.
-  template <team Team>
-  [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
-    using number = compute_type_t<T>;
-    const T* const x = logits + row * vocabulary;
-    T* const dx = gradient == nullptr ? nullptr : gradient + row * vocabulary;
-    const std::int32_t target = targets[row];
-    if (target == ignored_target || !is_class(team, target, row)) {
-      if (dx != nullptr) for_each_index(team, vocabulary, fill<T>{dx, static_cast<T>(number(0))});
-      return 0;
-    }
-    const auto chosen = static_cast<std::size_t>(target);
-    const number chosen_logit = widened(x[chosen]);
-    const number largest = maximum_of(team, x, vocabulary);
-    number sum = 0;
-    if (!real<T> || dx == nullptr) sum = sum_in_lanes<number>(team, exponential_of<T>{x, largest}, vocabulary);
-    if (dx == nullptr) {
-      // The loss alone.
-    } else if constexpr (!real<T>) {
-      const auto factor = static_cast<number>(scale / static_cast<double>(sum));
-      for_each_index(team, vocabulary, rounded_exponential<T>{{x, largest}, dx, factor});
-      if (team.lane == 0)
-        dx[chosen] = static_cast<T>(factor * exponential(chosen_logit - largest) - static_cast<number>(scale));
-    } else {
-      for_each_index(team, vocabulary, shifted_exponential<T>{x, dx, largest, T(1)});
-      sum = row_sum(team, dx, vocabulary);
-      for_each_index(team, vocabulary, kernel::scale<T>{static_cast<T>(scale / static_cast<double>(sum)), dx});
-      if (team.lane == 0) dx[chosen] -= static_cast<T>(scale);
-    }
-    return logarithm(static_cast<double>(sum)) + (static_cast<double>(largest) - static_cast<double>(chosen_logit));
-  }
-
- private:
-  template <team Team>
-  [[nodiscard]] BELAY_HD bool is_class(const Team& team, std::int32_t target, std::size_t row) const noexcept {
-    if (!found || static_cast<std::size_t>(target) < vocabulary) return true;
-    if (team.lane == 0) static_cast<void>(found.below(target, vocabulary, row));
-    return false;
-  }
-};
-
-}  // namespace belay::inline BELAY_ABI::kernel
-
 // ---- belay/kernel/rows/indexed.hpp
 //
 // Rows of a table by their index, and the addition of rows to those of a table in a fixed order: an embedding and its
 // backward.
 
 namespace belay::inline BELAY_ABI::kernel {
+
+/// counts[b] = how many values are b. Every value is at least 0 and below `counts.size()`.
+/// Counting, scanning, sorting and selecting as work of one thread, in the order of a stream: what a device does with
+/// all its threads where its kit has memory for that.
+struct counted_values {
+  /// The values that are counted, and the counts.
+  view<const std::int32_t, 1> values;
+  view<std::int64_t, 1> counts;
+  /// All of it.
+  BELAY_HD void operator()() const noexcept {
+    for (std::size_t b = 0; b < counts.size(); ++b) counts[b] = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) ++counts[static_cast<std::size_t>(values[i])];
+  }
+};
+
+/// sums[i] = counts[0] + ... + counts[i - 1]. The two may be the same.
+struct scanned_counts {
+  /// The counts that are added, and the sums before each.
+  view<const std::int64_t, 1> counts;
+  view<std::int64_t, 1> sums;
+  /// All of it.
+  BELAY_HD void operator()() const noexcept {
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      const std::int64_t one = counts[i];
+      sums[i] = sum;
+      sum += one;
+    }
+  }
+};
+
+/// places[i] = where keys[i] stands when the keys are sorted stably. Every key is at least 0 and below `limit`.
+struct sorted_places {
+  /// The keys, what they are below, and their places.
+  view<const std::int32_t, 1> keys;
+  std::size_t limit;
+  view<std::int32_t, 1> places;
+  /// All of it: it needs no memory, and so passes over the keys `limit` times.
+  BELAY_HD void operator()() const noexcept {
+    std::int32_t next = 0;
+    for (std::size_t key = 0; key < limit; ++key)
+      for (std::size_t i = 0; i < keys.size(); ++i)
+        if (static_cast<std::size_t>(keys[i]) == key) places[i] = next++;
+  }
+};
+
+/// The positions of the values that are not negative, in ascending order, and how many there are.
+struct selected_positions {
+  /// The values that are looked at, the positions (as many as there are values), and their number.
+  view<const std::int32_t, 1> values;
+  view<std::int32_t, 1> positions;
+  std::int64_t* count;
+  /// All of it.
+  BELAY_HD void operator()() const noexcept {
+    std::size_t found = 0;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (values[i] >= 0) positions[found++] = static_cast<std::int32_t>(i);
+    *count = static_cast<std::int64_t>(found);
+  }
+};
 
 /// Kernels that add up rows are divided into blocks of so many columns.
 inline constexpr std::size_t columns_of_block = 64;
@@ -13065,68 +13691,197 @@ struct rotate_heads {
 
 }  // namespace belay::inline BELAY_ABI::kernel
 
-// ---- belay/kernel/rows/sorted.hpp
+// ---- belay/kernel/rows/softmax.hpp
 //
-// Counting, scanning, sorting and selecting as work of one thread, in the order of a stream: what a device does with
-// all its threads where its kit has memory for that.
+// Causal softmax of attention's scores, and a softmax's derivative. The largest element is subtracted first, so that no
+// finite input overflows. A row is one query's scores: it scales them, and writes zeros for the keys that come later,
+// so that a plain matrix product can follow.
 
 namespace belay::inline BELAY_ABI::kernel {
 
-/// counts[b] = how many values are b. Every value is at least 0 and below `counts.size()`.
-struct counted_values {
-  /// The values that are counted, and the counts.
-  view<const std::int32_t, 1> values;
-  view<std::int64_t, 1> counts;
-  /// All of it.
-  BELAY_HD void operator()() const noexcept {
-    for (std::size_t b = 0; b < counts.size(); ++b) counts[b] = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) ++counts[static_cast<std::size_t>(values[i])];
+/// out[i] = e^(scale * (in[i] - largest)).
+template <real T>
+struct shifted_exponential {
+  const T* in;
+  T* out;
+  T largest;
+  T scale;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = exponential((in[i] - largest) * scale); }
+};
+
+/// ds[i] = scale * p[i] * (dp[i] - mean), where mean is the inner product of p and dp.
+template <real T>
+struct softmax_derivative {
+  const T* p;
+  const T* dp;
+  T* ds;
+  T mean;
+  T scale;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { ds[i] = scale * p[i] * (dp[i] - mean); }
+};
+
+/// Softmax of attention scores [..., length, length]. Row r is query r % length, which attends to keys 0 to r % length;
+/// the others get 0, whatever the scores hold there. `out` may be `in`. For a block of queries `length` is the number
+/// of keys that the last of them sees, and `first` the query of row 0. `log_sums`, unless null, gets log(sum of e^x) of
+/// each row, from which `attention_rows_backward` makes the probabilities again.
+template <real T>
+struct causal_softmax_rows {
+  const T* in;
+  T* out;
+  std::size_t length;
+  T scale = T(1);
+  std::size_t first = 0;
+  T* log_sums = nullptr;
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
+    const std::size_t seen = (first + row) % length + 1;
+    const std::size_t some = whole_vectors(seen, length);
+    T* const to = out + row * length;
+    const T largest = maximum_of(team, in + row * length, seen);
+    for_each_index(team, some, shifted_exponential<T>{in + row * length, to, largest, scale});
+    for_each_index(team, length - seen, fill<T>{to + seen, T(0)});
+    const T total = row_sum(team, to, some);
+    for_each_index(team, some, kernel::scale<T>{T(1) / total, to});
+    if (log_sums != nullptr && team.lane == 0) log_sums[row] = largest * scale + logarithm(total);
   }
 };
 
-/// sums[i] = counts[0] + ... + counts[i - 1]. The two may be the same.
-struct scanned_counts {
-  /// The counts that are added, and the sums before each.
-  view<const std::int64_t, 1> counts;
-  view<std::int64_t, 1> sums;
-  /// All of it.
-  BELAY_HD void operator()() const noexcept {
-    std::int64_t sum = 0;
-    for (std::size_t i = 0; i < counts.size(); ++i) {
-      const std::int64_t one = counts[i];
-      sums[i] = sum;
-      sum += one;
+/// `scores` [rows, length] become probabilities, `dscores` (the gradient of these) becomes the gradient of the scores.
+/// Row r is query `first` + r; later keys get 0. `out` and `dout` are the rows of the attention's output and of its
+/// gradient: their inner product is that of the probabilities and their gradient. A narrower `out` is not read: its
+/// rounding would be most of the error of what cancels here.
+/// What a causal attention does between its products in the backward, row by row of a block of queries. Probabilities
+/// are made again from the scores and one number a row, the logarithm of the softmax's sum.
+template <real T, stored_real Row = T>
+struct attention_rows_backward {
+  T* scores;
+  T* dscores;
+  const T* log_sums;
+  const Row* out;
+  const T* dout;
+  std::size_t out_stride;
+  std::size_t dout_stride;
+  std::size_t head_size;
+  std::size_t length;
+  std::size_t first;
+
+  struct probability {
+    T* score;
+    T log_sum;
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept { score[i] = exponential(score[i] - log_sum); }
+  };
+  struct element {
+    T* score;
+    T* dscore;
+    T log_sum;
+    T mean;
+    BELAY_HD constexpr void operator()(std::size_t i) const noexcept {
+      const T p = exponential(score[i] - log_sum);
+      score[i] = p;
+      dscore[i] = p * (dscore[i] - mean);
     }
+  };
+
+  template <team Team>
+  BELAY_HD constexpr void operator()(const Team& team, std::size_t row) const noexcept {
+    T* const score = scores + row * length;
+    T* const dscore = dscores + row * length;
+    const std::size_t seen = first + row + 1;
+    const std::size_t some = whole_vectors(seen, length);
+    if constexpr (real<Row>) {
+      const T mean = row_dot(team, out + row * out_stride, dout + row * dout_stride, head_size);
+      for_each_index(team, some, element{score, dscore, log_sums[row], mean});
+    } else {
+      for_each_index(team, some, probability{score, log_sums[row]});
+      const T mean = row_dot(team, score, dscore, seen);
+      for_each_index(team, some, softmax_derivative<T>{score, dscore, dscore, mean, T(1)});
+    }
+    for_each_index(team, length - seen, fill<T>{score + seen, T(0)});
+    for_each_index(team, length - seen, fill<T>{dscore + seen, T(0)});
   }
 };
 
-/// places[i] = where keys[i] stands when the keys are sorted stably. Every key is at least 0 and below `limit`.
-struct sorted_places {
-  /// The keys, what they are below, and their places.
-  view<const std::int32_t, 1> keys;
-  std::size_t limit;
-  view<std::int32_t, 1> places;
-  /// All of it: it needs no memory, and so passes over the keys `limit` times.
-  BELAY_HD void operator()() const noexcept {
-    std::int32_t next = 0;
-    for (std::size_t key = 0; key < limit; ++key)
-      for (std::size_t i = 0; i < keys.size(); ++i)
-        if (static_cast<std::size_t>(keys[i]) == key) places[i] = next++;
+/// A target that does not count: the last position of a sequence, padding.
+inline constexpr std::int32_t ignored_target = -1;
+
+/// The term e^(x[i] - largest).
+template <stored_real T>
+struct exponential_of {
+  const T* x;
+  compute_type_t<T> largest;
+  BELAY_HD constexpr compute_type_t<T> operator()(std::size_t i) const noexcept {
+    return exponential(widened(x[i]) - largest);
   }
 };
 
-/// The positions of the values that are not negative, in ascending order, and how many there are.
-struct selected_positions {
-  /// The values that are looked at, the positions (as many as there are values), and their number.
-  view<const std::int32_t, 1> values;
-  view<std::int32_t, 1> positions;
-  std::int64_t* count;
-  /// All of it.
-  BELAY_HD void operator()() const noexcept {
-    std::size_t found = 0;
-    for (std::size_t i = 0; i < values.size(); ++i)
-      if (values[i] >= 0) positions[found++] = static_cast<std::int32_t>(i);
-    *count = static_cast<std::int64_t>(found);
+/// out[i] = factor * e^(x[i] - largest), rounded; `out` may be `x`.
+template <stored_real T>
+struct rounded_exponential {
+  exponential_of<T> term;
+  T* out;
+  compute_type_t<T> factor;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = static_cast<T>(factor * term(i)); }
+};
+
+/// losses[r] = the cross-entropy of row r, log(sum of e^x) - x[target], 0 where its target is ignored. Logits of a
+/// narrower format are computed with as numbers; their gradient is rounded once. Unless it is null, `gradient` gets
+/// scale * (softmax - one-hot), zeros where the target is ignored; it may be `logits`. Every other target is below
+/// `vocabulary`; with `found`, one that is not is noted there and does not count.
+template <stored_real T>
+struct cross_entropy_rows {
+  const T* logits;
+  const std::int32_t* targets;
+  double* losses;
+  T* gradient;
+  std::size_t vocabulary;
+  double scale = 1;
+  findings_note found = {};
+
+  template <team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t row) const noexcept {
+    const double loss = row_loss(team, row);
+    if (team.lane == 0) losses[row] = loss;
+  }
+
+  /// The cross-entropy of `row`, 0 where its target is ignored. The row's gradient is written unless `gradient` is
+  /// null; `losses` is not.
+  template <team Team>
+  [[nodiscard]] BELAY_HD double row_loss(const Team& team, std::size_t row) const noexcept {
+    using number = compute_type_t<T>;
+    const T* const x = logits + row * vocabulary;
+    T* const dx = gradient == nullptr ? nullptr : gradient + row * vocabulary;
+    const std::int32_t target = targets[row];
+    if (target == ignored_target || !is_class(team, target, row)) {
+      if (dx != nullptr) for_each_index(team, vocabulary, fill<T>{dx, static_cast<T>(number(0))});
+      return 0;
+    }
+    const auto chosen = static_cast<std::size_t>(target);
+    const number chosen_logit = widened(x[chosen]);
+    const number largest = maximum_of(team, x, vocabulary);
+    number sum = 0;
+    if (!real<T> || dx == nullptr) sum = sum_in_lanes<number>(team, exponential_of<T>{x, largest}, vocabulary);
+    if (dx == nullptr) {
+      // The loss alone.
+    } else if constexpr (!real<T>) {
+      const auto factor = static_cast<number>(scale / static_cast<double>(sum));
+      for_each_index(team, vocabulary, rounded_exponential<T>{{x, largest}, dx, factor});
+      if (team.lane == 0)
+        dx[chosen] = static_cast<T>(factor * exponential(chosen_logit - largest) - static_cast<number>(scale));
+    } else {
+      for_each_index(team, vocabulary, shifted_exponential<T>{x, dx, largest, T(1)});
+      sum = row_sum(team, dx, vocabulary);
+      for_each_index(team, vocabulary, kernel::scale<T>{static_cast<T>(scale / static_cast<double>(sum)), dx});
+      if (team.lane == 0) dx[chosen] -= static_cast<T>(scale);
+    }
+    return logarithm(static_cast<double>(sum)) + (static_cast<double>(largest) - static_cast<double>(chosen_logit));
+  }
+
+ private:
+  template <team Team>
+  [[nodiscard]] BELAY_HD bool is_class(const Team& team, std::int32_t target, std::size_t row) const noexcept {
+    if (!found || static_cast<std::size_t>(target) < vocabulary) return true;
+    if (team.lane == 0) static_cast<void>(found.below(target, vocabulary, row));
+    return false;
   }
 };
 
@@ -16895,38 +17650,6 @@ template <class T>
 // checks across ranks (BELAY_CHECKS 2). A difference is found on all ranks of the group at once, before it becomes a
 // wrong number.
 
-// ---- belay/comm/ranks_text.hpp
-//
-// Ranks as messages list them: many ranks at once must not make an unreadable message.
-
-namespace belay::inline BELAY_ABI {
-
-/// "rank 2", "ranks 0, 1, 3", "ranks 0-6, 9": four and more that follow one another are a range.
-[[nodiscard]] BELAY_DECL std::string ranks_text(std::span<const int> ranks);
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/ranks_text.ipp
-//
-// Lists and ranges of ranks.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL std::string ranks_text(std::span<const int> ranks) {
-  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (last - i < 3) last = i;  // short ones are listed
-    out += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-    if (last > i) out += "-" + std::to_string(ranks[last]);
-    i = last + 1;
-  }
-  return out;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 
 /// Compares words between the ranks of a group. Its memory is allocated at first use and kept.
@@ -16970,14 +17693,12 @@ class rank_comparison {
   /// knows these.
   template <class Group>
   [[nodiscard]] std::string text(const Group& group) const {
-    return each_word(
-        group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
+    return each_word(group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
   }
   /// "rank 1 and ranks 0, 2", without the words, for hashes.
   template <class Group>
   [[nodiscard]] std::string ranks(const Group& group) const {
-    return each_word(
-        group, [](std::uint64_t) { return std::string(); }, " and ");
+    return each_word(group, [](std::uint64_t) { return std::string(); }, " and ");
   }
 
  private:
@@ -18068,63 +18789,20 @@ struct expert_shape {
 
 /// The shape of an exchange on rank `rank` of `ranks`. Throws usage_error where experts cannot be divided among the
 /// ranks, or k of them not be chosen.
-[[nodiscard]] inline expert_shape shape_of(const expert_settings& settings, std::size_t ranks, std::size_t rank,
-                                           where at) {
-  if (settings.experts == 0 || settings.experts % ranks != 0) {
-    throw usage_error(std::to_string(settings.experts) + " experts cannot be divided among " + std::to_string(ranks) +
-                          " ranks: the number of ranks must divide them",
-                      at);
-  }
-  if (settings.k < 1 || settings.k > settings.experts) {
-    throw usage_error(
-        "a token cannot visit " + std::to_string(settings.k) + " of " + std::to_string(settings.experts) + " experts",
-        at);
-  }
-  const checked_size selections = checked_size(ranks) * settings.experts * sizeof(std::int64_t);
-  static_cast<void>(
-      selections.value([&] { return std::to_string(settings.experts) + " experts, counted by every rank, are"; }, at));
-  expert_shape shape;
-  shape.ranks = ranks;
-  shape.rank = rank;
-  shape.experts = settings.experts;
-  shape.k = settings.k;
-  shape.hidden = settings.hidden;
-  return shape;
-}
+[[nodiscard]] BELAY_DECL expert_shape shape_of(const expert_settings& settings, std::size_t ranks, std::size_t rank,
+                                               where at);
 
 /// Throws usage_error where rows are not counted in 31 bits, size_error where their slots are more than any memory
 /// holds.
-inline void expect_capacity(const expert_shape& shape, std::size_t rows, std::size_t element_bytes, where at) {
-  if (rows > static_cast<std::size_t>(largest_value<std::int32_t>))
-    throw usage_error("an expert capacity of " + std::to_string(rows) + " rows is beyond 2^31 - 1", at);
-  const checked_size slot_bytes = checked_size(rows) * shape.hidden * element_bytes * 3;  // a dispatch and its backward
-  const auto words = [&] {
-    return "an expert capacity of " + std::to_string(rows) + " rows of " + std::to_string(shape.hidden) +
-           " elements is";
-  };
-  static_cast<void>(slot_bytes.value(words, at));
-}
+BELAY_DECL void expect_capacity(const expert_shape& shape, std::size_t rows, std::size_t element_bytes, where at);
 
 /// The rows that `owner` is sent, from `selections` [ranks, experts].
-[[nodiscard]] inline std::size_t rows_received(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                                               std::size_t owner) noexcept {
-  std::int64_t rows = 0;
-  for (std::size_t source = 0; source < shape.ranks; ++source) {
-    for (std::size_t e = owner * shape.local(); e < (owner + 1) * shape.local(); ++e) rows += selections(source, e);
-  }
-  return static_cast<std::size_t>(rows);
-}
+[[nodiscard]] BELAY_DECL std::size_t rows_received(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                                                   std::size_t owner) noexcept;
 
 /// The most rows that a rank is sent: the least capacity without an overflow.
-[[nodiscard]] inline std::size_t rows_needed(const expert_shape& shape,
-                                             view<const std::int64_t, 2> selections) noexcept {
-  std::size_t most = 0;
-  for (std::size_t owner = 0; owner < shape.ranks; ++owner) {
-    const std::size_t rows = rows_received(shape, selections, owner);
-    most = rows > most ? rows : most;
-  }
-  return most;
-}
+[[nodiscard]] BELAY_DECL std::size_t rows_needed(const expert_shape& shape,
+                                                 view<const std::int64_t, 2> selections) noexcept;
 
 /// Rows [first, end) of a slot.
 struct row_range {
@@ -18147,34 +18825,137 @@ void for_each_received(const expert_shape& shape, view<const std::int64_t, 2> se
 
 /// Writes `offsets` [local + 1]: this rank's received rows of local expert i are [offsets[i], offsets[i + 1]).
 /// Never beyond the capacity.
-inline void expert_offsets(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                           view<std::size_t, 1> offsets) noexcept {
+BELAY_DECL void expert_offsets(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                               view<std::size_t, 1> offsets) noexcept;
+
+/// Writes `cuts` [local, ranks - 1]: where the rows of the next source begin among those of this rank's local expert i.
+/// Never beyond the capacity.
+BELAY_DECL void expert_cuts(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                            view<std::size_t, 2> cuts) noexcept;
+
+/// The rows of this rank's slot that came from `source` for its local expert i, from what `expert_offsets` and
+/// `expert_cuts` have written.
+[[nodiscard]] BELAY_DECL row_range rows_from(std::size_t source, std::size_t i, view<const std::size_t, 1> offsets,
+                                             view<const std::size_t, 2> cuts) noexcept;
+
+/// Writes `starts` [experts]: the row of the owner's slot from which on this rank's rows for an expert lie, as if there
+/// were room for all.
+BELAY_DECL void expert_starts(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                              view<std::int64_t, 1> starts) noexcept;
+/// Writes `shifts` [experts]: from a row's place among this rank's, in the order of experts, to that in the owner's
+/// slot. One beyond the capacity stays beyond it.
+BELAY_DECL void expert_shifts(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                              view<const std::int64_t, 1> starts, view<std::int32_t, 1> shifts) noexcept;
+
+/// Writes `sent` [experts]: of this rank's rows, in the order of experts, those of each expert for which its owner has
+/// room. `starts` is what `expert_starts` has written.
+BELAY_DECL void rows_sent(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                          view<const std::int64_t, 1> starts, view<row_range, 1> sent) noexcept;
+/// Writes `received` [ranks, local]: the rows of this rank's slot that each rank sends for each of its experts.
+BELAY_DECL void rows_received_of(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                                 view<row_range, 2> received) noexcept;
+
+/// Writes `places` [rows, k]: the row of the owner's slot for (token, j) of this rank, or `no_place`. `cursor`
+/// [experts] is scratch.
+BELAY_DECL void expert_places(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                              view<const std::int32_t, 2> choices, view<std::int64_t, 1> cursor,
+                              view<std::int32_t, 2> places) noexcept;
+
+/// Throws usage_error where the counts of a routing, plain data of the caller from which positions in slots are
+/// computed, do not add up to its choices.
+BELAY_DECL void expect_counts(view<const std::int64_t, 1> counts, std::size_t choices, where at);
+
+/// Throws usage_error where `what`, [count, hidden], has another shape.
+template <class U>
+void expect_rows(view<U, 2> rows, std::size_t count, std::size_t hidden, const char* what, where at) {
+  if (rows.extent(0) == count && rows.extent(1) == hidden) return;
+  throw usage_error(std::string(what) + " is [" + std::to_string(count) + ", " + std::to_string(hidden) + "], not [" +
+                        std::to_string(rows.extent(0)) + ", " + std::to_string(rows.extent(1)) + "]",
+                    at);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/experts/layout.ipp
+//
+// The places of rows, counted from the selections of all ranks.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL expert_shape shape_of(const expert_settings& settings, std::size_t ranks, std::size_t rank, where at) {
+  if (settings.experts == 0 || settings.experts % ranks != 0) {
+    throw usage_error(std::to_string(settings.experts) + " experts cannot be divided among " + std::to_string(ranks) +
+                          " ranks: the number of ranks must divide them",
+                      at);
+  }
+  if (settings.k < 1 || settings.k > settings.experts) {
+    throw usage_error(
+        "a token cannot visit " + std::to_string(settings.k) + " of " + std::to_string(settings.experts) + " experts",
+        at);
+  }
+  const checked_size selections = checked_size(ranks) * settings.experts * sizeof(std::int64_t);
+  static_cast<void>(
+      selections.value([&] { return std::to_string(settings.experts) + " experts, counted by every rank, are"; }, at));
+  expert_shape shape;
+  shape.ranks = ranks;
+  shape.rank = rank;
+  shape.experts = settings.experts;
+  shape.k = settings.k;
+  shape.hidden = settings.hidden;
+  return shape;
+}
+
+BELAY_DECL void expect_capacity(const expert_shape& shape, std::size_t rows, std::size_t element_bytes, where at) {
+  if (rows > static_cast<std::size_t>(largest_value<std::int32_t>))
+    throw usage_error("an expert capacity of " + std::to_string(rows) + " rows is beyond 2^31 - 1", at);
+  const checked_size slot_bytes = checked_size(rows) * shape.hidden * element_bytes * 3;  // a dispatch and its backward
+  const auto words = [&] {
+    return "an expert capacity of " + std::to_string(rows) + " rows of " + std::to_string(shape.hidden) +
+           " elements is";
+  };
+  static_cast<void>(slot_bytes.value(words, at));
+}
+
+BELAY_DECL std::size_t rows_received(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                                     std::size_t owner) noexcept {
+  std::int64_t rows = 0;
+  for (std::size_t source = 0; source < shape.ranks; ++source) {
+    for (std::size_t e = owner * shape.local(); e < (owner + 1) * shape.local(); ++e) rows += selections(source, e);
+  }
+  return static_cast<std::size_t>(rows);
+}
+
+BELAY_DECL std::size_t rows_needed(const expert_shape& shape, view<const std::int64_t, 2> selections) noexcept {
+  std::size_t most = 0;
+  for (std::size_t owner = 0; owner < shape.ranks; ++owner) {
+    const std::size_t rows = rows_received(shape, selections, owner);
+    most = rows > most ? rows : most;
+  }
+  return most;
+}
+
+BELAY_DECL void expert_offsets(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                               view<std::size_t, 1> offsets) noexcept {
   offsets[0] = 0;
   for_each_received(shape, selections,
                     [&](std::size_t, std::size_t i, const row_range& rows) { offsets[i + 1] = rows.end; });
 }
 
-/// Writes `cuts` [local, ranks - 1]: where the rows of the next source begin among those of this rank's local expert i.
-/// Never beyond the capacity.
-inline void expert_cuts(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                        view<std::size_t, 2> cuts) noexcept {
+BELAY_DECL void expert_cuts(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                            view<std::size_t, 2> cuts) noexcept {
   for_each_received(shape, selections, [&](std::size_t source, std::size_t i, const row_range& rows) {
     if (source + 1 < shape.ranks) cuts(i, source) = rows.end;
   });
 }
 
-/// The rows of this rank's slot that came from `source` for its local expert i, from what `expert_offsets` and
-/// `expert_cuts` have written.
-[[nodiscard]] inline row_range rows_from(std::size_t source, std::size_t i, view<const std::size_t, 1> offsets,
-                                         view<const std::size_t, 2> cuts) noexcept {
+BELAY_DECL row_range rows_from(std::size_t source, std::size_t i, view<const std::size_t, 1> offsets,
+                               view<const std::size_t, 2> cuts) noexcept {
   const std::size_t last = cuts.extent(1);
   return {source == 0 ? offsets[i] : cuts(i, source - 1), source == last ? offsets[i + 1] : cuts(i, source)};
 }
 
-/// Writes `starts` [experts]: the row of the owner's slot from which on this rank's rows for an expert lie, as if there
-/// were room for all.
-inline void expert_starts(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                          view<std::int64_t, 1> starts) noexcept {
+BELAY_DECL void expert_starts(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                              view<std::int64_t, 1> starts) noexcept {
   for (std::size_t owner = 0; owner < shape.ranks; ++owner) {
     std::int64_t row = 0;
     for (std::size_t e = owner * shape.local(); e < (owner + 1) * shape.local(); ++e) {
@@ -18185,10 +18966,9 @@ inline void expert_starts(const expert_shape& shape, view<const std::int64_t, 2>
     }
   }
 }
-/// Writes `shifts` [experts]: from a row's place among this rank's, in the order of experts, to that in the owner's
-/// slot. One beyond the capacity stays beyond it.
-inline void expert_shifts(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                          view<const std::int64_t, 1> starts, view<std::int32_t, 1> shifts) noexcept {
+
+BELAY_DECL void expert_shifts(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                              view<const std::int64_t, 1> starts, view<std::int32_t, 1> shifts) noexcept {
   const auto capacity = static_cast<std::int64_t>(shape.capacity);
   std::int64_t before = 0;
   for (std::size_t e = 0; e < shape.experts; ++e) {
@@ -18198,10 +18978,8 @@ inline void expert_shifts(const expert_shape& shape, view<const std::int64_t, 2>
   }
 }
 
-/// Writes `sent` [experts]: of this rank's rows, in the order of experts, those of each expert for which its owner has
-/// room. `starts` is what `expert_starts` has written.
-inline void rows_sent(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                      view<const std::int64_t, 1> starts, view<row_range, 1> sent) noexcept {
+BELAY_DECL void rows_sent(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                          view<const std::int64_t, 1> starts, view<row_range, 1> sent) noexcept {
   std::size_t before = 0;
   for (std::size_t e = 0; e < shape.experts; ++e) {
     const auto start = static_cast<std::size_t>(starts[e]), rows = static_cast<std::size_t>(selections(shape.rank, e));
@@ -18210,18 +18988,16 @@ inline void rows_sent(const expert_shape& shape, view<const std::int64_t, 2> sel
     before += rows;
   }
 }
-/// Writes `received` [ranks, local]: the rows of this rank's slot that each rank sends for each of its experts.
-inline void rows_received_of(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                             view<row_range, 2> received) noexcept {
+
+BELAY_DECL void rows_received_of(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                                 view<row_range, 2> received) noexcept {
   for_each_received(shape, selections,
                     [&](std::size_t source, std::size_t i, const row_range& rows) { received(source, i) = rows; });
 }
 
-/// Writes `places` [rows, k]: the row of the owner's slot for (token, j) of this rank, or `no_place`. `cursor`
-/// [experts] is scratch.
-inline void expert_places(const expert_shape& shape, view<const std::int64_t, 2> selections,
-                          view<const std::int32_t, 2> choices, view<std::int64_t, 1> cursor,
-                          view<std::int32_t, 2> places) noexcept {
+BELAY_DECL void expert_places(const expert_shape& shape, view<const std::int64_t, 2> selections,
+                              view<const std::int32_t, 2> choices, view<std::int64_t, 1> cursor,
+                              view<std::int32_t, 2> places) noexcept {
   expert_starts(shape, selections, cursor);
   const auto capacity = static_cast<std::int64_t>(shape.capacity);
   for (std::size_t i = 0; i < choices.size(); ++i) {
@@ -18230,22 +19006,11 @@ inline void expert_places(const expert_shape& shape, view<const std::int64_t, 2>
   }
 }
 
-/// Throws usage_error where the counts of a routing, plain data of the caller from which positions in slots are
-/// computed, do not add up to its choices.
-inline void expect_counts(view<const std::int64_t, 1> counts, std::size_t choices, where at) {
+BELAY_DECL void expect_counts(view<const std::int64_t, 1> counts, std::size_t choices, where at) {
   checked_size selections;
   for (std::int64_t count : counts.flat()) selections += count < 0 ? largest_size : static_cast<std::size_t>(count);
   if (selections.saturated() == choices) return;
   throw usage_error("dispatch: the counts of the routing do not add up to its " + std::to_string(choices) + " choices",
-                    at);
-}
-
-/// Throws usage_error where `what`, [count, hidden], has another shape.
-template <class U>
-void expect_rows(view<U, 2> rows, std::size_t count, std::size_t hidden, const char* what, where at) {
-  if (rows.extent(0) == count && rows.extent(1) == hidden) return;
-  throw usage_error(std::string(what) + " is [" + std::to_string(count) + ", " + std::to_string(hidden) + "], not [" +
-                        std::to_string(rows.extent(0)) + ", " + std::to_string(rows.extent(1)) + "]",
                     at);
 }
 
@@ -18444,13 +19209,13 @@ class frame_arithmetic {
 
 // ---- belay/step/rehearsal_watch.hpp
 //
-// A rehearsal's tensors are addresses without memory, so a layer that touches one outside of its kernels faults. While
-// a rehearsed step is open, a handler of SIGSEGV prints which layer's call it was. The signal is then handled as
-// before: by the handler that was installed earlier (of a sanitizer, of a crash reporter), or by the system.
+// A rehearsal's tensors are addresses without memory, so a layer that touches one outside of its kernels faults. Where
+// that was asked for, a handler of SIGSEGV prints which layer's call it was, while a rehearsed step is open. The signal
+// is then handled as before: by the handler that was installed earlier (of a sanitizer, of a crash reporter), or by the
+// system.
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 
 namespace belay::inline BELAY_ABI {
 
@@ -18476,17 +19241,32 @@ struct call_under_way {
   where opened_at;
 };
 
-/// Explains faults in one rehearsed step of one thread.
+/// Explains faults in one rehearsed step of one thread, where it is asked to.
 class rehearsal_watch {
  public:
   rehearsal_watch() = default;
-  rehearsal_watch(rehearsal_watch&&) noexcept {}  // only between steps, where there is no state to move
-  rehearsal_watch& operator=(rehearsal_watch&&) noexcept { return *this; }
+  rehearsal_watch(const rehearsal_watch&) = delete;
+  rehearsal_watch& operator=(const rehearsal_watch&) = delete;
   ~rehearsal_watch() { end(); }
+
+  /// Explains faults of steps from now on, between steps. Without this call no handler is installed.
+  void explain_faults() noexcept { explains_ = true; }
+  /// Says on standard error, once a process, that a body is rehearsed and which option explains a fault in it.
+  static void announce() noexcept {
+    ::pthread_mutex_lock(&fault_handler_.changing);
+    if (!std::exchange(fault_handler_.announced, true)) {
+      message text;
+      text << "belay: the body is rehearsed over addresses without memory; if it faults there (SIGSEGV), "
+              "launch_options::explain_faults = fault_explanation::by_handler says in which layer";
+      text.write_to_stderr();
+    }
+    ::pthread_mutex_unlock(&fault_handler_.changing);
+  }
 
   /// `bytes` from `first` are addresses without memory until `end`, which is called by the same thread.
   void begin(const std::byte* first, std::size_t bytes, where step_at) {
     end();
+    if (!explains_) return;
     first_ = first;
     bytes_ = bytes;
     step_at_ = step_at;
@@ -18528,7 +19308,7 @@ class rehearsal_watch {
 
  private:
   // A signal handler may neither lock nor allocate, so its state is global: the open rehearsals of the faulting thread,
-  // and the handler that was installed before.
+  // and the handler that was installed before. Beside it, whether this process has been told of it.
   struct faulting_thread {
     rehearsal_watch* innermost;
     bool handling;
@@ -18537,9 +19317,10 @@ class rehearsal_watch {
     pthread_mutex_t changing;
     std::size_t holders;
     struct sigaction before;
+    bool announced;
   };
   static inline constinit thread_local faulting_thread rehearsing_thread_{nullptr, false};
-  static inline constinit handler_of_process fault_handler_{PTHREAD_MUTEX_INITIALIZER, 0, {}};
+  static inline constinit handler_of_process fault_handler_{PTHREAD_MUTEX_INITIALIZER, 0, {}, false};
 
   static void install_handler() noexcept {
     ::pthread_mutex_lock(&fault_handler_.changing);
@@ -18687,6 +19468,7 @@ class rehearsal_watch {
   rehearsal_watch* outer_ = nullptr;
   const call_under_way* call_ = nullptr;
   std::vector<std::byte> stack_;
+  bool explains_ = false;
   bool begun_ = false;
 };
 
@@ -18695,6 +19477,7 @@ struct no_watch {
   struct mark {
     mark(no_watch&, const call_under_way&) noexcept {}
   };
+  void explain_faults() const noexcept {}
   void begin(const std::byte*, std::size_t, where) const noexcept {}
   void end() const noexcept {}
 };
@@ -18705,9 +19488,7 @@ namespace belay::inline BELAY_ABI {
 
 /// A stream whose waits can be spans: its work may write to the host's memory.
 template <class S>
-concept traced_stream = requires(S& stream, span_log* log) {
-  stream.trace_into(log);
-};
+concept traced_stream = requires(S& stream, span_log* log) { stream.trace_into(log); };
 
 template <traced_stream Stream>
 class call_spans {
@@ -18769,6 +19550,7 @@ class call_spans {
     call_spans* owner_ = nullptr;  // while it is traced
     std::optional<queued_span<Stream>> traced_;
   };
+
  private:
   static constexpr std::uint64_t unknown = ~std::uint64_t{0};
 
@@ -18778,31 +19560,34 @@ class call_spans {
   std::array<std::uint64_t, tier_count> noted_{};  // by tier, last
 };
 
-/// The watch of an engine that computes or is rehearsed, as is known when it is made.
+/// The watch of an engine that computes, or is rehearsed by one that wants faults explained.
 template <traced_stream Stream>
 class switched_watch {
  public:
-  /// Explains faults of steps from now on, between steps.
-  void explain_faults() noexcept { rehearses_ = true; }
+  /// Explains faults of steps from now on, between steps: in a rehearsal.
+  void explain_faults() noexcept {
+    explains_ = true;
+    faults_.explain_faults();
+  }
 
   void trace_into(span_log* log, Stream& stream, const tier_meters* meters) noexcept {
     spans_.trace_into(log, stream, meters);
   }
   [[nodiscard]] span_log* log() const noexcept { return spans_.log(); }
 
-  /// `bytes` from `first` are addresses without memory until `end`, where it is a rehearsal.
+  /// `bytes` from `first` are addresses without memory until `end`, where faults are explained.
   void begin(const std::byte* first, std::size_t bytes, where at) {
-    if (rehearses_) faults_.begin(first, bytes, at);
+    if (explains_) faults_.begin(first, bytes, at);
   }
   void end() noexcept {
-    if (rehearses_) faults_.end();
+    if (explains_) faults_.end();
   }
 
   /// The running call while the mark exists. Marks nest.
   class mark {
    public:
     mark(switched_watch& owner, const call_under_way& now) : traced_(owner.spans_, now) {
-      if (owner.rehearses_) [[unlikely]]
+      if (owner.explains_) [[unlikely]]
         rehearsed_.emplace(owner.faults_, now);
     }
 
@@ -18814,7 +19599,7 @@ class switched_watch {
  private:
   call_spans<Stream> spans_;
   rehearsal_watch faults_;
-  bool rehearses_ = false;
+  bool explains_ = false;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -18984,8 +19769,8 @@ class engine {
     if (!rehearsing()) work();
   }
 
-  /// Is told which layer's call is running. A rehearsal's watch explains a fault with it; on streams of the host it is
-  /// a span of a trace; `no_watch` ignores it.
+  /// Is told which layer's call is running. On streams of the host it is a span of a trace; a rehearsal's watch
+  /// explains a fault with it, once `watch().explain_faults()` has asked for that; `no_watch` ignores it.
   using watch_type = typename watch_of<stream_type>::type;
   [[nodiscard]] watch_type& watch() noexcept { return watch_; }
 
@@ -19170,8 +19955,6 @@ engine<Memory, Kit>::engine(Memory activations, tier_meter& meter, const stream_
       streams_(streams),
       rank_(rank),
       left_(streams.policy == stream_policy::adversarial ? freed_memory::poisoned : freed_by_default) {
-  if constexpr (requires { watch_.explain_faults(); })
-    if (rehearsing()) watch_.explain_faults();
   adopt(arena_);
 }
 
@@ -19381,27 +20164,27 @@ engine<Memory, Kit>::~engine() = default;
 extern template class belay::engine<belay::host_pages, belay::host_kit<>>;
 #endif
 
-// ---- belay/step/gradient_sum.hpp
-//
-// What `frame.add_to(parameter)` gives: memory that the step has not written yet, or what backwards have added so far.
-
 namespace belay::inline BELAY_ABI {
 
 /// Zeroes memory that nothing has written: a kernel.
 template <class T>
 struct write_zero {
+  /// The memory, and its element `i`.
   T* out;
   BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = T(0); }
 };
 
 /// The gradient of a parameter, to be added to: who asks for its memory gets zeros where the step has not written it,
 /// but a product, which writes instead of adding.
+/// `frame.add_to(parameter)` gives it: memory that the step has not written yet, or what backwards have added so far.
 template <class Frame, class Values>
 class gradient_sum {
  public:
+  /// Of `values`; `target` says whether the step has written them.
   gradient_sum(Frame& frame, const Values& values, contribution_target* target) noexcept
       : frame_(&frame), values_(values), target_(target) {}
 
+  /// The memory as a pointer, in another shape, or as a view; zeros where the step has not written it.
   [[nodiscard]] auto* data() const {
     zero();
     return values_.data();
@@ -19412,13 +20195,13 @@ class gradient_sum {
     return values_.template as<Rank>(at);
   }
   template <class T, std::size_t Rank>
-  requires std::convertible_to<const Values&, view<T, Rank>>
+    requires std::convertible_to<const Values&, view<T, Rank>>
   operator view<T, Rank>() const {
     zero();
     return values_;
   }
 
-  // For products.
+  /// For products: the memory as it is, and whether it is theirs to write.
   [[nodiscard]] const Values& values() const noexcept { return values_; }
   [[nodiscard]] bool take_unwritten() const noexcept {
     if (target_ == nullptr || !target_->unwritten()) return false;
@@ -19436,10 +20219,6 @@ class gradient_sum {
   Values values_;
   contribution_target* target_;
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 /// The purpose of a call. `owing`: a backward will follow. `observing`: a forward that owes nothing (evaluation, or the
 /// first pass of a recomputed layer). `replaying`: the recompute, which reads what was remembered.
@@ -20136,7 +20915,7 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
     state.exchange->abandon(frame, state, at);
   }
 
-  /// Its layer's activations were offloaded and have come back (step/offloads.hpp).
+  /// Its layer's activations were offloaded and have come back (step/offloaded_activations.hpp).
   void relocate(const auto& to) {
     to(state_.routed);
     to(state_.places);
@@ -20882,19 +21661,8 @@ class expert_statistics {
   /// Statistics over memory of the caller, `layers` x `micro_batches` x `experts` entries each, that outlives them.
   /// Throws usage_error where it has another size.
   expert_statistics(std::size_t layers, std::size_t micro_batches, std::size_t experts, std::size_t k,
-                    std::span<std::int64_t> selections, std::span<double> probability_sums, where at = where::current())
-      : layers_(layers),
-        micro_batches_(micro_batches),
-        experts_(experts),
-        k_(k),
-        selections_(selections),
-        probability_sums_(probability_sums) {
-    if (const std::size_t needed = entries(layers, micro_batches, experts, at);
-        selections.size() != needed || probability_sums.size() != needed)
-      throw usage_error("expert statistics of " + std::to_string(needed) + " entries are given memory for " +
-                            std::to_string(selections.size()) + " and " + std::to_string(probability_sums.size()),
-                        at);
-  }
+                    std::span<std::int64_t> selections, std::span<double> probability_sums,
+                    where at = where::current());
   expert_statistics(expert_statistics&&) noexcept = default;  // vectors keep their memory
   expert_statistics& operator=(expert_statistics&&) noexcept = default;
 
@@ -20903,10 +21671,7 @@ class expert_statistics {
   [[nodiscard]] std::size_t experts() const noexcept { return experts_; }
 
   /// Zeroes all entries, at the beginning of a step; not those of a caller's memory, which may be a device's.
-  void clear() noexcept {
-    for (std::int64_t& count : own_selections_) count = 0;
-    for (double& total : own_sums_) total = 0;
-  }
+  void clear() noexcept;
 
   /// Assigns the entry of a dispatched routing. Throws `usage_error` beyond the prepared sizes.
   template <class T>
@@ -20942,48 +21707,19 @@ class expert_statistics {
   [[nodiscard]] std::span<const double> probability_sums() const noexcept { return probability_sums_; }
 
   /// Tokens of one layer and micro-batch over the expert group.
-  [[nodiscard]] double rows(std::size_t layer, std::size_t micro_batch, where at = where::current()) const {
-    const std::size_t first = entry(layer, micro_batch, at);
-    std::int64_t total = 0;
-    for (std::size_t e = 0; e < experts_; ++e) total += selections_[first + e];
-    return static_cast<double>(total) / static_cast<double>(k_);
-  }
+  [[nodiscard]] double rows(std::size_t layer, std::size_t micro_batch, where at = where::current()) const;
 
   /// The load-balancing term of one layer and micro-batch, from reduced sums; k where the load is balanced.
-  [[nodiscard]] double balance(std::size_t layer, std::size_t micro_batch, where at = where::current()) const {
-    const std::size_t first = entry(layer, micro_batch, at);
-    return balance_loss(selections_.data() + first, probability_sums_.data() + first, experts_,
-                        rows(layer, micro_batch, at));
-  }
+  [[nodiscard]] double balance(std::size_t layer, std::size_t micro_batch, where at = where::current()) const;
 
   /// Adds the selections of every expert in `layer`, over all recorded micro-batches, to `tokens` [experts].
-  void add_expert_tokens(std::size_t layer, std::span<std::int64_t> tokens, where at = where::current()) const {
-    if (tokens.size() != experts_) throw usage_error("expert tokens: one count for each expert", at);
-    for (std::size_t m = 0; m < micro_batches_; ++m) {
-      const std::size_t first = entry(layer, m, at);
-      for (std::size_t e = 0; e < experts_; ++e) tokens[e] += selections_[first + e];
-    }
-  }
+  void add_expert_tokens(std::size_t layer, std::span<std::int64_t> tokens, where at = where::current()) const;
 
  private:
   [[nodiscard]] static std::size_t entries(std::size_t layers, std::size_t micro_batches, std::size_t experts,
-                                           where at) {
-    const auto words = [&] {
-      return "statistics of " + std::to_string(layers) + " layers, " + std::to_string(micro_batches) +
-             " micro-batches and " + std::to_string(experts) + " experts are";
-    };
-    return (checked_size(layers) * micro_batches * experts * sizeof(double)).value(words, at) / sizeof(double);
-  }
+                                           where at);
 
-  [[nodiscard]] std::size_t entry(std::size_t layer, std::size_t micro_batch, where at) const {
-    if (layer >= layers_ || micro_batch >= micro_batches_) {
-      throw usage_error("expert statistics were prepared for " + std::to_string(layers_) + " layers and " +
-                            std::to_string(micro_batches_) + " micro-batches, asked for layer " +
-                            std::to_string(layer) + ", micro-batch " + std::to_string(micro_batch),
-                        at);
-    }
-    return (layer * micro_batches_ + micro_batch) * experts_;
-  }
+  [[nodiscard]] std::size_t entry(std::size_t layer, std::size_t micro_batch, where at) const;
 
   std::size_t layers_ = 0;
   std::size_t micro_batches_ = 0;
@@ -20994,6 +21730,76 @@ class expert_statistics {
   std::span<std::int64_t> selections_;
   std::span<double> probability_sums_;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/experts/statistics.ipp
+//
+// What is read of the statistics of experts after a step.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL expert_statistics::expert_statistics(std::size_t layers, std::size_t micro_batches, std::size_t experts,
+                                                std::size_t k, std::span<std::int64_t> selections,
+                                                std::span<double> probability_sums, where at)
+    : layers_(layers),
+      micro_batches_(micro_batches),
+      experts_(experts),
+      k_(k),
+      selections_(selections),
+      probability_sums_(probability_sums) {
+  if (const std::size_t needed = entries(layers, micro_batches, experts, at);
+      selections.size() != needed || probability_sums.size() != needed)
+    throw usage_error("expert statistics of " + std::to_string(needed) + " entries are given memory for " +
+                          std::to_string(selections.size()) + " and " + std::to_string(probability_sums.size()),
+                      at);
+}
+
+BELAY_DECL void expert_statistics::clear() noexcept {
+  for (std::int64_t& count : own_selections_) count = 0;
+  for (double& total : own_sums_) total = 0;
+}
+
+BELAY_DECL double expert_statistics::rows(std::size_t layer, std::size_t micro_batch, where at) const {
+  const std::size_t first = entry(layer, micro_batch, at);
+  std::int64_t total = 0;
+  for (std::size_t e = 0; e < experts_; ++e) total += selections_[first + e];
+  return static_cast<double>(total) / static_cast<double>(k_);
+}
+
+BELAY_DECL double expert_statistics::balance(std::size_t layer, std::size_t micro_batch, where at) const {
+  const std::size_t first = entry(layer, micro_batch, at);
+  return balance_loss(selections_.data() + first, probability_sums_.data() + first, experts_,
+                      rows(layer, micro_batch, at));
+}
+
+BELAY_DECL void expert_statistics::add_expert_tokens(std::size_t layer, std::span<std::int64_t> tokens,
+                                                     where at) const {
+  if (tokens.size() != experts_) throw usage_error("expert tokens: one count for each expert", at);
+  for (std::size_t m = 0; m < micro_batches_; ++m) {
+    const std::size_t first = entry(layer, m, at);
+    for (std::size_t e = 0; e < experts_; ++e) tokens[e] += selections_[first + e];
+  }
+}
+
+BELAY_DECL std::size_t expert_statistics::entries(std::size_t layers, std::size_t micro_batches, std::size_t experts,
+                                                  where at) {
+  const auto words = [&] {
+    return "statistics of " + std::to_string(layers) + " layers, " + std::to_string(micro_batches) +
+           " micro-batches and " + std::to_string(experts) + " experts are";
+  };
+  return (checked_size(layers) * micro_batches * experts * sizeof(double)).value(words, at) / sizeof(double);
+}
+
+BELAY_DECL std::size_t expert_statistics::entry(std::size_t layer, std::size_t micro_batch, where at) const {
+  if (layer >= layers_ || micro_batch >= micro_batches_) {
+    throw usage_error("expert statistics were prepared for " + std::to_string(layers_) + " layers and " +
+                          std::to_string(micro_batches_) + " micro-batches, asked for layer " + std::to_string(layer) +
+                          ", micro-batch " + std::to_string(micro_batch),
+                      at);
+  }
+  return (layer * micro_batches_ + micro_batch) * experts_;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -21030,7 +21836,7 @@ class row_moves {
         shifts_(works_on_device<Group> ? shape.experts : 0),
         gather_counts_(shape.ranks, shape.experts),
         bases_(shape.ranks) {
-    if constexpr (has_local_memory<Group>) transfers_.reserve(2 * shape.experts);
+    if (sends_to_peers(group)) transfers_.reserve(2 * shape.experts);
   }
 
   expert_statistics statistics;
@@ -21493,14 +22299,17 @@ class expert_exchange final : public participant {
     [[maybe_unused]] T* const own = rows_in(slot).data();
     if constexpr (moves_rows_by_kernels<Frame>)
       if (shape_.ranks == 1) return by_kernels(placed(state, own), addressed_peers{}).here(frame);
-    if constexpr (has_local_memory<Group>) {
-      const peers_by_messages<T, moves_type> peers{moves_.get(), state.messages, state.packed.data(), own};
-      start(frame, by_kernels(placed(state, peers.packed), peers), slot, at);
-    } else if constexpr (works_on_device<Group>) {  // whose parts are side by side
+    constexpr bool typed_device = works_on_device<Group> && !tells_traits<Group>;
+    if constexpr (works_on_device<Group> && (has_local_memory<Group> || !typed_device))
+      if (sends_to_peers(group_)) {
+        const peers_by_messages<T, moves_type> peers{moves_.get(), state.messages, state.packed.data(), own};
+        return start(frame, by_kernels(placed(state, peers.packed), peers), slot, at);
+      }
+    if constexpr (works_on_device<Group> && !has_local_memory<Group>) {  // whose parts are side by side
       T* const first = reinterpret_cast<T*>(heap_->base(0) + slot.offset_bytes());
       const auto apart = static_cast<std::size_t>(heap_->base(1) - heap_->base(0));
       start(frame, by_kernels(placed(state, first, apart), addressed_peers{}), slot, at);
-    } else {
+    } else if constexpr (!works_on_device<Group>) {
       communicate(frame, move, slot, at);
     }
   }
@@ -21534,7 +22343,7 @@ class expert_exchange final : public participant {
   Heap* heap_;
   expert_shape shape_;
   std::size_t first_layer_ = 0;
-  bool sends_ = has_local_memory<Group> && shape_.ranks > 1;  // rows, or will where it is rehearsed
+  bool sends_ = sends_to_peers(group_) && shape_.ranks > 1;  // rows, or will where it is rehearsed
   bool unread_ = false;
   bool named_ = false;  // by the step or pass that runs
   participation part_ = participation::unasked;
@@ -21542,7 +22351,8 @@ class expert_exchange final : public participant {
 };
 
 template <class Run, class Group>
-expert_exchange(Run&, const Group&, expert_settings) -> expert_exchange<float, Group>;
+expert_exchange(Run&, const Group&, expert_settings)
+    -> expert_exchange<float, typename group_with_kit<Group, typename Run::engine_type::kit_type>::type>;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -21589,100 +22399,6 @@ void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op 
 
 #include <deque>
 
-// ---- belay/parallel/pipeline_boundary.hpp
-//
-// The tensors between the stages of a pipeline: their shape, and what they are on the wire.
-
-namespace belay::inline BELAY_ABI {
-
-/// The element type and shape of the tensors between stages. They are rounded to `Wire` where they leave a stage, and
-/// have their own type again in the next one: half the bytes for `boundary<float, bf16>({...})`.
-template <class T, std::size_t Rank, class Wire = T>
-struct stage_boundary {
-  /// The shape of the tensor that one micro-batch hands from stage to stage.
-  extents<Rank> shape;
-};
-template <class T, class Wire = T, std::size_t Rank>
-[[nodiscard]] constexpr stage_boundary<T, Rank, Wire> boundary(const std::size_t (&shape)[Rank]) noexcept {
-  return {extents_of(shape)};
-}
-
-/// A tensor in the type of another, by the engine's kit.
-template <class Engine, class From, class To, std::size_t Rank>
-void convert(Engine& engine, view<From, Rank> from, view<To, Rank> to) {
-  engine.kit().each(from.size(), kernel::copy<std::remove_const_t<From>, To>{from.data(), to.data()});
-}
-
-/// A tensor that a stage receives, as the layers take it and as it comes over the wire, or one that it sends.
-template <class T, class Wire, std::size_t Rank>
-class tensor_between_stages {
- public:
-  static constexpr bool rounded = !std::is_same_v<T, Wire>;
-
-  /// For the layers. Not before `widen`.
-  [[nodiscard]] view<T, Rank> values() const noexcept { return values_; }
-  [[nodiscard]] lease_chain& memory() noexcept { return memory_; }
-
-  /// Memory for what a communication that begins at `ready` receives.
-  template <class Engine>
-  [[nodiscard]] view<Wire, Rank> receive(Engine& engine, const stream_event& ready, extents<Rank> shape, where at) {
-    auto& arena = engine.activations();
-    if constexpr (rounded) {
-      return on_wire_ = arena.template lease_for<Wire>(stream_kind::communication, ready, shape, wire_memory_, at);
-    } else {
-      return values_ = arena.template lease_for<T>(stream_kind::communication, ready, shape, memory_, at);
-    }
-  }
-  /// Memory for what a communication receives, leased by the compute stream. The communication begins after that
-  /// stream's earlier work.
-  template <class Engine>
-  [[nodiscard]] view<Wire, Rank> lease(Engine& engine, extents<Rank> shape, where at) {
-    if constexpr (rounded)
-      return on_wire_ = engine.activations().template lease<Wire>(shape, wire_memory_, at);
-    else
-      return values_ = engine.activations().template lease<T>(shape, memory_, at);
-  }
-  /// Converts a received tensor to T, before the compute stream uses it; does nothing where it came as T, or was
-  /// converted.
-  template <class Engine>
-  void widen(Engine& engine, where at) {
-    if constexpr (rounded) {
-      if (on_wire_.shape() == extents<Rank>{}) return;  // nothing, or used before; one of no sequences has a shape
-      values_ = engine.activations().template lease<T>(on_wire_.shape(), memory_, at);
-      convert(engine, on_wire_, values_);
-      engine.activations().release(wire_memory_);
-      on_wire_ = {};
-    }
-  }
-  /// The tensor that is sent of `exact`: that, or a rounded copy, until `release`.
-  template <class Engine>
-  [[nodiscard]] view<const Wire, Rank> round(Engine& engine, view<const T, Rank> exact, where at) {
-    if constexpr (rounded) {
-      on_wire_ = engine.activations().template lease<Wire>(exact.shape(), wire_memory_, at);
-      convert(engine, exact, on_wire_);
-      return on_wire_;
-    } else {
-      return exact;
-    }
-  }
-  template <class Engine>
-  void release(Engine& engine) noexcept {
-    engine.activations().release(memory_);
-    engine.activations().release(wire_memory_);
-    forget();
-  }
-  /// Its step has ended, which has reclaimed the memory.
-  void forget() noexcept { *this = {}; }
-
- private:
-  view<T, Rank> values_;
-  lease_chain memory_;
-  view<Wire, Rank> on_wire_;
-  lease_chain wire_memory_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/parallel/pipeline_stage.hpp
 //
 // One rank's part of a network as a stage of a pipeline. The network offers its layers; the stage runs them, and keeps
@@ -21697,11 +22413,6 @@ class tensor_between_stages {
 // ---- belay/parallel/pipeline_stage/handles.hpp
 //
 // The handles of a stage's micro-batches, between forward and backward.
-
-// ---- belay/parallel/pipeline_stage/frozen_first.hpp
-//
-// The first stage of a network whose first() is frozen: that is observed, and the layer above it gets an input without
-// a gradient.
 
 // ---- belay/parallel/pipeline_stage/network.hpp
 //
@@ -21866,27 +22577,25 @@ concept differentiable = differentiable_element<typename Input::value_type> && !
 
 /// `layer.forward(frame, input)` returns something with a view `out`.
 template <class Layer, class Engine, class Input>
-concept forward_layer = requires(Layer& layer, frame<Engine>& call, const Input& input) {
-  layer.forward(call, input).out;
-};
+concept forward_layer =
+    requires(Layer& layer, frame<Engine>& call, const Input& input) { layer.forward(call, input).out; };
 
 /// The two forms of a backward, with and without the gradient of the input.
 template <class Layer, class Engine, class Input>
-concept backward_with_dx = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
-                                    constant_view_t<output_of<Layer, Engine, Input>> dout,
-                                    view<typename Input::value_type, Input::rank> dx) {
-  layer.backward(call, std::move(residue), dout, dx);
-};
+concept backward_with_dx =
+    requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
+             constant_view_t<output_of<Layer, Engine, Input>> dout,
+             view<typename Input::value_type, Input::rank> dx) { layer.backward(call, std::move(residue), dout, dx); };
 template <class Layer, class Engine, class Input>
-concept backward_without_dx = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
-                                       constant_view_t<output_of<Layer, Engine, Input>> dout) {
-  layer.backward(call, std::move(residue), dout);
-};
+concept backward_without_dx =
+    requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
+             constant_view_t<output_of<Layer, Engine, Input>> dout) { layer.backward(call, std::move(residue), dout); };
 
 /// `layer.backward(frame, residue, dout, dx)`, or without `dx` where the input has no gradient. Of a `constant` input
 /// either will do: one that writes `dx` writes what nobody reads.
 template <class Layer, class Engine, class Input>
-concept backward_layer = forward_layer<Layer, Engine, Input> &&
+concept backward_layer =
+    forward_layer<Layer, Engine, Input> &&
     (differentiable<Input> ? backward_with_dx<Layer, Engine, Input>
                            : backward_without_dx<Layer, Engine, Input> ||
                                  (is_constant_input<Input> && backward_with_dx<Layer, Engine, Input>));
@@ -21924,9 +22633,8 @@ template <class Layer>
 template <class Layer, class Engine, class Input>
 [[nodiscard]] consteval bool runs_forward() {
   constexpr bool named = has_forward<std::remove_const_t<Layer>>();
-  constexpr bool called = requires(Layer & layer, frame<Engine> & call, const Input& input) {
-    layer.forward(call, input);
-  };
+  constexpr bool called =
+      requires(Layer& layer, frame<Engine>& call, const Input& input) { layer.forward(call, input); };
   constexpr bool gives = requires { typename constant_view_t<output_of<Layer, Engine, Input>>; };
   static_assert(named,
                 "belay: this layer has no forward: write forward(frame, input), which returns a residue with `out`");
@@ -21959,21 +22667,19 @@ template <class Layer, class Engine, class Input>
 /// called where the handle is discarded instead of its backward.
 template <class Layer, class Engine, class Input>
 concept discarding_layer = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
-                                    const char* why) {
-  layer.discard(call, std::move(residue), why);
-};
+                                    const char* why) { layer.discard(call, std::move(residue), why); };
 
 /// Whether a backward reads the output of its own forward.
 enum class output_use : std::uint8_t { read, unread };
 
 /// A layer whose backward does not read `out` of its residue may say so: `using output_in_backward = belay::unread`.
-/// Where the layer is offloaded (step/offloads.hpp), its output is then not copied, and in the backward it is a view
-/// without memory, which faults when read.
+/// Where the layer is offloaded (step/offloaded_activations.hpp), its output is then not copied, and in the backward it
+/// is a view without memory, which faults when read.
 struct unread {};
 template <class Layer>
 inline constexpr output_use output_use_of = output_use::read;
 template <class Layer>
-requires std::same_as<typename Layer::output_in_backward, unread>
+  requires std::same_as<typename Layer::output_in_backward, unread>
 inline constexpr output_use output_use_of<Layer> = output_use::unread;
 
 /// The base of a wrapper: it says of the wrapper's output what the layer inside says, if anything.
@@ -21981,7 +22687,7 @@ template <class Layer>
 struct output_of_wrapped {};
 /// A wrapper of a layer that says whether its backward reads its output.
 template <class Layer>
-requires requires { typename Layer::output_in_backward; }
+  requires requires { typename Layer::output_in_backward; }
 struct output_of_wrapped<Layer> {
   using output_in_backward = typename Layer::output_in_backward;
 };
@@ -22010,20 +22716,6 @@ template <class Layer>
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/step/offloads.hpp
-//
-// A layer whose activations leave the device between its forward and its backward. It wraps a layer, and is one; the
-// layer does not change. What leaves is what the forward has kept, and a copy of the input: so the handle of the layer
-// before need not keep its output on the device, and says so with `let_go`.
-//
-//   belay::offloaded_activations activations{run, belay::tier::host};
-//   belay::offloads first{net.first, activations}, second{net.second, activations};
-//   auto h = belay::forward(step, first, x);
-//   auto y = belay::forward(step, second, h.out());
-//   h.let_go();                                       // `second` has its own copy; h.out() is an error from here on
-//   belay::recompute lean{block};
-//   belay::offloads leaner{lean, activations};        // what leaves is the input of `block` alone
-
 // ---- belay/step/offloaded_activations.hpp
 //
 // Where the activations of offloaded layers are between forward and backward: in an arena of a lower tier, of exactly
@@ -22032,7 +22724,7 @@ template <class Layer>
 // where the step follows the order of its rehearsal.
 //
 //   belay::offloaded_activations activations{run, belay::tier::host};
-//   belay::offloads block{net.layers[0], activations};           // see step/offloads.hpp
+//   belay::offloads block{net.layers[0], activations};
 
 // ---- belay/device/streamed_file.hpp
 //
@@ -22141,88 +22833,9 @@ class slot_ring {
 //   compute();   // not with `from`
 //   out.wait();  // throws tier_file_error where it was not written
 
-#include <system_error>
-
 // ---- belay/device/tier_file/error.hpp
 //
 // What can go wrong with a tier's file, as a type: which operation, where, and how many bytes were done before.
-
-#include <sys/statvfs.h>
-
-// ---- belay/core/unique_fd.hpp
-//
-// A file descriptor with one owner, and what an error says when no descriptor is left.
-//
-//   const belay::unique_fd file(::open(path, O_RDONLY | O_CLOEXEC));
-//   if (!file) throw belay::file_error(path, 0, belay::error_text(errno));
-
-namespace belay::inline BELAY_ABI {
-
-/// Owns a file descriptor, or none; closes it. Moved, never copied.
-class unique_fd {
- public:
-  unique_fd() noexcept = default;
-  /// Owns descriptor `number`; negative: none.
-  explicit unique_fd(int number) noexcept : number_(number) {}
-  unique_fd(unique_fd&& other) noexcept : number_(other.release()) {}
-  unique_fd& operator=(unique_fd&& other) noexcept {
-    if (this != &other) reset(other.release());
-    return *this;
-  }
-  ~unique_fd() { reset(); }
-
-  /// -1: none.
-  [[nodiscard]] int get() const noexcept { return number_; }
-  [[nodiscard]] explicit operator bool() const noexcept { return number_ >= 0; }
-  [[nodiscard]] int release() noexcept { return std::exchange(number_, -1); }
-  void reset(int number = -1) noexcept {
-    if (number_ >= 0) ::close(number_);  // Linux frees the number even when close() reports an error
-    number_ = number;
-  }
-
- private:
-  int number_ = -1;
-};
-
-/// "RLIMIT_NOFILE of this process is 1024"
-[[nodiscard]] BELAY_DECL std::string descriptor_limit_text();
-
-/// The system's text for an error; where descriptors have run out, also the limit that was met.
-[[nodiscard]] BELAY_DECL std::string error_text(int error);
-
-/// Whether `error` tells of this process's or the machine's want, and nothing of what was asked for.
-[[nodiscard]] inline bool is_shortage(int error) noexcept {
-  return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
-}
-
-/// Whether `error` says that there is nothing of a name. Any other one leaves it open whether there is.
-[[nodiscard]] inline bool is_absence(int error) noexcept { return error == ENOENT || error == ENOTDIR; }
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/unique_fd.ipp
-//
-// Errors of descriptors in words.
-
-#include <sys/resource.h>
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL std::string descriptor_limit_text() {
-  rlimit limit = {};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return "RLIMIT_NOFILE of this process is not known";
-  return "RLIMIT_NOFILE of this process is " +
-         (limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited") : std::to_string(limit.rlim_cur));
-}
-
-[[gnu::cold]] BELAY_DECL std::string error_text(int error) {
-  const std::string words = std::strerror(error);
-  if (error == EMFILE) return words + ": " + descriptor_limit_text();
-  if (error == ENFILE) return words + ": /proc/sys/fs/file-max of this machine is reached";
-  return words;
-}
-
-}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -22286,53 +22899,57 @@ class tier_file_error : public file_error {
   tier_file_error(where at, const std::string& directory, const details& what)
       : file_error(directory, what.offset + what.done, text(what), at), details_(what) {}
 
-  static details with_free(const std::string& directory, details what) {
-    struct statvfs facts {};
-    if (what.fault == tier_file_fault::full && ::statvfs(directory.c_str(), &facts) == 0)
-      what.free = static_cast<std::uint64_t>(facts.f_bavail) * facts.f_frsize;
-    return what;
-  }
+  static details with_free(const std::string& directory, details what);
 
-  static std::string text(const details& d) {
-    std::string message = "tier file: cannot ";
-    message += name(d.operation);
-    if (d.operation == tier_file_operation::allocate) message += " " + std::to_string(d.bytes) + " bytes";
-    if (d.operation == tier_file_operation::read || d.operation == tier_file_operation::write)
-      message += " " + std::to_string(d.bytes) + " bytes from byte " + std::to_string(d.offset) + " on, " +
-                 std::to_string(d.done) + " are done";
-    message += ": ";
-    if (d.fault == tier_file_fault::truncated)
-      message += "the file ends there, it was truncated";
-    else if (d.fault == tier_file_fault::stalled)
-      message += "the system takes less than a block of the rest";
-    else if (d.code != 0)
-      message += error_text(d.code);
-    message += d.more;
-    if (d.fault == tier_file_fault::full) {
-      if (d.free) message += ", " + std::to_string(*d.free) + " bytes are free";
-      message += "; take a folder of a disk with more room, or offload less";
-    } else if (d.code == EFBIG) {
-      message += "; raise the limit on files (ulimit -f), or offload less";
-    } else if (d.operation == tier_file_operation::open && !is_shortage(d.code)) {
-      message += ": no file can be made in this folder; take one of a disk in which this user may make files";
-    }
-    return message;
-  }
+  static std::string text(const details& d);
 
   details details_;
 };
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/device/tier_file/reference.hpp
+// ---- belay/device/tier_file/error.ipp
 //
-// A tier's file for those that read and write it whatever calls it is made of.
+// What a tier's file says when it fails.
 
-// ---- belay/device/tier_file/transfer.hpp
-//
-// Transfers under way: a fixed number of slots, and for each transfer a handle that learns what became of it. A slot is
-// free as soon as its bytes have moved, so a handle that nobody waits for holds no one up. A ring of calls that the
-// kernel makes moves them, or one thread.
+#include <sys/statvfs.h>
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL auto tier_file_error::with_free(const std::string& directory, details what) -> details {
+  struct statvfs facts{};
+  if (what.fault == tier_file_fault::full && ::statvfs(directory.c_str(), &facts) == 0)
+    what.free = static_cast<std::uint64_t>(facts.f_bavail) * facts.f_frsize;
+  return what;
+}
+
+BELAY_DECL std::string tier_file_error::text(const details& d) {
+  std::string message = "tier file: cannot ";
+  message += name(d.operation);
+  if (d.operation == tier_file_operation::allocate) message += " " + std::to_string(d.bytes) + " bytes";
+  if (d.operation == tier_file_operation::read || d.operation == tier_file_operation::write)
+    message += " " + std::to_string(d.bytes) + " bytes from byte " + std::to_string(d.offset) + " on, " +
+               std::to_string(d.done) + " are done";
+  message += ": ";
+  if (d.fault == tier_file_fault::truncated)
+    message += "the file ends there, it was truncated";
+  else if (d.fault == tier_file_fault::stalled)
+    message += "the system takes less than a block of the rest";
+  else if (d.code != 0)
+    message += error_text(d.code);
+  message += d.more;
+  if (d.fault == tier_file_fault::full) {
+    if (d.free) message += ", " + std::to_string(*d.free) + " bytes are free";
+    message += "; take a folder of a disk with more room, or offload less";
+  } else if (d.code == EFBIG) {
+    message += "; raise the limit on files (ulimit -f), or offload less";
+  } else if (d.operation == tier_file_operation::open && !is_shortage(d.code)) {
+    message += ": no file can be made in this folder; take one of a disk in which this user may make files";
+  }
+  return message;
+}
+
+}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/device/tier_file/system_calls.hpp
 //
@@ -22340,10 +22957,6 @@ class tier_file_error : public file_error {
 
 #include <linux/magic.h>
 #include <sys/vfs.h>
-
-// ---- belay/device/tier_file/liburing_ring.hpp
-//
-// io_uring through liburing: only where BELAY_HAS_LIBURING is defined to 1, and the program is linked with it.
 
 // ---- belay/device/tier_file/transfer_ring.hpp
 //
@@ -22370,15 +22983,12 @@ struct transfer_completion {
 /// blocks until one call is over, `poll` does not; these two are called by one thread at a time, `submit` as well, but
 /// one of each may run at the same time. The destructor may be called when no call is under way.
 template <class R>
-concept transfer_ring = std::default_initializable<R> &&
-    requires(R ring, unsigned calls, const transfer_call& call, std::uint64_t tag, transfer_completion& over) {
+concept transfer_ring = std::default_initializable<R> && requires(R ring, unsigned calls, const transfer_call& call,
+                                                                  std::uint64_t tag, transfer_completion& over) {
   { ring.open(calls) } -> std::same_as<std::string>;
-  { ring.submit(call, tag) }
-  noexcept->std::same_as<int>;
-  { ring.wait() }
-  noexcept->std::same_as<transfer_completion>;
-  { ring.poll(over) }
-  noexcept->std::same_as<bool>;
+  { ring.submit(call, tag) } noexcept -> std::same_as<int>;
+  { ring.wait() } noexcept -> std::same_as<transfer_completion>;
+  { ring.poll(over) } noexcept -> std::same_as<bool>;
 };
 
 /// Where there is no liburing.
@@ -22403,6 +23013,7 @@ static_assert(transfer_ring<no_transfer_ring>);
 
 namespace belay::inline BELAY_ABI {
 
+/// io_uring through liburing: only where BELAY_HAS_LIBURING is defined to 1, and the program is linked with it.
 class liburing_ring {
  public:
   liburing_ring() = default;
@@ -22516,19 +23127,20 @@ namespace belay::inline BELAY_ABI {
 /// posix_fallocate(3) does; `direct_alignment` is what the file system tells of O_DIRECT, 0 where it has none for this
 /// file, and nothing where it does not tell; `in_memory` says whether the file takes memory instead of a disk.
 template <class C>
-concept tier_file_calls = transfer_ring<typename C::ring> &&
+concept tier_file_calls =
+    transfer_ring<typename C::ring> &&
     requires(C calls, const char* path, int descriptor, void* to, const void* from, std::size_t bytes, off_t offset) {
-  { calls.open_unnamed(path) } -> std::same_as<int>;
-  { calls.open_new(path) } -> std::same_as<int>;
-  { calls.unlink(path) } -> std::same_as<int>;
-  { calls.allocate(descriptor, offset) } -> std::same_as<int>;
-  { calls.in_memory(descriptor) } -> std::same_as<bool>;
-  { calls.direct_alignment(descriptor) } -> std::same_as<std::optional<std::size_t>>;
-  { calls.make_direct(descriptor) } -> std::same_as<int>;
-  { calls.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
-  { calls.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
-  { calls.close(descriptor) } -> std::same_as<int>;
-};
+      { calls.open_unnamed(path) } -> std::same_as<int>;
+      { calls.open_new(path) } -> std::same_as<int>;
+      { calls.unlink(path) } -> std::same_as<int>;
+      { calls.allocate(descriptor, offset) } -> std::same_as<int>;
+      { calls.in_memory(descriptor) } -> std::same_as<bool>;
+      { calls.direct_alignment(descriptor) } -> std::same_as<std::optional<std::size_t>>;
+      { calls.make_direct(descriptor) } -> std::same_as<int>;
+      { calls.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
+      { calls.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
+      { calls.close(descriptor) } -> std::same_as<int>;
+    };
 
 /// The machine's.
 template <transfer_ring Ring>
@@ -22546,7 +23158,7 @@ struct basic_tier_file_calls {
     return ::posix_fallocate(descriptor, 0, bytes);
   }
   [[nodiscard]] static bool in_memory(int descriptor) noexcept {
-    struct statfs facts {};
+    struct statfs facts{};
     if (::fstatfs(descriptor, &facts) != 0) return false;
     return facts.f_type == TMPFS_MAGIC || facts.f_type == RAMFS_MAGIC;
   }
@@ -22571,6 +23183,12 @@ static_assert(tier_file_calls<system_tier_file_calls>);
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/device/tier_file/transfer.hpp
+//
+// Transfers under way: a fixed number of slots, and for each transfer a handle that learns what became of it. A slot is
+// free as soon as its bytes have moved, so a handle that nobody waits for holds no one up. A ring of calls that the
+// kernel makes moves them, or one thread.
+
 namespace belay::inline BELAY_ABI {
 
 class file_transfers;
@@ -22583,21 +23201,12 @@ class file_transfer {
   file_transfer() noexcept = default;
   file_transfer(file_transfer&& other) noexcept { take(other); }
   /// Waits for what this handle held before.
-  file_transfer& operator=(file_transfer&& other) noexcept {
-    if (this == &other) return *this;
-    settle();
-    take(other);
-    return *this;
-  }
+  file_transfer& operator=(file_transfer&& other) noexcept;
   ~file_transfer() { settle(); }
 
   /// Returns when all bytes have moved; after that, at once. Throws tier_file_error where they could not; this is about
   /// this transfer alone.
-  void wait(where at = where::current()) {
-    settle();
-    if (fault_ == tier_file_fault::none) return;
-    throw tier_file_error(*directory_, {call_.operation, fault_, code_, call_.offset, call_.bytes, done_, {}}, at);
-  }
+  void wait(where at = where::current());
 
   /// True when `wait` would not block.
   [[nodiscard]] inline bool ready();
@@ -22606,8 +23215,8 @@ class file_transfer {
   friend class file_transfers;
   file_transfer(file_transfers& owner, std::shared_ptr<const std::string> directory, const transfer_call& call);
 
-  inline void settle() noexcept;
-  inline void take(file_transfer& other) noexcept;
+  void settle() noexcept;
+  void take(file_transfer& other) noexcept;
   void copy_outcome(const file_transfer& other) noexcept {
     fault_ = other.fault_;
     code_ = other.code_;
@@ -22642,9 +23251,7 @@ class file_transfers {
   virtual ~file_transfers() = default;
 
   [[nodiscard]] file_transfer start(tier_file_operation operation, std::uint64_t offset, std::byte* address,
-                                    std::size_t bytes) {
-    return {*this, directory_, {operation, descriptor_, address, bytes, offset}};
-  }
+                                    std::size_t bytes);
 
   [[nodiscard]] std::size_t slot_count() const noexcept { return slots_.size(); }
   [[nodiscard]] std::uint64_t waits_for_slot() const noexcept { return waits_.load(std::memory_order_relaxed); }
@@ -22659,49 +23266,15 @@ class file_transfers {
   // Looks whether some are.
   virtual void poll(guard&) noexcept {}
 
-  [[nodiscard]] transfer_call next_call(std::size_t index) const noexcept {
-    constexpr std::size_t most = std::size_t{1} << 30;  // Linux moves less than 2 GiB a call
-    const progress& it = slots_[index];
-    transfer_call call = it.transfer->call_;
-    call.address += it.done;
-    call.offset += it.done;
-    call.bytes = lesser_of(call.bytes - it.done, most);
-    return call;
-  }
+  [[nodiscard]] transfer_call next_call(std::size_t index) const noexcept;
 
   // Takes what a call has returned: bytes, or an error number below 0. True where another one is to be made.
-  [[nodiscard]] bool finish_call(std::size_t index, std::int64_t result) noexcept {
-    if (result == -EINTR || result == -EAGAIN || result == -ECANCELED) return true;  // nothing was said about the file
-    if (result < 0) return finish(index, fault_of(static_cast<int>(-result)), static_cast<int>(-result));
-    progress& it = slots_[index];
-    const std::size_t rest = it.transfer->call_.bytes - it.done;
-    const std::size_t moved = lesser_of(static_cast<std::size_t>(result), rest);
-    // A direct call begins at a whole block: what was moved of one is moved again.
-    const std::size_t kept = moved == rest ? moved : moved - moved % granularity_;
-    it.done += kept;
-    if (it.done == it.transfer->call_.bytes) return finish(index, tier_file_fault::none, 0);
-    if (kept != 0) return true;
-    it.done += moved;
-    const bool reads = it.transfer->call_.operation == tier_file_operation::read;
-    return finish(index, reads ? tier_file_fault::truncated : tier_file_fault::stalled, 0);
-  }
+  [[nodiscard]] bool finish_call(std::size_t index, std::int64_t result) noexcept;
 
-  [[nodiscard]] bool finish(std::size_t index, tier_file_fault fault, int code) noexcept {
-    const progress it = std::exchange(slots_[index], progress{});
-    free_.push_back(index);
-    it.transfer->fault_ = fault;
-    it.transfer->code_ = code;
-    it.transfer->done_ = it.done;
-    it.transfer->under_way_.store(false, std::memory_order_release);  // from here on the handle may be gone
-    changed_.notify_all();
-    return false;
-  }
+  [[nodiscard]] bool finish(std::size_t index, tier_file_fault fault, int code) noexcept;
 
   // For destructors of derived classes: nothing may write to a caller's memory any more.
-  void drain() noexcept {
-    guard lock(mutex_);
-    while (free_.size() != slots_.size()) await_change(lock);
-  }
+  void drain() noexcept;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -22714,25 +23287,9 @@ class file_transfers {
     std::size_t done = 0;
   };
 
-  void admit(file_transfer& transfer) {
-    guard lock(mutex_);
-    if (free_.empty()) waits_.fetch_add(1, std::memory_order_relaxed);
-    while (free_.empty()) await_change(lock);
-    transfer.slot_ = free_.back();
-    free_.pop_back();
-    transfer.under_way_.store(true, std::memory_order_relaxed);
-    slots_[transfer.slot_] = {&transfer, 0};
-    begin_call(transfer.slot_);
-  }
-  void await(const file_transfer& transfer) noexcept {
-    guard lock(mutex_);
-    while (transfer.under_way_.load(std::memory_order_relaxed)) await_change(lock);
-  }
-  [[nodiscard]] bool over(const file_transfer& transfer) noexcept {
-    guard lock(mutex_);
-    if (transfer.under_way_.load(std::memory_order_relaxed)) poll(lock);
-    return !transfer.under_way_.load(std::memory_order_relaxed);
-  }
+  void admit(file_transfer& transfer);
+  void await(const file_transfer& transfer) noexcept;
+  [[nodiscard]] bool over(const file_transfer& transfer) noexcept;
   void move(file_transfer& from, file_transfer& to) noexcept {
     const guard lock(mutex_);
     to.slot_ = from.slot_;
@@ -22751,28 +23308,7 @@ class file_transfers {
   std::atomic<std::uint64_t> waits_{0};
 };
 
-inline file_transfer::file_transfer(file_transfers& owner, std::shared_ptr<const std::string> directory,
-                                    const transfer_call& call)
-    : owner_(&owner), directory_(std::move(directory)), call_(call) {
-  if (call.bytes != 0) owner.admit(*this);
-}
-
 inline bool file_transfer::ready() { return !under_way_.load(std::memory_order_acquire) || owner_->over(*this); }
-
-inline void file_transfer::settle() noexcept {
-  if (under_way_.load(std::memory_order_acquire)) owner_->await(*this);
-}
-
-inline void file_transfer::take(file_transfer& other) noexcept {
-  owner_ = other.owner_;
-  directory_ = other.directory_;  // a copy: the owner still reads what is under way
-  call_ = other.call_;
-  if (other.under_way_.load(std::memory_order_acquire))
-    owner_->move(other, *this);
-  else
-    copy_outcome(other);
-  other.fault_ = tier_file_fault::none;
-}
 
 /// Transfers by a ring of calls that the kernel makes. There is no thread: who waits takes what is over, for all.
 template <transfer_ring Ring>
@@ -22880,123 +23416,116 @@ class thread_transfers final : public file_transfers {
 
 }  // namespace belay::inline BELAY_ABI
 
-namespace belay::inline BELAY_ABI {
-
-/// Valid as long as the file lives; another file may be moved from it meanwhile.
-class tier_file_reference {
- public:
-  /// To none.
-  tier_file_reference() = default;
-  tier_file_reference(file_transfers& transfers, std::size_t bytes, std::size_t alignment) noexcept
-      : transfers_(&transfers), bytes_(bytes), alignment_(alignment) {}
-
-  /// Fills `to` from byte `offset` on; `start_write` writes `from` there. Offset, length and address are multiples of
-  /// the alignment and inside the file: else usage_error. The memory is the transfer's until it was waited for.
-  /// Transfers that are under way at the same time are in no order. Any thread may start.
-  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_read(
-      std::uint64_t offset, std::span<std::byte> to, where at = where::current()) const {
-    expect_fits(tier_file_operation::read, offset, to, at);
-    return transfers_->start(tier_file_operation::read, offset, to.data(), to.size());
-  }
-  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_write(
-      std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) const {
-    expect_fits(tier_file_operation::write, offset, from, at);
-    return transfers_->start(tier_file_operation::write, offset, const_cast<std::byte*>(from.data()), from.size());
-  }
-
-  [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
-  [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
-  [[nodiscard]] explicit operator bool() const noexcept { return transfers_ != nullptr; }
-  [[nodiscard]] bool operator==(const tier_file_reference& other) const noexcept {
-    return transfers_ == other.transfers_;
-  }
-
- private:
-  void expect_fits(tier_file_operation what, std::uint64_t offset, std::span<const std::byte> memory, where at) const {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-    if (((offset | memory.size() | address) & (alignment_ - 1)) != 0) [[unlikely]]
-      throw usage_error(sentence(what, offset, memory.size()) + ": offset, length and address (" +
-                            std::to_string(address % alignment_) + " beyond a block) are multiples of " +
-                            std::to_string(alignment_),
-                        at);
-    if (offset > bytes_ || memory.size() > bytes_ - offset) [[unlikely]]
-      throw usage_error(sentence(what, offset, memory.size()) + ": it has " + std::to_string(bytes_), at);
-  }
-  [[nodiscard]] static std::string sentence(tier_file_operation what, std::uint64_t offset, std::size_t bytes) {
-    return std::string(name(what)) + " of " + std::to_string(bytes) + " bytes from byte " + std::to_string(offset) +
-           " of a tier file on";
-  }
-
-  file_transfers* transfers_ = nullptr;
-  std::size_t bytes_ = 0, alignment_ = 1;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/tier_file/streamed_layout.hpp
+// ---- belay/device/tier_file/transfer.ipp
 //
-// Where a file of tier file is made, and the sizes of the file and of the ring that its bytes pass through.
+// How transfers begin, go on and end.
 
 namespace belay::inline BELAY_ABI {
 
-/// How bytes are transferred: by an io_uring, by a thread with pread and pwrite, or by the first of these that there
-/// is.
-enum class file_access : std::uint8_t { best, ring, thread };
-
-[[nodiscard]] constexpr const char* name(file_access way) noexcept {
-  switch (way) {
-    case file_access::best: return "best";
-    case file_access::ring: return "ring";
-    case file_access::thread: return "thread";
-  }
-  return "unknown";
+BELAY_DECL file_transfer& file_transfer::operator=(file_transfer&& other) noexcept {
+  if (this == &other) return *this;
+  settle();
+  take(other);
+  return *this;
 }
 
-/// Of tier file: the directory of its files, and how they are accessed.
-struct file_memory {
-  std::string folder = {};
-  std::size_t piece = std::size_t{1} << 19;  // bytes that a slot of the ring holds, at most
-  file_access access = file_access::best;
-};
+BELAY_DECL void file_transfer::wait(where at) {
+  settle();
+  if (fault_ == tier_file_fault::none) return;
+  throw tier_file_error(*directory_, {call_.operation, fault_, code_, call_.offset, call_.bytes, done_, {}}, at);
+}
 
-/// Sizes in bytes, of what is stored in a file and passes through slots of a ring in memory.
-class streamed_layout {
- public:
-  static constexpr std::size_t most_slots = 4;
+BELAY_DECL auto file_transfers::start(tier_file_operation operation, std::uint64_t offset, std::byte* address,
+                                      std::size_t bytes) -> file_transfer {
+  return {*this, directory_, {operation, descriptor_, address, bytes, offset}};
+}
 
-  streamed_layout() = default;
-  /// `alignment` is that of the file's medium; a slot has `piece` bytes at most, rounded up to it.
-  streamed_layout(std::size_t alignment, std::size_t piece) noexcept
-      : alignment_(alignment), piece_(rounded(greater_of(piece, alignment))) {}
+BELAY_DECL transfer_call file_transfers::next_call(std::size_t index) const noexcept {
+  constexpr std::size_t most = std::size_t{1} << 30;  // Linux moves less than 2 GiB a call
+  const progress& it = slots_[index];
+  transfer_call call = it.transfer->call_;
+  call.address += it.done;
+  call.offset += it.done;
+  call.bytes = lesser_of(call.bytes - it.done, most);
+  return call;
+}
 
-  [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
-  /// Of a file that holds `bytes`.
-  [[nodiscard]] std::size_t file_bytes(std::size_t bytes) const noexcept { return rounded(bytes); }
-  [[nodiscard]] std::size_t slot_bytes(std::size_t bytes) const noexcept { return lesser_of(piece_, rounded(bytes)); }
-  [[nodiscard]] std::size_t slot_count(std::size_t bytes) const noexcept {
-    return bytes == 0 ? 0 : lesser_of(most_slots, (rounded(bytes) - 1) / slot_bytes(bytes) + 1);
-  }
-  /// The ring, with room to align its first slot.
-  [[nodiscard]] std::size_t ring_bytes(std::size_t bytes) const noexcept {
-    return bytes == 0 ? 0 : slot_count(bytes) * slot_bytes(bytes) + alignment_;
-  }
-  /// A ring for files of any size.
-  [[nodiscard]] std::size_t whole_ring_bytes() const noexcept { return most_slots * piece_ + alignment_; }
+BELAY_DECL bool file_transfers::finish_call(std::size_t index, std::int64_t result) noexcept {
+  if (result == -EINTR || result == -EAGAIN || result == -ECANCELED) return true;  // nothing was said about the file
+  if (result < 0) return finish(index, fault_of(static_cast<int>(-result)), static_cast<int>(-result));
+  progress& it = slots_[index];
+  const std::size_t rest = it.transfer->call_.bytes - it.done;
+  const std::size_t moved = lesser_of(static_cast<std::size_t>(result), rest);
+  // A direct call begins at a whole block: what was moved of one is moved again.
+  const std::size_t kept = moved == rest ? moved : moved - moved % granularity_;
+  it.done += kept;
+  if (it.done == it.transfer->call_.bytes) return finish(index, tier_file_fault::none, 0);
+  if (kept != 0) return true;
+  it.done += moved;
+  const bool reads = it.transfer->call_.operation == tier_file_operation::read;
+  return finish(index, reads ? tier_file_fault::truncated : tier_file_fault::stalled, 0);
+}
 
-  [[nodiscard]] std::size_t rounded(std::size_t bytes) const noexcept {
-    return checked_size(bytes).rounded_up(alignment_).saturated();
-  }
+BELAY_DECL bool file_transfers::finish(std::size_t index, tier_file_fault fault, int code) noexcept {
+  const progress it = std::exchange(slots_[index], progress{});
+  free_.push_back(index);
+  it.transfer->fault_ = fault;
+  it.transfer->code_ = code;
+  it.transfer->done_ = it.done;
+  it.transfer->under_way_.store(false, std::memory_order_release);  // from here on the handle may be gone
+  changed_.notify_all();
+  return false;
+}
 
- private:
-  std::size_t alignment_ = 4096;
-  std::size_t piece_ = 4096;
-};
+BELAY_DECL void file_transfers::drain() noexcept {
+  guard lock(mutex_);
+  while (free_.size() != slots_.size()) await_change(lock);
+}
+
+BELAY_DECL void file_transfers::admit(file_transfer& transfer) {
+  guard lock(mutex_);
+  if (free_.empty()) waits_.fetch_add(1, std::memory_order_relaxed);
+  while (free_.empty()) await_change(lock);
+  transfer.slot_ = free_.back();
+  free_.pop_back();
+  transfer.under_way_.store(true, std::memory_order_relaxed);
+  slots_[transfer.slot_] = {&transfer, 0};
+  begin_call(transfer.slot_);
+}
+
+BELAY_DECL void file_transfers::await(const file_transfer& transfer) noexcept {
+  guard lock(mutex_);
+  while (transfer.under_way_.load(std::memory_order_relaxed)) await_change(lock);
+}
+
+BELAY_DECL bool file_transfers::over(const file_transfer& transfer) noexcept {
+  guard lock(mutex_);
+  if (transfer.under_way_.load(std::memory_order_relaxed)) poll(lock);
+  return !transfer.under_way_.load(std::memory_order_relaxed);
+}
+
+BELAY_DECL file_transfer::file_transfer(file_transfers& owner, std::shared_ptr<const std::string> directory,
+                                        const transfer_call& call)
+    : owner_(&owner), directory_(std::move(directory)), call_(call) {
+  if (call.bytes != 0) owner.admit(*this);
+}
+
+BELAY_DECL void file_transfer::settle() noexcept {
+  if (under_way_.load(std::memory_order_acquire)) owner_->await(*this);
+}
+
+BELAY_DECL void file_transfer::take(file_transfer& other) noexcept {
+  owner_ = other.owner_;
+  directory_ = other.directory_;  // a copy: the owner still reads what is under way
+  call_ = other.call_;
+  if (other.under_way_.load(std::memory_order_acquire))
+    owner_->move(other, *this);
+  else
+    copy_outcome(other);
+  other.fault_ = tier_file_fault::none;
+}
 
 }  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/tier_file/unnamed_file.hpp
-//
-// A file without a name: the system frees it with its last descriptor, however the process ends.
 
 namespace belay::inline BELAY_ABI {
 
@@ -23014,6 +23543,7 @@ struct file_medium {
   }
 };
 
+/// A file without a name: the system frees it with its last descriptor, however the process ends.
 template <tier_file_calls Calls>
 class unnamed_file {
  public:
@@ -23034,6 +23564,7 @@ class unnamed_file {
   unnamed_file& operator=(unnamed_file&&) = delete;
   ~unnamed_file() { close(); }
 
+  /// The directory, the open file, and what its medium is.
   [[nodiscard]] const std::string& directory() const noexcept { return directory_; }
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
   [[nodiscard]] const file_medium& medium() const noexcept { return medium_; }
@@ -23105,9 +23636,114 @@ class unnamed_file {
   file_medium medium_;
 };
 
-}  // namespace belay::inline BELAY_ABI
+/// Valid as long as the file lives; another file may be moved from it meanwhile.
+/// A tier's file for those that read and write it whatever calls it is made of.
+class tier_file_reference {
+ public:
+  /// To none.
+  tier_file_reference() = default;
+  tier_file_reference(file_transfers& transfers, std::size_t bytes, std::size_t alignment) noexcept
+      : transfers_(&transfers), bytes_(bytes), alignment_(alignment) {}
 
-namespace belay::inline BELAY_ABI {
+  /// Fills `to` from byte `offset` on; `start_write` writes `from` there. Offset, length and address are multiples of
+  /// the alignment and inside the file: else usage_error. The memory is the transfer's until it was waited for.
+  /// Transfers that are under way at the same time are in no order. Any thread may start.
+  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_read(
+      std::uint64_t offset, std::span<std::byte> to, where at = where::current()) const {
+    expect_fits(tier_file_operation::read, offset, to, at);
+    return transfers_->start(tier_file_operation::read, offset, to.data(), to.size());
+  }
+  [[nodiscard("a dropped transfer is waited for at once, and its error is lost")]] file_transfer start_write(
+      std::uint64_t offset, std::span<const std::byte> from, where at = where::current()) const {
+    expect_fits(tier_file_operation::write, offset, from, at);
+    return transfers_->start(tier_file_operation::write, offset, const_cast<std::byte*>(from.data()), from.size());
+  }
+
+  /// Bytes of the file, and its alignment; false, and equal to no file, where it is of none.
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return transfers_ != nullptr; }
+  [[nodiscard]] bool operator==(const tier_file_reference& other) const noexcept {
+    return transfers_ == other.transfers_;
+  }
+
+ private:
+  void expect_fits(tier_file_operation what, std::uint64_t offset, std::span<const std::byte> memory, where at) const {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    if (((offset | memory.size() | address) & (alignment_ - 1)) != 0) [[unlikely]]
+      throw usage_error(sentence(what, offset, memory.size()) + ": offset, length and address (" +
+                            std::to_string(address % alignment_) + " beyond a block) are multiples of " +
+                            std::to_string(alignment_),
+                        at);
+    if (offset > bytes_ || memory.size() > bytes_ - offset) [[unlikely]]
+      throw usage_error(sentence(what, offset, memory.size()) + ": it has " + std::to_string(bytes_), at);
+  }
+  [[nodiscard]] static std::string sentence(tier_file_operation what, std::uint64_t offset, std::size_t bytes) {
+    return std::string(name(what)) + " of " + std::to_string(bytes) + " bytes from byte " + std::to_string(offset) +
+           " of a tier file on";
+  }
+
+  file_transfers* transfers_ = nullptr;
+  std::size_t bytes_ = 0, alignment_ = 1;
+};
+
+/// How bytes are transferred: by an io_uring, by a thread with pread and pwrite, or by the first of these that there
+/// is.
+enum class file_access : std::uint8_t { best, ring, thread };
+
+/// The name of a way.
+[[nodiscard]] constexpr const char* name(file_access way) noexcept {
+  switch (way) {
+    case file_access::best: return "best";
+    case file_access::ring: return "ring";
+    case file_access::thread: return "thread";
+  }
+  return "unknown";
+}
+
+/// Of tier file: the directory of its files, and how they are accessed.
+struct file_memory {
+  /// Directory, bytes of a slot, and access.
+  std::string folder = {};
+  std::size_t piece = std::size_t{1} << 19;  // bytes that a slot of the ring holds, at most
+  file_access access = file_access::best;
+};
+
+/// Sizes in bytes, of what is stored in a file and passes through slots of a ring in memory.
+class streamed_layout {
+ public:
+  /// Slots of a ring at most.
+  static constexpr std::size_t most_slots = 4;
+
+  streamed_layout() = default;
+  /// `alignment` is that of the file's medium; a slot has `piece` bytes at most, rounded up to it.
+  streamed_layout(std::size_t alignment, std::size_t piece) noexcept
+      : alignment_(alignment), piece_(rounded(greater_of(piece, alignment))) {}
+
+  /// The alignment of file and slots.
+  [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
+  /// Of a file that holds `bytes`.
+  [[nodiscard]] std::size_t file_bytes(std::size_t bytes) const noexcept { return rounded(bytes); }
+  [[nodiscard]] std::size_t slot_bytes(std::size_t bytes) const noexcept { return lesser_of(piece_, rounded(bytes)); }
+  [[nodiscard]] std::size_t slot_count(std::size_t bytes) const noexcept {
+    return bytes == 0 ? 0 : lesser_of(most_slots, (rounded(bytes) - 1) / slot_bytes(bytes) + 1);
+  }
+  /// The ring, with room to align its first slot.
+  [[nodiscard]] std::size_t ring_bytes(std::size_t bytes) const noexcept {
+    return bytes == 0 ? 0 : slot_count(bytes) * slot_bytes(bytes) + alignment_;
+  }
+  /// A ring for files of any size.
+  [[nodiscard]] std::size_t whole_ring_bytes() const noexcept { return most_slots * piece_ + alignment_; }
+
+  /// `bytes` in whole blocks.
+  [[nodiscard]] std::size_t rounded(std::size_t bytes) const noexcept {
+    return checked_size(bytes).rounded_up(alignment_).saturated();
+  }
+
+ private:
+  std::size_t alignment_ = 4096;
+  std::size_t piece_ = 4096;
+};
 
 /// How a file is accessed: `way` is ring or thread, and `why_thread` says why it is no ring where `best` was asked for.
 struct tier_file_access : file_medium {
@@ -23471,6 +24107,50 @@ struct rehearsed_order {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/step/output_place.hpp
+//
+// Where the output of a forward may be: in what its call has kept or remembered, in its input, or in memory that
+// outlives the step, such as a parameter, a constant or a buffer of the caller. What has any other place ends before
+// whoever reads the output does.
+
+namespace belay::inline BELAY_ABI {
+
+/// How long what a forward returned lives: with the handle, or no longer than the call (a recompute), or apart from
+/// its output (what is offloaded, or let go of).
+enum class residue_use : std::uint8_t { until_backward, dropped };
+
+/// Throws usage_error, with the layer, where the output of its forward ends before those who read it. Memory that the
+/// residue may own is no place for the output where the residue is dropped: one that is trivially destructible owns
+/// none.
+template <class Engine, class Residue, class Input>
+void expect_kept(const Engine& engine, const invocation& call, const invocation_memory& memory, const Residue& residue,
+                 const Input& input, residue_use use) {
+  const void* const first = residue.out.data();
+  if (first == nullptr || residue.out.size() == 0) return;
+  const auto& activations = engine.activations();
+  if (activations.holds(memory.kept, first) || activations.holds(memory.remembered, first)) return;
+  const auto* const of_input = reinterpret_cast<const std::byte*>(input.data());
+  if (!std::less<>()(first, static_cast<const void*>(of_input)) &&
+      std::less<>()(first, static_cast<const void*>(of_input + input.size_bytes())))
+    return;
+  const auto refuse = [&](const char* why) {
+    throw usage_error("the output of layer " + std::to_string(call.layer_index) + " '" + printable(call.layer) +
+                          "' (micro-batch " + std::to_string(call.micro_batch) + ") is " + why +
+                          ": make it by belay::keep<T>(frame, shape)",
+                      call.at);
+  };
+  if (engine.is_of_steps(first))
+    refuse("in memory of the step that its call has not kept, such as scratch or a gathered parameter");
+  if (use == residue_use::dropped && !std::is_trivially_destructible_v<Residue>)
+    refuse("in memory that may be owned by what its forward returned, of which only the output is kept here");
+}
+template <class Engine, class Residue, class Input>
+void expect_kept(frame<Engine>& call, const Residue& residue, const Input& input, residue_use use) {
+  expect_kept(call.engine(), call.call(), call.memory(), residue, input, use);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/step/relocation.hpp
 //
 // What a call has kept may come back to another place on the device. The views that its residue holds are then given
@@ -23691,6 +24371,7 @@ class offloaded_activations {
  public:
   using engine_type = Engine;
   using arena_type = arena<typename Engine::memory_type>;
+  /// No call.
   static constexpr std::uint32_t nothing = call_order::nothing;
 
   /// Layers whose activations live in `lower` from their forward to their backward; in tier device nothing leaves.
@@ -23817,6 +24498,7 @@ class offloaded_activations {
     end(number);
   }
 
+  /// The lower tier.
   [[nodiscard]] tier where_they_are() const noexcept { return tier_; }
   /// The most bytes that were in the lower tier at a time.
   [[nodiscard]] std::size_t peak_bytes() const noexcept {
@@ -23831,9 +24513,9 @@ class offloaded_activations {
   enum class offload_state : std::uint8_t { stayed, leaving, away, returning, back, over };
   struct one_call {
     std::vector<relocation::moved_range> ranges;  // on the device, as the forward left them
-    std::vector<std::size_t> places;        // of each in the block
-    std::byte* block = nullptr;             // in the lower tier
-    std::byte* returned = nullptr;          // on the device again
+    std::vector<std::size_t> places;              // of each in the block
+    std::byte* block = nullptr;                   // in the lower tier
+    std::byte* returned = nullptr;                // on the device again
     lease_chain in_lower, on_device, let_go;
     std::span<const std::byte> input;
     stream_event copied, back;
@@ -24031,60 +24713,15 @@ offloaded_activations(Run&, tier) -> offloaded_activations<typename Run::engine_
 template <class Run>
 offloaded_activations(Run&, tier, file_memory) -> offloaded_activations<typename Run::engine_type>;
 
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/step/output_place.hpp
-//
-// Where the output of a forward may be: in what its call has kept or remembered, in its input, or in memory that
-// outlives the step, such as a parameter, a constant or a buffer of the caller. What has any other place ends before
-// whoever reads the output does.
-
-namespace belay::inline BELAY_ABI {
-
-/// How long what a forward returned lives: with the handle, or no longer than the call (a recompute), or apart from
-/// its output (what is offloaded, or let go of).
-enum class residue_use : std::uint8_t { until_backward, dropped };
-
-/// Throws usage_error, with the layer, where the output of its forward ends before those who read it. Memory that the
-/// residue may own is no place for the output where the residue is dropped: one that is trivially destructible owns
-/// none.
-template <class Engine, class Residue, class Input>
-void expect_kept(const Engine& engine, const invocation& call, const invocation_memory& memory, const Residue& residue,
-                 const Input& input, residue_use use) {
-  const void* const first = residue.out.data();
-  if (first == nullptr || residue.out.size() == 0) return;
-  const auto& activations = engine.activations();
-  if (activations.holds(memory.kept, first) || activations.holds(memory.remembered, first)) return;
-  const auto* const of_input = reinterpret_cast<const std::byte*>(input.data());
-  if (!std::less<>()(first, static_cast<const void*>(of_input)) &&
-      std::less<>()(first, static_cast<const void*>(of_input + input.size_bytes())))
-    return;
-  const auto refuse = [&](const char* why) {
-    throw usage_error("the output of layer " + std::to_string(call.layer_index) + " '" + printable(call.layer) +
-                          "' (micro-batch " + std::to_string(call.micro_batch) + ") is " + why +
-                          ": make it by belay::keep<T>(frame, shape)",
-                      call.at);
-  };
-  if (engine.is_of_steps(first))
-    refuse("in memory of the step that its call has not kept, such as scratch or a gathered parameter");
-  if (use == residue_use::dropped && !std::is_trivially_destructible_v<Residue>)
-    refuse("in memory that may be owned by what its forward returned, of which only the output is kept here");
-}
-template <class Engine, class Residue, class Input>
-void expect_kept(frame<Engine>& call, const Residue& residue, const Input& input, residue_use use) {
-  expect_kept(call.engine(), call.call(), call.memory(), residue, input, use);
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
 // What other rooms ask of a layer, where it says it.
+/// A layer whose activations leave the device between its forward and its backward. It wraps a layer, and is one; the
+/// layer does not change. What leaves is what the forward has kept, and a copy of the input: so the handle of the layer
+/// before need not keep its output on the device, and says so with `let_go`.
 template <class Layer>
 struct learning_of_wrapped {};
 /// Of a layer around another one.
 template <class Layer>
-requires requires { typename Layer::learning_type; }
+  requires requires { typename Layer::learning_type; }
 struct learning_of_wrapped<Layer> {
   using learning_type = typename Layer::learning_type;
 };
@@ -24103,8 +24740,10 @@ class offloads : public learning_of_wrapped<Layer> {
   [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
   [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
   template <class Visitor>
-  requires requires(Layer& layer, Visitor& visit) { layer.for_each_parameter(visit); }
-  void for_each_parameter(Visitor&& visit) { layer_->for_each_parameter(visit); }
+    requires requires(Layer& layer, Visitor& visit) { layer.for_each_parameter(visit); }
+  void for_each_parameter(Visitor&& visit) {
+    layer_->for_each_parameter(visit);
+  }
 
   /// The residue of an offloaded layer, which is on the device until it has left.
   template <class Output, class Residue>
@@ -24117,7 +24756,7 @@ class offloads : public learning_of_wrapped<Layer> {
 
   /// A forward that owes nothing keeps nothing, and nothing leaves.
   template <class Engine, class Input>
-  requires requires(Layer& layer, frame<Engine>& call, const Input& input) { layer.forward(call, input).out; }
+    requires requires(Layer& layer, frame<Engine>& call, const Input& input) { layer.forward(call, input).out; }
   [[nodiscard]] auto forward(frame<Engine>& call, const Input& input) {
     using residue_type = decltype(layer_->forward(call, input));
     using output_type = std::remove_cvref_t<decltype(std::declval<residue_type&>().out)>;
@@ -24142,9 +24781,9 @@ class offloads : public learning_of_wrapped<Layer> {
 
   /// That of the layer within, after what it kept has come back.
   template <class Engine, class Output, class Residue, class Dout, class... Dx>
-  requires requires(Layer& layer, frame<Engine>& call, Residue&& residue, const Dout& dout, const Dx&... dx) {
-    layer.backward(call, std::move(residue), dout, dx...);
-  }
+    requires requires(Layer& layer, frame<Engine>& call, Residue&& residue, const Dout& dout, const Dx&... dx) {
+      layer.backward(call, std::move(residue), dout, dx...);
+    }
   void backward(frame<Engine>& call, offloaded_residue<Output, Residue>&& residue, const Dout& dout, const Dx&... dx) {
     restore(call, residue);
     layer_->backward(call, std::move(residue.whole), dout, dx...);
@@ -24199,113 +24838,6 @@ class offloads : public learning_of_wrapped<Layer> {
 
 namespace belay::inline BELAY_ABI {
 
-template <class Layer>
-class recompute {
-  static_assert(
-      !requires { typename Layer::offloads_activations; },
-      "belay: a recomputed layer keeps its input: offload that, with belay::offloads around the recompute");
-
- public:
-  using output_in_backward = unread;
-
-  /// `layer` outlives this object.
-  explicit recompute(Layer& layer) noexcept : layer_(&layer) {}
-
-  /// Name and number are those of the layer within, which is `layer()`.
-  [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
-  [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
-  [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
-
-  /// The residue of a recomputed layer, kept until the backward.
-  template <class Input, class Output>
-  struct recomputed_residue {
-    /// Output and input: no more.
-    Output out;
-    Input input;
-  };
-
-  /// That of the layer within; what it keeps is given back, and what it remembers stays.
-  template <class Engine, class Input>
-  [[nodiscard]] auto forward(frame<Engine>& call, const Input& input) {
-    invocation_memory memory;
-    auto out = first_pass(call, input, memory);
-    auto& activations = call.engine().activations();
-    // Where nothing moves, it is remembered, the input's, or memory that outlives the step.
-    if (out.size() > 0) static_cast<void>(activations.transfer(out.data(), memory.kept, call.memory().kept));
-    activations.release(memory.kept);
-    call.memory().remembered = memory.remembered;
-    call.memory().remembered_at = memory.remembered_at;
-    call.memory().remembered_count = memory.remembered_count;
-    return recomputed_residue<Input, decltype(out)>{out, input};
-  }
-
-  /// The forward again, and its backward.
-  template <class Engine, class Input, class Output, class Dout, class... Dx>
-  requires requires(Layer& layer, frame<Engine>& call, const Input& input, const Dout& dout, const Dx&... dx) {
-    layer.backward(call, layer.forward(call, input), dout, dx...);
-  }
-  void backward(frame<Engine>& call, recomputed_residue<Input, Output>&& residue, const Dout& dout, const Dx&... dx) {
-    const obligation_id opened =
-        call.open(obligation_kind::recompute_frame, residue.out.size_bytes(), residue.out.shape(), call.call().at);
-    invocation_memory memory = call.memory();
-    memory.kept = {};
-    {
-      frame<Engine> again{call.engine(), call.call(), frame_mode::replaying, memory};
-      [[maybe_unused]] const auto whole = held(again);
-      auto full = replay(again, residue.input);
-      again.begin_backward_within(call);
-      layer_->backward(again, std::move(full), dout, dx...);
-    }
-    call.engine().activations().release(memory.kept);
-    call.close(opened);
-  }
-
- private:
-  struct no_hold {};
-  // A layer that is called with something of its own for the time, such as `gathers`, has it for both calls.
-  template <class Frame>
-  [[nodiscard]] auto held(Frame& call) const {
-    if constexpr (requires { layer_->hold(call); })
-      return layer_->hold(call);
-    else
-      return no_hold{};
-  }
-
-  template <class Engine, class Input>
-  [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
-    const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
-    return again.call().run(layer_call::recompute, [&] { return layer_->forward(again, input); });
-  }
-  template <class Engine, class Input>
-  [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
-    frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};
-    const auto residue = layer_->forward(once, input);
-    expect_kept(once, residue, input, residue_use::dropped);
-    return residue.out;
-  }
-
-  Layer* layer_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/step/recomputed_part.hpp
-//
-// A part of a layer that can be recomputed alone, such as the attention of a decoder layer, whose intermediate results
-// are many and cheap. The layer keeps it beside the part, and calls it in its place. Whether it recomputes is said when
-// the program runs; inside a layer that is recomputed as a whole it does not recompute twice.
-//
-//   struct decoder_layer {
-//     attention heads;
-//     belay::recomputed_part<attention> kept_heads{heads};
-//     ...
-//     auto attended = kept_heads.forward(frame, x);                              // in forward: a part_residue
-//     kept_heads.backward(frame, std::move(r.attended), dout, dx);               // in backward
-//   };
-//   layer.kept_heads.recompute(belay::recomputes::yes);
-
-namespace belay::inline BELAY_ABI {
-
 /// Whether a part runs its forward again in its backward.
 enum class recomputes { no, yes };
 
@@ -24321,6 +24853,9 @@ struct part_residue {
   std::size_t remembered_count = 0;
 };
 
+/// A part of a layer that can be recomputed alone, such as the attention of a decoder layer, whose intermediate results
+/// are many and cheap. The layer keeps it beside the part, and calls it in its place. Whether it recomputes is said
+/// when the program runs; inside a layer that is recomputed as a whole it does not recompute twice.
 template <class Part>
 class recomputed_part {
  public:
@@ -24396,6 +24931,94 @@ class recomputed_part {
 
   Part* part_;
   recomputes how_ = recomputes::no;
+};
+
+template <class Layer>
+class recompute {
+  static_assert(
+      !requires { typename Layer::offloads_activations; },
+      "belay: a recomputed layer keeps its input: offload that, with belay::offloads around the recompute");
+
+ public:
+  using output_in_backward = unread;
+
+  /// `layer` outlives this object.
+  explicit recompute(Layer& layer) noexcept : layer_(&layer) {}
+
+  /// Name and number are those of the layer within, which is `layer()`.
+  [[nodiscard]] const char* name() const noexcept { return layer_name(*layer_); }
+  [[nodiscard]] std::size_t index() const noexcept { return layer_index(*layer_); }
+  [[nodiscard]] Layer& layer() const noexcept { return *layer_; }
+
+  /// The residue of a recomputed layer, kept until the backward.
+  template <class Input, class Output>
+  struct recomputed_residue {
+    /// Output and input: no more.
+    Output out;
+    Input input;
+  };
+
+  /// That of the layer within; what it keeps is given back, and what it remembers stays.
+  template <class Engine, class Input>
+  [[nodiscard]] auto forward(frame<Engine>& call, const Input& input) {
+    invocation_memory memory;
+    auto out = first_pass(call, input, memory);
+    auto& activations = call.engine().activations();
+    // Where nothing moves, it is remembered, the input's, or memory that outlives the step.
+    if (out.size() > 0) static_cast<void>(activations.transfer(out.data(), memory.kept, call.memory().kept));
+    activations.release(memory.kept);
+    call.memory().remembered = memory.remembered;
+    call.memory().remembered_at = memory.remembered_at;
+    call.memory().remembered_count = memory.remembered_count;
+    return recomputed_residue<Input, decltype(out)>{out, input};
+  }
+
+  /// The forward again, and its backward.
+  template <class Engine, class Input, class Output, class Dout, class... Dx>
+    requires requires(Layer& layer, frame<Engine>& call, const Input& input, const Dout& dout, const Dx&... dx) {
+      layer.backward(call, layer.forward(call, input), dout, dx...);
+    }
+  void backward(frame<Engine>& call, recomputed_residue<Input, Output>&& residue, const Dout& dout, const Dx&... dx) {
+    const obligation_id opened =
+        call.open(obligation_kind::recompute_frame, residue.out.size_bytes(), residue.out.shape(), call.call().at);
+    invocation_memory memory = call.memory();
+    memory.kept = {};
+    {
+      frame<Engine> again{call.engine(), call.call(), frame_mode::replaying, memory};
+      [[maybe_unused]] const auto whole = held(again);
+      auto full = replay(again, residue.input);
+      again.begin_backward_within(call);
+      layer_->backward(again, std::move(full), dout, dx...);
+    }
+    call.engine().activations().release(memory.kept);
+    call.close(opened);
+  }
+
+ private:
+  struct no_hold {};
+  // A layer that is called with something of its own for the time, such as `gathers`, has it for both calls.
+  template <class Frame>
+  [[nodiscard]] auto held(Frame& call) const {
+    if constexpr (requires { layer_->hold(call); })
+      return layer_->hold(call);
+    else
+      return no_hold{};
+  }
+
+  template <class Engine, class Input>
+  [[nodiscard]] auto replay(frame<Engine>& again, const Input& input) {
+    const typename Engine::watch_type::mark under_way{again.engine().watch(), again.call().now(layer_call::recompute)};
+    return again.call().run(layer_call::recompute, [&] { return layer_->forward(again, input); });
+  }
+  template <class Engine, class Input>
+  [[nodiscard]] auto first_pass(frame<Engine>& call, const Input& input, invocation_memory& memory) {
+    frame<Engine> once{call.engine(), call.call(), frame_mode::observing, memory};
+    const auto residue = layer_->forward(once, input);
+    expect_kept(once, residue, input, residue_use::dropped);
+    return residue.out;
+  }
+
+  Layer* layer_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -24505,14 +25128,14 @@ template <class T>
 inline constexpr bool always_false = false;
 
 template <class Engine, class Layer, class Input>
-requires backward_layer<Layer, Engine, Input>
+  requires backward_layer<Layer, Engine, Input>
 class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLIGATION saved final {
  public:
   using residue_type = residue_of<Layer, Engine, Input>;
   using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
 
   /// Runs the layer's forward and opens the obligation. Use `belay::forward`.
-  BELAY_OPENS saved(Engine & engine, Layer & layer, const Input& input, const invocation& call)
+  BELAY_OPENS saved(Engine& engine, Layer& layer, const Input& input, const invocation& call)
       : engine_(&engine), layer_(&layer), input_(input), call_(call), residue_(run_forward()), epoch_(engine.epoch()) {
     if constexpr (checked(check_level::local)) {
       expect_kept(engine, call_, memory_, residue_, input_, residue_use::until_backward);
@@ -24546,11 +25169,11 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   }
 
   /// Nobody reads the output any more but this handle's backward: its memory is free when what has been queued has read
-  /// it. Of a layer whose activations are offloaded (step/offloads.hpp); afterwards `out` is a usage_error.
+  /// it. Of a layer whose activations are offloaded (step/offloaded_activations.hpp); afterwards `out` is a
+  /// usage_error.
   BELAY_IF_OPEN void let_go(where at = where::current()) {
-    constexpr bool keeps_own = requires(Layer & layer, residue_type & residue, invocation_memory & memory) {
-      layer.let_go(residue, memory);
-    };
+    constexpr bool keeps_own =
+        requires(Layer& layer, residue_type& residue, invocation_memory& memory) { layer.let_go(residue, memory); };
     static_assert(keeps_own,
                   "belay: the output of this layer is kept until its backward, which may read it: let go of the output "
                   "of a belay::offloads{layer, activations}, which has a copy of what its backward reads");
@@ -24562,7 +25185,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// Runs the backward: adds to the layer's parameter gradients, and returns the gradient of the input, or nothing
   /// where the input has none. Afterwards all memory of this invocation is free. A second call is a usage_error in
   /// checked builds; in release builds it computes nothing, and the step refuses to commit.
-  BELAY_DISCHARGES auto backward(output_type dout, where at = where::current())&& {
+  BELAY_DISCHARGES auto backward(output_type dout, where at = where::current()) && {
     // The obligation stays open while the layer runs, so that a recompute is recorded as its child. In release builds a
     // handle that owes nothing computes nothing: the step will refuse.
     const bool owed = owes();
@@ -24601,13 +25224,13 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
 
   /// Backward consumes the handle; on a named handle it is `std::move(handle).backward(...)`.
   template <class Dout>
-  void backward(const Dout&)& {
+  void backward(const Dout&) & {
     static_assert(always_false<Dout>, "belay: backward consumes its handle: write std::move(handle).backward(...)");
   }
 
   /// Ends the obligation without a backward; `why` is for the reader of the code. A layer that has a `discard` ends the
   /// obligations of its residue there.
-  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current())&& {
+  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current()) && {
     if constexpr (discarding_layer<Layer, Engine, Input>) {
       call_.parent = obligation_.index;
       if (owes()) {
@@ -24621,7 +25244,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
 
   /// Returns a named handle from a function: `return std::move(handle).hand_over();`. Clang's analysis would take
   /// `return handle;` for a lost one.
-  BELAY_DISCHARGES BELAY_OPENS saved hand_over()&& { return saved{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS saved hand_over() && { return saved{std::move(*this)}; }
 
   /// The call that owes this backward: its layer, micro-batch and site.
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
@@ -24635,7 +25258,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   static constexpr std::uint64_t used_up = ~std::uint64_t{0};  // no engine's epoch
 
   // Private, so that a named handle goes nowhere but through `hand_over`.
-  BELAY_OPENS saved(saved && other) noexcept
+  BELAY_OPENS saved(saved&& other) noexcept
       : engine_(other.engine_),
         layer_(other.layer_),
         input_(other.input_),
@@ -24970,19 +25593,6 @@ void step_core<Engine>::report_abandoned() const noexcept {
 extern template class belay::step_core<belay::host_engine>;
 #endif
 
-// ---- belay/step/tape.hpp
-//
-// The typed tape: what is owed is part of the tape's type, the last forward on top. A body that must return an empty
-// tape cannot forget a backward, with any compiler.
-//
-//   step.run([&](auto tape) {
-//     auto one = std::move(tape).forward(first, x);
-//     auto x1 = one.out();
-//     auto two = std::move(one).forward(second, x1);
-//     auto back = std::move(two).backward(dout);
-//     return std::move(std::move(back).backward().rest);
-//   });
-
 namespace belay::inline BELAY_ABI {
 
 template <class Engine, class... Saved>
@@ -25000,6 +25610,8 @@ struct unwound {
 };
 
 /// A tape without forwards.
+/// The typed tape: what is owed is part of the tape's type, the last forward on top. A body that must return an empty
+/// tape cannot forget a backward, with any compiler.
 template <class Engine>
 class [[nodiscard]] tape<Engine> {
  public:
@@ -25068,10 +25680,6 @@ class [[nodiscard]] tape<Engine, First, Rest...> {
   shorter rest_;
   First last_;
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 /// One micro-batch of a step: the scope of a `forward` where a step has several.
 template <class Engine>
@@ -25177,8 +25785,8 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   /// none. Where obligations are open, a checked build throws `open_obligations`, which names them; a release build
   /// reclaims the memory and refuses.
   template <class Vote>
-  requires(std::invocable<Vote, ballot> && sizeof...(Participants) == 0) BELAY_DISCHARGES [[nodiscard]] step_outcome
-      commit(Vote&& vote, where at = where::current()) && {
+    requires(std::invocable<Vote, ballot> && sizeof...(Participants) == 0)
+  BELAY_DISCHARGES [[nodiscard]] step_outcome commit(Vote&& vote, where at = where::current()) && {
     ended_step done = core_.commit([&](const ballot& own) { return vote(own); }, at);
     if (done.how == end_of_step::committed) return committed_step{done.summary.number};
     if (done.how == end_of_step::replay) return replay_step{done.needed_rows};
@@ -25186,16 +25794,17 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   }
   BELAY_DISCHARGES [[nodiscard]] step_outcome commit(where at = where::current()) &&
       requires(sizeof...(Participants) == 0) {
-    return std::move(*this).commit([](const ballot& own) { return own; }, at);
-  }
+        return std::move(*this).commit([](const ballot& own) { return own; }, at);
+      }
 
-  /// Ends the step: finishes every participant (gradients are reduced, and divided once by `divisor`), and votes.
-  /// `divisor` is `samples{n}` or `target_tokens{n}` of the whole batch, equal on all ranks, or `local_targets{n}` of
-  /// this rank, which are summed. Collective over the mesh. Where obligations are open, a checked build throws
-  /// `open_obligations`; a release build refuses. Throws usage_error, on all ranks, where they disagree on the divisor,
-  /// the participants or the optimizer's arguments; where a parameter lacks a contribution.
-  template <votes Mesh, class Divisor>
-  requires(sizeof...(Participants) > 0) BELAY_DISCHARGES [[nodiscard]] outcome_type
+      /// Ends the step: finishes every participant (gradients are reduced, and divided once by `divisor`), and votes.
+      /// `divisor` is `samples{n}` or `target_tokens{n}` of the whole batch, equal on all ranks, or `local_targets{n}`
+      /// of this rank, which are summed. Collective over the mesh. Where obligations are open, a checked build throws
+      /// `open_obligations`; a release build refuses. Throws usage_error, on all ranks, where they disagree on the
+      /// divisor, the participants or the optimizer's arguments; where a parameter lacks a contribution.
+      template <votes Mesh, class Divisor>
+        requires(sizeof...(Participants) > 0)
+      BELAY_DISCHARGES [[nodiscard]] outcome_type
       commit(const Mesh& mesh, const Divisor& divisor, where at = where::current()) && {
     static_assert(is_step_divisor<Divisor>,
                   "belay: a step is divided by belay::samples{n} or belay::target_tokens{n} of the global batch, or by "
@@ -25214,8 +25823,8 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   }
   /// Any other call does not compile, with a sentence.
   template <class Mesh, class... Arguments>
-  requires(sizeof...(Participants) == 0 && !std::invocable<Mesh, ballot> && !std::same_as<Mesh, where>)
-      BELAY_DISCHARGES outcome_type commit(const Mesh&, const Arguments&...) && {
+    requires(sizeof...(Participants) == 0 && !std::invocable<Mesh, ballot> && !std::same_as<Mesh, where>)
+  BELAY_DISCHARGES outcome_type commit(const Mesh&, const Arguments&...) && {
     static_assert(
         sizeof...(Participants) > 0,
         "belay: this step has no participants, so its commit has no gradients to reduce: name the store, and "
@@ -25223,8 +25832,8 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     std::terminate();
   }
   template <class... Arguments>
-  requires(sizeof...(Participants) > 0 && sizeof...(Arguments) < 2) BELAY_DISCHARGES outcome_type
-      commit(Arguments&&...) && {
+    requires(sizeof...(Participants) > 0 && sizeof...(Arguments) < 2)
+  BELAY_DISCHARGES outcome_type commit(Arguments&&...) && {
     static_assert(sizeof...(Arguments) == 2,
                   "belay: a step with participants is committed over the mesh, with the divisor of its gradients: "
                   "commit(mesh, belay::samples{n}), target_tokens{n}, or local_targets{n} of this rank");
@@ -25280,24 +25889,20 @@ concept offers_layers = requires(N& network) {
   std::end(network.layers());
   // A container that is returned by value would take its layers with it; a span does not.
   requires std::is_lvalue_reference_v<decltype(network.layers())> ||
-      std::is_trivially_copyable_v<decltype(network.layers())>;
+               std::is_trivially_copyable_v<decltype(network.layers())>;
 };
 /// Whether a network offers its layers, as a value, for a message without the list of what is missing.
 template <class N>
 inline constexpr bool is_offering_layers = offers_layers<N>;
 
 template <class N>
-concept offers_first = requires(N& network) {
-  network.first();
-};
+concept offers_first = requires(N& network) { network.first(); };
 /// The first layer is never trained, and says so: `using learning_type = belay::frozen`.
 template <class N>
 concept freezes_first =
     offers_first<N> && !has_gradient<layer_learning_t<std::remove_reference_t<decltype(std::declval<N&>().first())>>>;
 template <class N>
-concept offers_last = requires(N& network) {
-  network.last();
-};
+concept offers_last = requires(N& network) { network.last(); };
 
 /// A layer as a stage runs it: itself, or with its activations in a lower tier.
 template <class Layer, class Activations>
@@ -25433,9 +26038,8 @@ inline constexpr bool is_batch_view = false;
 template <class T, std::size_t Rank>
 inline constexpr bool is_batch_view<view<T, Rank>> = Rank > 1;
 template <class Inputs>
-concept gives_micro_batches = is_batch_view<Inputs> || requires(const Inputs& inputs, std::size_t micro_batch) {
-  inputs(micro_batch).shape();
-};
+concept gives_micro_batches =
+    is_batch_view<Inputs> || requires(const Inputs& inputs, std::size_t micro_batch) { inputs(micro_batch).shape(); };
 
 /// The input of one micro-batch. That of a batch of floating point has no gradient.
 template <gives_micro_batches Inputs>
@@ -25481,174 +26085,11 @@ template <class Network, class Loss, class Engine, class T, std::size_t Rank>
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/step/handle_store.hpp
-//
-// Keeps handles between forward and backward, for a pipeline stage or a loop over layers: containers of the standard
-// library do not take them. A store has a fixed number of slots and allocates once. What a destroyed store still holds
-// is not discharged, and the step refuses to commit.
-//
-//   belay::handle_store<belay::saved<engine, block, input>> handles{layers.size()};
-//   for (std::size_t i = 0; i < layers.size(); ++i) {
-//     handles.keep(i, belay::forward(step, layers[i], x));
-//     x = handles.at(i).out();
-//   }
-//   for (std::size_t i = layers.size(); i-- > 0;) grad = handles.take(i).backward(grad);
-
-namespace belay::inline BELAY_ABI {
-
-template <class Handle>
-class handle_store {
- public:
-  handle_store() = default;
-  /// So many slots, empty.
-  explicit handle_store(std::size_t slot_count) : slots_(slot_count) {}
-  handle_store(handle_store&&) noexcept = default;
-  handle_store& operator=(handle_store&&) = delete;  // it would lose the handles of the left side
-  ~handle_store() = default;
-
-  /// Slots; whether a slot has a handle.
-  [[nodiscard]] std::size_t size() const noexcept { return slots_.size(); }
-  [[nodiscard]] bool holds(std::size_t index) const noexcept { return index < size() && slots_[index].held; }
-
-  /// Takes a handle over. Throws usage_error where the slot does not exist, or holds a handle that still owes.
-  void keep(std::size_t index, Handle&& handle, where at = where::current()) {
-    handle_slot& free = slots_[expect(index, at)];
-    if (free.held && owes(free.handle)) refuse(index, free.handle, at);
-    free.clear();
-    ::new (static_cast<void*>(std::addressof(free.handle))) Handle(std::move(handle));
-    free.held = true;
-  }
-
-  /// The handle in a slot, to ask for its output. Throws usage_error where there is none.
-  [[nodiscard]] Handle& at(std::size_t index, where asked = where::current()) {
-    return slots_[expect_held(index, asked)].handle;
-  }
-  [[nodiscard]] const Handle& at(std::size_t index, where asked = where::current()) const {
-    return slots_[expect_held(index, asked)].handle;
-  }
-
-  /// Gives the handle back, to be discharged in the same expression or under a name of its own, and empties the slot.
-  /// Throws usage_error where there is none.
-  BELAY_OPENS [[nodiscard]] Handle take(std::size_t index, where asked = where::current()) {
-    const emptied afterwards{&slots_[expect_held(index, asked)]};
-    return Handle(std::move(afterwards.slot_->handle));
-  }
-
-  /// Empties all slots without discharging anything: for handles of a step that has ended, which has reported them.
-  void forget() noexcept {
-    for (handle_slot& one : slots_) one.clear();
-  }
-
- private:
-  struct handle_slot {
-    handle_slot() noexcept {}
-    handle_slot(const handle_slot&) = delete;
-    handle_slot& operator=(const handle_slot&) = delete;
-    ~handle_slot() { clear(); }
-    void clear() noexcept {
-      if (std::exchange(held, false)) std::destroy_at(std::addressof(handle));
-    }
-
-    bool held = false;
-    union {
-      Handle handle;
-    };
-  };
-  struct emptied {
-    handle_slot* slot_;
-    ~emptied() { slot_->clear(); }
-  };
-
-  // An activation of a step that has ended owes nothing. Handles that cannot say it owe until they are taken.
-  [[nodiscard]] static bool owes(const Handle& held) noexcept {
-    if constexpr (requires { held.owes(); })
-      return held.owes();
-    else
-      return true;
-  }
-  [[nodiscard]] std::size_t expect(std::size_t index, where at) const {
-    if (index < size()) return index;
-    throw usage_error(
-        "a handle store of " + std::to_string(size()) + " slots was asked for slot " + std::to_string(index), at);
-  }
-  [[nodiscard]] std::size_t expect_held(std::size_t index, where at) const {
-    if (slots_[expect(index, at)].held) return index;
-    throw usage_error("slot " + std::to_string(index) + " of a handle store holds no handle", at);
-  }
-  [[noreturn]] static void refuse(std::size_t index, const Handle& held, where at) {
-    std::string text = "slot " + std::to_string(index) + " of a handle store holds a handle that still owes";
-    if constexpr (requires { held.call().layer; }) {
-      text += ": that of layer '" + printable(held.call().layer) + "' (micro-batch " +
-              std::to_string(held.call().micro_batch) + ") opened at " + held.call().at.text();
-    }
-    throw usage_error(text + "; take it first", at);
-  }
-
-  std::vector<handle_slot> slots_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// The handles of a stage's frozen first layer and of the lowest layer that is trained, by micro-batch. These two stay
-/// on the device, also where the activations of others are offloaded.
-template <class Network, class Engine, class T, std::size_t Rank, class Input, class Activations>
-class frozen_first_handles {
- public:
-  using hidden_view = view<const T, Rank>;
-
-  explicit frozen_first_handles(std::size_t micro_batches)
-      : first_(micro_batches), plain_(micro_batches), recomputed_(micro_batches) {}
-
-  /// Runs the first layer, and the one above it if there is one. Returns the output.
-  hidden_view forward(const micro_batch_scope<Engine>& scope, Network& network, layers_of<Network, Activations>& layers,
-                      const Input& input, where at) {
-    const std::size_t m = scope.micro_batch();
-    first_[m].emplace(belay::observe(scope, network.first(), input, at));
-    const hidden_view x = first_[m]->out(at);
-    if (layers.places.empty()) return x;
-    const auto& lowest = layers.places.front();
-    if (lowest.recomputed) {
-      recomputed_.keep(m, belay::forward(scope, layers.recomputed[lowest.slot], constant(x), at), at);
-      return recomputed_.at(m).out();
-    }
-    plain_.keep(m, belay::forward(scope, *lowest.layer, constant(x), at), at);
-    return plain_.at(m).out();
-  }
-  void backward(std::size_t micro_batch, const layers_of<Network, Activations>& layers, hidden_view dout, where at) {
-    if (!layers.places.empty()) {
-      if (layers.places.front().recomputed)
-        recomputed_.take(micro_batch, at).backward(dout, at);
-      else
-        plain_.take(micro_batch, at).backward(dout, at);
-    }
-    first_[micro_batch].reset();
-  }
-
- private:
-  using first_type = typename first_of<Network>::type;
-  using layer_type = typename layers_of<Network>::layer_type;
-  using input_type = constant_input<T, Rank>;
-
-  std::vector<std::optional<observed<Engine, first_type, Input>>> first_;
-  handle_store<saved<Engine, layer_type, input_type>> plain_;
-  handle_store<saved<Engine, recompute<layer_type>, input_type>> recomputed_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/parallel/schedule/table.hpp
 //
 // A table holds the actions of every stage in order. One class serves sizes known at compile time (arrays, so that the
 // table is a constexpr value) and sizes known at start-up (vectors). A *rule* writes either, so that a schedule is
 // written once, and what was proven in a static_assert is what runs.
-
-// ---- belay/parallel/schedule/action.hpp
-//
-// What a stage does next: compute one micro-batch, or exchange tensors with neighbours. Transfers that must be in
-// flight at the same time form one group. Sends and receives have rendezvous semantics (neither side buffers): two
-// neighbours that both send first, each in an action of its own, deadlock.
 
 namespace belay::inline BELAY_ABI {
 namespace schedule {
@@ -25674,6 +26115,9 @@ struct transfer {
 
 /// One entry of a stage's list: a compute of `micro_batch` and `chunk`, or a group of transfers. Transfers of a group
 /// are posted together, and the group is complete when each of them has met its partner.
+/// What a stage does next: compute one micro-batch, or exchange tensors with neighbours. Transfers that must be in
+/// flight at the same time form one group. Sends and receives have rendezvous semantics (neither side buffers): two
+/// neighbours that both send first, each in an action of its own, deadlock.
 struct action {
   static constexpr std::size_t most_transfers = 4;
 
@@ -25741,12 +26185,6 @@ struct action {
 [[nodiscard]] constexpr const char* name(payload what) noexcept {
   return what == payload::activation ? "activation" : "gradient";
 }
-
-}  // namespace schedule
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-namespace schedule {
 
 /// Limits of a schedule whose sizes come from a file or are known at run time, so that they cannot exhaust memory.
 inline constexpr std::size_t most_stages = 65'536;
@@ -25905,7 +26343,464 @@ template <class Storage>
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/step/handle_store.hpp
+//
+// Keeps handles between forward and backward, for a pipeline stage or a loop over layers: containers of the standard
+// library do not take them. A store has a fixed number of slots and allocates once. What a destroyed store still holds
+// is not discharged, and the step refuses to commit.
+//
+//   belay::handle_store<belay::saved<engine, block, input>> handles{layers.size()};
+//   for (std::size_t i = 0; i < layers.size(); ++i) {
+//     handles.keep(i, belay::forward(step, layers[i], x));
+//     x = handles.at(i).out();
+//   }
+//   for (std::size_t i = layers.size(); i-- > 0;) grad = handles.take(i).backward(grad);
+
+// ---- belay/step/owed.hpp
+//
+// The backward that a call of a function owes, for trainers with one flat buffer of activations and functions for
+// layers. It holds no memory: the call's forward opens it, and its backward discharges it, which contributes the
+// parameters that the backward has added to. A forgotten one is named as a saved activation is, by Clang where it sees
+// it and by the commit.
+//
+//   auto owed = belay::owe(scope, {"attention", layer}, {qkv, projection});  // beside the forward
+//   std::move(owed).backward([&] { attention_backward(...); });              // adds to both gradients
+//
+// Where the two stand in one place, `std::move(owed).discharge()` behind the backward says the same.
+
 namespace belay::inline BELAY_ABI {
+
+/// The function whose backward is owed, and its place in the model. `name` outlives the step.
+struct owed_layer {
+  /// The layer that owes, by name and number.
+  owed_layer(const char* called, std::size_t place = 0) noexcept : name(called), index(place) {}
+  const char* name;
+  std::size_t index;
+};
+
+/// A parameter to which the owed backward adds. Throws usage_error for one without a gradient's memory.
+class owed_parameter {
+ public:
+  /// Where the backward will contribute. Throws usage_error where the parameter has no memory.
+  template <class Parameter>
+    requires(!std::is_same_v<std::remove_const_t<Parameter>, owed_parameter>)  // a copy is one
+  owed_parameter(Parameter& parameter, where at = where::current()) {
+    static_assert(contributes<Parameter>,
+                  "belay: a backward is owed of trainable parameters: a frozen one has no gradient, and is not named");
+    if constexpr (contributes<Parameter>) {
+      target_ = parameter.contribution();
+      if (target_ == nullptr)
+        throw usage_error("a backward is owed of parameter " + printable(parameter.name()) +
+                              ", which is in no parameter_store and no gradient_buckets",
+                          at);
+    }
+  }
+  [[nodiscard]] contribution_target& target() const noexcept { return *target_; }
+
+ private:
+  contribution_target* target_ = nullptr;
+};
+
+class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION owed final {
+ public:
+  /// Parameters of one owed backward.
+  static constexpr std::size_t max_parameters = 16;
+
+  /// Opens the obligation. Use `belay::owe`.
+  BELAY_OPENS owed(ledger& obligations, owed_bytes& kept, const invocation& call, std::size_t bytes,
+                   std::span<const owed_parameter> parameters)
+      : obligations_(&obligations), kept_(&kept), call_(call), bytes_(bytes), count_(parameters.size()) {
+    if (count_ > max_parameters)
+      throw usage_error("one owed backward names " + std::to_string(count_) +
+                            " parameters, 16 at most: owe one for each function of the layer",
+                        call.at);
+    for (std::size_t i = 0; i < count_; ++i) {
+      targets_[i] = &parameters[i].target();
+      targets_[i]->begin_adding();
+      if constexpr (checked(check_level::local)) before_[i] = targets_[i]->content();
+    }
+    obligation_ = call.open(obligations, obligation_kind::owed_backward, bytes, {}, call.at);
+    kept.open(bytes);
+  }
+
+  owed& operator=(owed&&) = delete;  // it would lose the obligation of the left side
+  static void* operator new(std::size_t) = delete;
+  static void* operator new[](std::size_t) = delete;
+
+  /// An obligation that was not discharged stays in the ledger.
+  BELAY_IF_DISCHARGED ~owed() {}  // not defaulted: the analysis looks at calls of a destructor
+
+  /// Runs `f()`, the function's backward, which adds to the gradients of the parameters, and discharges: also where it
+  /// adds nothing, or zeros. What `f` throws leaves the obligation open. Errors as those of `discharge`; of one that
+  /// owes nothing any more `f` does not run.
+  template <std::invocable F>
+  BELAY_DISCHARGES void backward(F&& f, where at = where::current()) && {
+    if (owes()) {
+      static_cast<void>(std::forward<F>(f)());
+      contribute(at);
+    }
+    settle(at);
+  }
+
+  /// The backward has run: each of the parameters has its part of this micro-batch, and a bucket that is complete is
+  /// reduced from here on. A second call is a usage_error in checked builds; in release builds it contributes nothing,
+  /// and the step refuses to commit. A parameter that has contributed this micro-batch before is a usage_error, or the
+  /// same refusal. Checked builds throw usage_error where no gradient of the parameters, in memory that the host
+  /// addresses, has another bit than when the backward was owed: it did not run, or runs later.
+  BELAY_DISCHARGES void discharge(where at = where::current()) && {
+    if (owes()) {
+      if constexpr (checked(check_level::local)) expect_added(at);
+      contribute(at);
+    }
+    settle(at);
+  }
+
+  /// Ends the obligation without a backward; `why` is for the reader of the code. The parameters contribute nothing.
+  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current()) && { settle(at); }
+
+  /// Returns a named handle from a function: `return std::move(owed).hand_over();`.
+  BELAY_DISCHARGES BELAY_OPENS owed hand_over() && { return owed{std::move(*this)}; }
+
+  /// The call that owes this backward: its layer, micro-batch and site.
+  [[nodiscard]] const invocation& call() const noexcept { return call_; }
+
+ private:
+  template <class>
+  friend class handle_store;
+
+  // Private, so that a named handle goes nowhere but through `hand_over`.
+  BELAY_OPENS owed(owed&& other) noexcept
+      : obligations_(other.obligations_),
+        kept_(other.kept_),
+        call_(other.call_),
+        obligation_(std::exchange(other.obligation_, {})),
+        targets_(other.targets_),
+        before_(other.before_),
+        bytes_(other.bytes_),
+        count_(other.count_) {}
+
+  [[nodiscard]] bool owes() const noexcept { return obligations_->is_open(obligation_); }
+  void contribute(where at) {
+    contribution_list contributions;
+    for (std::size_t i = 0; i < count_; ++i) contributions.add(*targets_[i]);
+    contributions.contribute(call_.micro_batch, {}, at);  // the host's function has run
+  }
+  void settle(where at) {
+    if (owes()) kept_->close(bytes_);
+    obligations_->close(std::exchange(obligation_, {}), at);
+  }
+  // One parameter that has changed is enough: a gradient may be zero.
+  void expect_added(where at) const;
+  [[noreturn, gnu::cold]] void refuse_untouched(where at) const;
+
+  using contents = std::array<std::uint64_t, checked(check_level::local) ? max_parameters : 0>;
+
+  ledger* obligations_;
+  owed_bytes* kept_;
+  invocation call_;
+  obligation_id obligation_;
+  std::array<contribution_target*, max_parameters> targets_;
+  [[no_unique_address]] contents before_{};  // of the gradients when it was owed; 0: not known
+  std::size_t bytes_;
+  std::size_t count_;
+};
+
+/// A call of a layer's function owes its backward, which adds to `parameters`: their gradients are zeroed where nothing
+/// has written them in the step. `scope` is a step or one of its micro-batches. `bytes` of the trainer's own memory,
+/// which the call keeps for its backward, are told by messages and meters, and are in the plan, row "owed activations".
+/// The parameters' store outlives the step.
+template <step_scope Scope, std::size_t Count>
+[[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
+                                                                            std::size_t bytes,
+                                                                            const owed_parameter (&parameters)[Count],
+                                                                            where at = where::current()) {
+  static_assert(Count <= owed::max_parameters,
+                "belay: one owed backward names 16 parameters at most: owe one for each function of the layer");
+  if constexpr (Count <= owed::max_parameters)
+    return {scope.engine().obligations(),
+            scope.engine().owed(),
+            {layer.name, layer.index, scope.micro_batch(), at},
+            bytes,
+            parameters};
+}
+template <step_scope Scope, std::size_t Count>
+[[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
+                                                                            const owed_parameter (&parameters)[Count],
+                                                                            where at = where::current()) {
+  return owe(scope, layer, 0, parameters, at);
+}
+/// Opens the backward that a call owes, with as many parameters as a layer has, such as a
+/// `std::vector<belay::owed_parameter>`. Throws usage_error for more than 16.
+template <step_scope Scope>
+[[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
+                                                                            std::size_t bytes,
+                                                                            std::span<const owed_parameter> parameters,
+                                                                            where at = where::current()) {
+  return {scope.engine().obligations(),
+          scope.engine().owed(),
+          {layer.name, layer.index, scope.micro_batch(), at},
+          bytes,
+          parameters};
+}
+template <step_scope Scope>
+[[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
+                                                                            std::span<const owed_parameter> parameters,
+                                                                            where at = where::current()) {
+  return owe(scope, layer, 0, parameters, at);
+}
+/// A call of a function without parameters owes its backward. `scope` is a step or one of its micro-batches. `bytes` of
+/// the trainer's own memory, which the call keeps for its backward, are told by messages and meters, and are in the
+/// plan, row "owed activations".
+template <step_scope Scope>
+[[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
+                                                                            std::size_t bytes = 0,
+                                                                            where at = where::current()) {
+  return owe(scope, layer, bytes, std::span<const owed_parameter>(), at);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/step/owed.ipp
+//
+// What is said where a backward has left parameters untouched.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void owed::expect_added(where at) const {
+  bool known = false;
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (before_[i] == 0) continue;
+    if (targets_[i]->content() != before_[i]) return;
+    known = true;
+  }
+  if (known) refuse_untouched(at);
+}
+
+BELAY_DECL void owed::refuse_untouched(where at) const {
+  std::string names;
+  for (std::size_t i = 0; i < count_; ++i)
+    names += (i == 0 ? " " : ", ") + printable(std::string(targets_[i]->parameter_name()));
+  throw usage_error("the owed backward of layer " + std::to_string(call_.layer_index) + " '" + printable(call_.layer) +
+                        "' (micro-batch " + std::to_string(call_.micro_batch) + ") opened at " + call_.at.text() +
+                        " is discharged, and nothing was added since to the gradient of" + names +
+                        ": discharge after the backward, or std::move(owed).backward(f), which runs it, also where "
+                        "it adds nothing",
+                    at);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+template <class Handle>
+class handle_store {
+ public:
+  handle_store() = default;
+  /// So many slots, empty.
+  explicit handle_store(std::size_t slot_count) : slots_(slot_count) {}
+  handle_store(handle_store&&) noexcept = default;
+  handle_store& operator=(handle_store&&) = delete;  // it would lose the handles of the left side
+  ~handle_store() = default;
+
+  /// Slots; whether a slot has a handle.
+  [[nodiscard]] std::size_t size() const noexcept { return slots_.size(); }
+  [[nodiscard]] bool holds(std::size_t index) const noexcept { return index < size() && slots_[index].held; }
+
+  /// Takes a handle over. Throws usage_error where the slot does not exist, or holds a handle that still owes.
+  void keep(std::size_t index, Handle&& handle, where at = where::current()) {
+    handle_slot& free = slots_[expect(index, at)];
+    if (free.held && owes(free.handle)) refuse(index, free.handle, at);
+    free.clear();
+    ::new (static_cast<void*>(std::addressof(free.handle))) Handle(std::move(handle));
+    free.held = true;
+  }
+
+  /// The handle in a slot, to ask for its output. Throws usage_error where there is none.
+  [[nodiscard]] Handle& at(std::size_t index, where asked = where::current()) {
+    return slots_[expect_held(index, asked)].handle;
+  }
+  [[nodiscard]] const Handle& at(std::size_t index, where asked = where::current()) const {
+    return slots_[expect_held(index, asked)].handle;
+  }
+
+  /// Gives the handle back, to be discharged in the same expression or under a name of its own, and empties the slot.
+  /// Throws usage_error where there is none.
+  BELAY_OPENS [[nodiscard]] Handle take(std::size_t index, where asked = where::current()) {
+    const emptied afterwards{&slots_[expect_held(index, asked)]};
+    return Handle(std::move(afterwards.slot_->handle));
+  }
+
+  /// Empties all slots without discharging anything: for handles of a step that has ended, which has reported them.
+  void forget() noexcept {
+    for (handle_slot& one : slots_) one.clear();
+  }
+
+ private:
+  struct handle_slot {
+    handle_slot() noexcept {}
+    handle_slot(const handle_slot&) = delete;
+    handle_slot& operator=(const handle_slot&) = delete;
+    ~handle_slot() { clear(); }
+    void clear() noexcept {
+      if (std::exchange(held, false)) std::destroy_at(std::addressof(handle));
+    }
+
+    bool held = false;
+    union {
+      Handle handle;
+    };
+  };
+  struct emptied {
+    handle_slot* slot_;
+    ~emptied() { slot_->clear(); }
+  };
+
+  // An activation of a step that has ended owes nothing. Handles that cannot say it owe until they are taken.
+  [[nodiscard]] static bool owes(const Handle& held) noexcept {
+    if constexpr (requires { held.owes(); })
+      return held.owes();
+    else
+      return true;
+  }
+  [[nodiscard]] std::size_t expect(std::size_t index, where at) const {
+    if (index < size()) return index;
+    throw usage_error(
+        "a handle store of " + std::to_string(size()) + " slots was asked for slot " + std::to_string(index), at);
+  }
+  [[nodiscard]] std::size_t expect_held(std::size_t index, where at) const {
+    if (slots_[expect(index, at)].held) return index;
+    throw usage_error("slot " + std::to_string(index) + " of a handle store holds no handle", at);
+  }
+  [[noreturn]] static void refuse(std::size_t index, const Handle& held, where at) {
+    std::string text = "slot " + std::to_string(index) + " of a handle store holds a handle that still owes";
+    if constexpr (requires { held.call().layer; }) {
+      text += ": that of layer '" + printable(held.call().layer) + "' (micro-batch " +
+              std::to_string(held.call().micro_batch) + ") opened at " + held.call().at.text();
+    }
+    throw usage_error(text + "; take it first", at);
+  }
+
+  std::vector<handle_slot> slots_;
+};
+
+/// Keeps owed backwards between forward and backward, by layer and micro-batch: a member of a trainer or of a layer
+/// whose backward is another function than its forward. It grows to as many as are owed at a time. What a destroyed
+/// store still holds is not discharged, and the step refuses to commit.
+class owed_store {
+ public:
+  owed_store() = default;
+  owed_store(owed_store&&) noexcept = default;
+  owed_store& operator=(owed_store&&) = delete;  // it would lose what the left side holds
+  ~owed_store() = default;
+
+  /// Takes an owed backward over. Throws usage_error where one of its layer and micro-batch is here that still owes.
+  void keep(owed&& backward, where at = where::current()) {
+    const invocation& call = backward.call();
+    const std::size_t found = place_of(call.layer, call.layer_index, call.micro_batch);
+    const std::size_t place = found != nowhere ? found : free_place();
+    parts_[place / part_size].keep(place % part_size, std::move(backward), at);
+  }
+
+  /// Gives that of a layer and micro-batch back, to be discharged in the same expression or under a name of its own.
+  /// Throws usage_error where there is none.
+  BELAY_OPENS [[nodiscard]] owed take(owed_layer layer, std::size_t micro_batch = 0, where at = where::current()) {
+    const std::size_t place = place_of(layer.name, layer.index, micro_batch);
+    if (place == nowhere)
+      throw usage_error("no owed backward of layer " + std::to_string(layer.index) + " '" + printable(layer.name) +
+                            "' (micro-batch " + std::to_string(micro_batch) + ") is kept in this owed_store",
+                        at);
+    return parts_[place / part_size].take(place % part_size, at);
+  }
+
+  /// Whether that of a layer and micro-batch is here; how many are.
+  [[nodiscard]] bool holds(owed_layer layer, std::size_t micro_batch = 0) const {
+    return place_of(layer.name, layer.index, micro_batch) != nowhere;
+  }
+  [[nodiscard]] std::size_t size() const noexcept {
+    std::size_t all = 0;
+    for (std::size_t i = 0; i < places(); ++i) all += holds_at(i) ? 1U : 0U;
+    return all;
+  }
+
+  /// Empties it without discharging anything: for those of a step that has ended, which has reported them.
+  void forget() noexcept {
+    for (handle_store<owed>& part : parts_) part.forget();
+  }
+
+ private:
+  static constexpr std::size_t part_size = 16;
+  static constexpr std::size_t nowhere = largest_value<std::size_t>;
+
+  [[nodiscard]] std::size_t places() const noexcept { return parts_.size() * part_size; }
+  [[nodiscard]] bool holds_at(std::size_t i) const noexcept { return parts_[i / part_size].holds(i % part_size); }
+  [[nodiscard]] std::size_t place_of(std::string_view layer, std::size_t number, std::size_t micro_batch) const {
+    for (std::size_t i = 0; i < places(); ++i) {
+      if (!holds_at(i)) continue;
+      const invocation& call = parts_[i / part_size].at(i % part_size).call();
+      if (call.layer_index == number && call.micro_batch == micro_batch && layer == call.layer) return i;
+    }
+    return nowhere;
+  }
+  [[nodiscard]] std::size_t free_place() {
+    for (std::size_t i = 0; i < places(); ++i)
+      if (!holds_at(i)) return i;
+    parts_.emplace_back(part_size);
+    return places() - part_size;
+  }
+
+  std::vector<handle_store<owed>> parts_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The handles of a stage's frozen first layer and of the lowest layer that is trained, by micro-batch. These two stay
+/// on the device, also where the activations of others are offloaded.
+/// The first stage of a network whose first() is frozen: that is observed, and the layer above it gets an input without
+/// a gradient.
+template <class Network, class Engine, class T, std::size_t Rank, class Input, class Activations>
+class frozen_first_handles {
+ public:
+  using hidden_view = view<const T, Rank>;
+
+  explicit frozen_first_handles(std::size_t micro_batches)
+      : first_(micro_batches), plain_(micro_batches), recomputed_(micro_batches) {}
+
+  /// Runs the first layer, and the one above it if there is one. Returns the output.
+  hidden_view forward(const micro_batch_scope<Engine>& scope, Network& network, layers_of<Network, Activations>& layers,
+                      const Input& input, where at) {
+    const std::size_t m = scope.micro_batch();
+    first_[m].emplace(belay::observe(scope, network.first(), input, at));
+    const hidden_view x = first_[m]->out(at);
+    if (layers.places.empty()) return x;
+    const auto& lowest = layers.places.front();
+    if (lowest.recomputed) {
+      recomputed_.keep(m, belay::forward(scope, layers.recomputed[lowest.slot], constant(x), at), at);
+      return recomputed_.at(m).out();
+    }
+    plain_.keep(m, belay::forward(scope, *lowest.layer, constant(x), at), at);
+    return plain_.at(m).out();
+  }
+  void backward(std::size_t micro_batch, const layers_of<Network, Activations>& layers, hidden_view dout, where at) {
+    if (!layers.places.empty()) {
+      if (layers.places.front().recomputed)
+        recomputed_.take(micro_batch, at).backward(dout, at);
+      else
+        plain_.take(micro_batch, at).backward(dout, at);
+    }
+    first_[micro_batch].reset();
+  }
+
+ private:
+  using first_type = typename first_of<Network>::type;
+  using layer_type = typename layers_of<Network>::layer_type;
+  using input_type = constant_input<T, Rank>;
+
+  std::vector<std::optional<observed<Engine, first_type, Input>>> first_;
+  handle_store<saved<Engine, layer_type, input_type>> plain_;
+  handle_store<saved<Engine, recompute<layer_type>, input_type>> recomputed_;
+};
 
 /// Handles of one layer of each micro-batch; of a layer that the network does not offer, none.
 template <class Engine, class Layer, class Input>
@@ -26129,20 +27024,22 @@ class pipeline_stage {
   using network_type = Network;
 
   /// `network` outlives the stage. No layer is recomputed.
-  explicit pipeline_stage(Network& network) requires std::is_void_v<Activations>
+  explicit pipeline_stage(Network& network)
+    requires std::is_void_v<Activations>
       : pipeline_stage(network, recompute_none{}) {}
   /// `recomputes(number)` says of every layer, once, whether it is recomputed: its number is what `layer.index()` says,
   /// or its place in the stage.
   template <std::predicate<std::size_t> Rule>
-  requires std::is_void_v<Activations> pipeline_stage(Network& network, Rule&& recomputes) : network_(&network) {
+    requires std::is_void_v<Activations>
+  pipeline_stage(Network& network, Rule&& recomputes) : network_(&network) {
     add_layers(recomputes);
   }
   /// Activations of the layers, and the outputs between them, are in the tier of `activations`, which outlive the
   /// stage, from forward to backward; those of last() stay on the device. `recomputes(number)` says of every layer,
-  /// once, whether it is recomputed. See step/offloads.hpp.
+  /// once, whether it is recomputed. See step/offloaded_activations.hpp.
   template <std::predicate<std::size_t> Rule, class Offloaded = Activations>
-  requires(!std::is_void_v<Activations>) pipeline_stage(Network& network, Rule&& recomputes, Offloaded& activations)
-      : network_(&network) {
+    requires(!std::is_void_v<Activations>)
+  pipeline_stage(Network& network, Rule&& recomputes, Offloaded& activations) : network_(&network) {
     layers_.activations = &activations;
     add_layers(recomputes);
   }
@@ -26218,62 +27115,6 @@ pipeline_stage(Network&, Rule&&, Activations&) -> pipeline_stage<Network, Activa
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/pipeline_times.hpp
-//
-// Where the time of a rank's pipeline phase went.
-
-namespace belay::inline BELAY_ABI {
-
-/// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended; of
-/// the stream of a device, where that was traced (`pipeline::take_times_of_device`).
-struct pipeline_times {
-  /// Seconds in forwards and backwards.
-  double forward = 0;
-  double backward = 0;
-  double waiting = 0;  // for exchanges
-  double phase = 0;    // first action to last; 0: nothing is known
-
-  /// Whether the stream has told: where not, all are 0.
-  [[nodiscard]] bool known() const noexcept { return phase > 0; }
-  /// Adds an action's seconds; the share of a step that the rank waited.
-  void add(schedule::action_kind what, bool exchanged, double seconds) noexcept {
-    (exchanged ? waiting : what == schedule::action_kind::forward ? forward : backward) += seconds;
-    phase += seconds;
-  }
-  [[nodiscard]] double bubble() const noexcept { return phase > 0 ? waiting / phase : 0; }
-};
-
-/// An action of a rank's row, and when its compute stream ran it, in nanoseconds of the clock. Known once the step has
-/// ended, and as `pipeline_times` where that is the stream of a device.
-struct executed_action {
-  /// The action, its micro-batch, and when it began and ended, in nanoseconds of the monotonic clock; 0: not known.
-  schedule::action_kind kind = schedule::action_kind::forward;
-  std::size_t micro_batch = 0;
-  bool exchanged = false;  // tensors with neighbours: what the stream did was wait
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
-/// Times of a phase whose actions have these spans, which go to `actions` too. Unknown where one has none, or is not
-/// over: 0. What lies between two actions is part of the phase.
-[[nodiscard]] inline pipeline_times times_of_spans(std::span<const traced_span* const> spans,
-                                                   std::span<executed_action> actions) noexcept {
-  pipeline_times out;
-  const auto is_over = [](const traced_span* each) { return each != nullptr && each->over(); };
-  const bool known = std::all_of(spans.begin(), spans.end(), is_over);
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    executed_action& done = actions[i];
-    done.begin = done.end = 0;
-    if (!known) continue;
-    done.begin = spans[i]->begin, done.end = spans[i]->end;
-    out.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
-  }
-  if (known && !spans.empty()) out.phase = 1e-9 * static_cast<double>(actions[spans.size() - 1].end - actions[0].begin);
-  return out;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/parallel/proof.hpp
 //
 // The proof of a schedule: every micro-batch runs forward and backward on every stage, sends meet receives, the
@@ -26286,127 +27127,6 @@ struct executed_action {
 //   static_assert(belay::require_proven<table, 4>());  // at most 4 micro-batches on a stage, or a sentence why not
 //   const auto found = belay::proof(belay::schedule::from_csv(text));
 //   if (!found.valid()) std::puts(belay::explain(found.reason).c_str());
-
-// ---- belay/parallel/schedule/fault.hpp
-//
-// What can be wrong with a schedule, and the sentence that says so.
-
-namespace belay::inline BELAY_ABI {
-namespace schedule {
-
-/// Causes come before their consequences: of several faults a proof reports the earliest class, and of that the first
-/// in stage and action order.
-enum class fault_kind : std::uint8_t {
-  none,
-  // The table is malformed.
-  micro_batch_unknown,
-  chunk_unknown,
-  route_unknown,
-  group_size,
-  // A compute is missing or misplaced.
-  forward_missing,
-  forward_twice,
-  backward_missing,
-  backward_twice,
-  backward_before_forward,
-  backward_out_of_order,
-  weight_gradient_missing,
-  // Sends and receives do not pair up.
-  transfer_twice,
-  send_unmatched,
-  receive_unmatched,
-  order_mismatch,
-  // A tensor is used before it has arrived or was computed.
-  forward_before_receive,
-  backward_before_receive,
-  send_before_compute,
-  // Everything else is right, and the schedule does not end.
-  deadlock,
-};
-
-enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data, deadlock };
-
-[[nodiscard]] constexpr fault_class class_of(fault_kind kind) noexcept {
-  if (kind == fault_kind::none) return fault_class::none;
-  if (kind <= fault_kind::group_size) return fault_class::malformed;
-  if (kind <= fault_kind::weight_gradient_missing) return fault_class::compute;
-  if (kind <= fault_kind::order_mismatch) return fault_class::pairing;
-  if (kind <= fault_kind::send_before_compute) return fault_class::data;
-  return fault_class::deadlock;
-}
-
-/// The value of a number that does not apply to a fault.
-inline constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
-
-/// The first fault of a table. `action` is the index in the stage's list, `nowhere` where something is absent.
-struct fault {
-  fault_kind kind = fault_kind::none;
-  std::size_t stage = nowhere;
-  std::size_t micro_batch = nowhere;
-  std::size_t action = nowhere;
-  // For transfers only:
-  payload what = payload::activation;
-  transfer_direction direction = transfer_direction::send;
-  std::size_t peer = nowhere;
-  std::size_t peer_micro_batch = nowhere;  // of an order_mismatch: what the peer sends instead
-
-  friend constexpr bool operator==(const fault&, const fault&) = default;
-};
-
-}  // namespace schedule
-
-/// The fault as one sentence; "" where there is none.
-[[nodiscard]] inline std::string explain(const schedule::fault& found) {
-  using schedule::fault_kind;
-  using schedule::nowhere;
-  const std::string batch = "micro-batch " + std::to_string(found.micro_batch);
-  const std::string stage = "stage " + std::to_string(found.stage);
-  const std::string peer = "stage " + std::to_string(found.peer);
-  const std::string tensor = std::string("the ") + name(found.what) + " of " + batch;
-  const bool sends = found.direction == schedule::transfer_direction::send;
-  const std::string at = found.action == nowhere ? "" : " (action " + std::to_string(found.action) + ")";
-  switch (found.kind) {
-    case fault_kind::none: return "";
-    case fault_kind::micro_batch_unknown: return stage + " names " + batch + ", which the schedule does not have" + at;
-    case fault_kind::chunk_unknown: return stage + " names a chunk other than 0 for " + batch + at;
-    case fault_kind::route_unknown:
-      return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer +
-             ", but activations go to the next stage and gradients to the one before" + at;
-    case fault_kind::group_size: return stage + " has an exchange that does not hold 1 to 4 transfers" + at;
-    case fault_kind::forward_missing: return stage + " never runs the forward of " + batch;
-    case fault_kind::forward_twice: return stage + " runs the forward of " + batch + " twice" + at;
-    case fault_kind::backward_missing: return stage + " never runs the backward of " + batch;
-    case fault_kind::backward_twice: return stage + " runs the backward of " + batch + " twice" + at;
-    case fault_kind::backward_before_forward:
-      return stage + " runs the backward of " + batch + " before its forward" + at;
-    case fault_kind::backward_out_of_order:
-      return stage + " runs the backward of " + batch + " after that of a later one" + at +
-             "; backwards run in the order 0, 1, 2, ... so that gradients keep their bits";
-    case fault_kind::weight_gradient_missing:
-      return stage + " computes the input gradient of " + batch + " but never its weight gradient";
-    case fault_kind::transfer_twice:
-      return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer + " twice" + at;
-    case fault_kind::send_unmatched:
-      return stage + " sends " + tensor + " to " + peer + ", which never receives it" + at;
-    case fault_kind::receive_unmatched:
-      return stage + " receives " + tensor + " from " + peer + ", which never sends it" + at;
-    case fault_kind::order_mismatch:
-      return stage + " receives " + tensor + at + " where " + peer + " sends that of micro-batch " +
-             std::to_string(found.peer_micro_batch) + "; sends and receives between two stages run in one order";
-    case fault_kind::forward_before_receive:
-      return stage + " runs the forward of " + batch + " before its activation is received" + at;
-    case fault_kind::backward_before_receive:
-      return stage + " runs the backward of " + batch + " before its gradient is received" + at;
-    case fault_kind::send_before_compute:
-      return stage + " sends " + tensor + " to " + peer + " before it is computed" + at;
-    case fault_kind::deadlock:
-      return stage + " waits for ever to " + (sends ? "send " : "receive ") + tensor + (sends ? " to " : " from ") +
-             peer + at + ": both sides wait in other exchanges; put transfers that cross into one exchange";
-  }
-  return "unknown fault";
-}
-
-}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/parallel/schedule/play.hpp
 //
@@ -26510,6 +27230,76 @@ constexpr bool play(const Table& table, play_state<typename Table::storage>& sta
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
+
+namespace schedule {
+
+/// Causes come before their consequences: of several faults a proof reports the earliest class, and of that the first
+/// in stage and action order.
+enum class fault_kind : std::uint8_t {
+  none,
+  // The table is malformed.
+  micro_batch_unknown,
+  chunk_unknown,
+  route_unknown,
+  group_size,
+  // A compute is missing or misplaced.
+  forward_missing,
+  forward_twice,
+  backward_missing,
+  backward_twice,
+  backward_before_forward,
+  backward_out_of_order,
+  weight_gradient_missing,
+  // Sends and receives do not pair up.
+  transfer_twice,
+  send_unmatched,
+  receive_unmatched,
+  order_mismatch,
+  // A tensor is used before it has arrived or was computed.
+  forward_before_receive,
+  backward_before_receive,
+  send_before_compute,
+  // Everything else is right, and the schedule does not end.
+  deadlock,
+};
+
+/// Groups of kinds, in the order in which a proof looks for them.
+enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data, deadlock };
+
+/// The group of a kind.
+[[nodiscard]] constexpr fault_class class_of(fault_kind kind) noexcept {
+  if (kind == fault_kind::none) return fault_class::none;
+  if (kind <= fault_kind::group_size) return fault_class::malformed;
+  if (kind <= fault_kind::weight_gradient_missing) return fault_class::compute;
+  if (kind <= fault_kind::order_mismatch) return fault_class::pairing;
+  if (kind <= fault_kind::send_before_compute) return fault_class::data;
+  return fault_class::deadlock;
+}
+
+/// The value of a number that does not apply to a fault.
+inline constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+
+/// The first fault of a table. `action` is the index in the stage's list, `nowhere` where something is absent.
+struct fault {
+  /// Kind, stage, micro-batch, and place in the stage's list.
+  fault_kind kind = fault_kind::none;
+  std::size_t stage = nowhere;
+  std::size_t micro_batch = nowhere;
+  std::size_t action = nowhere;
+  /// For transfers only: tensor, direction and peer.
+  payload what = payload::activation;
+  transfer_direction direction = transfer_direction::send;
+  std::size_t peer = nowhere;
+  std::size_t peer_micro_batch = nowhere;  // of an order_mismatch: what the peer sends instead
+
+  friend constexpr bool operator==(const fault&, const fault&) = default;
+};
+
+}  // namespace schedule
+
+/// The fault as one sentence; "" where there is none.
+[[nodiscard]] BELAY_DECL std::string explain(const schedule::fault& found);
+
 namespace schedule {
 
 /// The result of a proof. `PerStage` is std::array for tables of fixed size, std::vector otherwise.
@@ -26805,6 +27595,64 @@ template <const auto& Table, std::size_t PeakLimit = schedule::any_peak>
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/parallel/proof.ipp
+//
+// The faults of a schedule in words.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::string explain(const schedule::fault& found) {
+  using schedule::fault_kind;
+  using schedule::nowhere;
+  const std::string batch = "micro-batch " + std::to_string(found.micro_batch);
+  const std::string stage = "stage " + std::to_string(found.stage);
+  const std::string peer = "stage " + std::to_string(found.peer);
+  const std::string tensor = std::string("the ") + name(found.what) + " of " + batch;
+  const bool sends = found.direction == schedule::transfer_direction::send;
+  const std::string at = found.action == nowhere ? "" : " (action " + std::to_string(found.action) + ")";
+  switch (found.kind) {
+    case fault_kind::none: return "";
+    case fault_kind::micro_batch_unknown: return stage + " names " + batch + ", which the schedule does not have" + at;
+    case fault_kind::chunk_unknown: return stage + " names a chunk other than 0 for " + batch + at;
+    case fault_kind::route_unknown:
+      return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer +
+             ", but activations go to the next stage and gradients to the one before" + at;
+    case fault_kind::group_size: return stage + " has an exchange that does not hold 1 to 4 transfers" + at;
+    case fault_kind::forward_missing: return stage + " never runs the forward of " + batch;
+    case fault_kind::forward_twice: return stage + " runs the forward of " + batch + " twice" + at;
+    case fault_kind::backward_missing: return stage + " never runs the backward of " + batch;
+    case fault_kind::backward_twice: return stage + " runs the backward of " + batch + " twice" + at;
+    case fault_kind::backward_before_forward:
+      return stage + " runs the backward of " + batch + " before its forward" + at;
+    case fault_kind::backward_out_of_order:
+      return stage + " runs the backward of " + batch + " after that of a later one" + at +
+             "; backwards run in the order 0, 1, 2, ... so that gradients keep their bits";
+    case fault_kind::weight_gradient_missing:
+      return stage + " computes the input gradient of " + batch + " but never its weight gradient";
+    case fault_kind::transfer_twice:
+      return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer + " twice" + at;
+    case fault_kind::send_unmatched:
+      return stage + " sends " + tensor + " to " + peer + ", which never receives it" + at;
+    case fault_kind::receive_unmatched:
+      return stage + " receives " + tensor + " from " + peer + ", which never sends it" + at;
+    case fault_kind::order_mismatch:
+      return stage + " receives " + tensor + at + " where " + peer + " sends that of micro-batch " +
+             std::to_string(found.peer_micro_batch) + "; sends and receives between two stages run in one order";
+    case fault_kind::forward_before_receive:
+      return stage + " runs the forward of " + batch + " before its activation is received" + at;
+    case fault_kind::backward_before_receive:
+      return stage + " runs the backward of " + batch + " before its gradient is received" + at;
+    case fault_kind::send_before_compute:
+      return stage + " sends " + tensor + " to " + peer + " before it is computed" + at;
+    case fault_kind::deadlock:
+      return stage + " waits for ever to " + (sends ? "send " : "receive ") + tensor + (sends ? " to " : " from ") +
+             peer + at + ": both sides wait in other exchanges; put transfers that cross into one exchange";
+  }
+  return "unknown fault";
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/step/forward_only.hpp
 //
 // A pass of forwards without backwards: evaluation, sampling. Layers run by `observe`; a `forward` does not compile.
@@ -26909,28 +27757,163 @@ auto forward(const forward_only<Engine, Participants...>&, Layer&, const Input&,
 
 namespace belay::inline BELAY_ABI {
 
+/// The element type and shape of the tensors between stages. They are rounded to `Wire` where they leave a stage, and
+/// have their own type again in the next one: half the bytes for `boundary<float, bf16>({...})`.
+/// The tensors between the stages of a pipeline: their shape, and what they are on the wire.
+template <class T, std::size_t Rank, class Wire = T>
+struct stage_boundary {
+  /// The shape of the tensor that one micro-batch hands from stage to stage.
+  extents<Rank> shape;
+};
+template <class T, class Wire = T, std::size_t Rank>
+[[nodiscard]] constexpr stage_boundary<T, Rank, Wire> boundary(const std::size_t (&shape)[Rank]) noexcept {
+  return {extents_of(shape)};
+}
+
+/// A tensor in the type of another, by the engine's kit.
+template <class Engine, class From, class To, std::size_t Rank>
+void convert(Engine& engine, view<From, Rank> from, view<To, Rank> to) {
+  engine.kit().each(from.size(), kernel::copy<std::remove_const_t<From>, To>{from.data(), to.data()});
+}
+
+/// A tensor that a stage receives, as the layers take it and as it comes over the wire, or one that it sends.
+template <class T, class Wire, std::size_t Rank>
+class tensor_between_stages {
+ public:
+  /// Whether the two types differ.
+  static constexpr bool rounded = !std::is_same_v<T, Wire>;
+
+  /// For the layers. Not before `widen`.
+  [[nodiscard]] view<T, Rank> values() const noexcept { return values_; }
+  [[nodiscard]] lease_chain& memory() noexcept { return memory_; }
+
+  /// Memory for what a communication that begins at `ready` receives.
+  template <class Engine>
+  [[nodiscard]] view<Wire, Rank> receive(Engine& engine, const stream_event& ready, extents<Rank> shape, where at) {
+    auto& arena = engine.activations();
+    if constexpr (rounded) {
+      return on_wire_ = arena.template lease_for<Wire>(stream_kind::communication, ready, shape, wire_memory_, at);
+    } else {
+      return values_ = arena.template lease_for<T>(stream_kind::communication, ready, shape, memory_, at);
+    }
+  }
+  /// Memory for what a communication receives, leased by the compute stream. The communication begins after that
+  /// stream's earlier work.
+  template <class Engine>
+  [[nodiscard]] view<Wire, Rank> lease(Engine& engine, extents<Rank> shape, where at) {
+    if constexpr (rounded)
+      return on_wire_ = engine.activations().template lease<Wire>(shape, wire_memory_, at);
+    else
+      return values_ = engine.activations().template lease<T>(shape, memory_, at);
+  }
+  /// Converts a received tensor to T, before the compute stream uses it; does nothing where it came as T, or was
+  /// converted.
+  template <class Engine>
+  void widen(Engine& engine, where at) {
+    if constexpr (rounded) {
+      if (on_wire_.shape() == extents<Rank>{}) return;  // nothing, or used before; one of no sequences has a shape
+      values_ = engine.activations().template lease<T>(on_wire_.shape(), memory_, at);
+      convert(engine, on_wire_, values_);
+      engine.activations().release(wire_memory_);
+      on_wire_ = {};
+    }
+  }
+  /// The tensor that is sent of `exact`: that, or a rounded copy, until `release`.
+  template <class Engine>
+  [[nodiscard]] view<const Wire, Rank> round(Engine& engine, view<const T, Rank> exact, where at) {
+    if constexpr (rounded) {
+      on_wire_ = engine.activations().template lease<Wire>(exact.shape(), wire_memory_, at);
+      convert(engine, exact, on_wire_);
+      return on_wire_;
+    } else {
+      return exact;
+    }
+  }
+  template <class Engine>
+  void release(Engine& engine) noexcept {
+    engine.activations().release(memory_);
+    engine.activations().release(wire_memory_);
+    forget();
+  }
+  /// Its step has ended, which has reclaimed the memory.
+  void forget() noexcept { *this = {}; }
+
+ private:
+  view<T, Rank> values_;
+  lease_chain memory_;
+  view<Wire, Rank> on_wire_;
+  lease_chain wire_memory_;
+};
+
+/// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended; of
+/// the stream of a device, where that was traced (`pipeline::take_times_of_device`).
+/// Where the time of a rank's pipeline phase went.
+struct pipeline_times {
+  /// Seconds in forwards and backwards.
+  double forward = 0;
+  double backward = 0;
+  double waiting = 0;  // for exchanges
+  double phase = 0;    // first action to last; 0: nothing is known
+
+  /// Whether the stream has told: where not, all are 0.
+  [[nodiscard]] bool known() const noexcept { return phase > 0; }
+  /// Adds an action's seconds; the share of a step that the rank waited.
+  void add(schedule::action_kind what, bool exchanged, double seconds) noexcept {
+    (exchanged ? waiting : what == schedule::action_kind::forward ? forward : backward) += seconds;
+    phase += seconds;
+  }
+  [[nodiscard]] double bubble() const noexcept { return phase > 0 ? waiting / phase : 0; }
+};
+
+/// An action of a rank's row, and when its compute stream ran it, in nanoseconds of the clock. Known once the step has
+/// ended, and as `pipeline_times` where that is the stream of a device.
+struct executed_action {
+  /// The action, its micro-batch, and when it began and ended, in nanoseconds of the monotonic clock; 0: not known.
+  schedule::action_kind kind = schedule::action_kind::forward;
+  std::size_t micro_batch = 0;
+  bool exchanged = false;  // tensors with neighbours: what the stream did was wait
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// Times of a phase whose actions have these spans, which go to `actions` too. Unknown where one has none, or is not
+/// over: 0. What lies between two actions is part of the phase.
+[[nodiscard]] inline pipeline_times times_of_spans(std::span<const traced_span* const> spans,
+                                                   std::span<executed_action> actions) noexcept {
+  pipeline_times out;
+  const auto is_over = [](const traced_span* each) { return each != nullptr && each->over(); };
+  const bool known = std::all_of(spans.begin(), spans.end(), is_over);
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    executed_action& done = actions[i];
+    done.begin = done.end = 0;
+    if (!known) continue;
+    done.begin = spans[i]->begin, done.end = spans[i]->end;
+    out.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
+  }
+  if (known && !spans.empty()) out.phase = 1e-9 * static_cast<double>(actions[spans.size() - 1].end - actions[0].begin);
+  return out;
+}
+
 /// A stage of one's own: what one rank does in a pipeline. `forward` runs a micro-batch and keeps its handles. `output`
 /// is what the next stage receives. `backward` discharges the handles. `input_gradient` is what the stage before
 /// receives; it stays valid until `release`. The first stage gets an empty view as its input, the last an empty one as
 /// its gradient: both make their own from the batch.
 template <class S, class T, class Engine, std::size_t Rank = 3>
-concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, Rank> tensor,
-                                 std::size_t micro_batch) {
-  stage.forward(scope, tensor);
-  { stage.output(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
-  stage.backward(scope, tensor);
-  { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
-  stage.release(micro_batch);
-};
+concept runs_as_stage =
+    requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, Rank> tensor, std::size_t micro_batch) {
+      stage.forward(scope, tensor);
+      { stage.output(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
+      stage.backward(scope, tensor);
+      { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
+      stage.release(micro_batch);
+    };
 
 /// `Wire` is what tensors between stages are sent as.
 template <class T, communicator Group, schedule::any_table Table, std::size_t Rank = 3, class Wire = T>
 class pipeline {
  public:
   /// Over the pipeline axis of `mesh`.
-  template <class Mesh>
-  requires std::convertible_to<decltype(std::declval<const Mesh&>().pipeline()), Group> pipeline(
-      const Mesh& mesh, Table table, stage_boundary<T, Rank, Wire> boundary, where at = where::current())
+  pipeline(const belay::mesh& mesh, Table table, stage_boundary<T, Rank, Wire> boundary, where at = where::current())
       : pipeline(mesh.pipeline(at), std::move(table), boundary.shape, at) {}
   /// `group` is the mesh's pipeline axis: its size is the table's number of stages. `boundary` is the shape of the
   /// tensors between stages. Throws usage_error with the reason where the table cannot run.
@@ -27086,8 +28069,7 @@ class pipeline {
 
     template <class Scope>
     void forward(const Scope& scope, view<const T, Rank> x) {
-      handles.forward(
-          scope, x, [&](std::size_t micro_batch) { return input_of(inputs, micro_batch); }, at);
+      handles.forward(scope, x, [&](std::size_t micro_batch) { return input_of(inputs, micro_batch); }, at);
     }
     template <class Scope>
     void backward(const Scope& scope, view<const T, Rank> dout) {
@@ -27241,9 +28223,8 @@ class pipeline {
   std::int64_t last_ = 0;
 };
 
-template <class Mesh, schedule::any_table Table, class T, std::size_t Rank, class Wire>
-pipeline(const Mesh&, Table, stage_boundary<T, Rank, Wire>)
-    -> pipeline<T, typename Mesh::group_type, Table, Rank, Wire>;
+template <schedule::any_table Table, class T, std::size_t Rank, class Wire>
+pipeline(const mesh&, Table, stage_boundary<T, Rank, Wire>) -> pipeline<T, group, Table, Rank, Wire>;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -28130,148 +29111,27 @@ class csv_reader {
  public:
   csv_reader(std::string_view text, where at) : rest_(text), at_(at) {}
 
-  [[nodiscard]] dynamic_table read() {
-    next_row();
-    if (next_cell() != "belay-schedule 1") refuse("expected 'belay-schedule 1', found '" + shown() + "'");
-    std::string name(next_cell());
-    if (name.find('\r') != std::string::npos) refuse("the schedule's name holds a line break");
-    const std::size_t stages = size("the number of stages", most_stages);
-    const std::size_t micro_batches = size("the number of micro-batches", most_micro_batches);
-    if (stages * micro_batches > most_cells) refuse("stages times micro-batches must not exceed 16777216");
-    if (more_cells_) refuse("the first row ends after the number of micro-batches");
-    std::vector<action> actions;
-    std::vector<std::size_t> offsets(1);
-    for (std::size_t stage = 0; stage < stages; ++stage) {
-      if (rest_.empty()) {
-        ++row_;
-        column_ = 1;
-        refuse("the row of stage " + std::to_string(stage) + " is missing; the first row announces " +
-               std::to_string(stages) + " stages");
-      }
-      next_row();
-      if (trimmed(line_).empty()) more_cells_ = false;
-      while (more_cells_) actions.push_back(parse(next_cell()));
-      offsets.push_back(actions.size());
-    }
-    while (!rest_.empty()) {
-      next_row();
-      if (!trimmed(next_cell()).empty()) refuse("there are more rows than the first row announces stages");
-    }
-    return {std::move(name), stages, micro_batches, std::move(actions), std::move(offsets)};
-  }
+  [[nodiscard]] dynamic_table read();
 
  private:
-  static std::string_view trimmed(std::string_view text) {
-    const std::size_t first = text.find_first_not_of(" \t\r");
-    if (first == std::string_view::npos) return {};
-    return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-  }
+  static std::string_view trimmed(std::string_view text);
 
-  void next_row() {
-    const std::size_t end = rest_.find('\n');
-    line_ = rest_.substr(0, end);
-    rest_ = end == std::string_view::npos ? std::string_view{} : rest_.substr(end + 1);
-    ++row_;
-    column_ = 0;
-    more_cells_ = true;
-  }
+  void next_row();
 
-  std::string_view next_cell() {
-    ++column_;
-    if (!more_cells_) {
-      cell_ = {};
-      return cell_;
-    }
-    const std::size_t end = line_.find(',');
-    cell_ = trimmed(line_.substr(0, end));
-    more_cells_ = end != std::string_view::npos;
-    line_ = more_cells_ ? line_.substr(end + 1) : std::string_view{};
-    return cell_;
-  }
+  std::string_view next_cell();
 
-  [[noreturn]] void refuse(const std::string& why) const {
-    throw input_error("schedule CSV, row " + std::to_string(row_) + ", column " + std::to_string(column_) + ": " + why,
-                      at_);
-  }
-  [[noreturn]] void refuse_cell() const {
-    refuse("'" + shown() +
-           "' is no action; expected F, B, I or W and a micro-batch, such as F0, or transfers, such "
-           "as SA0>1 or SA1>1+RG0<1");
-  }
-  [[nodiscard]] std::string shown() const {
-    return std::string(cell_.substr(0, 40)) + (cell_.size() > 40 ? "..." : "");
-  }
+  [[noreturn]] void refuse(const std::string& why) const;
+  [[noreturn]] void refuse_cell() const;
+  [[nodiscard]] std::string shown() const;
 
-  std::size_t size(const char* what, std::size_t most) {
-    std::string_view text = next_cell();
-    std::size_t value = 0;
-    if (!take_number(text, most, value) || !text.empty() || value == 0) {
-      refuse(std::string(what) + " must be between 1 and " + std::to_string(most) + ", not '" + shown() + "'");
-    }
-    return value;
-  }
+  std::size_t size(const char* what, std::size_t most);
 
   // Reads digits at the front; false where there are none or their value exceeds `most`.
-  static bool take_number(std::string_view& text, std::size_t most, std::size_t& value) {
-    value = 0;
-    std::size_t digits = 0;
-    for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9'; ++digits) {
-      value = value * 10 + static_cast<std::size_t>(text[digits] - '0');
-      if (value > most) return false;
-    }
-    text.remove_prefix(digits);
-    return digits > 0;
-  }
-  static bool take(std::string_view& text, char expected) {
-    if (text.empty() || text.front() != expected) return false;
-    text.remove_prefix(1);
-    return true;
-  }
-  static bool take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk) {
-    std::size_t value = 0;
-    if (!take_number(text, most_micro_batches, value)) return false;
-    micro_batch = static_cast<std::uint32_t>(value);
-    chunk = 0;
-    if (!take(text, '.')) return true;
-    if (!take_number(text, 65'535, value)) return false;
-    chunk = static_cast<std::uint16_t>(value);
-    return true;
-  }
+  static bool take_number(std::string_view& text, std::size_t most, std::size_t& value);
+  static bool take(std::string_view& text, char expected);
+  static bool take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk);
 
-  [[nodiscard]] action parse(std::string_view text) const {
-    action made;
-    const std::size_t kind = text.empty() ? std::string_view::npos : std::string_view("FBIW").find(text.front());
-    if (kind != std::string_view::npos) {
-      made.kind = static_cast<action_kind>(kind);
-      text.remove_prefix(1);
-      if (!take_micro_batch(text, made.micro_batch, made.chunk) || !text.empty()) refuse_cell();
-      return made;
-    }
-    made.kind = action_kind::exchange;
-    do {
-      if (made.transfer_count == action::most_transfers) refuse("an exchange holds at most 4 transfers");
-      transfer& moved = made.group[made.transfer_count++];
-      if (take(text, 'R')) {
-        moved.direction = transfer_direction::receive;
-      } else if (!take(text, 'S')) {
-        refuse_cell();
-      }
-      if (take(text, 'G')) {
-        moved.what = payload::gradient;
-      } else if (!take(text, 'A')) {
-        refuse_cell();
-      }
-      std::size_t peer = 0;
-      if (!take_micro_batch(text, moved.micro_batch, moved.chunk) ||
-          !take(text, moved.direction == transfer_direction::send ? '>' : '<') ||
-          !take_number(text, most_stages, peer)) {
-        refuse_cell();
-      }
-      moved.peer = static_cast<std::uint32_t>(peer);
-    } while (take(text, '+'));
-    if (!text.empty()) refuse_cell();
-    return made;
-  }
+  [[nodiscard]] action parse(std::string_view text) const;
 
   std::string_view rest_;
   where at_;
@@ -28283,9 +29143,163 @@ class csv_reader {
 };
 
 /// Reads what `to_csv` writes. Throws input_error with row and column, counted from 1.
-[[nodiscard]] inline dynamic_table from_csv(std::string_view text, where at = where::current()) {
-  return csv_reader(text, at).read();
+[[nodiscard]] BELAY_DECL dynamic_table from_csv(std::string_view text, where at = where::current());
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/schedule/csv.ipp
+//
+// Reads a schedule from its table.
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+BELAY_DECL dynamic_table csv_reader::read() {
+  next_row();
+  if (next_cell() != "belay-schedule 1") refuse("expected 'belay-schedule 1', found '" + shown() + "'");
+  std::string name(next_cell());
+  if (name.find('\r') != std::string::npos) refuse("the schedule's name holds a line break");
+  const std::size_t stages = size("the number of stages", most_stages);
+  const std::size_t micro_batches = size("the number of micro-batches", most_micro_batches);
+  if (stages * micro_batches > most_cells) refuse("stages times micro-batches must not exceed 16777216");
+  if (more_cells_) refuse("the first row ends after the number of micro-batches");
+  std::vector<action> actions;
+  std::vector<std::size_t> offsets(1);
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    if (rest_.empty()) {
+      ++row_;
+      column_ = 1;
+      refuse("the row of stage " + std::to_string(stage) + " is missing; the first row announces " +
+             std::to_string(stages) + " stages");
+    }
+    next_row();
+    if (trimmed(line_).empty()) more_cells_ = false;
+    while (more_cells_) actions.push_back(parse(next_cell()));
+    offsets.push_back(actions.size());
+  }
+  while (!rest_.empty()) {
+    next_row();
+    if (!trimmed(next_cell()).empty()) refuse("there are more rows than the first row announces stages");
+  }
+  return {std::move(name), stages, micro_batches, std::move(actions), std::move(offsets)};
 }
+
+BELAY_DECL std::string_view csv_reader::trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+BELAY_DECL void csv_reader::next_row() {
+  const std::size_t end = rest_.find('\n');
+  line_ = rest_.substr(0, end);
+  rest_ = end == std::string_view::npos ? std::string_view{} : rest_.substr(end + 1);
+  ++row_;
+  column_ = 0;
+  more_cells_ = true;
+}
+
+BELAY_DECL std::string_view csv_reader::next_cell() {
+  ++column_;
+  if (!more_cells_) {
+    cell_ = {};
+    return cell_;
+  }
+  const std::size_t end = line_.find(',');
+  cell_ = trimmed(line_.substr(0, end));
+  more_cells_ = end != std::string_view::npos;
+  line_ = more_cells_ ? line_.substr(end + 1) : std::string_view{};
+  return cell_;
+}
+
+BELAY_DECL void csv_reader::refuse(const std::string& why) const {
+  throw input_error("schedule CSV, row " + std::to_string(row_) + ", column " + std::to_string(column_) + ": " + why,
+                    at_);
+}
+
+BELAY_DECL void csv_reader::refuse_cell() const {
+  refuse("'" + shown() +
+         "' is no action; expected F, B, I or W and a micro-batch, such as F0, or transfers, such "
+         "as SA0>1 or SA1>1+RG0<1");
+}
+
+BELAY_DECL std::string csv_reader::shown() const {
+  return std::string(cell_.substr(0, 40)) + (cell_.size() > 40 ? "..." : "");
+}
+
+BELAY_DECL std::size_t csv_reader::size(const char* what, std::size_t most) {
+  std::string_view text = next_cell();
+  std::size_t value = 0;
+  if (!take_number(text, most, value) || !text.empty() || value == 0) {
+    refuse(std::string(what) + " must be between 1 and " + std::to_string(most) + ", not '" + shown() + "'");
+  }
+  return value;
+}
+
+BELAY_DECL bool csv_reader::take_number(std::string_view& text, std::size_t most, std::size_t& value) {
+  value = 0;
+  std::size_t digits = 0;
+  for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9'; ++digits) {
+    value = value * 10 + static_cast<std::size_t>(text[digits] - '0');
+    if (value > most) return false;
+  }
+  text.remove_prefix(digits);
+  return digits > 0;
+}
+
+BELAY_DECL bool csv_reader::take(std::string_view& text, char expected) {
+  if (text.empty() || text.front() != expected) return false;
+  text.remove_prefix(1);
+  return true;
+}
+
+BELAY_DECL bool csv_reader::take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk) {
+  std::size_t value = 0;
+  if (!take_number(text, most_micro_batches, value)) return false;
+  micro_batch = static_cast<std::uint32_t>(value);
+  chunk = 0;
+  if (!take(text, '.')) return true;
+  if (!take_number(text, 65'535, value)) return false;
+  chunk = static_cast<std::uint16_t>(value);
+  return true;
+}
+
+BELAY_DECL action csv_reader::parse(std::string_view text) const {
+  action made;
+  const std::size_t kind = text.empty() ? std::string_view::npos : std::string_view("FBIW").find(text.front());
+  if (kind != std::string_view::npos) {
+    made.kind = static_cast<action_kind>(kind);
+    text.remove_prefix(1);
+    if (!take_micro_batch(text, made.micro_batch, made.chunk) || !text.empty()) refuse_cell();
+    return made;
+  }
+  made.kind = action_kind::exchange;
+  do {
+    if (made.transfer_count == action::most_transfers) refuse("an exchange holds at most 4 transfers");
+    transfer& moved = made.group[made.transfer_count++];
+    if (take(text, 'R')) {
+      moved.direction = transfer_direction::receive;
+    } else if (!take(text, 'S')) {
+      refuse_cell();
+    }
+    if (take(text, 'G')) {
+      moved.what = payload::gradient;
+    } else if (!take(text, 'A')) {
+      refuse_cell();
+    }
+    std::size_t peer = 0;
+    if (!take_micro_batch(text, moved.micro_batch, moved.chunk) ||
+        !take(text, moved.direction == transfer_direction::send ? '>' : '<') || !take_number(text, most_stages, peer)) {
+      refuse_cell();
+    }
+    moved.peer = static_cast<std::uint32_t>(peer);
+  } while (take(text, '+'));
+  if (!text.empty()) refuse_cell();
+  return made;
+}
+
+BELAY_DECL dynamic_table from_csv(std::string_view text, where at) { return csv_reader(text, at).read(); }
 
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI
@@ -28635,25 +29649,7 @@ namespace belay::inline BELAY_ABI {
 
 /// Throws usage_error on every rank of the mesh where they have other words for the participants of a step. One small
 /// all_reduce.
-template <class Mesh>
-requires communicator<typename Mesh::control_type>
-void expect_agreement(const Mesh& mesh, std::uint64_t participants, where at) {
-  if (!is_rehearsed(mesh.control())) {
-    const auto& group = mesh.control();
-    if (group.size() < 2) return;
-    // A word and its complement: their maxima are complements where all ranks have the same word.
-    std::array<std::uint64_t, 2> largest{participants, ~participants};
-    group.all_reduce(std::span<std::uint64_t>(largest), maximum, at);
-    if (largest[0] == ~largest[1]) return;
-    rank_comparison compared;
-    const std::array<std::uint64_t, 1> own{participants};
-    static_cast<void>(compared.differ(group, own, at));
-    throw usage_error(compared.ranks(group) +
-                          " run different steps: the participants, their order, and the arguments with which the "
-                          "optimizer was last applied are equal on all ranks",
-                      at);
-  }
-}
+BELAY_DECL void expect_agreement(const mesh& mesh, std::uint64_t participants, where at);
 
 /// The words of a ballot that a vote sums.
 [[nodiscard]] constexpr std::array<std::uint64_t, 6> summed_words(const ballot& of) noexcept {
@@ -28666,39 +29662,11 @@ void expect_agreement(const Mesh& mesh, std::uint64_t participants, where at) {
 }
 
 /// Whether losses of this rank count: the ranks of a tensor axis compute the same ones, and the first counts.
-template <class Mesh>
-[[nodiscard]] bool counts_losses(const Mesh& mesh) {
-  if constexpr (requires { mesh.layout_coordinate().tensor; }) return mesh.layout_coordinate().tensor == 0;
-  return true;
-}
+[[nodiscard]] inline bool counts_losses(const mesh& mesh) noexcept { return mesh.layout_coordinate().tensor == 0; }
 
 /// The vote of a commit over a mesh: three small all_reduces over all ranks. Losses are added in rank order. Throws
 /// usage_error on every rank where their divisors differ.
-template <class Mesh>
-requires communicator<typename Mesh::control_type>
-[[nodiscard]] ballot vote_over(const Mesh& mesh, const ballot& own, std::uint64_t divisor, where at) {
-  const auto& group = mesh.control();
-  if (group.size() < 2) return own;
-  auto sums = summed_words(own);
-  std::array<double, 1> loss{counts_losses(mesh) ? own.loss : 0};
-  const bool abstains = divisor == no_divisor;
-  std::array<std::uint64_t, 3> largest{own.needed_rows, abstains ? 0 : divisor, abstains ? 0 : ~divisor};
-  group.all_reduce(std::span<std::uint64_t>(sums), sum, at);
-  group.all_reduce(std::span<std::uint64_t>(largest), maximum, at);
-  group.all_reduce(std::span<double>(loss), sum, at);
-  if (!is_rehearsed(group)) {
-    if (largest[1] != ~largest[2] && (largest[1] | largest[2]) != 0) {
-      rank_comparison compared;
-      const std::array<std::uint64_t, 1> words{divisor};
-      static_cast<void>(compared.differ(group, words, at));
-      throw usage_error("the divisors of the step differ between ranks (" + compared.text(group) +
-                            "): samples and target_tokens are those of the whole global batch, equal on all ranks; "
-                            "local_targets{n} are summed",
-                        at);
-    }
-  }
-  return ballot_of(sums, largest[0], loss[0]);
-}
+[[nodiscard]] BELAY_DECL ballot vote_over(const mesh& mesh, const ballot& own, std::uint64_t divisor, where at);
 
 /// Two small all_reduces over the group, when `commit` calls it. All ranks must commit at the same point.
 template <communicator Group>
@@ -28723,6 +29691,56 @@ class world_vote {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/parallel/vote.ipp
+//
+// The words of all ranks of a mesh, compared and summed.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void expect_agreement(const mesh& mesh, std::uint64_t participants, where at) {
+  if (!is_rehearsed(mesh.control())) {
+    const auto& group = mesh.control();
+    if (group.size() < 2) return;
+    // A word and its complement: their maxima are complements where all ranks have the same word.
+    std::array<std::uint64_t, 2> largest{participants, ~participants};
+    group.all_reduce(std::span<std::uint64_t>(largest), maximum, at);
+    if (largest[0] == ~largest[1]) return;
+    rank_comparison compared;
+    const std::array<std::uint64_t, 1> own{participants};
+    static_cast<void>(compared.differ(group, own, at));
+    throw usage_error(compared.ranks(group) +
+                          " run different steps: the participants, their order, and the arguments with which the "
+                          "optimizer was last applied are equal on all ranks",
+                      at);
+  }
+}
+
+BELAY_DECL ballot vote_over(const mesh& mesh, const ballot& own, std::uint64_t divisor, where at) {
+  const auto& group = mesh.control();
+  if (group.size() < 2) return own;
+  auto sums = summed_words(own);
+  std::array<double, 1> loss{counts_losses(mesh) ? own.loss : 0};
+  const bool abstains = divisor == no_divisor;
+  std::array<std::uint64_t, 3> largest{own.needed_rows, abstains ? 0 : divisor, abstains ? 0 : ~divisor};
+  group.all_reduce(std::span<std::uint64_t>(sums), sum, at);
+  group.all_reduce(std::span<std::uint64_t>(largest), maximum, at);
+  group.all_reduce(std::span<double>(loss), sum, at);
+  if (!is_rehearsed(group)) {
+    if (largest[1] != ~largest[2] && (largest[1] | largest[2]) != 0) {
+      rank_comparison compared;
+      const std::array<std::uint64_t, 1> words{divisor};
+      static_cast<void>(compared.differ(group, words, at));
+      throw usage_error("the divisors of the step differ between ranks (" + compared.text(group) +
+                            "): samples and target_tokens are those of the whole global batch, equal on all ranks; "
+                            "local_targets{n} are summed",
+                        at);
+    }
+  }
+  return ballot_of(sums, largest[0], loss[0]);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/report.hpp
 //
 // Door of the report room, what people and programs read of a run: the line of a step for both, files of text, a trace
@@ -28737,120 +29755,6 @@ class world_vote {
 //   belay::event_file events("runs/first");
 //   events.scalar("loss", 2.5).scalar("device/peak", 1048576).write(20);
 //   events.text("sample", "To be, or").write(20);
-
-#include <filesystem>
-
-// ---- belay/core/crc32c.hpp
-//
-// CRC-32C (Castagnoli, the one of iSCSI and ext4): what a file's chunks are verified by. With the instruction of x86
-// where the machine has it, else eight bytes a step from tables, whose values are the same.
-//
-//   belay::crc32c sum;
-//   sum.add(first_part).add(second_part);
-//   if (sum.value() != stored) report_damage();
-
-namespace belay::inline BELAY_ABI {
-
-/// How the checksum of this polynomial is computed; `best` asks the machine.
-enum class crc32c_method : std::uint8_t { best, instruction, tables };
-
-class crc32c {
- public:
-  /// Throws nothing: where the machine has no such instruction, tables are taken.
-  explicit crc32c(crc32c_method method = crc32c_method::best) noexcept
-      : by_instruction_(method != crc32c_method::tables && has_instruction()) {}
-
-  /// Continues with `bytes`.
-  crc32c& add(std::span<const std::byte> bytes) noexcept;
-  [[nodiscard]] std::uint32_t value() const noexcept { return ~state_; }
-
-  /// Whether this processor has the instruction; without it a table is used, with the same result.
-  [[nodiscard]] static bool has_instruction() noexcept {
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("sse4.2") != 0;
-#else
-    return false;
-#endif
-  }
-
- private:
-  std::uint32_t state_ = ~std::uint32_t{0};
-  bool by_instruction_;
-};
-
-/// Of all of `bytes`.
-[[nodiscard]] inline std::uint32_t crc32c_of(std::span<const std::byte> bytes) noexcept {
-  return crc32c().add(bytes).value();
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/crc32c.ipp
-//
-// The steps of CRC-32C: with the instruction, and with tables.
-
-namespace belay::inline BELAY_ABI {
-
-/// Continue a state, inverted as it is kept, with bytes.
-struct crc32c_steps {
-  static constexpr std::uint32_t polynomial = 0x82f63b78U;  // reflected
-
-  // Entry [k][b]: of byte b with k zero bytes after it.
-  static constexpr std::array<std::array<std::uint32_t, 256>, 8> tables = [] {
-    std::array<std::array<std::uint32_t, 256>, 8> out{};
-    for (std::uint32_t b = 0; b < 256; ++b) {
-      std::uint32_t word = b;
-      for (int bit = 0; bit < 8; ++bit) word = word >> 1U ^ ((word & 1U) != 0 ? polynomial : 0U);
-      out[0][b] = word;
-    }
-    for (std::size_t k = 1; k < out.size(); ++k)
-      for (std::size_t b = 0; b < 256; ++b) out[k][b] = out[k - 1][b] >> 8U ^ out[0][out[k - 1][b] & 0xffU];
-    return out;
-  }();
-
-  [[nodiscard]] static std::uint64_t word_at(const std::byte* data) noexcept {
-    std::uint64_t word = 0;
-    std::memcpy(&word, data, sizeof word);
-    return word;
-  }
-  [[nodiscard]] static std::uint32_t one_byte(std::uint32_t state, std::byte next) noexcept {
-    return tables[0][(state ^ std::to_integer<std::uint32_t>(next)) & 0xffU] ^ state >> 8U;
-  }
-
-  [[nodiscard]] static std::uint32_t with_tables(std::uint32_t state, std::span<const std::byte> bytes) noexcept {
-    std::size_t i = 0;
-    for (; i + 8 <= bytes.size(); i += 8) {
-      const std::uint64_t word = word_at(bytes.data() + i) ^ state;
-      state = 0;
-      for (std::size_t k = 0; k < 8; ++k) state ^= tables[7 - k][word >> 8U * k & 0xffU];
-    }
-    for (; i < bytes.size(); ++i) state = one_byte(state, bytes[i]);
-    return state;
-  }
-
-#if defined(__x86_64__)
-  [[nodiscard, gnu::target("sse4.2")]] static std::uint32_t with_instruction(
-      std::uint32_t state, std::span<const std::byte> bytes) noexcept {
-    std::uint64_t word = state;
-    std::size_t i = 0;
-    for (; i + 8 <= bytes.size(); i += 8) word = __builtin_ia32_crc32di(word, word_at(bytes.data() + i));
-    auto out = static_cast<std::uint32_t>(word);
-    for (; i < bytes.size(); ++i) out = one_byte(out, bytes[i]);
-    return out;
-  }
-#else
-  [[nodiscard]] static std::uint32_t with_instruction(std::uint32_t state, std::span<const std::byte> bytes) noexcept {
-    return with_tables(state, bytes);
-  }
-#endif
-};
-
-BELAY_DECL crc32c& crc32c::add(std::span<const std::byte> bytes) noexcept {
-  state_ = by_instruction_ ? crc32c_steps::with_instruction(state_, bytes) : crc32c_steps::with_tables(state_, bytes);
-  return *this;
-}
-
-}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/report/output.hpp
 //
@@ -28867,12 +29771,7 @@ namespace belay::inline BELAY_ABI {
 class output {
  public:
   /// Creates `path`, or empties it. Closed by the destructor.
-  explicit output(std::string path, where at = where::current()) : path_(std::move(path)), owned_(true) {
-    do {
-      descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    } while (descriptor_ < 0 && errno == EINTR);
-    if (descriptor_ < 0) fail("cannot be opened for writing", errno, at);
-  }
+  explicit output(std::string path, where at = where::current());
 
   /// Writes to a descriptor of the caller, which stays open. `name` is its name in errors.
   output(int descriptor, std::string name) : path_(std::move(name)), descriptor_(descriptor) {}
@@ -28887,9 +29786,7 @@ class output {
         descriptor_(std::exchange(other.descriptor_, -1)),
         owned_(std::exchange(other.owned_, false)),
         written_(other.written_) {}
-  ~output() {
-    if (owned_ && descriptor_ >= 0) ::close(descriptor_);
-  }
+  ~output();
 
   /// The path as it was given.
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
@@ -28898,42 +29795,17 @@ class output {
   [[nodiscard]] std::uint64_t written() const noexcept { return written_; }
 
   /// Writes `text`, newline included, with one system call. Only after a partial write there is another.
-  void write(std::string_view text, where at = where::current()) {
-    while (!text.empty()) {
-      const ssize_t put = ::write(descriptor_, text.data(), text.size());
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) fail("cannot be written", errno, at);
-      text.remove_prefix(static_cast<std::size_t>(put));
-      written_ += static_cast<std::uint64_t>(put);
-    }
-  }
+  void write(std::string_view text, where at = where::current());
 
   /// Throws file_error where there is no room for `bytes` more: before a run, not in it. Nothing is written, and
   /// nothing kept for later; a file system that cannot tell has room.
-  void expect_room(std::uint64_t bytes, where at = where::current()) const {
-    struct stat now;
-    if (::fstat(descriptor_, &now) != 0 || !S_ISREG(now.st_mode)) return;
-    int done = 0;
-    do {
-      done = ::fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, now.st_size, static_cast<off_t>(bytes));
-    } while (done != 0 && errno == EINTR);
-    if (done != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) fail("cannot be written", errno, at);
-    if (done == 0 && ::ftruncate(descriptor_, now.st_size) != 0) fail("cannot be cut", errno, at);
-  }
+  void expect_room(std::uint64_t bytes, where at = where::current()) const;
 
   /// Takes the last `bytes` of a regular file back.
-  void take_back(std::uint64_t bytes, where at = where::current()) {
-    const auto rest = static_cast<off_t>(written_ - bytes);
-    if (::ftruncate(descriptor_, rest) != 0 || ::lseek(descriptor_, rest, SEEK_SET) < 0)
-      fail("cannot be cut", errno, at);
-    written_ -= bytes;
-  }
+  void take_back(std::uint64_t bytes, where at = where::current());
 
  private:
-  [[noreturn]] void fail(const char* what, int number, where at) const {
-    const std::string folder = number == ENOENT || number == ENOTDIR ? missing_folder(path_) : "";
-    throw file_error(path_, written_, what + (": " + std::generic_category().message(number)) + folder, at);
-  }
+  [[noreturn]] void fail(const char* what, int number, where at) const;
 
   std::string path_;
   int descriptor_ = -1;
@@ -28943,210 +29815,67 @@ class output {
 
 }  // namespace belay::inline BELAY_ABI
 
-namespace belay::inline BELAY_ABI {
-
-/// A file of its own in a folder that runs of one name share: what is resumed adds a file. An event has one step and
-/// any number of values. Used by one thread at a time. Up to `reserved_bytes` an event, writing allocates nothing.
-class event_file {
- public:
-  /// Bytes that are leased for a record.
-  static constexpr std::size_t reserved_bytes = std::size_t{1} << 16U;
-
-  /// Makes the folder where it is missing, and a file in it that none has. Throws file_error where that cannot be.
-  explicit event_file(const std::string& folder, where at = where::current()) : file_(new_path(folder, at), at) {
-    values_.reserve(reserved_bytes);
-    event_.reserve(reserved_bytes);
-    record_.reserve(reserved_bytes);
-    begin_event(0);
-    text_field(event_, 3, "brain.Event:2");
-    write_event(at);
-  }
-
-  /// Adds a value to the event. A tag is a path of names; a value that is no number is one that TensorBoard leaves out.
-  event_file& scalar(std::string_view tag, double value) {
-    const std::size_t bytes = text_bytes(tag) + 1 + sizeof(float);
-    number_field(values_, 1, length_delimited), varint(values_, bytes);
-    text_field(values_, 1, tag);
-    number_field(values_, 2, fixed32);
-    little_endian(values_, std::bit_cast<std::uint32_t>(static_cast<float>(value)));
-    return *this;
-  }
-
-  /// Adds a text, which is shown as Markdown.
-  event_file& text(std::string_view tag, std::string_view markdown) {
-    // One string in a tensor of one dimension, and whose it is: the plug-in of texts.
-    constexpr std::string_view metadata = "\x0a\x06\x0a\x04text\x20\x02";
-    constexpr std::string_view type_and_shape = "\x08\x07\x12\x04\x12\x02\x08\x01";
-    const std::size_t tensor = type_and_shape.size() + text_bytes(markdown);
-    const std::size_t bytes = text_bytes(tag) + text_bytes(metadata) + 1 + varint_bytes(tensor) + tensor;
-    number_field(values_, 1, length_delimited), varint(values_, bytes);
-    text_field(values_, 1, tag);
-    number_field(values_, 8, length_delimited), varint(values_, tensor);
-    values_ += type_and_shape;
-    text_field(values_, 8, markdown);
-    text_field(values_, 9, metadata);
-    return *this;
-  }
-
-  /// Writes what was added as an event of `step`, with one system call; nothing where nothing was. Throws file_error;
-  /// what was added is gone then, too.
-  void write(std::uint64_t step, where at = where::current()) {
-    if (values_.empty()) return;
-    begin_event(step);
-    text_field(event_, 5, values_);
-    values_.clear();
-    write_event(at);
-  }
-
-  /// A run goes on with `step`: TensorBoard leaves out what earlier files of the folder have of it and of later ones.
-  void resume_at(std::uint64_t step, where at = where::current()) {
-    begin_event(step);
-    constexpr std::string_view started = "\x08\x01";
-    text_field(event_, 7, started);
-    write_event(at);
-  }
-
-  /// The file's path.
-  [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
-
- private:
-  // What a field's number is followed by.
-  static constexpr std::uint32_t number = 0, fixed64 = 1, length_delimited = 2, fixed32 = 5;
-
-  static void varint(std::string& to, std::uint64_t value) {
-    for (; value >= 0x80U; value >>= 7U) to += static_cast<char>(static_cast<unsigned char>(value) | 0x80U);
-    to += static_cast<char>(value);
-  }
-  [[nodiscard]] static std::size_t varint_bytes(std::uint64_t value) noexcept {
-    std::size_t out = 1;
-    for (; value >= 0x80U; value >>= 7U) ++out;
-    return out;
-  }
-  static void number_field(std::string& to, std::uint32_t field, std::uint32_t kind) { varint(to, field << 3U | kind); }
-  static void text_field(std::string& to, std::uint32_t field, std::string_view text) {
-    number_field(to, field, length_delimited);
-    varint(to, text.size());
-    to += text;
-  }
-  // Of a field whose number is below 16.
-  [[nodiscard]] static std::size_t text_bytes(std::string_view text) noexcept {
-    return 1 + varint_bytes(text.size()) + text.size();
-  }
-  template <class Word>
-  static void little_endian(std::string& to, Word value) {
-    for (std::size_t i = 0; i < sizeof(Word); ++i)
-      to += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
-  }
-
-  void begin_event(std::uint64_t step) {
-    const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-    event_.clear();
-    number_field(event_, 1, fixed64), little_endian(event_, std::bit_cast<std::uint64_t>(now.count()));
-    number_field(event_, 2, number), varint(event_, step);
-  }
-  void write_event(where at) {
-    record_.clear();
-    little_endian(record_, std::uint64_t{event_.size()});
-    little_endian(record_, masked(record_));
-    record_ += event_;
-    little_endian(record_, masked(event_));
-    file_.write(record_, at);
-  }
-  // A checksum of bytes that hold checksums themselves would be weak.
-  [[nodiscard]] static std::uint32_t masked(std::string_view bytes) noexcept {
-    const std::uint32_t plain = crc32c().add(std::as_bytes(std::span(bytes))).value();
-    return (plain >> 15U | plain << 17U) + 0xa282ead8U;
-  }
-
-  [[nodiscard]] static std::string new_path(const std::string& folder, where at) {
-    std::error_code wrong;
-    std::filesystem::create_directories(folder, wrong);
-    if (wrong)
-      throw file_error(folder, 0, "cannot be made a folder of events: " + wrong.message() + "; name another", at);
-    char host[65] = {};  // Linux has names of at most 64 bytes
-    if (::gethostname(host, 64) != 0 || *host == '\0') host[0] = 'h', host[1] = '\0';
-    for (char* c = host; *c != '\0'; ++c)
-      if (*c == '/') *c = '-';
-    const auto seconds =
-        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-    const std::string begin = folder + "/events.out.tfevents." + std::to_string(seconds) + "." + host + "." +
-                              std::to_string(::getpid()) + ".";
-    int n = 0;
-    while (std::filesystem::exists(begin + std::to_string(n), wrong)) ++n;
-    if (wrong) throw file_error(begin + std::to_string(n), 0, "cannot be examined: " + wrong.message(), at);
-    return begin + std::to_string(n);
-  }
-
-  output file_;
-  std::string values_;
-  std::string event_;
-  std::string record_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/report/json_line.hpp
+// ---- belay/report/output.ipp
 //
-// One JSON object as a line, written into memory that the caller gives. It allocates nothing. Numbers read back bit
-// for bit, and values that JSON has no number for become null. The caller names the members; commas, quotes and
-// brackets are added.
-//
-//   char room[4096];
-//   belay::json_line line(room);
-//   line.field("step", 1).field("loss", 2.5).array("live", bytes);
-//   line.open_object("peak").field("device", 64).close();
-//   file.write(line.finish());  // {"step":1,"loss":2.5,"live":[1,2],"peak":{"device":64}} and a newline
-
-// ---- belay/core/json_text.hpp
-//
-// Text as a JSON string. Paths, names and messages of other processes may hold quotes, control characters and bytes
-// that are no UTF-8. A reader must be able to parse what was written all the same.
-//
-//   std::string line = "{\"file\":";
-//   belay::append_json(line, path);                                        // to a string
-//   belay::put_json(path, [&](std::string_view piece) { out << piece; });  // to anything else, without allocation
-//   line += '}';
+// Writing to a descriptor, and what the system says where it cannot be.
 
 namespace belay::inline BELAY_ABI {
 
-/// Calls `put(std::string_view)` with the pieces of `text` in quotes. Control characters are escaped. A byte that is
-/// no UTF-8 becomes U+FFFD.
-template <class Put>
-constexpr void put_json(std::string_view text, Put put) {
-  put(std::string_view("\""));
-  std::size_t plain = 0;  // bytes at the front of `text` that need no change
-  while (plain < text.size()) {
-    const auto value = static_cast<unsigned char>(text[plain]);
-    const std::size_t length = utf8_length(text.substr(plain));
-    const bool quoted = value == '"' || value == '\\';
-    const bool control = value < 0x20 || value == 0x7f;
-    if (length != 0 && !quoted && !control) {
-      plain += length;
-      continue;
-    }
-    put(text.substr(0, plain));
-    if (length == 0) {
-      put(std::string_view("\xef\xbf\xbd"));
-    } else if (quoted) {
-      const char escape[] = {'\\', text[plain]};
-      put(std::string_view(escape, sizeof escape));
-    } else {
-      const char escape[] = {'\\', 'u', '0', '0', hex_digit(value / 16U), hex_digit(value % 16U)};
-      put(std::string_view(escape, sizeof escape));
-    }
-    text.remove_prefix(plain + 1);
-    plain = 0;
-  }
-  put(text);
-  put(std::string_view("\""));
+BELAY_DECL output::output(std::string path, where at) : path_(std::move(path)), owned_(true) {
+  do {
+    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && errno == EINTR);
+  if (descriptor_ < 0) fail("cannot be opened for writing", errno, at);
 }
 
-/// Appends `text` in quotes.
-inline void append_json(std::string& out, std::string_view text) {
-  put_json(text, [&out](std::string_view piece) { out += piece; });
+BELAY_DECL output::~output() {
+  if (owned_ && descriptor_ >= 0) ::close(descriptor_);
+}
+
+BELAY_DECL void output::write(std::string_view text, where at) {
+  while (!text.empty()) {
+    const ssize_t put = ::write(descriptor_, text.data(), text.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail("cannot be written", errno, at);
+    text.remove_prefix(static_cast<std::size_t>(put));
+    written_ += static_cast<std::uint64_t>(put);
+  }
+}
+
+BELAY_DECL void output::expect_room(std::uint64_t bytes, where at) const {
+  struct stat now;
+  if (::fstat(descriptor_, &now) != 0 || !S_ISREG(now.st_mode)) return;
+  int done = 0;
+  do {
+    done = ::fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, now.st_size, static_cast<off_t>(bytes));
+  } while (done != 0 && errno == EINTR);
+  if (done != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) fail("cannot be written", errno, at);
+  if (done == 0 && ::ftruncate(descriptor_, now.st_size) != 0) fail("cannot be cut", errno, at);
+}
+
+BELAY_DECL void output::take_back(std::uint64_t bytes, where at) {
+  const auto rest = static_cast<off_t>(written_ - bytes);
+  if (::ftruncate(descriptor_, rest) != 0 || ::lseek(descriptor_, rest, SEEK_SET) < 0) fail("cannot be cut", errno, at);
+  written_ -= bytes;
+}
+
+BELAY_DECL void output::fail(const char* what, int number, where at) const {
+  const std::string folder = number == ENOENT || number == ENOTDIR ? missing_folder(path_) : "";
+  throw file_error(path_, written_, what + (": " + std::generic_category().message(number)) + folder, at);
 }
 
 }  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/step_line.hpp
+//
+// A step as one line: for people who watch, and for programs that compare. The memory for both is allocated once, for
+// the largest line that is possible, so that printing a step allocates nothing.
+//
+//   belay::step_line line(ranks, layers, experts);
+//   belay::step_report report;
+//   report.loss = 2.31;
+//   terminal.write(line.human(report));  // step 0  loss 2.3100  ...
+//   log.write(line.json(report));        // {"step":0,"loss":2.31,...}
 
 // ---- belay/report/text_buffer.hpp
 //
@@ -29157,8 +29886,6 @@ inline void append_json(std::string& out, std::string_view text) {
 //   belay::text_buffer line(room);
 //   line.put("step ").put(12).put("  loss ").put_fixed(loss, 4);
 //   const std::string_view text = line.text();
-
-#include <charconv>
 
 namespace belay::inline BELAY_ABI {
 
@@ -29172,27 +29899,16 @@ class text_buffer {
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
   /// The text so far. A usage_error where the memory was too small. Valid until the next put or clear.
-  [[nodiscard]] std::string_view text(where at = where::current()) const {
-    if (size_ > room_.size()) {
-      throw usage_error(
-          "a line of " + std::to_string(size_) + " bytes was put into room for " + std::to_string(room_.size()), at);
-    }
-    return {room_.data(), size_};
-  }
+  [[nodiscard]] std::string_view text(where at = where::current()) const;
 
   /// Appends; what is beyond the room is counted and not written.
   text_buffer& put(char c) noexcept { return put(std::string_view(&c, 1)); }
-  text_buffer& put(std::string_view text) noexcept {
-    if (size_ <= room_.size() && text.size() <= room_.size() - size_) {
-      std::memcpy(room_.data() + size_, text.data(), text.size());
-    }
-    size_ += text.size();
-    return *this;
-  }
+  text_buffer& put(std::string_view text) noexcept;
 
   /// An integer in decimal.
   template <std::integral T>
-  requires(!std::same_as<T, bool> && !std::same_as<T, char>) text_buffer& put(T value) noexcept {
+    requires(!std::same_as<T, bool> && !std::same_as<T, char>)
+  text_buffer& put(T value) noexcept {
     const auto bits = static_cast<std::uint64_t>(value);
     const bool negative = std::signed_integral<T> && bits >> 63U != 0;
     return put_decimal(negative, negative ? 0 - bits : bits);
@@ -29206,44 +29922,24 @@ class text_buffer {
   }
 
   /// A number with `places` digits after the point, or with an exponent where that would be too long.
-  text_buffer& put_fixed(double value, int places) noexcept {
-    char digits[64];
-    auto end = std::to_chars(digits, digits + sizeof digits, value, std::chars_format::fixed, places);
-    if (end.ec != std::errc{}) {
-      end = std::to_chars(digits, digits + sizeof digits, value, std::chars_format::scientific, places);
-    }
-    return put(digits, end.ptr);
-  }
+  text_buffer& put_fixed(double value, int places) noexcept;
 
  private:
-  text_buffer& put_decimal(bool negative, std::uint64_t rest) noexcept {
-    char digits[24];
-    char* const end = digits + sizeof digits;
-    char* begin = end;
-    do {
-      *--begin = static_cast<char>('0' + rest % 10);
-      rest /= 10;
-    } while (rest != 0);
-    if (negative) *--begin = '-';
-    return put(begin, end);
-  }
-  text_buffer& put(const char* begin, const char* end) noexcept {
-    return put(std::string_view(begin, static_cast<std::size_t>(end - begin)));
-  }
+  text_buffer& put_decimal(bool negative, std::uint64_t rest) noexcept;
+  text_buffer& put(const char* begin, const char* end) noexcept;
 
   std::span<char> room_;
   std::size_t size_ = 0;
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 /// A number or a truth value.
 template <class T>
 concept json_scalar = std::integral<T> || std::floating_point<T>;
 
 /// Builds one line after another in the same memory.
+/// One JSON object as a line, written into memory that the caller gives. It allocates nothing. Numbers read back bit
+/// for bit, and values that JSON has no number for become null. The caller names the members; commas, quotes and
+/// brackets are added.
 class json_line {
  public:
   static constexpr int deepest = 16;  // nested objects and arrays
@@ -29252,12 +29948,7 @@ class json_line {
   explicit json_line(std::span<char> room) noexcept : text_(room) { begin(); }
 
   /// Forgets the line and begins the next one.
-  void begin() noexcept {
-    text_.clear();
-    depth_ = 0;
-    first_ = true;
-    text_.put('{');
-  }
+  void begin() noexcept;
 
   /// A member of the object that is open.
   template <json_scalar T>
@@ -29266,18 +29957,10 @@ class json_line {
     scalar(value);
     return *this;
   }
-  json_line& field(std::string_view key, std::string_view text) {
-    member(key);
-    scalar(text);
-    return *this;
-  }
+  json_line& field(std::string_view key, std::string_view text);
 
   /// A member whose value is unknown or does not exist.
-  json_line& null_field(std::string_view key) {
-    member(key);
-    text_.put("null");
-    return *this;
-  }
+  json_line& null_field(std::string_view key);
 
   /// A member that is an array of all `values`.
   template <class T>
@@ -29294,11 +29977,7 @@ class json_line {
     scalar(value);
     return *this;
   }
-  json_line& element_of_array(std::string_view text) {
-    comma();
-    scalar(text);
-    return *this;
-  }
+  json_line& element_of_array(std::string_view text);
   template <class T>
   json_line& row(std::span<const T> values) {
     comma();
@@ -29309,39 +29988,16 @@ class json_line {
   /// Opens an object or an array as a member. close() ends the innermost one.
   json_line& open_object(std::string_view key) { return open(key, '{', '}'); }
   json_line& open_array(std::string_view key) { return open(key, '[', ']'); }
-  json_line& close() {
-    if (depth_ == 0) throw usage_error("a JSON line closes what it did not open", where::current());
-    text_.put(closers_[--depth_]);
-    first_ = false;
-    return *this;
-  }
+  json_line& close();
 
   /// The whole line with its newline. A usage_error where something is still open, or the memory was too small.
-  [[nodiscard]] std::string_view finish(where at = where::current()) {
-    if (depth_ != 0) throw usage_error("a JSON line ends with an open object or array", at);
-    text_.put("}\n");
-    return text_.text(at);
-  }
+  [[nodiscard]] std::string_view finish(where at = where::current());
 
  private:
-  void comma() noexcept {
-    if (!first_) text_.put(',');
-    first_ = false;
-  }
-  void member(std::string_view key) noexcept {
-    comma();
-    scalar(key);
-    text_.put(':');
-  }
+  void comma() noexcept;
+  void member(std::string_view key) noexcept;
 
-  json_line& open(std::string_view key, char opener, char closer) {
-    if (depth_ == deepest) throw usage_error("a JSON line nests deeper than 16", where::current());
-    member(key);
-    text_.put(opener);
-    closers_[depth_++] = closer;
-    first_ = true;
-    return *this;
-  }
+  json_line& open(std::string_view key, char opener, char closer);
 
   template <class T>
   void elements(std::span<const T> values) noexcept {
@@ -29378,25 +30034,200 @@ class json_line {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/report/step_events.hpp
+// ---- belay/report/text_buffer.ipp
 //
-// The numbers of a step as scalars of an event: their tags are the names of the JSON line (report/step_line.hpp), those
-// inside an object as paths.
-//
-//   belay::event_file events("runs/first");
-//   belay::add_scalars(events, report);
-//   events.write(report.step);
+// Numbers as text in a buffer of fixed size.
 
-// ---- belay/report/step_line.hpp
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::string_view text_buffer::text(where at) const {
+  if (size_ > room_.size()) {
+    throw usage_error(
+        "a line of " + std::to_string(size_) + " bytes was put into room for " + std::to_string(room_.size()), at);
+  }
+  return {room_.data(), size_};
+}
+
+BELAY_DECL text_buffer& text_buffer::put(std::string_view text) noexcept {
+  if (size_ <= room_.size() && text.size() <= room_.size() - size_) {
+    std::memcpy(room_.data() + size_, text.data(), text.size());
+  }
+  size_ += text.size();
+  return *this;
+}
+
+BELAY_DECL text_buffer& text_buffer::put_fixed(double value, int places) noexcept {
+  char digits[64];
+  auto end = std::to_chars(digits, digits + sizeof digits, value, std::chars_format::fixed, places);
+  if (end.ec != std::errc{}) {
+    end = std::to_chars(digits, digits + sizeof digits, value, std::chars_format::scientific, places);
+  }
+  return put(digits, end.ptr);
+}
+
+BELAY_DECL text_buffer& text_buffer::put_decimal(bool negative, std::uint64_t rest) noexcept {
+  char digits[24];
+  char* const end = digits + sizeof digits;
+  char* begin = end;
+  do {
+    *--begin = static_cast<char>('0' + rest % 10);
+    rest /= 10;
+  } while (rest != 0);
+  if (negative) *--begin = '-';
+  return put(begin, end);
+}
+
+BELAY_DECL text_buffer& text_buffer::put(const char* begin, const char* end) noexcept {
+  return put(std::string_view(begin, static_cast<std::size_t>(end - begin)));
+}
+
+BELAY_DECL void json_line::begin() noexcept {
+  text_.clear();
+  depth_ = 0;
+  first_ = true;
+  text_.put('{');
+}
+
+BELAY_DECL json_line& json_line::field(std::string_view key, std::string_view text) {
+  member(key);
+  scalar(text);
+  return *this;
+}
+
+BELAY_DECL json_line& json_line::null_field(std::string_view key) {
+  member(key);
+  text_.put("null");
+  return *this;
+}
+
+BELAY_DECL json_line& json_line::element_of_array(std::string_view text) {
+  comma();
+  scalar(text);
+  return *this;
+}
+
+BELAY_DECL json_line& json_line::close() {
+  if (depth_ == 0) throw usage_error("a JSON line closes what it did not open", where::current());
+  text_.put(closers_[--depth_]);
+  first_ = false;
+  return *this;
+}
+
+BELAY_DECL std::string_view json_line::finish(where at) {
+  if (depth_ != 0) throw usage_error("a JSON line ends with an open object or array", at);
+  text_.put("}\n");
+  return text_.text(at);
+}
+
+BELAY_DECL void json_line::comma() noexcept {
+  if (!first_) text_.put(',');
+  first_ = false;
+}
+
+BELAY_DECL void json_line::member(std::string_view key) noexcept {
+  comma();
+  scalar(key);
+  text_.put(':');
+}
+
+BELAY_DECL json_line& json_line::open(std::string_view key, char opener, char closer) {
+  if (depth_ == deepest) throw usage_error("a JSON line nests deeper than 16", where::current());
+  member(key);
+  text_.put(opener);
+  closers_[depth_++] = closer;
+  first_ = true;
+  return *this;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Bytes of one tier, with an entry for each rank; without entries the run does not use the tier.
+struct tier_report {
+  std::span<const std::uint64_t> live;     // leased now
+  std::span<const std::uint64_t> peak;     // the most that was leased so far
+  std::span<const std::uint64_t> planned;  // the peak according to the plan
+
+  /// Whether anything of the tier was given.
+  [[nodiscard]] bool used() const noexcept { return !live.empty() || !peak.empty() || !planned.empty(); }
+};
+
+/// Allocations of all ranks since the end of the first step.
+struct allocation_report {
+  /// Of the device, of the host, and of the heap.
+  std::uint64_t device = 0;
+  std::uint64_t host = 0;
+  std::uint64_t heap = 0;
+};
+
+/// The content of one line. It points to the caller's memory.
+struct step_report {
+  std::uint64_t step = 0;  // from 1
+  double loss = 0;         // nats a token
+  /// The values of one step, as the fields of the JSON line have them.
+  double aux_loss = 0;
+  double grad_norm = 0;  // before clipping
+  std::uint64_t tokens = 0;
+  double tokens_per_s = 0;
+  tier_report device;  // device and host are in every line, the others where they are used
+  tier_report pinned;
+  tier_report host;
+  tier_report file;
+  allocation_report allocations;
+  std::uint64_t open_obligations = 0;
+  double bubble = 0;                           // share of the pipeline phase, 0 to 1, mean over ranks; NaN: not known
+  double bubble_predicted = 0;                 // the same, predicted from the schedule
+  view<const std::uint64_t, 2> expert_tokens;  // [layer][expert], over all ranks
+  bool replayed = false;
+  std::uint64_t plan_misses = 0;          // gathers of layers that were not as planned, of all ranks
+  std::uint64_t prefetch_hits = 0;        // those that had been started when the layer asked
+  std::uint64_t gathered_bytes_peak = 0;  // of the rank with most: parameters that were whole at a time
+  std::uint64_t offloaded_pinned = 0;     // of the rank with most: bytes that live in that tier, not in device
+  std::uint64_t offloaded_host = 0;
+  std::uint64_t offloaded_file = 0;
+  double hidden_copy_share = 0;  // of the copies between tiers: time that nothing waited for; 0 without any
+  const char* phase = "train";
+};
+
+/// Formats step_reports of up to the given sizes.
+class step_line {
+ public:
+  /// Room for a line of so many ranks, layers and experts, taken once.
+  step_line(std::size_t ranks, std::size_t layers, std::size_t experts)
+      : room_(2048 + digits * (3 * tiers * ranks + layers * (experts + 1)), ' ') {}
+
+  /// The line for people, with its newline. Valid until the next call. Bytes are the maximum over ranks.
+  [[nodiscard]] std::string_view human(const step_report& report);
+
+  /// The line for programs: one JSON object with its newline. Valid until the next call.
+  [[nodiscard]] std::string_view json(const step_report& report);
+
+  /// Tokens of the busiest expert of any layer divided by the mean of its layer: 1 is perfect balance.
+  [[nodiscard]] static double imbalance(view<const std::uint64_t, 2> tokens) noexcept;
+
+ private:
+  static constexpr std::size_t digits = 24;  // of a number and its separator
+  static constexpr std::size_t tiers = 4;    // device, pinned, host, file
+
+  [[nodiscard]] std::span<char> room() noexcept { return {room_.data(), room_.size()}; }
+
+  // Of the rank that has most.
+  static text_buffer& put_mebibytes(text_buffer& line, std::span<const std::uint64_t> ranks) noexcept;
+
+  static void tier(text_buffer& line, std::string_view name, const tier_report& report) noexcept;
+
+  static void bytes(json_line& line, std::string_view key, const step_report& report,
+                    std::span<const std::uint64_t> tier_report::* what);
+
+  std::string room_;  // of both lines
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/report/step_line.ipp
 //
-// A step as one line: for people who watch, and for programs that compare. The memory for both is allocated once, for
-// the largest line that is possible, so that printing a step allocates nothing.
-//
-//   belay::step_line line(ranks, layers, experts);
-//   belay::step_report report;
-//   report.loss = 2.31;
-//   terminal.write(line.human(report));  // step 0  loss 2.3100  ...
-//   log.write(line.json(report));        // {"step":0,"loss":2.31,...}
+// The two lines of a step.
 
 // ---- belay/train/plan_table.hpp
 //
@@ -29441,7 +30272,7 @@ struct plan_table {
 }
 
 /// "12.5 MiB", to the nearest tenth, in the unit that leaves one to four digits before the point.
-[[nodiscard]] std::string bytes_text(std::uint64_t bytes);
+[[nodiscard]] BELAY_DECL std::string bytes_text(std::uint64_t bytes);
 
 /// Formats plan tables. It builds strings, so it is not for every step.
 class plan_printer {
@@ -29626,167 +30457,158 @@ BELAY_DECL std::string plan_printer::shortages() const {
 
 namespace belay::inline BELAY_ABI {
 
-/// Bytes of one tier, with an entry for each rank; without entries the run does not use the tier.
-struct tier_report {
-  std::span<const std::uint64_t> live;     // leased now
-  std::span<const std::uint64_t> peak;     // the most that was leased so far
-  std::span<const std::uint64_t> planned;  // the peak according to the plan
-
-  /// Whether anything of the tier was given.
-  [[nodiscard]] bool used() const noexcept { return !live.empty() || !peak.empty() || !planned.empty(); }
-};
-
-/// Allocations of all ranks since the end of the first step.
-struct allocation_report {
-  /// Of the device, of the host, and of the heap.
-  std::uint64_t device = 0;
-  std::uint64_t host = 0;
-  std::uint64_t heap = 0;
-};
-
-/// The content of one line. It points to the caller's memory.
-struct step_report {
-  std::uint64_t step = 0;  // from 1
-  double loss = 0;         // nats a token
-  /// The values of one step, as the fields of the JSON line have them.
-  double aux_loss = 0;
-  double grad_norm = 0;  // before clipping
-  std::uint64_t tokens = 0;
-  double tokens_per_s = 0;
-  tier_report device;  // device and host are in every line, the others where they are used
-  tier_report pinned;
-  tier_report host;
-  tier_report file;
-  allocation_report allocations;
-  std::uint64_t open_obligations = 0;
-  double bubble = 0;                           // share of the pipeline phase, 0 to 1, mean over ranks; NaN: not known
-  double bubble_predicted = 0;                 // the same, predicted from the schedule
-  view<const std::uint64_t, 2> expert_tokens;  // [layer][expert], over all ranks
-  bool replayed = false;
-  std::uint64_t plan_misses = 0;          // gathers of layers that were not as planned, of all ranks
-  std::uint64_t prefetch_hits = 0;        // those that had been started when the layer asked
-  std::uint64_t gathered_bytes_peak = 0;  // of the rank with most: parameters that were whole at a time
-  std::uint64_t offloaded_pinned = 0;     // of the rank with most: bytes that live in that tier, not in device
-  std::uint64_t offloaded_host = 0;
-  std::uint64_t offloaded_file = 0;
-  double hidden_copy_share = 0;  // of the copies between tiers: time that nothing waited for; 0 without any
-  const char* phase = "train";
-};
-
-/// Formats step_reports of up to the given sizes.
-class step_line {
- public:
-  /// Room for a line of so many ranks, layers and experts, taken once.
-  step_line(std::size_t ranks, std::size_t layers, std::size_t experts)
-      : room_(2048 + digits * (3 * tiers * ranks + layers * (experts + 1)), ' ') {}
-
-  /// The line for people, with its newline. Valid until the next call. Bytes are the maximum over ranks.
-  [[nodiscard]] std::string_view human(const step_report& report) {
-    text_buffer line(room());
-    line.put("step ").put(report.step);
-    line.put("  loss ").put_fixed(report.loss, 4);
-    line.put("  ").put_fixed(report.tokens_per_s, 0).put(" tok/s  |g| ").put_fixed(report.grad_norm, 3);
-    tier(line, "device", report.device);
-    if (report.pinned.used()) tier(line, "pinned", report.pinned);
-    tier(line, "host", report.host);
-    if (report.file.used()) tier(line, "file", report.file);
-    line.put("  allocs ");
-    line.put(report.allocations.device + report.allocations.host + report.allocations.heap);
-    line.put("  open ").put(report.open_obligations);
-    line.put("  experts ").put_fixed(imbalance(report.expert_tokens), 2);
-    if (!is_nan(report.bubble)) {
-      line.put("  bubble ").put_fixed(100 * report.bubble, 1).put('/');
-      line.put_fixed(100 * report.bubble_predicted, 1).put('%');
-    }
-    if (report.replayed) line.put("  replayed");
-    line.put('\n');
-    return line.text();
+BELAY_DECL std::string_view step_line::human(const step_report& report) {
+  text_buffer line(room());
+  line.put("step ").put(report.step);
+  line.put("  loss ").put_fixed(report.loss, 4);
+  line.put("  ").put_fixed(report.tokens_per_s, 0).put(" tok/s  |g| ").put_fixed(report.grad_norm, 3);
+  tier(line, "device", report.device);
+  if (report.pinned.used()) tier(line, "pinned", report.pinned);
+  tier(line, "host", report.host);
+  if (report.file.used()) tier(line, "file", report.file);
+  line.put("  allocs ");
+  line.put(report.allocations.device + report.allocations.host + report.allocations.heap);
+  line.put("  open ").put(report.open_obligations);
+  line.put("  experts ").put_fixed(imbalance(report.expert_tokens), 2);
+  if (!is_nan(report.bubble)) {
+    line.put("  bubble ").put_fixed(100 * report.bubble, 1).put('/');
+    line.put_fixed(100 * report.bubble_predicted, 1).put('%');
   }
+  if (report.replayed) line.put("  replayed");
+  line.put('\n');
+  return line.text();
+}
 
-  /// The line for programs: one JSON object with its newline. Valid until the next call.
-  [[nodiscard]] std::string_view json(const step_report& report) {
-    json_line line(room());
-    line.field("step", report.step).field("loss", report.loss).field("aux_loss", report.aux_loss);
-    line.field("grad_norm", report.grad_norm).field("tokens", report.tokens);
-    line.field("tokens_per_s", report.tokens_per_s);
-    bytes(line, "live_bytes", report, &tier_report::live);
-    bytes(line, "peak_bytes", report, &tier_report::peak);
-    bytes(line, "planned_bytes", report, &tier_report::planned);
-    line.open_object("allocations").field("device", report.allocations.device);
-    line.field("host", report.allocations.host).field("heap", report.allocations.heap).close();
-    line.field("open_obligations", report.open_obligations);
-    if (!is_nan(report.bubble)) line.field("bubble", report.bubble).field("bubble_predicted", report.bubble_predicted);
-    line.field("plan_misses", report.plan_misses).field("prefetch_hits", report.prefetch_hits);
-    line.field("gathered_bytes_peak", report.gathered_bytes_peak).field("phase", report.phase);
-    line.open_object("offloaded_bytes").field("pinned", report.offloaded_pinned);
-    line.field("host", report.offloaded_host)
-        .field("file", report.offloaded_file)
-        .close()
-        .field("hidden_copy_share", report.hidden_copy_share);
-    line.open_array("expert_tokens");
-    for (std::size_t layer = 0; layer < report.expert_tokens.extent(0); ++layer) {
-      line.row(std::span<const std::uint64_t>(report.expert_tokens[layer].flat()));
-    }
-    line.close().field("replayed", report.replayed);
-    return line.finish();
+BELAY_DECL std::string_view step_line::json(const step_report& report) {
+  json_line line(room());
+  line.field("step", report.step).field("loss", report.loss).field("aux_loss", report.aux_loss);
+  line.field("grad_norm", report.grad_norm).field("tokens", report.tokens);
+  line.field("tokens_per_s", report.tokens_per_s);
+  bytes(line, "live_bytes", report, &tier_report::live);
+  bytes(line, "peak_bytes", report, &tier_report::peak);
+  bytes(line, "planned_bytes", report, &tier_report::planned);
+  line.open_object("allocations").field("device", report.allocations.device);
+  line.field("host", report.allocations.host).field("heap", report.allocations.heap).close();
+  line.field("open_obligations", report.open_obligations);
+  if (!is_nan(report.bubble)) line.field("bubble", report.bubble).field("bubble_predicted", report.bubble_predicted);
+  line.field("plan_misses", report.plan_misses).field("prefetch_hits", report.prefetch_hits);
+  line.field("gathered_bytes_peak", report.gathered_bytes_peak).field("phase", report.phase);
+  line.open_object("offloaded_bytes").field("pinned", report.offloaded_pinned);
+  line.field("host", report.offloaded_host)
+      .field("file", report.offloaded_file)
+      .close()
+      .field("hidden_copy_share", report.hidden_copy_share);
+  line.open_array("expert_tokens");
+  for (std::size_t layer = 0; layer < report.expert_tokens.extent(0); ++layer) {
+    line.row(std::span<const std::uint64_t>(report.expert_tokens[layer].flat()));
   }
+  line.close().field("replayed", report.replayed);
+  return line.finish();
+}
 
-  /// Tokens of the busiest expert of any layer divided by the mean of its layer: 1 is perfect balance.
-  [[nodiscard]] static double imbalance(view<const std::uint64_t, 2> tokens) noexcept {
-    double worst = 0;
-    for (std::size_t layer = 0; layer < tokens.extent(0); ++layer) {
-      std::uint64_t largest = 0;
-      std::uint64_t total = 0;
-      for (std::size_t expert = 0; expert < tokens.extent(1); ++expert) {
-        const std::uint64_t here = tokens(layer, expert);
-        if (here > largest) largest = here;
-        total += here;
-      }
-      if (total == 0) continue;
-      const double mean = static_cast<double>(total) / static_cast<double>(tokens.extent(1));
-      const double ratio = static_cast<double>(largest) / mean;
-      if (ratio > worst) worst = ratio;
-    }
-    return worst;
-  }
-
- private:
-  static constexpr std::size_t digits = 24;  // of a number and its separator
-  static constexpr std::size_t tiers = 4;    // device, pinned, host, file
-
-  [[nodiscard]] std::span<char> room() noexcept { return {room_.data(), room_.size()}; }
-
-  // Of the rank that has most.
-  static text_buffer& put_mebibytes(text_buffer& line, std::span<const std::uint64_t> ranks) noexcept {
+BELAY_DECL double step_line::imbalance(view<const std::uint64_t, 2> tokens) noexcept {
+  double worst = 0;
+  for (std::size_t layer = 0; layer < tokens.extent(0); ++layer) {
     std::uint64_t largest = 0;
-    for (std::uint64_t bytes : ranks) {
-      if (bytes > largest) largest = bytes;
+    std::uint64_t total = 0;
+    for (std::size_t expert = 0; expert < tokens.extent(1); ++expert) {
+      const std::uint64_t here = tokens(layer, expert);
+      if (here > largest) largest = here;
+      total += here;
     }
-    const std::uint64_t tenths = tenths_of(largest, std::uint64_t{1} << 20U);
-    return line.put(tenths / 10).put('.').put(tenths % 10);
+    if (total == 0) continue;
+    const double mean = static_cast<double>(total) / static_cast<double>(tokens.extent(1));
+    const double ratio = static_cast<double>(largest) / mean;
+    if (ratio > worst) worst = ratio;
   }
+  return worst;
+}
 
-  static void tier(text_buffer& line, std::string_view name, const tier_report& report) noexcept {
-    put_mebibytes(line.put("  ").put(name).put(' '), report.live);
-    put_mebibytes(line.put('/'), report.peak);
-    put_mebibytes(line.put('/'), report.planned).put(" MiB");
+BELAY_DECL text_buffer& step_line::put_mebibytes(text_buffer& line, std::span<const std::uint64_t> ranks) noexcept {
+  std::uint64_t largest = 0;
+  for (std::uint64_t bytes : ranks) {
+    if (bytes > largest) largest = bytes;
   }
+  const std::uint64_t tenths = tenths_of(largest, std::uint64_t{1} << 20U);
+  return line.put(tenths / 10).put('.').put(tenths % 10);
+}
 
-  static void bytes(json_line& line, std::string_view key, const step_report& report,
-                    std::span<const std::uint64_t> tier_report::*what) {
-    line.open_object(key).array("device", report.device.*what);
-    if (report.pinned.used()) line.array("pinned", report.pinned.*what);
-    line.array("host", report.host.*what);
-    if (report.file.used()) line.array("file", report.file.*what);
-    line.close();
-  }
+BELAY_DECL void step_line::tier(text_buffer& line, std::string_view name, const tier_report& report) noexcept {
+  put_mebibytes(line.put("  ").put(name).put(' '), report.live);
+  put_mebibytes(line.put('/'), report.peak);
+  put_mebibytes(line.put('/'), report.planned).put(" MiB");
+}
 
-  std::string room_;  // of both lines
-};
+BELAY_DECL void step_line::bytes(json_line& line, std::string_view key, const step_report& report,
+                                 std::span<const std::uint64_t> tier_report::* what) {
+  line.open_object(key).array("device", report.device.*what);
+  if (report.pinned.used()) line.array("pinned", report.pinned.*what);
+  line.array("host", report.host.*what);
+  if (report.file.used()) line.array("file", report.file.*what);
+  line.close();
+}
 
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
+
+/// A file of its own in a folder that runs of one name share: what is resumed adds a file. An event has one step and
+/// any number of values. Used by one thread at a time. Up to `reserved_bytes` an event, writing allocates nothing.
+class event_file {
+ public:
+  /// Bytes that are leased for a record.
+  static constexpr std::size_t reserved_bytes = std::size_t{1} << 16U;
+
+  /// Makes the folder where it is missing, and a file in it that none has. Throws file_error where that cannot be.
+  explicit event_file(const std::string& folder, where at = where::current());
+
+  /// Adds a value to the event. A tag is a path of names; a value that is no number is one that TensorBoard leaves out.
+  event_file& scalar(std::string_view tag, double value);
+
+  /// Adds a text, which is shown as Markdown.
+  event_file& text(std::string_view tag, std::string_view markdown);
+
+  /// Writes what was added as an event of `step`, with one system call; nothing where nothing was. Throws file_error;
+  /// what was added is gone then, too.
+  void write(std::uint64_t step, where at = where::current());
+
+  /// A run goes on with `step`: TensorBoard leaves out what earlier files of the folder have of it and of later ones.
+  void resume_at(std::uint64_t step, where at = where::current());
+
+  /// The file's path.
+  [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
+
+ private:
+  // What a field's number is followed by.
+  static constexpr std::uint32_t number = 0, fixed64 = 1, length_delimited = 2, fixed32 = 5;
+
+  static void varint(std::string& to, std::uint64_t value);
+  [[nodiscard]] static std::size_t varint_bytes(std::uint64_t value) noexcept;
+  static void number_field(std::string& to, std::uint32_t field, std::uint32_t kind) { varint(to, field << 3U | kind); }
+  static void text_field(std::string& to, std::uint32_t field, std::string_view text);
+  // Of a field whose number is below 16.
+  [[nodiscard]] static std::size_t text_bytes(std::string_view text) noexcept;
+  template <class Word>
+  static void little_endian(std::string& to, Word value) {
+    for (std::size_t i = 0; i < sizeof(Word); ++i)
+      to += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
+  }
+
+  void begin_event(std::uint64_t step);
+  void write_event(where at);
+  // A checksum of bytes that hold checksums themselves would be weak.
+  [[nodiscard]] static std::uint32_t masked(std::string_view bytes) noexcept;
+
+  [[nodiscard]] static std::string new_path(const std::string& folder, where at);
+
+  output file_;
+  std::string values_;
+  std::string event_;
+  std::string record_;
+};
+
+// The numbers of a step as scalars of an event: their tags are the names of the JSON line (report/step_line.hpp), those
+// inside an object as paths.
 
 /// Adds them to the event that `events` collects. Bytes are those of the rank with most, in the tiers that are used. Of
 /// the experts' tokens it is the imbalance, `expert_imbalance`: the busiest expert of any layer over the mean of its
@@ -29823,6 +30645,125 @@ inline void add_scalars(event_file& events, const step_report& report) {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/report/event_file.ipp
+//
+// Events as protocol buffers, and the records that hold them.
+
+#include <filesystem>
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL event_file::event_file(const std::string& folder, where at) : file_(new_path(folder, at), at) {
+  values_.reserve(reserved_bytes);
+  event_.reserve(reserved_bytes);
+  record_.reserve(reserved_bytes);
+  begin_event(0);
+  text_field(event_, 3, "brain.Event:2");
+  write_event(at);
+}
+
+BELAY_DECL event_file& event_file::scalar(std::string_view tag, double value) {
+  const std::size_t bytes = text_bytes(tag) + 1 + sizeof(float);
+  number_field(values_, 1, length_delimited), varint(values_, bytes);
+  text_field(values_, 1, tag);
+  number_field(values_, 2, fixed32);
+  little_endian(values_, std::bit_cast<std::uint32_t>(static_cast<float>(value)));
+  return *this;
+}
+
+BELAY_DECL event_file& event_file::text(std::string_view tag, std::string_view markdown) {
+  // One string in a tensor of one dimension, and whose it is: the plug-in of texts.
+  constexpr std::string_view metadata = "\x0a\x06\x0a\x04text\x20\x02";
+  constexpr std::string_view type_and_shape = "\x08\x07\x12\x04\x12\x02\x08\x01";
+  const std::size_t tensor = type_and_shape.size() + text_bytes(markdown);
+  const std::size_t bytes = text_bytes(tag) + text_bytes(metadata) + 1 + varint_bytes(tensor) + tensor;
+  number_field(values_, 1, length_delimited), varint(values_, bytes);
+  text_field(values_, 1, tag);
+  number_field(values_, 8, length_delimited), varint(values_, tensor);
+  values_ += type_and_shape;
+  text_field(values_, 8, markdown);
+  text_field(values_, 9, metadata);
+  return *this;
+}
+
+BELAY_DECL void event_file::write(std::uint64_t step, where at) {
+  if (values_.empty()) return;
+  begin_event(step);
+  text_field(event_, 5, values_);
+  values_.clear();
+  write_event(at);
+}
+
+BELAY_DECL void event_file::resume_at(std::uint64_t step, where at) {
+  begin_event(step);
+  constexpr std::string_view started = "\x08\x01";
+  text_field(event_, 7, started);
+  write_event(at);
+}
+
+BELAY_DECL void event_file::varint(std::string& to, std::uint64_t value) {
+  for (; value >= 0x80U; value >>= 7U) to += static_cast<char>(static_cast<unsigned char>(value) | 0x80U);
+  to += static_cast<char>(value);
+}
+
+BELAY_DECL std::size_t event_file::varint_bytes(std::uint64_t value) noexcept {
+  std::size_t out = 1;
+  for (; value >= 0x80U; value >>= 7U) ++out;
+  return out;
+}
+
+BELAY_DECL void event_file::text_field(std::string& to, std::uint32_t field, std::string_view text) {
+  number_field(to, field, length_delimited);
+  varint(to, text.size());
+  to += text;
+}
+
+BELAY_DECL std::size_t event_file::text_bytes(std::string_view text) noexcept {
+  return 1 + varint_bytes(text.size()) + text.size();
+}
+
+BELAY_DECL void event_file::begin_event(std::uint64_t step) {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  event_.clear();
+  number_field(event_, 1, fixed64), little_endian(event_, std::bit_cast<std::uint64_t>(now.count()));
+  number_field(event_, 2, number), varint(event_, step);
+}
+
+BELAY_DECL void event_file::write_event(where at) {
+  record_.clear();
+  little_endian(record_, std::uint64_t{event_.size()});
+  little_endian(record_, masked(record_));
+  record_ += event_;
+  little_endian(record_, masked(event_));
+  file_.write(record_, at);
+}
+
+BELAY_DECL std::uint32_t event_file::masked(std::string_view bytes) noexcept {
+  const std::uint32_t plain = crc32c().add(std::as_bytes(std::span(bytes))).value();
+  return (plain >> 15U | plain << 17U) + 0xa282ead8U;
+}
+
+BELAY_DECL std::string event_file::new_path(const std::string& folder, where at) {
+  std::error_code wrong;
+  std::filesystem::create_directories(folder, wrong);
+  if (wrong)
+    throw file_error(folder, 0, "cannot be made a folder of events: " + wrong.message() + "; name another", at);
+  char host[65] = {};  // Linux has names of at most 64 bytes
+  if (::gethostname(host, 64) != 0 || *host == '\0') host[0] = 'h', host[1] = '\0';
+  for (char* c = host; *c != '\0'; ++c)
+    if (*c == '/') *c = '-';
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const std::string begin =
+      folder + "/events.out.tfevents." + std::to_string(seconds) + "." + host + "." + std::to_string(::getpid()) + ".";
+  int n = 0;
+  while (std::filesystem::exists(begin + std::to_string(n), wrong)) ++n;
+  if (wrong) throw file_error(begin + std::to_string(n), 0, "cannot be examined: " + wrong.message(), at);
+  return begin + std::to_string(n);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/report/trace.hpp
 //
 // The spans of all ranks as one Chrome trace, which Perfetto opens: a process a rank, and in it a lane for the rank's
@@ -29832,17 +30773,6 @@ inline void add_scalars(event_file& events, const step_report& report) {
 //   belay::trace_merge merge(control, "pp=0 ep=1", room);
 //   ...                                                          // steps 2 to 4 with a span_log
 //   merge.write(control, log, rank == 0 ? &file : nullptr);      // when all that they have started is over
-
-// ---- belay/report/trace_clock.hpp
-//
-// A rank's clock beside that of rank 0. Ranks of one machine have one clock. Between machines a time is asked for and
-// comes back, several times: of the shortest of these round trips the middle is when rank 0 has read its clock, to
-// within half of it (D. L. Mills, RFC 5905, section 8). That is done at the start and at the end, and what is between
-// is interpolated, because clocks of two machines drift apart.
-//
-//   belay::rank_clock clock(control);         // before the first traced step, on all ranks
-//   clock.read_again(control);                // after the last
-//   const std::int64_t begun = clock.of_rank_0(span.begin);
 
 namespace belay::inline BELAY_ABI {
 
@@ -29854,27 +30784,16 @@ struct clock_reading {
 };
 
 /// The time of rank 0's clock when a rank's own is `own`, from a reading before and one after.
-[[nodiscard]] inline std::int64_t between(const clock_reading& before, const clock_reading& after,
-                                          std::int64_t own) noexcept {
-  if (after.at <= before.at) return own + before.behind;
-  const double along =
-      std::clamp(static_cast<double>(own - before.at) / static_cast<double>(after.at - before.at), 0.0, 1.0);
-  return own + before.behind + static_cast<std::int64_t>(along * static_cast<double>(after.behind - before.behind));
-}
+[[nodiscard]] BELAY_DECL std::int64_t between(const clock_reading& before, const clock_reading& after,
+                                              std::int64_t own) noexcept;
 
 /// Equal for processes that read one monotonic clock: of one boot, and one namespace of times.
-[[nodiscard]] inline std::uint64_t this_machine() {
-  fnv1a out;
-  char text[256];
-  const unique_fd boot(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
-  const ssize_t read = boot ? ::read(boot.get(), text, sizeof text) : 0;
-  if (read > 0) out.add_text({text, static_cast<std::size_t>(read)});
-  const ssize_t linked = ::readlink("/proc/self/ns/time", text, sizeof text);
-  if (linked > 0) out.add_text({text, static_cast<std::size_t>(linked)});
-  return out.value();
-}
+[[nodiscard]] BELAY_DECL std::uint64_t this_machine();
 
-/// A rank's clock, read beside that of rank 0 at the start and at the end.
+/// A rank's clock beside that of rank 0. Ranks of one machine have one clock. Between machines a time is asked for and
+/// comes back, several times: of the shortest of these round trips the middle is when rank 0 has read its clock, to
+/// within half of it (D. L. Mills, RFC 5905, section 8). That is done at the start and at the end, and what is between
+/// is interpolated, because clocks of two machines drift apart.
 template <clock_policy Clock = monotonic_clock>
 class rank_clock {
  public:
@@ -29940,10 +30859,6 @@ class rank_clock {
   clock_reading start_, end_;
 };
 
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
 /// The steps of a trace, both included.
 struct traced_steps {
   std::uint64_t first = 2;  // from 1
@@ -29967,121 +30882,25 @@ class trace_text {
 
   /// Fills `room`, of `least_room` characters or more, with the next events, each after a comma; empty after the last.
   static constexpr std::size_t least_room = 8192;
-  [[nodiscard]] std::string_view next(std::span<char> room) {
-    std::size_t used = 0;
-    while (used + most_event <= room.size()) {
-      const std::string_view event = next_event();
-      if (event.empty()) break;
-      room[used++] = ',';
-      room[used++] = '\n';
-      std::memcpy(&room[used], event.data(), event.size());
-      used += event.size();
-    }
-    return {room.data(), used};
-  }
+  [[nodiscard]] std::string_view next(std::span<char> room);
 
  private:
   static constexpr std::size_t most_event = 4000;
   static constexpr std::size_t most_name = 200;
   static constexpr std::size_t heads = 2 + 2 * span_lanes;  // events that name the lanes
 
-  [[nodiscard]] std::string_view next_event() {
-    if (head_ < heads) return put_head(head_++);
-    while (at_ < spans_.size()) {
-      const std::size_t number = at_++;
-      const traced_span& each = spans_[number];
-      if (each.kind == span_kind::step) ++attempt_, of_step_ = number;
-      const bool transfer = each.kind == span_kind::send || each.kind == span_kind::receive;
-      if (!transfer) owner_ = number;
-      if (transfer && flows_ != flows::paired) continue;
-      const traced_span& owner = spans_[owner_];
-      if (!owner.over() && !(flows_ == flows::of_failed_run && owner.begun())) continue;
-      return transfer ? put_flow(number) : each.kind == span_kind::memory ? put_counter(each) : put_span(each);
-    }
-    return {};
-  }
+  [[nodiscard]] std::string_view next_event();
 
-  [[nodiscard]] std::string_view put_head(std::size_t which) {
-    line_.begin();
-    char text[most_name];
-    const bool lane = which >= 2;
-    const std::size_t number = (which - 2) / 2;
-    const bool name = which % 2 == 0;
-    line_.field("name", !lane  ? (name ? "process_name" : "process_sort_index")
-                        : name ? "thread_name"
-                               : "thread_sort_index");
-    line_.field("ph", "M").field("pid", rank_).field("tid", lane ? number : 0).open_object("args");
-    if (!name)
-      line_.field("sort_index", lane ? number : rank_);
-    else if (lane)
-      line_.field("name", belay::name(static_cast<span_lane>(number)));
-    else
-      line_.field("name", printed(text, "rank %zu%s%.*s", rank_, label_.empty() ? "" : ", ",
-                                  static_cast<int>(lesser_of<std::size_t>(label_.size(), 100)), label_.data()));
-    line_.close();
-    return finish();
-  }
+  [[nodiscard]] std::string_view put_head(std::size_t which);
 
-  [[nodiscard]] std::string_view put_span(const traced_span& each) {
-    char text[most_name];
-    const bool over = each.over();
-    begin_event(each.kind == span_kind::layer
-                    ? printed(text, each.call[0] == '\0' ? "%s%s" : "%s %s", each.name, each.call)
-                : each.kind == span_kind::step ? printed(text, "step %u", each.number)
-                                               : printed(text, "%s", each.name),
-                belay::name(each.kind), over ? "X" : "B", each.lane, each.begin);
-    if (over) line_.field("dur", microseconds(each.end - each.begin));
-    line_.open_object("args");
-    if (each.layer != traced_span::none) line_.field("layer", each.layer);
-    if (each.micro_batch != traced_span::none) line_.field("micro_batch", each.micro_batch);
-    if (each.bytes > 0) line_.field("bytes", each.bytes);
-    if (each.kind == span_kind::wait && each.call[0] != '\0') line_.field("of", std::string_view(each.call));
-    if (each.file[0] != '\0') {
-      const char* const slash = std::strrchr(each.file, '/');
-      line_.field("at", printed(text, "%s:%u", slash == nullptr ? each.file : slash + 1, each.line));
-    }
-    line_.close();
-    return finish();
-  }
-  [[nodiscard]] std::string_view put_counter(const traced_span& each) {
-    char text[most_name];
-    begin_event(printed(text, "live bytes, %s", each.name), belay::name(each.kind), "C", each.lane, each.begin);
-    line_.open_object("args").field("bytes", each.bytes).close();
-    return finish();
-  }
+  [[nodiscard]] std::string_view put_span(const traced_span& each);
+  [[nodiscard]] std::string_view put_counter(const traced_span& each);
   // Both sides find the same name: ranks, tag, which of the traced steps, and how many of that name were before.
-  [[nodiscard]] std::string_view put_flow(std::size_t number) {
-    const traced_span& each = spans_[number];
-    const traced_span& owner = spans_[owner_];
-    const auto same = [&](const traced_span& other) {
-      return other.kind == each.kind && other.peer == each.peer && other.number == each.number &&
-             other.group == each.group;
-    };
-    const auto before = std::count_if(&spans_[of_step_], &each, same);
-    const bool sends = each.kind == span_kind::send;
-    char text[most_name];
-    const std::string_view id = printed(text, "%zu>%zu.%x.%u.%zu.%td", sends ? rank_ : std::size_t{each.peer},
-                                        sends ? std::size_t{each.peer} : rank_,
-                                        static_cast<unsigned>(each.group & 0xffffffffU), each.number, attempt_, before);
-    // Inside of the communication's span, which the arrow begins and ends at.
-    begin_event("transfer", "flow", sends ? "s" : "f", owner.lane,
-                sends ? owner.begin : greater_of(owner.begin, owner.end - 1));
-    line_.field("id", id);
-    if (!sends) line_.field("bp", "e");
-    return finish();
-  }
+  [[nodiscard]] std::string_view put_flow(std::size_t number);
 
   void begin_event(std::string_view name, std::string_view category, std::string_view type, span_lane lane,
-                   std::int64_t begin) {
-    line_.begin();
-    line_.field("name", name).field("cat", category).field("ph", type).field("pid", rank_);
-    line_.field("tid", static_cast<unsigned>(lane)).field("ts", microseconds(clock_->of_rank_0(begin) - base_));
-  }
-  [[nodiscard]] std::string_view finish() {
-    std::string_view out = line_.finish();
-    out.remove_suffix(1);  // the newline
-    return out;
-  }
+                   std::int64_t begin);
+  [[nodiscard]] std::string_view finish();
   template <class... Values>
   [[nodiscard]] static std::string_view printed(std::span<char> room, const char* format, const Values&... values) {
     const int size = std::snprintf(room.data(), room.size(), format, values...);
@@ -30106,48 +30925,17 @@ class trace_text {
 class trace_file {
  public:
   /// Creates the file, or empties it. Throws file_error, also where a disk is full.
-  explicit trace_file(std::string path, where at = where::current()) : to_(std::move(path), at) {
-    to_.expect_room(std::size_t{1} << 16U, at);
-  }
+  explicit trace_file(std::string path, where at = where::current());
   trace_file(const trace_file&) = delete;
   trace_file& operator=(const trace_file&) = delete;
 
   /// A piece of the text.
-  void write(std::string_view text) noexcept {
-    attempt([&] { to_.write(text); });
-  }
+  void write(std::string_view text) noexcept;
   /// The last piece: nothing follows it, not even a failure.
-  void finish(std::string_view text) noexcept {
-    write(text);
-    whole_ = true;
-  }
+  void finish(std::string_view text) noexcept;
   /// A trace of a run that has failed before there was one: why, and what a rank has in `events`, which may be null.
   /// Ranks that share the file add theirs one after another, from any thread; after a whole trace it is nothing.
-  void fail(std::string_view why, trace_text* events = nullptr) noexcept {
-    const std::lock_guard one(failing_);
-    if (whole_) return;
-    attempt([&] {
-      std::array<char, 2 * trace_text::least_room> room;
-      const bool first = !std::exchange(failed_run_, true);
-      if (first) {
-        to_.take_back(to_.written());
-        json_line line(room);
-        line.field("displayTimeUnit", "ms").open_object("otherData").field("failed", why.substr(0, 1000)).close();
-        line.open_array("traceEvents").close();
-        std::string_view head = line.finish();
-        head.remove_suffix(3);  // what ends array, object and line
-        to_.write(head);
-      } else {
-        to_.take_back(end.size());
-      }
-      if (events != nullptr)
-        for (std::string_view piece = events->next(room); !piece.empty(); piece = events->next(room)) {
-          if (!std::exchange(any_event_, true)) piece.remove_prefix(1);  // the comma
-          to_.write(piece);
-        }
-      to_.write(end);
-    });
-  }
+  void fail(std::string_view why, trace_text* events = nullptr) noexcept;
   /// The text that ends the array of events, and the file.
   static constexpr std::string_view end = "\n]}\n";
 
@@ -30191,10 +30979,7 @@ class trace_merge {
 
   /// Of a run that has failed: adds what this rank, number `rank`, has done until then to `file`, which ranks may
   /// share. Not collective, and waits for nothing.
-  void fail(std::string_view why, std::size_t rank, const span_log& log, trace_file& file) const noexcept {
-    trace_text text(log.spans(), rank, label_, clock_, 0, trace_text::flows::of_failed_run);
-    file.fail(why, &text);
-  }
+  void fail(std::string_view why, std::size_t rank, const span_log& log, trace_file& file) const noexcept;
 
   /// Writes what all ranks have in their logs to `file`, which rank 0 has, and the others do not. All that was started
   /// with a log is over. Collective over `control`, whose calls are not traced meanwhile; allocates nothing.
@@ -30239,50 +31024,10 @@ class trace_merge {
     std::uint64_t unfinished = 0;
   };
 
-  [[nodiscard]] totals totals_of(const span_log& log) const noexcept {
-    totals out;
-    out.uncertainty = clock_.uncertainty();
-    out.forgotten = log.forgotten();
-    for (const traced_span& each : log.spans()) {
-      if (each.kind == span_kind::send || each.kind == span_kind::receive) continue;
-      if (each.over())
-        out.begin = lesser_of(out.begin, clock_.of_rank_0(each.begin));
-      else
-        ++out.unfinished;
-    }
-    return out;
-  }
-  void begin(trace_file& file, const span_log& log) {
-    std::uint64_t forgotten = 0, unfinished = 0;
-    for (std::size_t rank = 0; rank < totals_.size(); ++rank) {
-      forgotten += totals_[rank].forgotten;
-      unfinished += totals_[rank].unfinished;
-      uncertainty_[rank] = static_cast<double>(totals_[rank].uncertainty) / 1000.0;
-    }
-    json_line line(room_);
-    line.field("displayTimeUnit", "ms").open_object("otherData");
-    line.field("ranks", totals_.size());
-    put_steps(line, log);
-    line.field("forgotten", forgotten).field("unfinished", unfinished);
-    line.array("clock_uncertainty_us", std::span<const double>(uncertainty_)).close();
-    std::string_view head = line.finish();
-    head.remove_suffix(2);  // the brace that ends it, and the newline
-    file.write(head);
-    file.write(",\"traceEvents\":[");
-  }
+  [[nodiscard]] totals totals_of(const span_log& log) const noexcept;
+  void begin(trace_file& file, const span_log& log);
   // Those that rank 0 has begun, which may be fewer than were asked for.
-  void put_steps(json_line& line, const span_log& log) const {
-    std::uint64_t first = 0, last = 0;
-    for (const traced_span& each : log.spans()) {
-      if (each.kind != span_kind::step) continue;
-      first = first == 0 ? each.number : first;
-      last = each.number;
-    }
-    if (first == 0)
-      line.null_field("first_step").null_field("last_step");
-    else
-      line.field("first_step", first).field("last_step", last);
-  }
+  void put_steps(json_line& line, const span_log& log) const;
   template <class Group>
   void receive(const Group& control, int rank, trace_file* file) {
     for (;;) {
@@ -30304,311 +31049,239 @@ class trace_merge {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/report/trace.ipp
+//
+// The events of a trace as text, and the file that they are written to.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::string_view trace_text::next(std::span<char> room) {
+  std::size_t used = 0;
+  while (used + most_event <= room.size()) {
+    const std::string_view event = next_event();
+    if (event.empty()) break;
+    room[used++] = ',';
+    room[used++] = '\n';
+    std::memcpy(&room[used], event.data(), event.size());
+    used += event.size();
+  }
+  return {room.data(), used};
+}
+
+BELAY_DECL std::string_view trace_text::next_event() {
+  if (head_ < heads) return put_head(head_++);
+  while (at_ < spans_.size()) {
+    const std::size_t number = at_++;
+    const traced_span& each = spans_[number];
+    if (each.kind == span_kind::step) ++attempt_, of_step_ = number;
+    const bool transfer = each.kind == span_kind::send || each.kind == span_kind::receive;
+    if (!transfer) owner_ = number;
+    if (transfer && flows_ != flows::paired) continue;
+    const traced_span& owner = spans_[owner_];
+    if (!owner.over() && !(flows_ == flows::of_failed_run && owner.begun())) continue;
+    return transfer ? put_flow(number) : each.kind == span_kind::memory ? put_counter(each) : put_span(each);
+  }
+  return {};
+}
+
+BELAY_DECL std::string_view trace_text::put_head(std::size_t which) {
+  line_.begin();
+  char text[most_name];
+  const bool lane = which >= 2;
+  const std::size_t number = (which - 2) / 2;
+  const bool name = which % 2 == 0;
+  line_.field("name", !lane  ? (name ? "process_name" : "process_sort_index")
+                      : name ? "thread_name"
+                             : "thread_sort_index");
+  line_.field("ph", "M").field("pid", rank_).field("tid", lane ? number : 0).open_object("args");
+  if (!name)
+    line_.field("sort_index", lane ? number : rank_);
+  else if (lane)
+    line_.field("name", belay::name(static_cast<span_lane>(number)));
+  else
+    line_.field("name", printed(text, "rank %zu%s%.*s", rank_, label_.empty() ? "" : ", ",
+                                static_cast<int>(lesser_of<std::size_t>(label_.size(), 100)), label_.data()));
+  line_.close();
+  return finish();
+}
+
+BELAY_DECL std::string_view trace_text::put_span(const traced_span& each) {
+  char text[most_name];
+  const bool over = each.over();
+  begin_event(each.kind == span_kind::layer
+                  ? printed(text, each.call[0] == '\0' ? "%s%s" : "%s %s", each.name, each.call)
+              : each.kind == span_kind::step ? printed(text, "step %u", each.number)
+                                             : printed(text, "%s", each.name),
+              belay::name(each.kind), over ? "X" : "B", each.lane, each.begin);
+  if (over) line_.field("dur", microseconds(each.end - each.begin));
+  line_.open_object("args");
+  if (each.layer != traced_span::none) line_.field("layer", each.layer);
+  if (each.micro_batch != traced_span::none) line_.field("micro_batch", each.micro_batch);
+  if (each.bytes > 0) line_.field("bytes", each.bytes);
+  if (each.kind == span_kind::wait && each.call[0] != '\0') line_.field("of", std::string_view(each.call));
+  if (each.file[0] != '\0') {
+    const char* const slash = std::strrchr(each.file, '/');
+    line_.field("at", printed(text, "%s:%u", slash == nullptr ? each.file : slash + 1, each.line));
+  }
+  line_.close();
+  return finish();
+}
+
+BELAY_DECL std::string_view trace_text::put_counter(const traced_span& each) {
+  char text[most_name];
+  begin_event(printed(text, "live bytes, %s", each.name), belay::name(each.kind), "C", each.lane, each.begin);
+  line_.open_object("args").field("bytes", each.bytes).close();
+  return finish();
+}
+
+BELAY_DECL std::string_view trace_text::put_flow(std::size_t number) {
+  const traced_span& each = spans_[number];
+  const traced_span& owner = spans_[owner_];
+  const auto same = [&](const traced_span& other) {
+    return other.kind == each.kind && other.peer == each.peer && other.number == each.number &&
+           other.group == each.group;
+  };
+  const auto before = std::count_if(&spans_[of_step_], &each, same);
+  const bool sends = each.kind == span_kind::send;
+  char text[most_name];
+  const std::string_view id = printed(text, "%zu>%zu.%x.%u.%zu.%td", sends ? rank_ : std::size_t{each.peer},
+                                      sends ? std::size_t{each.peer} : rank_,
+                                      static_cast<unsigned>(each.group & 0xffffffffU), each.number, attempt_, before);
+  // Inside of the communication's span, which the arrow begins and ends at.
+  begin_event("transfer", "flow", sends ? "s" : "f", owner.lane,
+              sends ? owner.begin : greater_of(owner.begin, owner.end - 1));
+  line_.field("id", id);
+  if (!sends) line_.field("bp", "e");
+  return finish();
+}
+
+BELAY_DECL void trace_text::begin_event(std::string_view name, std::string_view category, std::string_view type,
+                                        span_lane lane, std::int64_t begin) {
+  line_.begin();
+  line_.field("name", name).field("cat", category).field("ph", type).field("pid", rank_);
+  line_.field("tid", static_cast<unsigned>(lane)).field("ts", microseconds(clock_->of_rank_0(begin) - base_));
+}
+
+BELAY_DECL std::string_view trace_text::finish() {
+  std::string_view out = line_.finish();
+  out.remove_suffix(1);  // the newline
+  return out;
+}
+
+BELAY_DECL trace_file::trace_file(std::string path, where at) : to_(std::move(path), at) {
+  to_.expect_room(std::size_t{1} << 16U, at);
+}
+
+BELAY_DECL void trace_file::write(std::string_view text) noexcept {
+  attempt([&] { to_.write(text); });
+}
+
+BELAY_DECL void trace_file::finish(std::string_view text) noexcept {
+  write(text);
+  whole_ = true;
+}
+
+BELAY_DECL void trace_file::fail(std::string_view why, trace_text* events) noexcept {
+  const std::lock_guard one(failing_);
+  if (whole_) return;
+  attempt([&] {
+    std::array<char, 2 * trace_text::least_room> room;
+    const bool first = !std::exchange(failed_run_, true);
+    if (first) {
+      to_.take_back(to_.written());
+      json_line line(room);
+      line.field("displayTimeUnit", "ms").open_object("otherData").field("failed", why.substr(0, 1000)).close();
+      line.open_array("traceEvents").close();
+      std::string_view head = line.finish();
+      head.remove_suffix(3);  // what ends array, object and line
+      to_.write(head);
+    } else {
+      to_.take_back(end.size());
+    }
+    if (events != nullptr)
+      for (std::string_view piece = events->next(room); !piece.empty(); piece = events->next(room)) {
+        if (!std::exchange(any_event_, true)) piece.remove_prefix(1);  // the comma
+        to_.write(piece);
+      }
+    to_.write(end);
+  });
+}
+
+BELAY_DECL void trace_merge::fail(std::string_view why, std::size_t rank, const span_log& log,
+                                  trace_file& file) const noexcept {
+  trace_text text(log.spans(), rank, label_, clock_, 0, trace_text::flows::of_failed_run);
+  file.fail(why, &text);
+}
+
+BELAY_DECL auto trace_merge::totals_of(const span_log& log) const noexcept -> totals {
+  totals out;
+  out.uncertainty = clock_.uncertainty();
+  out.forgotten = log.forgotten();
+  for (const traced_span& each : log.spans()) {
+    if (each.kind == span_kind::send || each.kind == span_kind::receive) continue;
+    if (each.over())
+      out.begin = lesser_of(out.begin, clock_.of_rank_0(each.begin));
+    else
+      ++out.unfinished;
+  }
+  return out;
+}
+
+BELAY_DECL void trace_merge::begin(trace_file& file, const span_log& log) {
+  std::uint64_t forgotten = 0, unfinished = 0;
+  for (std::size_t rank = 0; rank < totals_.size(); ++rank) {
+    forgotten += totals_[rank].forgotten;
+    unfinished += totals_[rank].unfinished;
+    uncertainty_[rank] = static_cast<double>(totals_[rank].uncertainty) / 1000.0;
+  }
+  json_line line(room_);
+  line.field("displayTimeUnit", "ms").open_object("otherData");
+  line.field("ranks", totals_.size());
+  put_steps(line, log);
+  line.field("forgotten", forgotten).field("unfinished", unfinished);
+  line.array("clock_uncertainty_us", std::span<const double>(uncertainty_)).close();
+  std::string_view head = line.finish();
+  head.remove_suffix(2);  // the brace that ends it, and the newline
+  file.write(head);
+  file.write(",\"traceEvents\":[");
+}
+
+BELAY_DECL void trace_merge::put_steps(json_line& line, const span_log& log) const {
+  std::uint64_t first = 0, last = 0;
+  for (const traced_span& each : log.spans()) {
+    if (each.kind != span_kind::step) continue;
+    first = first == 0 ? each.number : first;
+    last = each.number;
+  }
+  if (first == 0)
+    line.null_field("first_step").null_field("last_step");
+  else
+    line.field("first_step", first).field("last_step", last);
+}
+
+BELAY_DECL std::int64_t between(const clock_reading& before, const clock_reading& after, std::int64_t own) noexcept {
+  if (after.at <= before.at) return own + before.behind;
+  const double along =
+      std::clamp(static_cast<double>(own - before.at) / static_cast<double>(after.at - before.at), 0.0, 1.0);
+  return own + before.behind + static_cast<std::int64_t>(along * static_cast<double>(after.behind - before.behind));
+}
+
+BELAY_DECL std::uint64_t this_machine() {
+  fnv1a out;
+  char text[256];
+  const unique_fd boot(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  const ssize_t read = boot ? ::read(boot.get(), text, sizeof text) : 0;
+  if (read > 0) out.add_text({text, static_cast<std::size_t>(read)});
+  const ssize_t linked = ::readlink("/proc/self/ns/time", text, sizeof text);
+  if (linked > 0) out.add_text({text, static_cast<std::size_t>(linked)});
+  return out.value();
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/step.hpp
 //
 // Door of the step room: the lifetimes of one step.
-
-// ---- belay/step/owed.hpp
-//
-// The backward that a call of a function owes, for trainers with one flat buffer of activations and functions for
-// layers. It holds no memory: the call's forward opens it, and its backward discharges it, which contributes the
-// parameters that the backward has added to. A forgotten one is named as a saved activation is, by Clang where it sees
-// it and by the commit.
-//
-//   auto owed = belay::owe(scope, {"attention", layer}, {qkv, projection});  // beside the forward
-//   std::move(owed).backward([&] { attention_backward(...); });              // adds to both gradients
-//
-// Where the two stand in one place, `std::move(owed).discharge()` behind the backward says the same.
-
-namespace belay::inline BELAY_ABI {
-
-/// The function whose backward is owed, and its place in the model. `name` outlives the step.
-struct owed_layer {
-  /// The layer that owes, by name and number.
-  owed_layer(const char* called, std::size_t place = 0) noexcept : name(called), index(place) {}
-  const char* name;
-  std::size_t index;
-};
-
-/// A parameter to which the owed backward adds. Throws usage_error for one without a gradient's memory.
-class owed_parameter {
- public:
-  /// Where the backward will contribute. Throws usage_error where the parameter has no memory.
-  template <class Parameter>
-    requires(!std::is_same_v<std::remove_const_t<Parameter>, owed_parameter>)  // a copy is one
-  owed_parameter(Parameter& parameter, where at = where::current()) {
-    static_assert(contributes<Parameter>,
-                  "belay: a backward is owed of trainable parameters: a frozen one has no gradient, and is not named");
-    if constexpr (contributes<Parameter>) {
-      target_ = parameter.contribution();
-      if (target_ == nullptr)
-        throw usage_error("a backward is owed of parameter " + printable(parameter.name()) +
-                              ", which is in no parameter_store and no gradient_buckets",
-                          at);
-    }
-  }
-  [[nodiscard]] contribution_target& target() const noexcept { return *target_; }
-
- private:
-  contribution_target* target_ = nullptr;
-};
-
-class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION owed final {
- public:
-  /// Parameters of one owed backward.
-  static constexpr std::size_t max_parameters = 16;
-
-  /// Opens the obligation. Use `belay::owe`.
-  BELAY_OPENS owed(ledger& obligations, owed_bytes& kept, const invocation& call, std::size_t bytes,
-                   std::span<const owed_parameter> parameters)
-      : obligations_(&obligations), kept_(&kept), call_(call), bytes_(bytes), count_(parameters.size()) {
-    if (count_ > max_parameters)
-      throw usage_error("one owed backward names " + std::to_string(count_) +
-                            " parameters, 16 at most: owe one for each function of the layer",
-                        call.at);
-    for (std::size_t i = 0; i < count_; ++i) {
-      targets_[i] = &parameters[i].target();
-      targets_[i]->begin_adding();
-      if constexpr (checked(check_level::local)) before_[i] = targets_[i]->content();
-    }
-    obligation_ = call.open(obligations, obligation_kind::owed_backward, bytes, {}, call.at);
-    kept.open(bytes);
-  }
-
-  owed& operator=(owed&&) = delete;  // it would lose the obligation of the left side
-  static void* operator new(std::size_t) = delete;
-  static void* operator new[](std::size_t) = delete;
-
-  /// An obligation that was not discharged stays in the ledger.
-  BELAY_IF_DISCHARGED ~owed() {}  // not defaulted: the analysis looks at calls of a destructor
-
-  /// Runs `f()`, the function's backward, which adds to the gradients of the parameters, and discharges: also where it
-  /// adds nothing, or zeros. What `f` throws leaves the obligation open. Errors as those of `discharge`; of one that
-  /// owes nothing any more `f` does not run.
-  template <std::invocable F>
-  BELAY_DISCHARGES void backward(F&& f, where at = where::current()) && {
-    if (owes()) {
-      static_cast<void>(std::forward<F>(f)());
-      contribute(at);
-    }
-    settle(at);
-  }
-
-  /// The backward has run: each of the parameters has its part of this micro-batch, and a bucket that is complete is
-  /// reduced from here on. A second call is a usage_error in checked builds; in release builds it contributes nothing,
-  /// and the step refuses to commit. A parameter that has contributed this micro-batch before is a usage_error, or the
-  /// same refusal. Checked builds throw usage_error where no gradient of the parameters, in memory that the host
-  /// addresses, has another bit than when the backward was owed: it did not run, or runs later.
-  BELAY_DISCHARGES void discharge(where at = where::current()) && {
-    if (owes()) {
-      if constexpr (checked(check_level::local)) expect_added(at);
-      contribute(at);
-    }
-    settle(at);
-  }
-
-  /// Ends the obligation without a backward; `why` is for the reader of the code. The parameters contribute nothing.
-  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current()) && { settle(at); }
-
-  /// Returns a named handle from a function: `return std::move(owed).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS owed hand_over() && { return owed{std::move(*this)}; }
-
-  /// The call that owes this backward: its layer, micro-batch and site.
-  [[nodiscard]] const invocation& call() const noexcept { return call_; }
-
- private:
-  template <class>
-  friend class handle_store;
-
-  // Private, so that a named handle goes nowhere but through `hand_over`.
-  BELAY_OPENS owed(owed&& other) noexcept
-      : obligations_(other.obligations_),
-        kept_(other.kept_),
-        call_(other.call_),
-        obligation_(std::exchange(other.obligation_, {})),
-        targets_(other.targets_),
-        before_(other.before_),
-        bytes_(other.bytes_),
-        count_(other.count_) {}
-
-  [[nodiscard]] bool owes() const noexcept { return obligations_->is_open(obligation_); }
-  void contribute(where at) {
-    contribution_list contributions;
-    for (std::size_t i = 0; i < count_; ++i) contributions.add(*targets_[i]);
-    contributions.contribute(call_.micro_batch, {}, at);  // the host's function has run
-  }
-  void settle(where at) {
-    if (owes()) kept_->close(bytes_);
-    obligations_->close(std::exchange(obligation_, {}), at);
-  }
-  // One parameter that has changed is enough: a gradient may be zero.
-  void expect_added(where at) const {
-    bool known = false;
-    for (std::size_t i = 0; i < count_; ++i) {
-      if (before_[i] == 0) continue;
-      if (targets_[i]->content() != before_[i]) return;
-      known = true;
-    }
-    if (known) refuse_untouched(at);
-  }
-  [[noreturn, gnu::cold, gnu::noinline]] void refuse_untouched(where at) const {
-    std::string names;
-    for (std::size_t i = 0; i < count_; ++i)
-      names += (i == 0 ? " " : ", ") + printable(std::string(targets_[i]->parameter_name()));
-    throw usage_error("the owed backward of layer " + std::to_string(call_.layer_index) + " '" +
-                          printable(call_.layer) + "' (micro-batch " + std::to_string(call_.micro_batch) +
-                          ") opened at " + call_.at.text() +
-                          " is discharged, and nothing was added since to the gradient of" + names +
-                          ": discharge after the backward, or std::move(owed).backward(f), which runs it, also where "
-                          "it adds nothing",
-                      at);
-  }
-
-  using contents = std::array<std::uint64_t, checked(check_level::local) ? max_parameters : 0>;
-
-  ledger* obligations_;
-  owed_bytes* kept_;
-  invocation call_;
-  obligation_id obligation_;
-  std::array<contribution_target*, max_parameters> targets_;
-  [[no_unique_address]] contents before_{};  // of the gradients when it was owed; 0: not known
-  std::size_t bytes_;
-  std::size_t count_;
-};
-
-/// A call of a layer's function owes its backward, which adds to `parameters`: their gradients are zeroed where nothing
-/// has written them in the step. `scope` is a step or one of its micro-batches. `bytes` of the trainer's own memory,
-/// which the call keeps for its backward, are told by messages and meters, and are in the plan, row "owed activations".
-/// The parameters' store outlives the step.
-template <step_scope Scope, std::size_t Count>
-[[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
-                                                                            std::size_t bytes,
-                                                                            const owed_parameter (&parameters)[Count],
-                                                                            where at = where::current()) {
-  static_assert(Count <= owed::max_parameters,
-                "belay: one owed backward names 16 parameters at most: owe one for each function of the layer");
-  if constexpr (Count <= owed::max_parameters)
-    return {scope.engine().obligations(),
-            scope.engine().owed(),
-            {layer.name, layer.index, scope.micro_batch(), at},
-            bytes,
-            parameters};
-}
-template <step_scope Scope, std::size_t Count>
-[[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
-                                                                            const owed_parameter (&parameters)[Count],
-                                                                            where at = where::current()) {
-  return owe(scope, layer, 0, parameters, at);
-}
-/// Opens the backward that a call owes, with as many parameters as a layer has, such as a
-/// `std::vector<belay::owed_parameter>`. Throws usage_error for more than 16.
-template <step_scope Scope>
-[[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
-                                                                            std::size_t bytes,
-                                                                            std::span<const owed_parameter> parameters,
-                                                                            where at = where::current()) {
-  return {scope.engine().obligations(),
-          scope.engine().owed(),
-          {layer.name, layer.index, scope.micro_batch(), at},
-          bytes,
-          parameters};
-}
-template <step_scope Scope>
-[[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
-                                                                            std::span<const owed_parameter> parameters,
-                                                                            where at = where::current()) {
-  return owe(scope, layer, 0, parameters, at);
-}
-/// A call of a function without parameters owes its backward. `scope` is a step or one of its micro-batches. `bytes` of
-/// the trainer's own memory, which the call keeps for its backward, are told by messages and meters, and are in the
-/// plan, row "owed activations".
-template <step_scope Scope>
-[[nodiscard("belay: an owed backward is discharged")]] BELAY_OPENS owed owe(const Scope& scope, owed_layer layer,
-                                                                            std::size_t bytes = 0,
-                                                                            where at = where::current()) {
-  return owe(scope, layer, bytes, std::span<const owed_parameter>(), at);
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/step/owed_store.hpp
-//
-// Keeps owed backwards between forward and backward, by layer and micro-batch: a member of a trainer or of a layer
-// whose backward is another function than its forward. It grows to as many as are owed at a time. What a destroyed
-// store still holds is not discharged, and the step refuses to commit.
-//
-//   belay::owed_store owed;                                                             // a member
-//   owed.keep(belay::owe(scope, {"attention", layer}, {qkv, projection}));              // in the forward
-//   owed.take({"attention", layer}, micro_batch).backward([&] { attention_backward(...); });
-
-namespace belay::inline BELAY_ABI {
-
-class owed_store {
- public:
-  owed_store() = default;
-  owed_store(owed_store&&) noexcept = default;
-  owed_store& operator=(owed_store&&) = delete;  // it would lose what the left side holds
-  ~owed_store() = default;
-
-  /// Takes an owed backward over. Throws usage_error where one of its layer and micro-batch is here that still owes.
-  void keep(owed&& backward, where at = where::current()) {
-    const invocation& call = backward.call();
-    const std::size_t found = place_of(call.layer, call.layer_index, call.micro_batch);
-    const std::size_t place = found != nowhere ? found : free_place();
-    parts_[place / part_size].keep(place % part_size, std::move(backward), at);
-  }
-
-  /// Gives that of a layer and micro-batch back, to be discharged in the same expression or under a name of its own.
-  /// Throws usage_error where there is none.
-  BELAY_OPENS [[nodiscard]] owed take(owed_layer layer, std::size_t micro_batch = 0, where at = where::current()) {
-    const std::size_t place = place_of(layer.name, layer.index, micro_batch);
-    if (place == nowhere)
-      throw usage_error("no owed backward of layer " + std::to_string(layer.index) + " '" + printable(layer.name) +
-                            "' (micro-batch " + std::to_string(micro_batch) + ") is kept in this owed_store",
-                        at);
-    return parts_[place / part_size].take(place % part_size, at);
-  }
-
-  /// Whether that of a layer and micro-batch is here; how many are.
-  [[nodiscard]] bool holds(owed_layer layer, std::size_t micro_batch = 0) const {
-    return place_of(layer.name, layer.index, micro_batch) != nowhere;
-  }
-  [[nodiscard]] std::size_t size() const noexcept {
-    std::size_t all = 0;
-    for (std::size_t i = 0; i < places(); ++i) all += holds_at(i) ? 1U : 0U;
-    return all;
-  }
-
-  /// Empties it without discharging anything: for those of a step that has ended, which has reported them.
-  void forget() noexcept {
-    for (handle_store<owed>& part : parts_) part.forget();
-  }
-
- private:
-  static constexpr std::size_t part_size = 16;
-  static constexpr std::size_t nowhere = largest_value<std::size_t>;
-
-  [[nodiscard]] std::size_t places() const noexcept { return parts_.size() * part_size; }
-  [[nodiscard]] bool holds_at(std::size_t i) const noexcept { return parts_[i / part_size].holds(i % part_size); }
-  [[nodiscard]] std::size_t place_of(std::string_view layer, std::size_t number, std::size_t micro_batch) const {
-    for (std::size_t i = 0; i < places(); ++i) {
-      if (!holds_at(i)) continue;
-      const invocation& call = parts_[i / part_size].at(i % part_size).call();
-      if (call.layer_index == number && call.micro_batch == micro_batch && layer == call.layer) return i;
-    }
-    return nowhere;
-  }
-  [[nodiscard]] std::size_t free_place() {
-    for (std::size_t i = 0; i < places(); ++i)
-      if (!holds_at(i)) return i;
-    parts_.emplace_back(part_size);
-    return places() - part_size;
-  }
-
-  std::vector<handle_store<owed>> parts_;
-};
-
-}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/train.hpp
 //
@@ -30697,47 +31370,14 @@ class file_staging {
 
   /// None, for those who read no files.
   file_staging() = default;
-  explicit file_staging(std::span<std::byte> memory) noexcept {
-    void* first = memory.data();
-    std::size_t room = memory.size();
-    buffers_ = static_cast<std::byte*>(std::align(largest_alignment, 2 * buffer_bytes, first, room));
-  }
+  explicit file_staging(std::span<std::byte> memory) noexcept;
 
   /// Copies `from` to `to`, which has room for it; what lies on a device, to memory that it addresses. Throws
   /// tier_file_error, usage_error for a file of larger blocks, and what a device has failed with.
-  void copy(const stored_bytes& from, std::byte* to, where at = where::current()) {
-    if (from.size() == 0) return;
-    if (from.in_file()) return read(from.file(), from.offset(), {to, from.size()}, at);
-    if (from.access() != nullptr) return from.access()->copy(to, from.memory().data(), from.size(), at);
-    std::memcpy(to, from.memory().data(), from.size());
-  }
+  void copy(const stored_bytes& from, std::byte* to, where at = where::current());
 
  private:
-  void read(const tier_file_reference& file, std::uint64_t offset, std::span<std::byte> to, where at) {
-    if (file.alignment() > largest_alignment || buffers_ == nullptr)
-      throw usage_error("a tier file in blocks of " + std::to_string(file.alignment()) +
-                            " bytes: checkpoints read blocks of at most " + std::to_string(largest_alignment),
-                        at);
-    const std::uint64_t end = offset + to.size();
-    std::uint64_t started = offset - offset % file.alignment(), next = started;
-    file_transfer under_way[2];
-    const auto start = [&](std::size_t buffer) {
-      if (started >= end) return;
-      const std::uint64_t blocks = (end - started + file.alignment() - 1) / file.alignment() * file.alignment();
-      const auto count = static_cast<std::size_t>(lesser_of<std::uint64_t>(blocks, buffer_bytes));
-      under_way[buffer] = file.start_read(started, {buffers_ + buffer * buffer_bytes, count}, at);
-      started += count;
-    };
-    start(0);
-    for (std::size_t buffer = 0; next < end; buffer = 1 - buffer) {
-      start(1 - buffer);
-      under_way[buffer].wait(at);
-      const std::uint64_t first = greater_of(next, offset), last = lesser_of(next + buffer_bytes, end);
-      std::memcpy(to.data() + (first - offset), buffers_ + buffer * buffer_bytes + (first - next),
-                  static_cast<std::size_t>(last - first));
-      next += buffer_bytes;
-    }
-  }
+  void read(const tier_file_reference& file, std::uint64_t offset, std::span<std::byte> to, where at);
 
   std::byte* buffers_ = nullptr;
 };
@@ -30759,22 +31399,70 @@ void each_stored_part(std::span<const stored_bytes> all, std::size_t begin, std:
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/device/stored_bytes.ipp
+//
+// Copies of bytes that lie in a tier's file.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL file_staging::file_staging(std::span<std::byte> memory) noexcept {
+  void* first = memory.data();
+  std::size_t room = memory.size();
+  buffers_ = static_cast<std::byte*>(std::align(largest_alignment, 2 * buffer_bytes, first, room));
+}
+
+BELAY_DECL void file_staging::copy(const stored_bytes& from, std::byte* to, where at) {
+  if (from.size() == 0) return;
+  if (from.in_file()) return read(from.file(), from.offset(), {to, from.size()}, at);
+  if (from.access() != nullptr) return from.access()->copy(to, from.memory().data(), from.size(), at);
+  std::memcpy(to, from.memory().data(), from.size());
+}
+
+BELAY_DECL void file_staging::read(const tier_file_reference& file, std::uint64_t offset, std::span<std::byte> to,
+                                   where at) {
+  if (file.alignment() > largest_alignment || buffers_ == nullptr)
+    throw usage_error("a tier file in blocks of " + std::to_string(file.alignment()) +
+                          " bytes: checkpoints read blocks of at most " + std::to_string(largest_alignment),
+                      at);
+  const std::uint64_t end = offset + to.size();
+  std::uint64_t started = offset - offset % file.alignment(), next = started;
+  file_transfer under_way[2];
+  const auto start = [&](std::size_t buffer) {
+    if (started >= end) return;
+    const std::uint64_t blocks = (end - started + file.alignment() - 1) / file.alignment() * file.alignment();
+    const auto count = static_cast<std::size_t>(lesser_of<std::uint64_t>(blocks, buffer_bytes));
+    under_way[buffer] = file.start_read(started, {buffers_ + buffer * buffer_bytes, count}, at);
+    started += count;
+  };
+  start(0);
+  for (std::size_t buffer = 0; next < end; buffer = 1 - buffer) {
+    start(1 - buffer);
+    under_way[buffer].wait(at);
+    const std::uint64_t first = greater_of(next, offset), last = lesser_of(next + buffer_bytes, end);
+    std::memcpy(to.data() + (first - offset), buffers_ + buffer * buffer_bytes + (first - next),
+                static_cast<std::size_t>(last - first));
+    next += buffer_bytes;
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/train/checkpoint/added_state.hpp
 //
 // What was added to a run's checkpoints, whatever its type: how it is declared, captured and loaded.
 
-// ---- belay/train/checkpoint/checkpoint_reader.hpp
+// ---- belay/train/checkpoint/checkpoint_layout.hpp
 //
-// Reads parts of the tensors of a committed checkpoint, whatever mesh has written it. Of each file only the chunks that
-// hold what is asked for are read, and each is verified by its checksum before any of it is used.
+// Where the pieces of all ranks lie in the files of a checkpoint. It is the same for every checkpoint of a run, and is
+// exchanged once.
+
+#include <map>
 
 // ---- belay/train/checkpoint/checkpoint_folder.hpp
 //
 // A folder of checkpoints, each a folder "step-00000050" in it. One is committed when it has its manifest: before that
 // it is a leftover, which the next start sweeps. Only files with names that checkpoints have are ever removed, and only
 // from folders: what is behind a link stays. A question that the system cannot answer is no answer.
-
-#include <sys/random.h>
 
 // ---- belay/train/safetensors/file.hpp
 //
@@ -30997,34 +31685,15 @@ inline constexpr std::string_view manifest_name = "manifest.json";
 inline constexpr std::string_view unfinished_manifest_name = "manifest.json.tmp";
 
 /// "step-00000050".
-[[nodiscard]] inline std::string checkpoint_name(std::uint64_t step) {
-  char text[32];
-  std::snprintf(text, sizeof text, "step-%08llu", static_cast<unsigned long long>(step));
-  return text;
-}
+[[nodiscard]] BELAY_DECL std::string checkpoint_name(std::uint64_t step);
 /// "parameters-00003.safetensors": of `group`, the file that rank 3 writes.
-[[nodiscard]] inline std::string checkpoint_file_name(std::string_view group, int rank) {
-  char text[32];
-  std::snprintf(text, sizeof text, "-%05d.safetensors", rank);
-  return std::string(group) + text;
-}
+[[nodiscard]] BELAY_DECL std::string checkpoint_file_name(std::string_view group, int rank);
 
 /// The step as files of a checkpoint say it, in as many bytes for every step: "000000000050".
-[[nodiscard]] inline std::string padded_step(std::uint64_t step) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%012llu", static_cast<unsigned long long>(step));
-  return text;
-}
+[[nodiscard]] BELAY_DECL std::string padded_step(std::uint64_t step);
 
 /// 16 hexadecimal digits for a run, which all of its files have.
-[[nodiscard]] inline std::string random_checkpoint_id(where at) {
-  std::uint64_t random = 0;
-  if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random))
-    throw file_error("getrandom", 0, "no number can be drawn for a checkpoint", at);
-  std::string out;
-  append_hex(out, random, 16);
-  return out;
-}
+[[nodiscard]] BELAY_DECL std::string random_checkpoint_id(where at);
 
 /// The content of a folder of checkpoints, and what was done there.
 struct checkpoint_contents {
@@ -31249,11 +31918,62 @@ class checkpoint_folder {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/checkpoint/checkpoint_folder.ipp
+//
+// The names of checkpoints and of their files.
+
+#include <sys/random.h>
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::string checkpoint_name(std::uint64_t step) {
+  char text[32];
+  std::snprintf(text, sizeof text, "step-%08llu", static_cast<unsigned long long>(step));
+  return text;
+}
+
+BELAY_DECL std::string checkpoint_file_name(std::string_view group, int rank) {
+  char text[32];
+  std::snprintf(text, sizeof text, "-%05d.safetensors", rank);
+  return std::string(group) + text;
+}
+
+BELAY_DECL std::string padded_step(std::uint64_t step) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%012llu", static_cast<unsigned long long>(step));
+  return text;
+}
+
+BELAY_DECL std::string random_checkpoint_id(where at) {
+  std::uint64_t random = 0;
+  if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random))
+    throw file_error("getrandom", 0, "no number can be drawn for a checkpoint", at);
+  std::string out;
+  append_hex(out, random, 16);
+  return out;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/checkpoint/checkpoint_writer.hpp
+//
+// Writes one rank's files of a checkpoint beside its training, on threads of its own, a chunk at a time: each thread
+// gathers a chunk in aligned memory, sums it and writes it around the page cache while others do the same. Before the
+// state changes, `before_update` copies the last chunks that are not gathered into a ring of fixed size, and waits for
+// those that do not fit.
+
 // ---- belay/train/checkpoint/manifest.hpp
 //
 // What a checkpoint holds: its files with a checksum for each chunk, and where every part of every tensor lies in them.
 // A folder is a checkpoint once it has its manifest. The text is JSON with a fixed order of fields and its own checksum
 // at the end.
+
+// ---- belay/train/safetensors/header.hpp
+//
+// The header of a safetensors file is JSON from outside. Its parser knows this one shape and nothing else: no
+// recursion, no allocation that the bytes read so far do not justify, and every error names the byte. It is stricter
+// than the format's reference implementation: unknown fields, repeated names and numbers that are not plain integers
+// are refused.
 
 // ---- belay/train/safetensors/stored_type.hpp
 //
@@ -31342,198 +32062,6 @@ inline constexpr stored_type stored_as = find_stored_type(belay::name(dtype_of<T
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
-
-/// The number of bytes that are checksummed together, counted from the beginning of a file.
-inline constexpr std::uint64_t checkpoint_chunk = std::uint64_t{1} << 20;  // bytes
-[[nodiscard]] constexpr std::uint64_t checkpoint_chunks(std::uint64_t bytes) noexcept {
-  return (bytes + checkpoint_chunk - 1) / checkpoint_chunk;
-}
-
-/// The part of a tensor's state that is its values; others are named by optimizers: "master", "first_moment".
-inline constexpr std::string_view value_part = "value";
-
-/// Elements `first` to `first + count - 1` of `box`, of one part of a tensor's state, in one file.
-struct manifest_piece {
-  std::string part;
-  safetensors::stored_type type = safetensors::stored_type::f32;
-  std::size_t file = 0;     // its number in the manifest
-  std::uint64_t begin = 0;  // byte in that file
-  tensor_box box;
-  std::uint64_t first = 0;
-  std::uint64_t count = 0;
-
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return count * safetensors::bits(type) / 8; }
-};
-
-struct manifest_tensor {
-  std::string name;
-  std::vector<std::uint64_t> shape;
-  std::vector<manifest_piece> pieces;
-};
-
-struct manifest_file {
-  std::string name;
-  std::uint64_t bytes = 0;
-  std::vector<std::uint32_t> checksums;  // CRC-32C of each chunk
-};
-
-/// An optimizer: how often it was applied, and what it was made with.
-struct manifest_optimizer {
-  std::uint64_t steps = 0;
-  std::vector<std::pair<std::string, double>> settings;
-};
-
-struct manifest {
-  std::string id;  // 16 hexadecimal digits of the run; it is in every file too
-  std::uint64_t step = 0;
-  axes mesh;
-  std::vector<manifest_optimizer> optimizers;
-  std::vector<std::pair<std::string, std::string>> states;  // of the user, by name
-  std::vector<manifest_file> files;
-  std::vector<manifest_tensor> tensors;
-
-  /// The tensor of that name, or null.
-  [[nodiscard]] const manifest_tensor* find(std::string_view name) const noexcept;
-};
-
-inline constexpr std::uint64_t largest_manifest = std::uint64_t{1} << 30;  // bytes
-inline constexpr std::string_view checkpoint_format = "belay-checkpoint-1";
-
-/// The text of a manifest. `parse_manifest` reads it.
-class manifest_text {
- public:
-  [[nodiscard]] static std::string of(const manifest& from);
-  /// The list of tensors alone.
-  [[nodiscard]] static std::string of(const std::vector<manifest_tensor>& tensors);
-
-  static constexpr std::string_view checksum_field = "\"crc32c\":\"";
-  static constexpr std::size_t tail = checksum_field.size() + 8 + 3;  // bytes that the checksum does not cover
-
- private:
-  template <class List, class Each>
-  void list(const List& all, Each&& each) {
-    bool first = true;
-    for (const auto& one : all) {
-      if (!std::exchange(first, false)) out_ += ",\n";
-      each(one);
-    }
-  }
-  void file(const manifest_file& each);
-  void tensor(const manifest_tensor& each);
-  // The shortest decimal that gives the same double.
-  [[nodiscard]] static std::string decimal(double value);
-
-  std::string out_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/checkpoint/manifest.ipp
-//
-// The manifest of a checkpoint, written.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL auto manifest::find(std::string_view name) const noexcept -> const manifest_tensor* {
-  for (const manifest_tensor& each : tensors)
-    if (each.name == name) return &each;
-  return nullptr;
-}
-
-BELAY_DECL std::string manifest_text::of(const manifest& from) {
-  manifest_text writer;
-  std::string& out = writer.out_;
-  out = "{\"format\":";
-  append_json(out, checkpoint_format);
-  out += ",\n\"id\":";
-  append_json(out, from.id);
-  out += ",\"step\":" + std::to_string(from.step);
-  out += ",\n\"mesh\":{\"pipeline\":" + std::to_string(from.mesh.pipeline) +
-         ",\"data\":" + std::to_string(from.mesh.data) + ",\"expert\":" + std::to_string(from.mesh.expert) +
-         ",\"tensor\":" + std::to_string(from.mesh.tensor) + ",\"shard_group\":" + std::to_string(from.mesh.shards()) +
-         "},\n\"optimizers\":[";
-  writer.list(from.optimizers, [&](const manifest_optimizer& each) {
-    out += "{\"steps\":" + std::to_string(each.steps) + ",\"settings\":{";
-    writer.list(each.settings, [&](const auto& one) {
-      append_json(out, one.first);
-      out += ':' + decimal(one.second);
-    });
-    out += "}}";
-  });
-  out += "],\n\"state\":{";
-  writer.list(from.states, [&](const auto& one) {
-    append_json(out, one.first);
-    out += ':';
-    append_json(out, one.second);
-  });
-  out += "},\n\"files\":[";
-  writer.list(from.files, [&](const manifest_file& each) { writer.file(each); });
-  out += "],\n\"tensors\":[";
-  writer.list(from.tensors, [&](const manifest_tensor& each) { writer.tensor(each); });
-  out += "],\n";
-  const std::uint32_t checksum = crc32c_of(std::as_bytes(std::span<const char>(out)));
-  out += checksum_field;
-  append_hex(out, checksum, 8);
-  out += "\"}\n";
-  return std::move(out);
-}
-
-BELAY_DECL std::string manifest_text::of(const std::vector<manifest_tensor>& tensors) {
-  manifest_text writer;
-  writer.out_ = "[";
-  writer.list(tensors, [&](const manifest_tensor& each) { writer.tensor(each); });
-  return writer.out_ + "]";
-}
-
-BELAY_DECL void manifest_text::file(const manifest_file& each) {
-  out_ += "{\"name\":";
-  append_json(out_, each.name);
-  out_ += ",\"bytes\":" + std::to_string(each.bytes) + ",\"crc32c\":\"";
-  for (const std::uint32_t one : each.checksums) append_hex(out_, one, 8);
-  out_ += "\"}";
-}
-
-BELAY_DECL void manifest_text::tensor(const manifest_tensor& each) {
-  out_ += "{\"name\":";
-  append_json(out_, each.name);
-  out_ += ",\"shape\":[";
-  for (std::size_t d = 0; d < each.shape.size(); ++d)
-    out_.append(d > 0 ? "," : "").append(std::to_string(each.shape[d]));
-  out_ += "],\"pieces\":[";
-  list(each.pieces, [&](const manifest_piece& piece) {
-    out_ += "{\"part\":";
-    append_json(out_, piece.part);
-    out_ += ",\"dtype\":\"" + std::string(safetensors::name(piece.type)) + "\",\"box\":[";
-    for (std::size_t d = 0; d < piece.box.sides.size(); ++d) {
-      const box_side& side = piece.box.sides[d];
-      out_ += std::string(d > 0 ? "," : "") + "[" + std::to_string(side.first) + "," + std::to_string(side.end) + "]";
-    }
-    out_ += "],\"first\":" + std::to_string(piece.first) + ",\"count\":" + std::to_string(piece.count) +
-            ",\"file\":" + std::to_string(piece.file) + ",\"begin\":" + std::to_string(piece.begin) + "}";
-  });
-  out_ += "]}";
-}
-
-BELAY_DECL std::string manifest_text::decimal(double value) {
-  char text[32];
-  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
-  return {text, end};
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/checkpoint/manifest_parser.hpp
-//
-// Reads the text of a manifest. What it says is checked against itself: pieces lie within their tensors and files.
-
-// ---- belay/train/safetensors/header.hpp
-//
-// The header of a safetensors file is JSON from outside. Its parser knows this one shape and nothing else: no
-// recursion, no allocation that the bytes read so far do not justify, and every error names the byte. It is stricter
-// than the format's reference implementation: unknown fields, repeated names and numbers that are not plain integers
-// are refused.
-
-namespace belay::inline BELAY_ABI {
 namespace safetensors {
 
 inline constexpr std::uint64_t largest_header = 100'000'000;             // bytes
@@ -31554,11 +32082,12 @@ struct tensor {
 };
 
 /// The order of `tensors` by name; find_tensor needs it.
-[[nodiscard]] std::vector<std::size_t> order_by_name(const std::vector<tensor>& tensors);
+[[nodiscard]] BELAY_DECL std::vector<std::size_t> order_by_name(const std::vector<tensor>& tensors);
 
 /// The tensor called `name`, or null.
-[[nodiscard]] const tensor* find_tensor(const std::vector<tensor>& tensors, const std::vector<std::size_t>& by_name,
-                                        std::string_view name) noexcept;
+[[nodiscard]] BELAY_DECL const tensor* find_tensor(const std::vector<tensor>& tensors,
+                                                   const std::vector<std::size_t>& by_name,
+                                                   std::string_view name) noexcept;
 
 /// Free text about a file, as keys and values.
 using metadata_list = std::vector<std::pair<std::string, std::string>>;
@@ -31570,8 +32099,8 @@ struct header {
 };
 
 /// Computes the bytes of `shape` elements of `type`; false where they overflow or end inside of a byte.
-[[nodiscard]] bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
-                                 std::uint64_t& bytes) noexcept;
+[[nodiscard]] BELAY_DECL bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
+                                            std::uint64_t& bytes) noexcept;
 
 class header_scanner;
 
@@ -31580,6 +32109,32 @@ class header_scanner;
 template <class Scanner = header_scanner>
 [[nodiscard]] header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& path,
                                   where at = where::current());
+
+/// A tensor of a file that is to be written.
+struct declaration {
+  std::string name;
+  stored_type type = stored_type::f32;
+  std::vector<std::uint64_t> shape;
+};
+
+/// The metadata that other readers expect: {"format": "pt"}.
+[[nodiscard]] BELAY_DECL metadata_list usual_metadata();
+
+/// Where everything will lie in a file that is about to be written: the bytes of the header and the range of each
+/// tensor, from the declarations alone. The same declarations always give the same bytes.
+struct layout {
+  std::string prefix;           // length and header, ready to be written at byte 0
+  std::vector<tensor> tensors;  // in the order declared; bytes counted from the end of `prefix`
+  std::uint64_t data_bytes = 0;
+
+  [[nodiscard]] std::uint64_t file_bytes() const noexcept { return prefix.size() + data_bytes; }
+};
+
+/// Places the declared tensors one after another, in their order. The header is padded with spaces, so that the data
+/// begins at a multiple of 8. Tensors that a reader with that scanner would refuse are a usage_error.
+template <class Scanner = header_scanner>
+[[nodiscard]] layout lay_out(const std::vector<declaration>& tensors, const metadata_list& about,
+                             where at = where::current());
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
@@ -32074,12 +32629,167 @@ header parse_header(std::string_view text, std::uint64_t data_bytes, const std::
 template header parse_header<header_scanner>(std::string_view, std::uint64_t, const std::string&, where);
 #endif
 
+BELAY_DECL metadata_list usual_metadata() {
+  metadata_list list;
+  list.emplace_back(std::string("format"), std::string("pt"));
+  return list;
+}
+
+// JSON holds valid UTF-8 only: another text would be read back changed.
+BELAY_DECL void expect_utf8(std::string_view text, const char* what, where at) {
+  for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(utf8_length(rest))) {
+    if (utf8_length(rest) != 0) continue;
+    throw usage_error(
+        std::string("these tensors cannot be written: ") + what + " is not valid UTF-8: " + printable(text), at);
+  }
+}
+
+template <class Scanner>
+layout lay_out(const std::vector<declaration>& tensors, const metadata_list& about, where at) {
+  layout result;
+  std::string text = "{";
+  if (!about.empty()) {
+    text += "\"__metadata__\":{";
+    for (std::size_t i = 0; i < about.size(); ++i) {
+      if (i != 0) text += ',';
+      expect_utf8(about[i].first, "a metadata key", at);
+      expect_utf8(about[i].second, "a metadata value", at);
+      append_json(text, about[i].first);
+      text += ':';
+      append_json(text, about[i].second);
+    }
+    text += '}';
+  }
+  std::uint64_t begin = 0;
+  for (const declaration& each : tensors) {
+    std::uint64_t bytes = 0;
+    if (each.name == "__metadata__") throw usage_error("no tensor can be called __metadata__", at);
+    if (!size_in_bytes(each.type, each.shape, bytes) || __builtin_add_overflow(begin, bytes, &result.data_bytes)) {
+      throw usage_error("the size of tensor " + each.name + " overflows or ends inside a byte", at);
+    }
+    if (text.size() > 1) text += ',';
+    expect_utf8(each.name, "a tensor's name", at);
+    append_json(text, each.name);
+    text += ":{\"dtype\":\"";
+    text += name(each.type);
+    text += "\",\"shape\":[";
+    for (std::size_t i = 0; i < each.shape.size(); ++i) {
+      if (i != 0) text += ',';
+      text += std::to_string(each.shape[i]);
+    }
+    text += "],\"data_offsets\":[" + std::to_string(begin) + ',' + std::to_string(result.data_bytes) + "]}";
+    result.tensors.push_back({each.name, each.type, each.shape, begin, result.data_bytes});
+    begin = result.data_bytes;
+  }
+  text += '}';
+  text.append((8 - text.size() % 8) % 8, ' ');
+  if (text.size() > largest_header) throw usage_error("the header is larger than 100,000,000 bytes", at);
+  try {
+    static_cast<void>(parse_header<Scanner>(text, result.data_bytes, "declared tensors", at));
+  } catch (const file_error& refused) {
+    throw usage_error(std::string("these tensors cannot be written: ") + refused.what(), at);
+  }
+  std::uint64_t length = text.size();
+  for (int i = 0; i < 8; ++i, length >>= 8U)
+    result.prefix += static_cast<char>(static_cast<unsigned char>(length & 0xFFU));
+  result.prefix += text;
+  return result;
+}
+
+#if defined(BELAY_SEPARATE_COMPILATION)
+template layout lay_out<header_scanner>(const std::vector<declaration>&, const metadata_list&, where);
+#endif
+
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
+/// The number of bytes that are checksummed together, counted from the beginning of a file.
+inline constexpr std::uint64_t checkpoint_chunk = std::uint64_t{1} << 20;  // bytes
+[[nodiscard]] constexpr std::uint64_t checkpoint_chunks(std::uint64_t bytes) noexcept {
+  return (bytes + checkpoint_chunk - 1) / checkpoint_chunk;
+}
+
+/// The part of a tensor's state that is its values; others are named by optimizers: "master", "first_moment".
+inline constexpr std::string_view value_part = "value";
+
+/// Elements `first` to `first + count - 1` of `box`, of one part of a tensor's state, in one file.
+struct manifest_piece {
+  std::string part;
+  safetensors::stored_type type = safetensors::stored_type::f32;
+  std::size_t file = 0;     // its number in the manifest
+  std::uint64_t begin = 0;  // byte in that file
+  tensor_box box;
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return count * safetensors::bits(type) / 8; }
+};
+
+struct manifest_tensor {
+  std::string name;
+  std::vector<std::uint64_t> shape;
+  std::vector<manifest_piece> pieces;
+};
+
+struct manifest_file {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::vector<std::uint32_t> checksums;  // CRC-32C of each chunk
+};
+
+/// An optimizer: how often it was applied, and what it was made with.
+struct manifest_optimizer {
+  std::uint64_t steps = 0;
+  std::vector<std::pair<std::string, double>> settings;
+};
+
+struct manifest {
+  std::string id;  // 16 hexadecimal digits of the run; it is in every file too
+  std::uint64_t step = 0;
+  axes mesh;
+  std::vector<manifest_optimizer> optimizers;
+  std::vector<std::pair<std::string, std::string>> states;  // of the user, by name
+  std::vector<manifest_file> files;
+  std::vector<manifest_tensor> tensors;
+
+  /// The tensor of that name, or null.
+  [[nodiscard]] const manifest_tensor* find(std::string_view name) const noexcept;
+};
+
+inline constexpr std::uint64_t largest_manifest = std::uint64_t{1} << 30;  // bytes
+inline constexpr std::string_view checkpoint_format = "belay-checkpoint-1";
+
+/// The text of a manifest. `parse_manifest` reads it.
+class manifest_text {
+ public:
+  [[nodiscard]] static std::string of(const manifest& from);
+  /// The list of tensors alone.
+  [[nodiscard]] static std::string of(const std::vector<manifest_tensor>& tensors);
+
+  static constexpr std::string_view checksum_field = "\"crc32c\":\"";
+  static constexpr std::size_t tail = checksum_field.size() + 8 + 3;  // bytes that the checksum does not cover
+
+ private:
+  template <class List, class Each>
+  void list(const List& all, Each&& each) {
+    bool first = true;
+    for (const auto& one : all) {
+      if (!std::exchange(first, false)) out_ += ",\n";
+      each(one);
+    }
+  }
+  void file(const manifest_file& each);
+  void tensor(const manifest_tensor& each);
+  // The shortest decimal that gives the same double.
+  [[nodiscard]] static std::string decimal(double value);
+
+  std::string out_;
+};
+
 /// Of one text.
+/// Reads the text of a manifest. What it says is checked against itself: pieces lie within their tensors and files.
 class manifest_parser {
  public:
   /// `path` names it in errors.
@@ -32119,15 +32829,102 @@ class manifest_parser {
 };
 
 /// The manifest in `text`, which is that of the file at `path`. Throws file_error with the byte where it is wrong.
-[[nodiscard]] manifest parse_manifest(std::string_view text, const std::string& path, where at = where::current());
+[[nodiscard]] BELAY_DECL manifest parse_manifest(std::string_view text, const std::string& path,
+                                                 where at = where::current());
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/checkpoint/manifest_parser.ipp
+// ---- belay/train/checkpoint/manifest.ipp
 //
-// The manifest of a checkpoint, read.
+// The manifest of a checkpoint, written.
 
 namespace belay::inline BELAY_ABI {
+
+BELAY_DECL auto manifest::find(std::string_view name) const noexcept -> const manifest_tensor* {
+  for (const manifest_tensor& each : tensors)
+    if (each.name == name) return &each;
+  return nullptr;
+}
+
+BELAY_DECL std::string manifest_text::of(const manifest& from) {
+  manifest_text writer;
+  std::string& out = writer.out_;
+  out = "{\"format\":";
+  append_json(out, checkpoint_format);
+  out += ",\n\"id\":";
+  append_json(out, from.id);
+  out += ",\"step\":" + std::to_string(from.step);
+  out += ",\n\"mesh\":{\"pipeline\":" + std::to_string(from.mesh.pipeline) +
+         ",\"data\":" + std::to_string(from.mesh.data) + ",\"expert\":" + std::to_string(from.mesh.expert) +
+         ",\"tensor\":" + std::to_string(from.mesh.tensor) + ",\"shard_group\":" + std::to_string(from.mesh.shards()) +
+         "},\n\"optimizers\":[";
+  writer.list(from.optimizers, [&](const manifest_optimizer& each) {
+    out += "{\"steps\":" + std::to_string(each.steps) + ",\"settings\":{";
+    writer.list(each.settings, [&](const auto& one) {
+      append_json(out, one.first);
+      out += ':' + decimal(one.second);
+    });
+    out += "}}";
+  });
+  out += "],\n\"state\":{";
+  writer.list(from.states, [&](const auto& one) {
+    append_json(out, one.first);
+    out += ':';
+    append_json(out, one.second);
+  });
+  out += "},\n\"files\":[";
+  writer.list(from.files, [&](const manifest_file& each) { writer.file(each); });
+  out += "],\n\"tensors\":[";
+  writer.list(from.tensors, [&](const manifest_tensor& each) { writer.tensor(each); });
+  out += "],\n";
+  const std::uint32_t checksum = crc32c_of(std::as_bytes(std::span<const char>(out)));
+  out += checksum_field;
+  append_hex(out, checksum, 8);
+  out += "\"}\n";
+  return std::move(out);
+}
+
+BELAY_DECL std::string manifest_text::of(const std::vector<manifest_tensor>& tensors) {
+  manifest_text writer;
+  writer.out_ = "[";
+  writer.list(tensors, [&](const manifest_tensor& each) { writer.tensor(each); });
+  return writer.out_ + "]";
+}
+
+BELAY_DECL void manifest_text::file(const manifest_file& each) {
+  out_ += "{\"name\":";
+  append_json(out_, each.name);
+  out_ += ",\"bytes\":" + std::to_string(each.bytes) + ",\"crc32c\":\"";
+  for (const std::uint32_t one : each.checksums) append_hex(out_, one, 8);
+  out_ += "\"}";
+}
+
+BELAY_DECL void manifest_text::tensor(const manifest_tensor& each) {
+  out_ += "{\"name\":";
+  append_json(out_, each.name);
+  out_ += ",\"shape\":[";
+  for (std::size_t d = 0; d < each.shape.size(); ++d)
+    out_.append(d > 0 ? "," : "").append(std::to_string(each.shape[d]));
+  out_ += "],\"pieces\":[";
+  list(each.pieces, [&](const manifest_piece& piece) {
+    out_ += "{\"part\":";
+    append_json(out_, piece.part);
+    out_ += ",\"dtype\":\"" + std::string(safetensors::name(piece.type)) + "\",\"box\":[";
+    for (std::size_t d = 0; d < piece.box.sides.size(); ++d) {
+      const box_side& side = piece.box.sides[d];
+      out_ += std::string(d > 0 ? "," : "") + "[" + std::to_string(side.first) + "," + std::to_string(side.end) + "]";
+    }
+    out_ += "],\"first\":" + std::to_string(piece.first) + ",\"count\":" + std::to_string(piece.count) +
+            ",\"file\":" + std::to_string(piece.file) + ",\"begin\":" + std::to_string(piece.begin) + "}";
+  });
+  out_ += "]}";
+}
+
+BELAY_DECL std::string manifest_text::decimal(double value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
+  return {text, end};
+}
 
 BELAY_DECL auto manifest_parser::parse() -> manifest {
   expect_checksum();
@@ -32328,6 +33125,1003 @@ BELAY_DECL manifest parse_manifest(std::string_view text, const std::string& pat
 }
 
 }  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// A file that is to be written: its segments, one after another, which stay as they are until the next
+/// `before_update` has returned.
+struct file_to_write {
+  std::string path;
+  std::vector<stored_bytes> segments;
+  std::uint64_t bytes = 0;               // of all segments
+  std::vector<std::uint32_t> checksums;  // of its chunks, once written
+};
+
+/// The files that a rank writes of a checkpoint, in chunks of one size: where the bytes of each come from.
+class chunked_files {
+ public:
+  chunked_files() = default;
+  explicit chunked_files(std::vector<file_to_write> files);
+
+  [[nodiscard]] const std::vector<file_to_write>& all() const noexcept { return files_; }
+  /// Of all files: chunk `number` of these is one of a file.
+  [[nodiscard]] std::size_t chunks() const noexcept { return chunks_; }
+
+  struct file_chunk {
+    std::size_t file = 0, chunk = 0;
+    std::uint64_t begin = 0;  // byte of the file
+    std::size_t bytes = 0;
+  };
+  [[nodiscard]] file_chunk place_of(std::size_t number) const noexcept;
+  /// Copies the chunk at `of` to `to`. Throws tier_file_error where it lies in a tier's file that cannot be read.
+  void gather(const file_chunk& of, std::byte* to, file_staging& staging, where at) const;
+  void set_checksum(const file_chunk& of, std::uint32_t value) noexcept { files_[of.file].checksums[of.chunk] = value; }
+
+ private:
+  std::vector<file_to_write> files_;
+  std::vector<std::vector<std::uint64_t>> ends_;  // of each file: where each segment ends in it
+  std::size_t chunks_ = 0;
+};
+
+/// The cost of checkpoints so far, on this rank.
+struct checkpoint_costs {
+  std::uint64_t written_bytes = 0;
+  std::uint64_t copied_bytes = 0;  // before updates that came earlier than the end of a write
+  double waited_seconds = 0;       // of updates, and of what ends a checkpoint
+};
+
+template <folders_policy Files = posix_files>
+class checkpoint_writer {
+ public:
+  /// Chunks that are on their way to the medium at once, each from a thread.
+  static constexpr std::size_t writers = 4;
+
+  /// Bytes that it needs where an update can copy `ring_bytes`, rounded up to whole chunks, and what it needs beside
+  /// that to read tiers' files.
+  [[nodiscard]] static constexpr std::size_t memory_bytes(std::size_t ring_bytes) noexcept {
+    return static_cast<std::size_t>(writers + checkpoint_chunks(ring_bytes)) * chunk_bytes + largest_alignment;
+  }
+  static constexpr std::size_t staging_bytes = (writers + 1) * file_staging::bytes;
+
+  /// `memory`: as `memory_bytes` says. `staging`: `staging_bytes`, where segments lie in files.
+  explicit checkpoint_writer(std::span<std::byte> memory, std::span<std::byte> staging = {}) {
+    void* first = memory.data();
+    std::size_t room = memory.size();
+    buffers_ = static_cast<std::byte*>(std::align(largest_alignment, writers * chunk_bytes, first, room));
+    ring_chunks_ = room / chunk_bytes - writers;
+    for (std::size_t i = 0; i <= writers && !staging.empty(); ++i)
+      staging_[i] = file_staging(staging.subspan(i * file_staging::bytes, file_staging::bytes));
+    try {
+      threads_.reserve(writers);
+      threads_.emplace_back([this] { work(); });
+      for (std::size_t i = 1; i < writers; ++i) threads_.emplace_back([this, i] { help(i); });
+    } catch (...) {
+      end();
+      throw;
+    }
+  }
+  checkpoint_writer(const checkpoint_writer&) = delete;
+  checkpoint_writer& operator=(const checkpoint_writer&) = delete;
+  /// Gives up what is not written: its threads end after the chunks that they are at.
+  ~checkpoint_writer() { end(); }
+
+  /// Begins to write `files` into `folder`, which is made, and to bring all to the medium. Nothing else may be under
+  /// way.
+  void start(std::vector<file_to_write> files, std::string folder, where at) {
+    const std::lock_guard held(mutex_);
+    files_ = chunked_files(std::move(files));
+    folder_ = std::move(folder);
+    at_ = at;
+    taken_ = 0;
+    copied_from_ = files_.chunks();
+    problem_.reset();
+    failed_.reset();
+    stage_ = stage::writing;
+    changed_.notify_all();
+  }
+  /// Queues a job of rank 0 for when all files are on their media; its file_error is kept for `take_late_problem`.
+  void then(std::function<void()> job) {
+    const std::lock_guard held(mutex_);
+    jobs_.push_back(std::move(job));
+    changed_.notify_all();
+  }
+
+  /// Whether everything that was started is on the medium, or has failed.
+  [[nodiscard]] bool done() const {
+    const std::lock_guard held(mutex_);
+    return stage_ == stage::idle;
+  }
+  /// Why the files could not be written.
+  [[nodiscard]] std::optional<file_error> problem() const {
+    const std::lock_guard held(mutex_);
+    return problem_;
+  }
+  /// Why a job of `then` failed; once.
+  [[nodiscard]] std::optional<file_error> take_late_problem() {
+    const std::lock_guard held(mutex_);
+    return std::exchange(late_problem_, std::nullopt);
+  }
+  /// The files, with their checksums, once they are done.
+  [[nodiscard]] const std::vector<file_to_write>& files() const noexcept { return files_.all(); }
+  [[nodiscard]] checkpoint_costs costs() const {
+    const std::lock_guard held(mutex_);
+    return costs_;
+  }
+
+  /// Returns when nothing that is still to be written lies where the segments are. A tier's file that cannot be read is
+  /// a `problem` of what is written, and no error here.
+  void before_update() {
+    std::unique_lock held(mutex_);
+    if (stage_ != stage::writing || gathered()) return;
+    const std::size_t from = greater_of(taken_, copied_from_ - lesser_of(ring_chunks_, copied_from_));
+    const std::size_t to = copied_from_;
+    held.unlock();  // chunks that are taken meanwhile are still as they were
+    std::uint64_t copied = 0;
+    std::optional<file_error> wrong = problem_of([&] {
+      for (std::size_t chunk = from; chunk < to; ++chunk) {
+        const chunked_files::file_chunk of = files_.place_of(chunk);
+        files_.gather(of, slot_of(chunk), staging_[writers], at_);
+        copied += of.bytes;
+      }
+    });
+    held.lock();
+    if (wrong)
+      failed_ = std::move(wrong);
+    else
+      copied_from_ = greater_of(from, lesser_of(taken_, to));
+    costs_.copied_bytes += copied;
+    wait(held, [&] { return stage_ != stage::writing || (!failed_ && gathered()); });
+  }
+  /// Returns when everything that was started is done.
+  void wait_done() {
+    std::unique_lock held(mutex_);
+    wait(held, [&] { return stage_ == stage::idle && jobs_.empty() && !in_job_; });
+  }
+
+ private:
+  static constexpr std::size_t chunk_bytes = checkpoint_chunk;
+  static constexpr std::size_t largest_alignment = file_staging::largest_alignment;
+  enum class stage : std::uint8_t { idle, writing };
+
+  // Whether all is in memory of its own.
+  [[nodiscard]] bool gathered() const noexcept { return taken_ >= copied_from_ && gathering_ == 0; }
+  template <class Until>
+  void wait(std::unique_lock<std::mutex>& held, Until&& until) {
+    if (until()) return;
+    const auto begin = std::chrono::steady_clock::now();
+    changed_.wait(held, until);
+    costs_.waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  // The last chunks have the ring, so that a chunk always has the same slot.
+  [[nodiscard]] std::byte* slot_of(std::size_t number) const noexcept {
+    return buffers_ + (writers + number % ring_chunks_) * chunk_bytes;
+  }
+  void end() noexcept {
+    {
+      const std::lock_guard held(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& each : threads_) each.join();
+  }
+
+  // --- on the first thread
+
+  void work() {
+    std::unique_lock held(mutex_);
+    while (true) {
+      changed_.wait(held, [&] { return ends_ || stage_ == stage::writing || !jobs_.empty(); });
+      if (ends_) return;
+      if (!jobs_.empty()) {
+        const std::function<void()> job = std::move(jobs_.front());
+        jobs_.erase(jobs_.begin());
+        in_job_ = true;
+        held.unlock();
+        std::optional<file_error> wrong = problem_of(job);
+        held.lock();
+        in_job_ = false;
+        if (wrong) late_problem_ = std::move(wrong);
+      } else {
+        held.unlock();
+        std::optional<file_error> wrong = problem_of([&] { write_all(); });
+        held.lock();
+        problem_ = std::move(wrong);
+        stage_ = stage::idle;
+      }
+      changed_.notify_all();
+    }
+  }
+  template <class Body>
+  [[nodiscard]] std::optional<file_error> problem_of(Body&& body) const {
+    try {
+      body();
+    } catch (const file_error& wrong) {
+      return wrong;
+    } catch (const std::exception& wrong) {  // no memory for a path
+      return file_error(folder_, 0, message_of(wrong), at_);
+    }
+    return std::nullopt;
+  }
+
+  void write_all() {
+    if (Files::make_folder(folder_.c_str(), 0755) != 0 && errno != EEXIST)
+      throw file_error(folder_, 0, "cannot be made: " + safetensors::reason(errno), at_);
+    struct stat found = {};
+    if (Files::ask_link(folder_.c_str(), found) != 0)
+      throw file_error(folder_, 0, "cannot be examined: " + safetensors::reason(errno), at_);
+    if (!S_ISDIR(found.st_mode)) throw file_error(folder_, 0, "is in the way, and is no folder", at_);
+    for (const file_to_write& each : files_.all()) {
+      safetensors::basic_file<Files> out = make(each.path);
+      out.reserve(each.bytes, at_);
+      if (!write_chunks(out, each.checksums.size())) return;  // it was given up
+      out.permit(0644, at_);
+      out.sync(at_);
+    }
+    safetensors::sync_folder<Files>(folder_, at_);
+  }
+  // What a run that was killed has left under that name is replaced.
+  [[nodiscard]] safetensors::basic_file<Files> make(const std::string& path) const {
+    auto out = safetensors::basic_file<Files>::create_new(path, at_);
+    if (out.is_open()) return out;
+    static_cast<void>(Files::remove(path.c_str()));
+    out = safetensors::basic_file<Files>::create_new(path, at_);
+    if (!out.is_open()) throw file_error(path, 0, "is in the way", at_);
+    return out;
+  }
+  [[nodiscard]] bool write_chunks(const safetensors::basic_file<Files>& out, std::size_t chunks) {
+    const std::size_t alignment = out.go_direct();
+    const bool direct = alignment != 0 && alignment <= largest_alignment;
+    if (!direct) out.go_buffered(at_);
+    std::unique_lock held(mutex_);
+    alignment_ = direct ? alignment : 1;
+    rest_.clear();
+    out_ = &out;
+    file_end_ = taken_ + chunks;
+    held.unlock();
+    changed_.notify_all();
+    write_from(0);
+    held.lock();
+    changed_.wait(held, [&] { return helping_ == 0; });
+    out_ = nullptr;
+    if (failed_) throw file_error(*failed_);
+    if (ends_) return false;
+    held.unlock();
+    if (!rest_.empty()) {  // less than a block
+      out.go_buffered(at_);
+      out.write(rest_begin_, rest_, at_);
+    }
+    return true;
+  }
+
+  // --- on all threads
+
+  void help(std::size_t writer) {
+    std::unique_lock held(mutex_);
+    while (true) {
+      changed_.wait(held, [&] { return ends_ || (out_ != nullptr && !failed_ && taken_ < file_end_); });
+      if (ends_) return;
+      ++helping_;
+      held.unlock();
+      write_from(writer);
+      held.lock();
+      --helping_;
+      changed_.notify_all();
+    }
+  }
+  // Chunks of the file, until there is none left.
+  void write_from(std::size_t writer) {
+    std::optional<file_error> wrong = problem_of([&] {
+      while (write_next(writer)) {
+      }
+    });
+    const std::lock_guard held(mutex_);
+    if (wrong && !failed_) failed_ = std::move(wrong);
+  }
+  [[nodiscard]] bool write_next(std::size_t writer) {
+    std::unique_lock held(mutex_);
+    if (ends_ || failed_ || taken_ == file_end_) return false;
+    const std::size_t number = taken_++;
+    const bool copied = number >= copied_from_;
+    const chunked_files::file_chunk of = files_.place_of(number);
+    std::byte* const memory = copied ? slot_of(number) : buffers_ + writer * chunk_bytes;
+    if (!copied) {
+      ++gathering_;
+      held.unlock();
+      std::optional<file_error> wrong = problem_of([&] { files_.gather(of, memory, staging_[writer], at_); });
+      held.lock();
+      --gathering_;
+      changed_.notify_all();  // an update may wait for it
+      if (wrong) {
+        failed_ = std::move(wrong);
+        return false;
+      }
+    }
+    held.unlock();
+    const std::span<const std::byte> all(memory, of.bytes);
+    files_.set_checksum(of, crc32c_of(all));
+    const std::size_t whole = all.size() / alignment_ * alignment_;  // blocks
+    if (whole < all.size()) {
+      rest_begin_ = of.begin + whole;
+      rest_.assign(all.begin() + static_cast<std::ptrdiff_t>(whole), all.end());
+    }
+    if (whole > 0) out_->write(of.begin, all.first(whole), at_);
+    if (alignment_ == 1) out_->start_sync(of.begin, of.bytes);
+    held.lock();
+    costs_.written_bytes += of.bytes;
+    return true;
+  }
+
+  std::byte* buffers_ = nullptr;  // a chunk for each thread, and then the ring
+  std::size_t ring_chunks_ = 0;
+  std::array<file_staging, writers + 1> staging_;  // of the threads, and of updates
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  stage stage_ = stage::idle;
+  bool ends_ = false;
+  bool in_job_ = false;
+  chunked_files files_;
+  std::string folder_;
+  where at_;
+  std::size_t taken_ = 0;        // chunks that threads have begun, in order
+  std::size_t gathering_ = 0;    // threads that copy such a chunk
+  std::size_t copied_from_ = 0;  // chunks from here on are in the ring
+  std::optional<file_error> problem_, late_problem_;
+  std::optional<file_error> failed_;  // the first reason why not all can be written
+  std::vector<std::function<void()>> jobs_;
+  checkpoint_costs costs_;
+  // The file that is being written.
+  const safetensors::basic_file<Files>* out_ = nullptr;
+  std::size_t file_end_ = 0;   // the first chunk of the next
+  std::size_t alignment_ = 1;  // that its writes need
+  std::size_t helping_ = 0;    // threads beside the first that are at it
+  std::uint64_t rest_begin_ = 0;
+  std::vector<std::byte> rest_;       // what is less than a block at its end
+  std::vector<std::thread> threads_;  // the last: they use all the others
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/checkpoint/checkpoint_writer.ipp
+//
+// Where a chunk lies, and its bytes from the segments of its file.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL chunked_files::chunked_files(std::vector<file_to_write> files) : files_(std::move(files)) {
+  for (file_to_write& each : files_) {
+    each.checksums.assign(static_cast<std::size_t>(checkpoint_chunks(each.bytes)), 0);
+    chunks_ += each.checksums.size();
+    std::uint64_t end = 0;
+    std::vector<std::uint64_t>& ends = ends_.emplace_back();
+    for (const stored_bytes& segment : each.segments) ends.push_back(end += segment.size());
+  }
+}
+
+BELAY_DECL auto chunked_files::place_of(std::size_t number) const noexcept -> file_chunk {
+  std::size_t f = 0;
+  for (; number >= files_[f].checksums.size(); ++f) number -= files_[f].checksums.size();
+  const std::uint64_t begin = number * checkpoint_chunk;
+  return {f, number, begin, static_cast<std::size_t>(lesser_of(checkpoint_chunk, files_[f].bytes - begin))};
+}
+
+BELAY_DECL void chunked_files::gather(const file_chunk& of, std::byte* to, file_staging& staging, where at) const {
+  const std::vector<std::uint64_t>& ends = ends_[of.file];
+  const std::vector<stored_bytes>& segments = files_[of.file].segments;
+  const std::uint64_t end = of.begin + of.bytes;
+  auto i = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), of.begin) - ends.begin());
+  for (std::uint64_t next = of.begin; next < end; next = ends[i++]) {
+    const std::uint64_t begin = ends[i] - segments[i].size();
+    const auto count = static_cast<std::size_t>(lesser_of(ends[i], end) - next);
+    staging.copy(segments[i].part(static_cast<std::size_t>(next - begin), count), to, at);
+    to += count;
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/safetensors/file_agreement.hpp
+//
+// Ranks that read or write files together: what one of them meets, all of them throw, at the next call that they make
+// together. So no rank waits for one that has given up, and none goes on with half a file.
+
+namespace belay::inline BELAY_ABI {
+namespace safetensors {
+
+/// The number that messages call a rank of a group by: its number in the world, where the group knows that.
+template <communicator Group>
+[[nodiscard]] int world_rank(const Group& group, int rank) {
+  if constexpr (requires { group.members(); }) return group.members()[static_cast<std::size_t>(rank)];
+  return rank;
+}
+
+/// The text of `root`, on all ranks. Collective over `group`.
+template <communicator Group>
+[[nodiscard]] std::string broadcast_text(const Group& group, std::string text, int root, where at) {
+  std::uint64_t size[] = {text.size()};
+  group.broadcast(std::span<std::uint64_t>(size), root, at);
+  text.resize(static_cast<std::size_t>(size[0]));
+  if (!text.empty()) group.broadcast(std::span<char>(text.data(), text.size()), root, at);
+  return text;
+}
+
+/// Keeps the first file_error, input_error or usage_error of this rank until all ranks agree.
+class file_agreement {
+ public:
+  /// Calls `body`, unless an earlier one has failed. Other exceptions go on.
+  template <class Body>
+  void attempt(Body&& body) {
+    if (kept_) return;
+    try {
+      body();
+    } catch (const file_error& problem) {
+      kept_ = failure{failure_type::of_file, problem.offset(), problem.path(), problem.message()};
+    } catch (const input_error& problem) {
+      kept_ = failure{failure_type::of_input, 0, {}, said_by(problem)};
+    } catch (const usage_error& problem) {
+      kept_ = failure{failure_type::of_usage, 0, {}, said_by(problem)};
+    }
+  }
+  [[nodiscard]] bool failed() const noexcept { return kept_.has_value(); }
+
+  /// Where an `attempt` of some rank has failed, throws the error of the lowest such rank on all, with its number.
+  /// Collective over `group`, of host memory.
+  template <communicator Group>
+  void agree(const Group& group, where at = where::current()) {
+    if (!is_rehearsed(group)) {
+      const failure mine = kept_.value_or(failure{failure_type::none, 0, {}, {}});
+      const std::array<std::uint64_t, 2> own{static_cast<std::uint64_t>(mine.what), mine.offset};
+      std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(group.size()));
+      group.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
+      for (int rank = 0; rank < group.size(); ++rank) {
+        const std::uint64_t* const there = all.data() + own.size() * static_cast<std::size_t>(rank);
+        if (static_cast<failure_type>(there[0]) == failure_type::none) continue;
+        const std::string path = broadcast_text(group, mine.path, rank, at);
+        const std::string message = broadcast_text(group, mine.message, rank, at);
+        const int number = world_rank(group, rank);
+        if (static_cast<failure_type>(there[0]) == failure_type::of_file)
+          throw file_error(path, there[1], message, at, number);
+        const std::string text = "rank " + std::to_string(number) + ": " + message;
+        if (static_cast<failure_type>(there[0]) == failure_type::of_input) throw input_error(text, at);
+        throw usage_error(text, at);
+      }
+    }
+  }
+
+ private:
+  enum class failure_type : std::uint64_t { none, of_file, of_input, of_usage };
+  struct failure {
+    failure_type what;
+    std::uint64_t offset;
+    std::string path, message;
+  };
+
+  // Without the site, which is another on the other ranks.
+  [[nodiscard]] static std::string said_by(const error& problem) {
+    constexpr std::string_view mark = "belay: ";
+    const std::string_view all = problem.what();
+    const std::size_t found = all.find(mark);
+    return std::string(found == std::string_view::npos ? all : all.substr(found + mark.size()));
+  }
+
+  std::optional<failure> kept_;
+};
+
+}  // namespace safetensors
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/stage_names.hpp
+//
+// Names of tensors over the stages of a pipeline. A file has one tensor of a name, so what two stages call alike is one
+// tensor, or one of the two is lost: trained ones are refused when a store is made, and of others the values are
+// compared where they are written.
+
+namespace belay::inline BELAY_ABI {
+
+/// "stage 1 (ranks 4-7)": of a mesh of `shape`, a stage and its ranks.
+[[nodiscard]] BELAY_DECL std::string stage_text(const axes& shape, int stage);
+
+/// A sum over elements of a tensor, which is the same however ranks divide them: of each its number, its value, and
+/// `kind`, a hash of what it is.
+[[nodiscard]] BELAY_DECL std::uint64_t sum_of_elements(std::uint64_t kind, std::uint64_t first,
+                                                       std::span<const std::byte> values,
+                                                       std::size_t element_bytes) noexcept;
+
+/// Throws usage_error where `sums` of one tensor differ, which are those of `stages`.
+BELAY_DECL void expect_one_value(const axes& shape, std::string_view tensor, std::span<const int> stages,
+                                 std::span<const std::uint64_t> sums, where at);
+
+/// The names of one stage's parameters.
+class stage_names {
+ public:
+  void add_trained(const std::string& name) { add(name, 1); }
+  void add_frozen(const std::string& name) { add(name, 0); }
+
+  /// Throws usage_error on all ranks of the pipeline where two stages have a parameter of one name and one of them
+  /// trains it. Collective over `mesh.pipeline()`.
+  void expect_apart(const mesh& mesh, where at) const {
+    const auto& stages = control_of(mesh.pipeline(at));
+    std::uint64_t most[] = {words_.size()};
+    stages.all_reduce(std::span<std::uint64_t>(most), maximum, at);
+    const auto room = static_cast<std::size_t>(most[0]);
+    std::vector<std::uint64_t> own = words_, all(room * static_cast<std::size_t>(stages.size()));
+    own.resize(room);
+    if (room > 0) stages.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
+    const std::optional<name_clash> clash = first_clash(all, room);
+    if (!clash) return;
+    const std::string name = safetensors::broadcast_text(
+        stages, stages.rank() == clash->later ? printable(names_[clash->number]) : std::string(), clash->later, at);
+    refuse(mesh.shape(), *clash, name, at);
+  }
+
+ private:
+  static constexpr std::uint64_t none = 0;
+  // Stages that both have parameter `number` of the later one.
+  struct name_clash {
+    int earlier, later;
+    std::size_t number;
+  };
+
+  void add(const std::string& name, std::uint64_t trained);
+  // In the words of all stages, `room` of each.
+  [[nodiscard]] static std::optional<name_clash> first_clash(std::span<const std::uint64_t> all, std::size_t room);
+  [[noreturn]] static void refuse(const axes& shape, const name_clash& clash, const std::string& name, where at);
+
+  std::vector<std::string> names_;
+  std::vector<std::uint64_t> words_;  // a hash of the name; the lowest bit: trained
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/stage_names.ipp
+//
+// Tensors that two stages call alike, found and said.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::string stage_text(const axes& shape, int stage) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < static_cast<int>(shape.ranks()); ++rank)
+    if (coordinate_of(shape, rank).pipeline == stage) ranks.push_back(rank);
+  return "stage " + std::to_string(stage) + " (" + ranks_text(ranks) + ")";
+}
+
+BELAY_DECL std::uint64_t sum_of_elements(std::uint64_t kind, std::uint64_t first, std::span<const std::byte> values,
+                                         std::size_t element_bytes) noexcept {
+  std::uint64_t out = 0;
+  for (std::size_t i = 0; i * element_bytes < values.size(); ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, values.data() + i * element_bytes, element_bytes);
+    out += content_hash().add(kind).add(first + i).add(word).value();
+  }
+  return out;
+}
+
+BELAY_DECL void expect_one_value(const axes& shape, std::string_view tensor, std::span<const int> stages,
+                                 std::span<const std::uint64_t> sums, where at) {
+  for (std::size_t i = 1; i < stages.size(); ++i)
+    if (sums[i] != sums[0])
+      throw usage_error(stage_text(shape, stages[0]) + " and " + stage_text(shape, stages[i]) +
+                            " of the pipeline have different tensors called " + printable(std::string(tensor)) +
+                            ", of which a file keeps one: number layers over the whole model, so that each has a name "
+                            "of its own",
+                        at);
+}
+
+BELAY_DECL void stage_names::add(const std::string& name, std::uint64_t trained) {
+  names_.push_back(name);
+  words_.push_back(((content_hash().add_text(name).value() | 2U) & ~std::uint64_t{1}) | trained);
+}
+
+BELAY_DECL auto stage_names::first_clash(std::span<const std::uint64_t> all, std::size_t room)
+    -> std::optional<name_clash> {
+  struct named_stage {
+    int stage;
+    bool trained;
+  };
+  std::map<std::uint64_t, named_stage> seen;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == none) continue;
+    const named_stage here{static_cast<int>(i / room), (all[i] & 1U) != 0};
+    const auto [found, is_new] = seen.emplace(all[i] >> 1U, here);
+    if (is_new || found->second.stage == here.stage || !(found->second.trained || here.trained)) continue;
+    return name_clash{found->second.stage, here.stage, i % room};
+  }
+  return std::nullopt;
+}
+
+BELAY_DECL void stage_names::refuse(const axes& shape, const name_clash& clash, const std::string& name, where at) {
+  throw usage_error(stage_text(shape, clash.earlier) + " and " + stage_text(shape, clash.later) +
+                        " of the pipeline both have a parameter " + name +
+                        ", and would train it apart, while files have one tensor of a name: number layers over "
+                        "the whole model; a weight that two layers share is listed on one stage, with both of them",
+                    at);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// A piece that this rank writes, and where it lies.
+struct declared_piece {
+  std::string tensor;
+  std::vector<std::uint64_t> shape;    // of the tensor
+  manifest_piece piece;                // its file is 0 for values, 1 for state of an optimizer
+  std::vector<stored_bytes> segments;  // one after another
+};
+
+/// The state that a rank keeps of a run, and which of it it writes: over all ranks every element once. State that
+/// several ranks keep alike is divided among them, or goes to each in turn where it is small.
+class declared_state {
+ public:
+  enum file_group : std::size_t { parameters, optimizer };
+  static constexpr std::string_view group_names[] = {"parameters", "optimizer"};
+
+  /// `count` elements from `first` on of the local part of `parameter`, number `number` of its model, have the part
+  /// `state`, which lies at `places`, one after another, and is kept alike by as many ranks as `copies` says.
+  template <class State, class T>
+  void add(const parameter_base<T>& parameter, std::size_t number, std::string_view part, std::size_t first,
+           std::size_t count, std::span<const stored_bytes> places, copy_place copies) {
+    const local_part mine = copies.written(count, sizeof(State), number);
+    if (mine.count == 0) return;
+    declared_piece out;
+    out.tensor = parameter.name();
+    for (const std::size_t extent : parameter.shape()) out.shape.push_back(extent);
+    out.piece = {std::string(part),
+                 safetensors::stored_as<State>,
+                 part == value_part ? parameters : optimizer,
+                 0,
+                 parameter.local_box(),
+                 first + mine.first,
+                 mine.count};
+    each_stored_part(places, mine.first * sizeof(State), mine.count * sizeof(State),
+                     [&](const stored_bytes& each) { out.segments.push_back(each); });
+    pieces_.push_back(std::move(out));
+  }
+  /// `state`, which lies in memory, is the part called `part` of as many elements from `first` on of the local part of
+  /// `parameter`, number `number` of its model. It is kept alike by as many ranks as `copies` says.
+  template <class T, class State>
+  void add(const parameter_base<T>& parameter, std::size_t number, std::string_view part, std::size_t first,
+           std::span<State> state, copy_place copies) {
+    const stored_bytes place(std::as_bytes(state));
+    add<std::remove_const_t<State>>(parameter, number, part, first, state.size(),
+                                    std::span<const stored_bytes>(&place, 1), copies);
+  }
+
+  [[nodiscard]] std::span<const declared_piece> pieces() const noexcept { return pieces_; }
+  /// The declarations of the pieces, without where they lie: a tensor for each piece.
+  [[nodiscard]] std::vector<manifest_tensor> declarations() const {
+    std::vector<manifest_tensor> out;
+    for (const declared_piece& each : pieces_) out.push_back({each.tensor, each.shape, {each.piece}});
+    return out;
+  }
+
+ private:
+  std::vector<declared_piece> pieces_;
+};
+
+/// Calls `visit(element of the tensor, element of the range, count)` for the contiguous runs of elements `first` to
+/// `first + count - 1` of the local part of `parameter`.
+template <class T, class Visit>
+void each_run_of(const parameter_base<T>& parameter, std::size_t first, std::size_t count, Visit&& visit) {
+  const box_runs runs(parameter.shape().extents(), parameter.local_box());
+  runs.each_common(
+      first, first + count, 0, parameter.global_size(),
+      [&](std::size_t global, std::size_t local, std::size_t length) { visit(global, local - first, length); });
+}
+
+/// It is made once, by `checkpoints`.
+class checkpoint_layout {
+ public:
+  checkpoint_layout() = default;
+  /// The layout of all that the ranks of `group`, a mesh of `shape`, have declared. A tensor that several pipeline
+  /// stages list, as they do with constants, is written by the first. Collective. Throws usage_error on all ranks where
+  /// stages list a tensor in two shapes, or its ranks do not write each element once.
+  template <class Group>
+  checkpoint_layout(const Group& group, const axes& shape, const declared_state& declared, where at) : shape_(shape) {
+    const std::string own = manifest_text::of(declared.declarations());
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const std::string text = safetensors::broadcast_text(group, rank == group.rank() ? own : "", rank, at);
+      const std::string source = "the state of rank " + std::to_string(rank);
+      add(rank, manifest_parser(text, source, at).parse_tensors(), at);
+      if (rank == group.rank()) keep_own(rank, declared);
+    }
+    expect_whole(at);
+    lay_out_all(at);
+    keep_copies(group.rank(), declared);
+  }
+
+  /// Whether several stages list a tensor.
+  [[nodiscard]] bool has_copies() const noexcept { return !copies_.empty(); }
+  /// Of those tensors, sums over what this rank has of each, as each stage has it: over all ranks, what
+  /// `expect_equal_copies` compares. `memory` and `staging` are for reading. Throws tier_file_error.
+  [[nodiscard]] std::vector<std::uint64_t> sums_of_copies(std::span<std::byte> memory, file_staging& staging,
+                                                          where at) const;
+  /// Throws usage_error where stages have different values of a tensor.
+  void expect_equal_copies(std::span<const std::uint64_t> sums, where at) const;
+
+  /// The files that this rank writes into `folder` for a checkpoint. Valid until the next call.
+  [[nodiscard]] std::vector<file_to_write> files_of_this_rank(const std::string& folder, std::string_view id,
+                                                              std::uint64_t step);
+
+  /// The checksums of all files' chunks, in the manifest's order. Collective.
+  template <class Group>
+  [[nodiscard]] std::vector<std::uint32_t> gather_checksums(const Group& group, const std::vector<file_to_write>& own,
+                                                            where at) const {
+    const auto ranks = static_cast<std::size_t>(group.size());
+    std::vector<std::size_t> counts(ranks);
+    for (const file& each : files_) counts[static_cast<std::size_t>(each.rank)] += chunks(each);
+    const std::size_t most = *std::max_element(counts.begin(), counts.end());
+    std::vector<std::uint64_t> mine, all(most * ranks);
+    for (const file_to_write& each : own) mine.insert(mine.end(), each.checksums.begin(), each.checksums.end());
+    mine.resize(most);
+    if (most > 0) group.all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
+    std::vector<std::uint32_t> out;
+    std::vector<std::size_t> next(ranks);
+    for (const file& each : files_)
+      for (std::size_t chunk = 0; chunk < chunks(each); ++chunk) {
+        const auto rank = static_cast<std::size_t>(each.rank);
+        out.push_back(static_cast<std::uint32_t>(all[rank * most + next[rank]++]));
+      }
+    return out;
+  }
+
+  /// The manifest of a checkpoint, but for optimizers and states.
+  [[nodiscard]] manifest content(std::string_view id, std::uint64_t step,
+                                 std::span<const std::uint32_t> checksums) const;
+
+ private:
+  static constexpr std::string_view no_id = "0000000000000000";
+
+  struct file {
+    std::string name;
+    int rank;
+    std::vector<safetensors::declaration> declarations;
+    std::vector<std::pair<std::size_t, std::size_t>> places;  // tensor and piece
+    std::string prefix;
+    std::uint64_t bytes = 0;
+  };
+  struct own_file {
+    std::size_t number;
+    std::vector<stored_bytes> segments;
+    std::string header;
+  };
+
+  [[nodiscard]] static std::size_t chunks(const file& of) noexcept {
+    return static_cast<std::size_t>(checkpoint_chunks(of.bytes));
+  }
+  static void replace(std::string& text, std::string_view from, std::string_view to) {
+    text.replace(text.find(from), from.size(), to);
+  }
+
+  void add(int rank, std::vector<manifest_tensor> declared, where at);
+  [[nodiscard]] std::size_t file_number(int rank, std::size_t group);
+  // A whole box has its shape, so that other readers of the file see a matrix.
+  [[nodiscard]] static safetensors::declaration declaration_of(const manifest_tensor& tensor,
+                                                               const manifest_piece& piece);
+  // In the order in which `add` took them.
+  void keep_own(int rank, const declared_state& declared);
+  // What is adjacent in a tier's file is read at once.
+  static void append(std::vector<stored_bytes>& to, const stored_bytes& next) {
+    if (to.empty() || !to.back().join(next)) to.push_back(next);
+  }
+  void lay_out_all(where at);
+
+  struct listed_tensor {
+    std::size_t tensor;
+    int stage;                // of the pipeline, that writes it
+    std::vector<int> stages;  // that list it
+  };
+  struct copied {
+    std::size_t tensor;
+    std::vector<int> stages;
+    std::size_t first;  // of its sums, one a stage
+  };
+  struct own_copy {
+    declared_piece of;
+    std::size_t sum;
+  };
+
+  // An element that is not there once cannot be read back.
+  void expect_whole(where at) const;
+  void keep_copies(int rank, const declared_state& declared);
+  [[nodiscard]] static std::uint64_t sum_of(const declared_piece& piece, std::span<std::byte> memory,
+                                            file_staging& staging, where at);
+
+  axes shape_;
+  std::vector<manifest_tensor> tensors_;
+  std::map<std::string, listed_tensor, std::less<>> number_of_;
+  std::vector<file> files_;  // in the order of ranks
+  std::vector<own_file> own_;
+  std::vector<copied> copies_;  // what several stages list
+  std::vector<own_copy> own_copies_;
+  std::vector<std::uint64_t> sums_;  // none yet: one for each stage of each of them
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/checkpoint/checkpoint_layout.ipp
+//
+// How the pieces of all ranks are laid out in the files of a checkpoint, and checked.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::vector<std::uint64_t> checkpoint_layout::sums_of_copies(std::span<std::byte> memory,
+                                                                        file_staging& staging, where at) const {
+  std::vector<std::uint64_t> out(sums_);
+  for (const own_copy& each : own_copies_) out[each.sum] += sum_of(each.of, memory, staging, at);
+  return out;
+}
+
+BELAY_DECL void checkpoint_layout::expect_equal_copies(std::span<const std::uint64_t> sums, where at) const {
+  for (const copied& each : copies_)
+    expect_one_value(shape_, tensors_[each.tensor].name, each.stages, sums.subspan(each.first, each.stages.size()), at);
+}
+
+BELAY_DECL auto checkpoint_layout::files_of_this_rank(const std::string& folder, std::string_view id,
+                                                      std::uint64_t step) -> std::vector<file_to_write> {
+  std::vector<file_to_write> out;
+  for (own_file& each : own_) {
+    const file& of = files_[each.number];
+    each.header = of.prefix;
+    replace(each.header, no_id, id);
+    replace(each.header, padded_step(0), padded_step(step));
+    file_to_write next;
+    next.path = folder + "/" + of.name;
+    next.bytes = of.bytes;
+    next.segments.emplace_back(std::as_bytes(std::span<const char>(each.header)));
+    next.segments.insert(next.segments.end(), each.segments.begin(), each.segments.end());
+    out.push_back(std::move(next));
+  }
+  return out;
+}
+
+BELAY_DECL auto checkpoint_layout::content(std::string_view id, std::uint64_t step,
+                                           std::span<const std::uint32_t> checksums) const -> manifest {
+  manifest out;
+  out.id = id;
+  out.step = step;
+  out.mesh = shape_;
+  out.tensors = tensors_;
+  for (const file& each : files_) {
+    const auto own = checksums.first(chunks(each));
+    checksums = checksums.subspan(own.size());
+    out.files.push_back({each.name, each.bytes, {own.begin(), own.end()}});
+  }
+  return out;
+}
+
+BELAY_DECL void checkpoint_layout::add(int rank, std::vector<manifest_tensor> declared, where at) {
+  const int stage = coordinate_of(shape_, rank).pipeline;
+  for (manifest_tensor& each : declared) {
+    const auto [found, is_new] = number_of_.emplace(each.name, listed_tensor{tensors_.size(), stage, {}});
+    std::vector<int>& stages = found->second.stages;
+    if (std::find(stages.begin(), stages.end(), stage) == stages.end()) stages.push_back(stage);
+    if (is_new) tensors_.push_back({each.name, each.shape, {}});
+    manifest_tensor& tensor = tensors_[found->second.tensor];
+    if (tensor.shape != each.shape)
+      throw usage_error("ranks list tensor " + printable(each.name) + " in two shapes", at);
+    if (found->second.stage != stage) continue;
+    manifest_piece& piece = each.pieces.front();
+    piece.file = file_number(rank, piece.file);
+    file& into = files_[piece.file];
+    into.places.emplace_back(found->second.tensor, tensor.pieces.size());
+    into.declarations.push_back(declaration_of(each, piece));
+    tensor.pieces.push_back(std::move(piece));
+  }
+}
+
+BELAY_DECL std::size_t checkpoint_layout::file_number(int rank, std::size_t group) {
+  const std::string name = checkpoint_file_name(declared_state::group_names[group], rank);
+  for (std::size_t i = files_.size(); i-- > 0 && files_[i].rank == rank;)
+    if (files_[i].name == name) return i;
+  files_.push_back({name, rank, {}, {}, {}, 0});
+  return files_.size() - 1;
+}
+
+BELAY_DECL auto checkpoint_layout::declaration_of(const manifest_tensor& tensor, const manifest_piece& piece)
+    -> safetensors::declaration {
+  safetensors::declaration out{piece.part == value_part ? tensor.name : piece.part + "." + tensor.name, piece.type, {}};
+  if (piece.count == piece.box.elements())
+    for (const box_side& each : piece.box.sides) out.shape.push_back(each.count());
+  else
+    out.shape.push_back(piece.count);
+  return out;
+}
+
+BELAY_DECL void checkpoint_layout::keep_own(int rank, const declared_state& declared) {
+  const int stage = coordinate_of(shape_, rank).pipeline;
+  for (std::size_t i = 0; i < files_.size(); ++i)
+    if (files_[i].rank == rank) own_.push_back({i, {}, {}});
+  for (const declared_piece& each : declared.pieces()) {
+    if (number_of_.find(each.tensor)->second.stage != stage) continue;
+    const std::string name = checkpoint_file_name(declared_state::group_names[each.piece.file], rank);
+    for (own_file& into : own_)
+      if (files_[into.number].name == name)
+        for (const stored_bytes& segment : each.segments) append(into.segments, segment);
+  }
+}
+
+BELAY_DECL void checkpoint_layout::lay_out_all(where at) {
+  for (file& each : files_) {
+    const safetensors::metadata_list about{
+        {"format", "belay"}, {"checkpoint", std::string(no_id)}, {"step", padded_step(0)}, {"file", each.name}};
+    const safetensors::layout placed = safetensors::lay_out(each.declarations, about, at);
+    for (std::size_t i = 0; i < each.places.size(); ++i)
+      tensors_[each.places[i].first].pieces[each.places[i].second].begin =
+          placed.prefix.size() + placed.tensors[i].begin;
+    each.prefix = placed.prefix;
+    each.bytes = placed.file_bytes();
+  }
+}
+
+BELAY_DECL void checkpoint_layout::expect_whole(where at) const {
+  for (const manifest_tensor& tensor : tensors_) {
+    std::uint64_t elements = 1;
+    for (const std::uint64_t extent : tensor.shape) elements *= extent;
+    std::map<std::string_view, std::uint64_t> written;
+    for (const manifest_piece& each : tensor.pieces) written[each.part] += each.count;
+    for (const auto& [part, count] : written)
+      if (count != elements)
+        throw usage_error("of tensor " + printable(tensor.name) + ", part " + printable(std::string(part)) +
+                              ", ranks write " + std::to_string(count) + " elements, it has " +
+                              std::to_string(elements) +
+                              ": what several ranks or stores call by one name is one tensor; give others names of "
+                              "their own",
+                          at);
+  }
+}
+
+BELAY_DECL void checkpoint_layout::keep_copies(int rank, const declared_state& declared) {
+  std::size_t sums = 0;
+  for (const auto& [name, where_it_is] : number_of_) {
+    if (where_it_is.stages.size() == 1) continue;
+    copies_.push_back({where_it_is.tensor, where_it_is.stages, sums});
+    sums += where_it_is.stages.size();
+  }
+  sums_.resize(sums);
+  const int stage = coordinate_of(shape_, rank).pipeline;
+  for (const copied& each : copies_) {
+    const auto mine = std::find(each.stages.begin(), each.stages.end(), stage) - each.stages.begin();
+    for (const declared_piece& piece : declared.pieces())
+      if (piece.tensor == tensors_[each.tensor].name)
+        own_copies_.push_back({piece, each.first + static_cast<std::size_t>(mine)});
+  }
+}
+
+BELAY_DECL std::uint64_t checkpoint_layout::sum_of(const declared_piece& piece, std::span<std::byte> memory,
+                                                   file_staging& staging, where at) {
+  const std::size_t element = safetensors::bits(piece.piece.type) / 8;
+  const std::size_t at_once = memory.size() / element;
+  const std::uint64_t kind =
+      content_hash().add_text(piece.piece.part).add(static_cast<std::uint64_t>(piece.piece.type)).value();
+  const box_runs runs(piece.shape, piece.piece.box);
+  std::uint64_t out = 0;
+  for (std::uint64_t done = 0; done < piece.piece.count; done += at_once) {
+    const auto count = static_cast<std::size_t>(lesser_of<std::uint64_t>(at_once, piece.piece.count - done));
+    std::byte* next = memory.data();
+    each_stored_part(piece.segments, static_cast<std::size_t>(done) * element, count * element,
+                     [&](const stored_bytes& part) {
+                       staging.copy(part, next, at);
+                       next += part.size();
+                     });
+    const std::uint64_t first = piece.piece.first + done;
+    runs.each_common(first, first + count, 0, largest_value<std::size_t>,
+                     [&](std::uint64_t global, std::uint64_t in_box, std::uint64_t length) {
+                       out += sum_of_elements(kind, global,
+                                              memory.subspan(static_cast<std::size_t>(in_box - first) * element,
+                                                             static_cast<std::size_t>(length) * element),
+                                              element);
+                     });
+  }
+  return out;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/checkpoint/checkpoint_reader.hpp
+//
+// Reads parts of the tensors of a committed checkpoint, whatever mesh has written it. Of each file only the chunks that
+// hold what is asked for are read, and each is verified by its checksum before any of it is used.
 
 // ---- belay/train/safetensors/reader.hpp
 //
@@ -32691,81 +34485,6 @@ class checkpoint_reader {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/checkpoint/declared_state.hpp
-//
-// What a rank keeps of a run's state, and which of it it writes: over all ranks every element once. What several ranks
-// keep alike is divided among them, or goes to each in turn where it is small.
-
-namespace belay::inline BELAY_ABI {
-
-/// A piece that this rank writes, and where it lies.
-struct declared_piece {
-  std::string tensor;
-  std::vector<std::uint64_t> shape;    // of the tensor
-  manifest_piece piece;                // its file is 0 for values, 1 for state of an optimizer
-  std::vector<stored_bytes> segments;  // one after another
-};
-
-class declared_state {
- public:
-  enum file_group : std::size_t { parameters, optimizer };
-  static constexpr std::string_view group_names[] = {"parameters", "optimizer"};
-
-  /// `count` elements from `first` on of the local part of `parameter`, number `number` of its model, have the part
-  /// `state`, which lies at `places`, one after another, and is kept alike by as many ranks as `copies` says.
-  template <class State, class T>
-  void add(const parameter_base<T>& parameter, std::size_t number, std::string_view part, std::size_t first,
-           std::size_t count, std::span<const stored_bytes> places, copy_place copies) {
-    const local_part mine = copies.written(count, sizeof(State), number);
-    if (mine.count == 0) return;
-    declared_piece out;
-    out.tensor = parameter.name();
-    for (const std::size_t extent : parameter.shape()) out.shape.push_back(extent);
-    out.piece = {std::string(part),
-                 safetensors::stored_as<State>,
-                 part == value_part ? parameters : optimizer,
-                 0,
-                 parameter.local_box(),
-                 first + mine.first,
-                 mine.count};
-    each_stored_part(places, mine.first * sizeof(State), mine.count * sizeof(State),
-                     [&](const stored_bytes& each) { out.segments.push_back(each); });
-    pieces_.push_back(std::move(out));
-  }
-  /// `state`, which lies in memory, is the part called `part` of as many elements from `first` on of the local part of
-  /// `parameter`, number `number` of its model. It is kept alike by as many ranks as `copies` says.
-  template <class T, class State>
-  void add(const parameter_base<T>& parameter, std::size_t number, std::string_view part, std::size_t first,
-           std::span<State> state, copy_place copies) {
-    const stored_bytes place(std::as_bytes(state));
-    add<std::remove_const_t<State>>(parameter, number, part, first, state.size(),
-                                    std::span<const stored_bytes>(&place, 1), copies);
-  }
-
-  [[nodiscard]] std::span<const declared_piece> pieces() const noexcept { return pieces_; }
-  /// The declarations of the pieces, without where they lie: a tensor for each piece.
-  [[nodiscard]] std::vector<manifest_tensor> declarations() const {
-    std::vector<manifest_tensor> out;
-    for (const declared_piece& each : pieces_) out.push_back({each.tensor, each.shape, {each.piece}});
-    return out;
-  }
-
- private:
-  std::vector<declared_piece> pieces_;
-};
-
-/// Calls `visit(element of the tensor, element of the range, count)` for the contiguous runs of elements `first` to
-/// `first + count - 1` of the local part of `parameter`.
-template <class T, class Visit>
-void each_run_of(const parameter_base<T>& parameter, std::size_t first, std::size_t count, Visit&& visit) {
-  const box_runs runs(parameter.shape().extents(), parameter.local_box());
-  runs.each_common(
-      first, first + count, 0, parameter.global_size(),
-      [&](std::size_t global, std::size_t local, std::size_t length) { visit(global, local - first, length); });
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/train/residency_hold.hpp
 //
 // State that may be away from the device, and the scope in which it is there. Who moves it, a `phase_residency`, tells
@@ -32922,8 +34641,6 @@ class executed_orders {
 //     linear first{{"first.weight", {32, 16}}}, second{{"second.weight", {4, 32}}};
 //     void for_each_parameter(auto&& visit) { visit(first.weight); visit(second.weight); }
 //   };
-
-#include <map>
 
 namespace belay::inline BELAY_ABI {
 
@@ -33887,19 +35604,20 @@ inline constexpr std::size_t first_small_replica_group = 2;
 
 /// A replica group has the ranks that reduce its gradients. What is divided is divided within a shard group of the
 /// mesh, and its shards are replicated over the groups.
-template <class Mesh>
-[[nodiscard]] std::vector<bucket_replica_group<typename Mesh::group_type>> replica_groups_of(
-    const Mesh& mesh, zero_stage stage, zero_stage of_small, reduce_when reduces, shard_tiers tiers = {}) {
-  using replica_group = bucket_replica_group<typename Mesh::group_type>;
+template <class Group>
+[[nodiscard]] std::vector<bucket_replica_group<Group>> replica_groups_of(const mesh& mesh, zero_stage stage,
+                                                                         zero_stage of_small, reduce_when reduces,
+                                                                         shard_tiers tiers = {}) {
+  using replica_group = bucket_replica_group<Group>;
   std::vector<replica_group> out;
   for (std::size_t number = 0; number < replica_groups_of_part; ++number) {
     const zero_stage divided = number < first_small_replica_group || stage < of_small ? stage : of_small;
-    const auto& all = mesh.group(reduced_over(cut_of_replica_group(number)));
+    const Group& all = mesh.group(reduced_over(cut_of_replica_group(number)));
     if (!mesh.shape().replicates_shards()) {
       out.push_back({all, divided, reduces});
       continue;
     }
-    const auto& shards = mesh.group(divided_over(cut_of_replica_group(number)));
+    const Group& shards = mesh.group(divided_over(cut_of_replica_group(number)));
     if (divided == zero_stage::none || shards.size() == 1)  // a group of one rank divides nothing
       out.push_back({all, zero_stage::none, reduces});
     else
@@ -33912,13 +35630,15 @@ template <class Mesh>
   return out;
 }
 /// The replica groups of parts of several stages, one after the other: those of part `p` begin with the 4 p-th.
-template <class Mesh, class StageOf>
-[[nodiscard]] std::vector<bucket_replica_group<typename Mesh::group_type>> replica_groups_of_parts(
-    const Mesh& mesh, std::span<const held_stage> parts, const StageOf& stage_of, zero_stage of_small,
-    reduce_when reduces) {
-  std::vector<bucket_replica_group<typename Mesh::group_type>> all;
+template <class Group, class StageOf>
+[[nodiscard]] std::vector<bucket_replica_group<Group>> replica_groups_of_parts(const mesh& mesh,
+                                                                               std::span<const held_stage> parts,
+                                                                               const StageOf& stage_of,
+                                                                               zero_stage of_small,
+                                                                               reduce_when reduces) {
+  std::vector<bucket_replica_group<Group>> all;
   for (const held_stage& part : parts)
-    for (auto& one : replica_groups_of(mesh, stage_of(part.stage), of_small, reduces, part.tiers))
+    for (auto& one : replica_groups_of<Group>(mesh, stage_of(part.stage), of_small, reduces, part.tiers))
       all.push_back(std::move(one));
   return all;
 }
@@ -34085,13 +35805,13 @@ struct stored_copies {
 };
 
 /// The base of a `parameter_store`: all that it has beside its part in steps.
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
 class store_memory {
  public:
   using value_type = typename Precision::parameters;
   using gradient_type = typename Precision::gradients;
-  using group_type = typename Mesh::group_type;
+  using group_type = typename group_with_kit<group, typename Run::engine_type::kit_type>::type;
   using buckets_type = gradient_buckets<value_type, group_type>;
 
   store_memory(const store_memory&) = delete;
@@ -34205,7 +35925,7 @@ class store_memory {
   void note_settled() noexcept { settled_ = true; }
 
  protected:
-  store_memory(Run& run, const Mesh& mesh, stored_parameters<value_type, gradient_type> found,
+  store_memory(Run& run, const mesh& mesh, stored_parameters<value_type, gradient_type> found,
                std::vector<held_stage> stages, const store_options& options, ownership_unit unit, where at);
 
   void note_micro_batches(std::size_t count);
@@ -34219,7 +35939,7 @@ class store_memory {
   ~store_memory();
 
   Run* run_;
-  const Mesh* mesh_;
+  const mesh* mesh_;
   std::size_t parts_;  // of `holds`
   bool in_file_;
   gather_by gathers_by_;
@@ -34322,66 +36042,66 @@ class store_memory {
 
 namespace belay::inline BELAY_ABI {
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-std::size_t store_memory<Run, Mesh, Precision>::owned_elements(int number) const {
+std::size_t store_memory<Run, Precision>::owned_elements(int number) const {
   return buckets_.layout().owned_elements(in_replica_groups(number));
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::ask_shards() const {
+void store_memory<Run, Precision>::ask_shards() const {
   static_cast<void>(mesh_->replicas().rank());
   static_cast<void>(mesh_->data().rank());
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-auto store_memory<Run, Mesh, Precision>::gathered(phase in) const noexcept -> gather_counts {
+auto store_memory<Run, Precision>::gathered(phase in) const noexcept -> gather_counts {
   return gathers_ ? gathers_->counts(in) : gather_counts{};
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-auto store_memory<Run, Mesh, Precision>::take_gathered(phase in) noexcept -> gather_counts {
+auto store_memory<Run, Precision>::take_gathered(phase in) noexcept -> gather_counts {
   return gathers_ ? gathers_->take_counts(in) : gather_counts{};
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-std::size_t store_memory<Run, Mesh, Precision>::gathered_bytes() const noexcept {
+std::size_t store_memory<Run, Precision>::gathered_bytes() const noexcept {
   return gathers_ ? gathers_->live_bytes() : 0;
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-bool store_memory<Run, Mesh, Precision>::in_file() const noexcept {
+bool store_memory<Run, Precision>::in_file() const noexcept {
   return in_file_;
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-bool store_memory<Run, Mesh, Precision>::gathers_alone() const noexcept {
+bool store_memory<Run, Precision>::gathers_alone() const noexcept {
   return !gathers_ || (reaches_ && !together_);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-std::size_t store_memory<Run, Mesh, Precision>::drain(where at) {
+std::size_t store_memory<Run, Precision>::drain(where at) {
   const std::size_t bytes = gathered_bytes();
   if (gathers_) gathers_->retire(at);
   return bytes;
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-std::uint64_t store_memory<Run, Mesh, Precision>::plan_hash() const noexcept {
+std::uint64_t store_memory<Run, Precision>::plan_hash() const noexcept {
   return gathers_ ? gathers_->fingerprint() : 0;
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-auto store_memory<Run, Mesh, Precision>::copies_of(std::size_t p) const -> stored_copies {
+auto store_memory<Run, Precision>::copies_of(std::size_t p) const -> stored_copies {
   const std::size_t number = buckets_.layout().buckets()[buckets_.bucket_of(p)].replica_group;
   const replica_group_shape replica_group = buckets_.layout().replica_groups()[number];
   const bool divides_state = replica_group.ranks > 1 && replica_group.stage >= zero_stage::optimizer_state;
@@ -34389,30 +36109,30 @@ auto store_memory<Run, Mesh, Precision>::copies_of(std::size_t p) const -> store
   return {copies_of_box(parameter, replica_group.divides_values()), copies_of_box(parameter, divides_state)};
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::give_back(std::uint32_t layer) noexcept {
+void store_memory<Run, Precision>::give_back(std::uint32_t layer) noexcept {
   gathers_->give_back(layer);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-bool store_memory<Run, Mesh, Precision>::rehearsed() const {
+bool store_memory<Run, Precision>::rehearsed() const {
   return is_rehearsed(mesh_->world());
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-std::size_t store_memory<Run, Mesh, Precision>::bytes_of(std::uint32_t layer) const noexcept {
+std::size_t store_memory<Run, Precision>::bytes_of(std::uint32_t layer) const noexcept {
   return gathers_->bytes_of(layer);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
-                                                 stored_parameters<value_type, gradient_type> found,
-                                                 std::vector<held_stage> stages, const store_options& options,
-                                                 ownership_unit unit, where at)
+store_memory<Run, Precision>::store_memory(Run& run, const mesh& mesh,
+                                           stored_parameters<value_type, gradient_type> found,
+                                           std::vector<held_stage> stages, const store_options& options,
+                                           ownership_unit unit, where at)
     : run_(&run),
       mesh_(&mesh),
       parts_(stages.size()),
@@ -34423,10 +36143,11 @@ store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
                                                       : found.gathers),
       files_(options.files),
       buckets_(std::move(found.members),
-               replica_groups_of_parts(mesh, stages, std::identity(), zero_stage::optimizer_state, options.reduce),
+               replica_groups_of_parts<group_type>(mesh, stages, std::identity(), zero_stage::optimizer_state,
+                                                   options.reduce),
                options.bucket_bytes, 1, unit, at),
       frozen_(std::move(found.frozen),
-              replica_groups_of_parts(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
+              replica_groups_of_parts<group_type>(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
               options.bucket_bytes, at) {
   run.keep(buckets_.kept_layout());
   if (!found.values.empty() && stages.front().stage >= zero_stage::gradients)
@@ -34439,10 +36160,9 @@ store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
   if (mesh.shape().replicates_shards() &&
       std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
     throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned", at);
-  if constexpr (requires { requires group_type::takes_device_memory_alone; })
-    if (mesh.shape().replicates_shards() &&
-        std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
-      throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
+  if (takes_device_memory_alone(mesh.world()) && mesh.shape().replicates_shards() &&
+      std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
+    throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
   bind(found.values, found.gradients, at);
   if (buckets_.divides_gradients()) {
     staging_.emplace(run.step_memory("gradient buckets"));
@@ -34468,23 +36188,23 @@ store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
   }
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::note_micro_batches(std::size_t count) {
+void store_memory<Run, Precision>::note_micro_batches(std::size_t count) {
   if (rehearsed() && gathers_) run_->note_micro_batches(gathers_number_, count);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::expect_plan_compared(where at) {
+void store_memory<Run, Precision>::expect_plan_compared(where at) {
   if (!gathers_ || std::exchange(compared_plan_, true)) return;
   rank_comparison compared;
   expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at, gathers_->micro_batches());
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::expect_settled(where at) const {
+void store_memory<Run, Precision>::expect_settled(where at) const {
   if (!gathers_ || settled_) return;
   throw usage_error(
       "parameters that ranks divide are gathered between a commit and its update: "
@@ -34492,10 +36212,9 @@ void store_memory<Run, Mesh, Precision>::expect_settled(where at) const {
       at);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::bind(std::span<value_type> values, std::span<gradient_type> gradients,
-                                              where at) {
+void store_memory<Run, Precision>::bind(std::span<value_type> values, std::span<gradient_type> gradients, where at) {
   const auto& layout = buckets_.layout();
   const std::size_t own = layout.elements();
   const auto lease_gradients = [&](std::size_t count, const char* purpose) {
@@ -34527,25 +36246,25 @@ void store_memory<Run, Mesh, Precision>::bind(std::span<value_type> values, std:
   buckets_.bind(memory, at);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-auto store_memory<Run, Mesh, Precision>::copies_of_box(const parameter_base<value_type>& parameter, bool divided) const
+auto store_memory<Run, Precision>::copies_of_box(const parameter_base<value_type>& parameter, bool divided) const
     -> copy_place {
   return belay::copies_of(mesh_->shape(), mesh_->layout_coordinate(), parameter.cut_directions(),
                           divided ? kept_part::shard : kept_part::local_part);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-std::size_t store_memory<Run, Mesh, Precision>::bucket_of(const parameter_base<value_type>& parameter) const noexcept {
+std::size_t store_memory<Run, Precision>::bucket_of(const parameter_base<value_type>& parameter) const noexcept {
   std::size_t p = 0;
   while (&buckets_.parameter(p) != &parameter) ++p;
   return buckets_.bucket_of(p);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-std::vector<std::size_t> store_memory<Run, Mesh, Precision>::in_replica_groups(int number) const {
+std::vector<std::size_t> store_memory<Run, Precision>::in_replica_groups(int number) const {
   const coordinate there = coordinate_of(mesh_->shape(), number);
   std::vector<std::size_t> all;
   for (std::size_t p = 0; p < parts_; ++p)
@@ -34555,9 +36274,9 @@ std::vector<std::size_t> store_memory<Run, Mesh, Precision>::in_replica_groups(i
   return all;
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::hold(std::uint32_t layer, typename Run::engine_type& engine, where at) {
+void store_memory<Run, Precision>::hold(std::uint32_t layer, typename Run::engine_type& engine, where at) {
   expect_plan_compared(at);
   expect_settled(at);
   gathers_->hold(layer, engine, at);
@@ -34565,9 +36284,9 @@ void store_memory<Run, Mesh, Precision>::hold(std::uint32_t layer, typename Run:
     for (const phase each : all_phases) run_->note_gathers(gathers_number_, each, gathers_->noted(each));
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-store_memory<Run, Mesh, Precision>::~store_memory() = default;
+store_memory<Run, Precision>::~store_memory() = default;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -34777,1068 +36496,6 @@ class added_state {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/checkpoint/checkpoint_layout.hpp
-//
-// Where the pieces of all ranks lie in the files of a checkpoint. It is the same for every checkpoint of a run, and is
-// exchanged once.
-
-// ---- belay/train/checkpoint/checkpoint_writer.hpp
-//
-// Writes one rank's files of a checkpoint beside its training, on threads of its own, a chunk at a time: each thread
-// gathers a chunk in aligned memory, sums it and writes it around the page cache while others do the same. Before the
-// state changes, `before_update` copies the last chunks that are not gathered into a ring of fixed size, and waits for
-// those that do not fit.
-
-// ---- belay/train/checkpoint/chunked_files.hpp
-//
-// The files that a rank writes of a checkpoint, in chunks of one size: where the bytes of each come from.
-
-namespace belay::inline BELAY_ABI {
-
-/// A file that is to be written: its segments, one after another, which stay as they are until the next
-/// `before_update` has returned.
-struct file_to_write {
-  std::string path;
-  std::vector<stored_bytes> segments;
-  std::uint64_t bytes = 0;               // of all segments
-  std::vector<std::uint32_t> checksums;  // of its chunks, once written
-};
-
-class chunked_files {
- public:
-  chunked_files() = default;
-  explicit chunked_files(std::vector<file_to_write> files);
-
-  [[nodiscard]] const std::vector<file_to_write>& all() const noexcept { return files_; }
-  /// Of all files: chunk `number` of these is one of a file.
-  [[nodiscard]] std::size_t chunks() const noexcept { return chunks_; }
-
-  struct file_chunk {
-    std::size_t file = 0, chunk = 0;
-    std::uint64_t begin = 0;  // byte of the file
-    std::size_t bytes = 0;
-  };
-  [[nodiscard]] file_chunk place_of(std::size_t number) const noexcept;
-  /// Copies the chunk at `of` to `to`. Throws tier_file_error where it lies in a tier's file that cannot be read.
-  void gather(const file_chunk& of, std::byte* to, file_staging& staging, where at) const;
-  void set_checksum(const file_chunk& of, std::uint32_t value) noexcept { files_[of.file].checksums[of.chunk] = value; }
-
- private:
-  std::vector<file_to_write> files_;
-  std::vector<std::vector<std::uint64_t>> ends_;  // of each file: where each segment ends in it
-  std::size_t chunks_ = 0;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/checkpoint/chunked_files.ipp
-//
-// Where a chunk lies, and its bytes from the segments of its file.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL chunked_files::chunked_files(std::vector<file_to_write> files) : files_(std::move(files)) {
-  for (file_to_write& each : files_) {
-    each.checksums.assign(static_cast<std::size_t>(checkpoint_chunks(each.bytes)), 0);
-    chunks_ += each.checksums.size();
-    std::uint64_t end = 0;
-    std::vector<std::uint64_t>& ends = ends_.emplace_back();
-    for (const stored_bytes& segment : each.segments) ends.push_back(end += segment.size());
-  }
-}
-
-BELAY_DECL auto chunked_files::place_of(std::size_t number) const noexcept -> file_chunk {
-  std::size_t f = 0;
-  for (; number >= files_[f].checksums.size(); ++f) number -= files_[f].checksums.size();
-  const std::uint64_t begin = number * checkpoint_chunk;
-  return {f, number, begin, static_cast<std::size_t>(lesser_of(checkpoint_chunk, files_[f].bytes - begin))};
-}
-
-BELAY_DECL void chunked_files::gather(const file_chunk& of, std::byte* to, file_staging& staging, where at) const {
-  const std::vector<std::uint64_t>& ends = ends_[of.file];
-  const std::vector<stored_bytes>& segments = files_[of.file].segments;
-  const std::uint64_t end = of.begin + of.bytes;
-  auto i = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), of.begin) - ends.begin());
-  for (std::uint64_t next = of.begin; next < end; next = ends[i++]) {
-    const std::uint64_t begin = ends[i] - segments[i].size();
-    const auto count = static_cast<std::size_t>(lesser_of(ends[i], end) - next);
-    staging.copy(segments[i].part(static_cast<std::size_t>(next - begin), count), to, at);
-    to += count;
-  }
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// The cost of checkpoints so far, on this rank.
-struct checkpoint_costs {
-  std::uint64_t written_bytes = 0;
-  std::uint64_t copied_bytes = 0;  // before updates that came earlier than the end of a write
-  double waited_seconds = 0;       // of updates, and of what ends a checkpoint
-};
-
-template <folders_policy Files = posix_files>
-class checkpoint_writer {
- public:
-  /// Chunks that are on their way to the medium at once, each from a thread.
-  static constexpr std::size_t writers = 4;
-
-  /// Bytes that it needs where an update can copy `ring_bytes`, rounded up to whole chunks, and what it needs beside
-  /// that to read tiers' files.
-  [[nodiscard]] static constexpr std::size_t memory_bytes(std::size_t ring_bytes) noexcept {
-    return static_cast<std::size_t>(writers + checkpoint_chunks(ring_bytes)) * chunk_bytes + largest_alignment;
-  }
-  static constexpr std::size_t staging_bytes = (writers + 1) * file_staging::bytes;
-
-  /// `memory`: as `memory_bytes` says. `staging`: `staging_bytes`, where segments lie in files.
-  explicit checkpoint_writer(std::span<std::byte> memory, std::span<std::byte> staging = {}) {
-    void* first = memory.data();
-    std::size_t room = memory.size();
-    buffers_ = static_cast<std::byte*>(std::align(largest_alignment, writers * chunk_bytes, first, room));
-    ring_chunks_ = room / chunk_bytes - writers;
-    for (std::size_t i = 0; i <= writers && !staging.empty(); ++i)
-      staging_[i] = file_staging(staging.subspan(i * file_staging::bytes, file_staging::bytes));
-    try {
-      threads_.reserve(writers);
-      threads_.emplace_back([this] { work(); });
-      for (std::size_t i = 1; i < writers; ++i) threads_.emplace_back([this, i] { help(i); });
-    } catch (...) {
-      end();
-      throw;
-    }
-  }
-  checkpoint_writer(const checkpoint_writer&) = delete;
-  checkpoint_writer& operator=(const checkpoint_writer&) = delete;
-  /// Gives up what is not written: its threads end after the chunks that they are at.
-  ~checkpoint_writer() { end(); }
-
-  /// Begins to write `files` into `folder`, which is made, and to bring all to the medium. Nothing else may be under
-  /// way.
-  void start(std::vector<file_to_write> files, std::string folder, where at) {
-    const std::lock_guard held(mutex_);
-    files_ = chunked_files(std::move(files));
-    folder_ = std::move(folder);
-    at_ = at;
-    taken_ = 0;
-    copied_from_ = files_.chunks();
-    problem_.reset();
-    failed_.reset();
-    stage_ = stage::writing;
-    changed_.notify_all();
-  }
-  /// Queues a job of rank 0 for when all files are on their media; its file_error is kept for `take_late_problem`.
-  void then(std::function<void()> job) {
-    const std::lock_guard held(mutex_);
-    jobs_.push_back(std::move(job));
-    changed_.notify_all();
-  }
-
-  /// Whether everything that was started is on the medium, or has failed.
-  [[nodiscard]] bool done() const {
-    const std::lock_guard held(mutex_);
-    return stage_ == stage::idle;
-  }
-  /// Why the files could not be written.
-  [[nodiscard]] std::optional<file_error> problem() const {
-    const std::lock_guard held(mutex_);
-    return problem_;
-  }
-  /// Why a job of `then` failed; once.
-  [[nodiscard]] std::optional<file_error> take_late_problem() {
-    const std::lock_guard held(mutex_);
-    return std::exchange(late_problem_, std::nullopt);
-  }
-  /// The files, with their checksums, once they are done.
-  [[nodiscard]] const std::vector<file_to_write>& files() const noexcept { return files_.all(); }
-  [[nodiscard]] checkpoint_costs costs() const {
-    const std::lock_guard held(mutex_);
-    return costs_;
-  }
-
-  /// Returns when nothing that is still to be written lies where the segments are. A tier's file that cannot be read is
-  /// a `problem` of what is written, and no error here.
-  void before_update() {
-    std::unique_lock held(mutex_);
-    if (stage_ != stage::writing || gathered()) return;
-    const std::size_t from = greater_of(taken_, copied_from_ - lesser_of(ring_chunks_, copied_from_));
-    const std::size_t to = copied_from_;
-    held.unlock();  // chunks that are taken meanwhile are still as they were
-    std::uint64_t copied = 0;
-    std::optional<file_error> wrong = problem_of([&] {
-      for (std::size_t chunk = from; chunk < to; ++chunk) {
-        const chunked_files::file_chunk of = files_.place_of(chunk);
-        files_.gather(of, slot_of(chunk), staging_[writers], at_);
-        copied += of.bytes;
-      }
-    });
-    held.lock();
-    if (wrong)
-      failed_ = std::move(wrong);
-    else
-      copied_from_ = greater_of(from, lesser_of(taken_, to));
-    costs_.copied_bytes += copied;
-    wait(held, [&] { return stage_ != stage::writing || (!failed_ && gathered()); });
-  }
-  /// Returns when everything that was started is done.
-  void wait_done() {
-    std::unique_lock held(mutex_);
-    wait(held, [&] { return stage_ == stage::idle && jobs_.empty() && !in_job_; });
-  }
-
- private:
-  static constexpr std::size_t chunk_bytes = checkpoint_chunk;
-  static constexpr std::size_t largest_alignment = file_staging::largest_alignment;
-  enum class stage : std::uint8_t { idle, writing };
-
-  // Whether all is in memory of its own.
-  [[nodiscard]] bool gathered() const noexcept { return taken_ >= copied_from_ && gathering_ == 0; }
-  template <class Until>
-  void wait(std::unique_lock<std::mutex>& held, Until&& until) {
-    if (until()) return;
-    const auto begin = std::chrono::steady_clock::now();
-    changed_.wait(held, until);
-    costs_.waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  }
-  // The last chunks have the ring, so that a chunk always has the same slot.
-  [[nodiscard]] std::byte* slot_of(std::size_t number) const noexcept {
-    return buffers_ + (writers + number % ring_chunks_) * chunk_bytes;
-  }
-  void end() noexcept {
-    {
-      const std::lock_guard held(mutex_);
-      ends_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& each : threads_) each.join();
-  }
-
-  // --- on the first thread
-
-  void work() {
-    std::unique_lock held(mutex_);
-    while (true) {
-      changed_.wait(held, [&] { return ends_ || stage_ == stage::writing || !jobs_.empty(); });
-      if (ends_) return;
-      if (!jobs_.empty()) {
-        const std::function<void()> job = std::move(jobs_.front());
-        jobs_.erase(jobs_.begin());
-        in_job_ = true;
-        held.unlock();
-        std::optional<file_error> wrong = problem_of(job);
-        held.lock();
-        in_job_ = false;
-        if (wrong) late_problem_ = std::move(wrong);
-      } else {
-        held.unlock();
-        std::optional<file_error> wrong = problem_of([&] { write_all(); });
-        held.lock();
-        problem_ = std::move(wrong);
-        stage_ = stage::idle;
-      }
-      changed_.notify_all();
-    }
-  }
-  template <class Body>
-  [[nodiscard]] std::optional<file_error> problem_of(Body&& body) const {
-    try {
-      body();
-    } catch (const file_error& wrong) {
-      return wrong;
-    } catch (const std::exception& wrong) {  // no memory for a path
-      return file_error(folder_, 0, message_of(wrong), at_);
-    }
-    return std::nullopt;
-  }
-
-  void write_all() {
-    if (Files::make_folder(folder_.c_str(), 0755) != 0 && errno != EEXIST)
-      throw file_error(folder_, 0, "cannot be made: " + safetensors::reason(errno), at_);
-    struct stat found = {};
-    if (Files::ask_link(folder_.c_str(), found) != 0)
-      throw file_error(folder_, 0, "cannot be examined: " + safetensors::reason(errno), at_);
-    if (!S_ISDIR(found.st_mode)) throw file_error(folder_, 0, "is in the way, and is no folder", at_);
-    for (const file_to_write& each : files_.all()) {
-      safetensors::basic_file<Files> out = make(each.path);
-      out.reserve(each.bytes, at_);
-      if (!write_chunks(out, each.checksums.size())) return;  // it was given up
-      out.permit(0644, at_);
-      out.sync(at_);
-    }
-    safetensors::sync_folder<Files>(folder_, at_);
-  }
-  // What a run that was killed has left under that name is replaced.
-  [[nodiscard]] safetensors::basic_file<Files> make(const std::string& path) const {
-    auto out = safetensors::basic_file<Files>::create_new(path, at_);
-    if (out.is_open()) return out;
-    static_cast<void>(Files::remove(path.c_str()));
-    out = safetensors::basic_file<Files>::create_new(path, at_);
-    if (!out.is_open()) throw file_error(path, 0, "is in the way", at_);
-    return out;
-  }
-  [[nodiscard]] bool write_chunks(const safetensors::basic_file<Files>& out, std::size_t chunks) {
-    const std::size_t alignment = out.go_direct();
-    const bool direct = alignment != 0 && alignment <= largest_alignment;
-    if (!direct) out.go_buffered(at_);
-    std::unique_lock held(mutex_);
-    alignment_ = direct ? alignment : 1;
-    rest_.clear();
-    out_ = &out;
-    file_end_ = taken_ + chunks;
-    held.unlock();
-    changed_.notify_all();
-    write_from(0);
-    held.lock();
-    changed_.wait(held, [&] { return helping_ == 0; });
-    out_ = nullptr;
-    if (failed_) throw file_error(*failed_);
-    if (ends_) return false;
-    held.unlock();
-    if (!rest_.empty()) {  // less than a block
-      out.go_buffered(at_);
-      out.write(rest_begin_, rest_, at_);
-    }
-    return true;
-  }
-
-  // --- on all threads
-
-  void help(std::size_t writer) {
-    std::unique_lock held(mutex_);
-    while (true) {
-      changed_.wait(held, [&] { return ends_ || (out_ != nullptr && !failed_ && taken_ < file_end_); });
-      if (ends_) return;
-      ++helping_;
-      held.unlock();
-      write_from(writer);
-      held.lock();
-      --helping_;
-      changed_.notify_all();
-    }
-  }
-  // Chunks of the file, until there is none left.
-  void write_from(std::size_t writer) {
-    std::optional<file_error> wrong = problem_of([&] {
-      while (write_next(writer)) {
-      }
-    });
-    const std::lock_guard held(mutex_);
-    if (wrong && !failed_) failed_ = std::move(wrong);
-  }
-  [[nodiscard]] bool write_next(std::size_t writer) {
-    std::unique_lock held(mutex_);
-    if (ends_ || failed_ || taken_ == file_end_) return false;
-    const std::size_t number = taken_++;
-    const bool copied = number >= copied_from_;
-    const chunked_files::file_chunk of = files_.place_of(number);
-    std::byte* const memory = copied ? slot_of(number) : buffers_ + writer * chunk_bytes;
-    if (!copied) {
-      ++gathering_;
-      held.unlock();
-      std::optional<file_error> wrong = problem_of([&] { files_.gather(of, memory, staging_[writer], at_); });
-      held.lock();
-      --gathering_;
-      changed_.notify_all();  // an update may wait for it
-      if (wrong) {
-        failed_ = std::move(wrong);
-        return false;
-      }
-    }
-    held.unlock();
-    const std::span<const std::byte> all(memory, of.bytes);
-    files_.set_checksum(of, crc32c_of(all));
-    const std::size_t whole = all.size() / alignment_ * alignment_;  // blocks
-    if (whole < all.size()) {
-      rest_begin_ = of.begin + whole;
-      rest_.assign(all.begin() + static_cast<std::ptrdiff_t>(whole), all.end());
-    }
-    if (whole > 0) out_->write(of.begin, all.first(whole), at_);
-    if (alignment_ == 1) out_->start_sync(of.begin, of.bytes);
-    held.lock();
-    costs_.written_bytes += of.bytes;
-    return true;
-  }
-
-  std::byte* buffers_ = nullptr;  // a chunk for each thread, and then the ring
-  std::size_t ring_chunks_ = 0;
-  std::array<file_staging, writers + 1> staging_;  // of the threads, and of updates
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  stage stage_ = stage::idle;
-  bool ends_ = false;
-  bool in_job_ = false;
-  chunked_files files_;
-  std::string folder_;
-  where at_;
-  std::size_t taken_ = 0;        // chunks that threads have begun, in order
-  std::size_t gathering_ = 0;    // threads that copy such a chunk
-  std::size_t copied_from_ = 0;  // chunks from here on are in the ring
-  std::optional<file_error> problem_, late_problem_;
-  std::optional<file_error> failed_;  // the first reason why not all can be written
-  std::vector<std::function<void()>> jobs_;
-  checkpoint_costs costs_;
-  // The file that is being written.
-  const safetensors::basic_file<Files>* out_ = nullptr;
-  std::size_t file_end_ = 0;   // the first chunk of the next
-  std::size_t alignment_ = 1;  // that its writes need
-  std::size_t helping_ = 0;    // threads beside the first that are at it
-  std::uint64_t rest_begin_ = 0;
-  std::vector<std::byte> rest_;       // what is less than a block at its end
-  std::vector<std::thread> threads_;  // the last: they use all the others
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/safetensors/file_agreement.hpp
-//
-// Ranks that read or write files together: what one of them meets, all of them throw, at the next call that they make
-// together. So no rank waits for one that has given up, and none goes on with half a file.
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-/// The number that messages call a rank of a group by: its number in the world, where the group knows that.
-template <communicator Group>
-[[nodiscard]] int world_rank(const Group& group, int rank) {
-  if constexpr (requires { group.members(); }) return group.members()[static_cast<std::size_t>(rank)];
-  return rank;
-}
-
-/// The text of `root`, on all ranks. Collective over `group`.
-template <communicator Group>
-[[nodiscard]] std::string broadcast_text(const Group& group, std::string text, int root, where at) {
-  std::uint64_t size[] = {text.size()};
-  group.broadcast(std::span<std::uint64_t>(size), root, at);
-  text.resize(static_cast<std::size_t>(size[0]));
-  if (!text.empty()) group.broadcast(std::span<char>(text.data(), text.size()), root, at);
-  return text;
-}
-
-/// Keeps the first file_error, input_error or usage_error of this rank until all ranks agree.
-class file_agreement {
- public:
-  /// Calls `body`, unless an earlier one has failed. Other exceptions go on.
-  template <class Body>
-  void attempt(Body&& body) {
-    if (kept_) return;
-    try {
-      body();
-    } catch (const file_error& problem) {
-      kept_ = failure{failure_type::of_file, problem.offset(), problem.path(), problem.message()};
-    } catch (const input_error& problem) {
-      kept_ = failure{failure_type::of_input, 0, {}, said_by(problem)};
-    } catch (const usage_error& problem) {
-      kept_ = failure{failure_type::of_usage, 0, {}, said_by(problem)};
-    }
-  }
-  [[nodiscard]] bool failed() const noexcept { return kept_.has_value(); }
-
-  /// Where an `attempt` of some rank has failed, throws the error of the lowest such rank on all, with its number.
-  /// Collective over `group`, of host memory.
-  template <communicator Group>
-  void agree(const Group& group, where at = where::current()) {
-    if (!is_rehearsed(group)) {
-      const failure mine = kept_.value_or(failure{failure_type::none, 0, {}, {}});
-      const std::array<std::uint64_t, 2> own{static_cast<std::uint64_t>(mine.what), mine.offset};
-      std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(group.size()));
-      group.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
-      for (int rank = 0; rank < group.size(); ++rank) {
-        const std::uint64_t* const there = all.data() + own.size() * static_cast<std::size_t>(rank);
-        if (static_cast<failure_type>(there[0]) == failure_type::none) continue;
-        const std::string path = broadcast_text(group, mine.path, rank, at);
-        const std::string message = broadcast_text(group, mine.message, rank, at);
-        const int number = world_rank(group, rank);
-        if (static_cast<failure_type>(there[0]) == failure_type::of_file)
-          throw file_error(path, there[1], message, at, number);
-        const std::string text = "rank " + std::to_string(number) + ": " + message;
-        if (static_cast<failure_type>(there[0]) == failure_type::of_input) throw input_error(text, at);
-        throw usage_error(text, at);
-      }
-    }
-  }
-
- private:
-  enum class failure_type : std::uint64_t { none, of_file, of_input, of_usage };
-  struct failure {
-    failure_type what;
-    std::uint64_t offset;
-    std::string path, message;
-  };
-
-  // Without the site, which is another on the other ranks.
-  [[nodiscard]] static std::string said_by(const error& problem) {
-    constexpr std::string_view mark = "belay: ";
-    const std::string_view all = problem.what();
-    const std::size_t found = all.find(mark);
-    return std::string(found == std::string_view::npos ? all : all.substr(found + mark.size()));
-  }
-
-  std::optional<failure> kept_;
-};
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/safetensors/layout.hpp
-//
-// Where everything will lie in a file that is about to be written: the bytes of the header and the range of each
-// tensor, from the declarations alone. The same declarations always give the same bytes.
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-/// A tensor of a file that is to be written.
-struct declaration {
-  std::string name;
-  stored_type type = stored_type::f32;
-  std::vector<std::uint64_t> shape;
-};
-
-/// The metadata that other readers expect: {"format": "pt"}.
-[[nodiscard]] BELAY_DECL metadata_list usual_metadata();
-
-struct layout {
-  std::string prefix;           // length and header, ready to be written at byte 0
-  std::vector<tensor> tensors;  // in the order declared; bytes counted from the end of `prefix`
-  std::uint64_t data_bytes = 0;
-
-  [[nodiscard]] std::uint64_t file_bytes() const noexcept { return prefix.size() + data_bytes; }
-};
-
-/// Places the declared tensors one after another, in their order. The header is padded with spaces, so that the data
-/// begins at a multiple of 8. Tensors that a reader with that scanner would refuse are a usage_error.
-template <class Scanner = header_scanner>
-[[nodiscard]] layout lay_out(const std::vector<declaration>& tensors, const metadata_list& about,
-                             where at = where::current());
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/safetensors/layout.ipp
-//
-// The header of a file that is to be written, as text.
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-BELAY_DECL metadata_list usual_metadata() {
-  metadata_list list;
-  list.emplace_back(std::string("format"), std::string("pt"));
-  return list;
-}
-
-// JSON holds valid UTF-8 only: another text would be read back changed.
-BELAY_DECL void expect_utf8(std::string_view text, const char* what, where at) {
-  for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(utf8_length(rest))) {
-    if (utf8_length(rest) != 0) continue;
-    throw usage_error(
-        std::string("these tensors cannot be written: ") + what + " is not valid UTF-8: " + printable(text), at);
-  }
-}
-
-template <class Scanner>
-layout lay_out(const std::vector<declaration>& tensors, const metadata_list& about,
-                             where at) {
-  layout result;
-  std::string text = "{";
-  if (!about.empty()) {
-    text += "\"__metadata__\":{";
-    for (std::size_t i = 0; i < about.size(); ++i) {
-      if (i != 0) text += ',';
-      expect_utf8(about[i].first, "a metadata key", at);
-      expect_utf8(about[i].second, "a metadata value", at);
-      append_json(text, about[i].first);
-      text += ':';
-      append_json(text, about[i].second);
-    }
-    text += '}';
-  }
-  std::uint64_t begin = 0;
-  for (const declaration& each : tensors) {
-    std::uint64_t bytes = 0;
-    if (each.name == "__metadata__") throw usage_error("no tensor can be called __metadata__", at);
-    if (!size_in_bytes(each.type, each.shape, bytes) || __builtin_add_overflow(begin, bytes, &result.data_bytes)) {
-      throw usage_error("the size of tensor " + each.name + " overflows or ends inside a byte", at);
-    }
-    if (text.size() > 1) text += ',';
-    expect_utf8(each.name, "a tensor's name", at);
-    append_json(text, each.name);
-    text += ":{\"dtype\":\"";
-    text += name(each.type);
-    text += "\",\"shape\":[";
-    for (std::size_t i = 0; i < each.shape.size(); ++i) {
-      if (i != 0) text += ',';
-      text += std::to_string(each.shape[i]);
-    }
-    text += "],\"data_offsets\":[" + std::to_string(begin) + ',' + std::to_string(result.data_bytes) + "]}";
-    result.tensors.push_back({each.name, each.type, each.shape, begin, result.data_bytes});
-    begin = result.data_bytes;
-  }
-  text += '}';
-  text.append((8 - text.size() % 8) % 8, ' ');
-  if (text.size() > largest_header) throw usage_error("the header is larger than 100,000,000 bytes", at);
-  try {
-    static_cast<void>(parse_header<Scanner>(text, result.data_bytes, "declared tensors", at));
-  } catch (const file_error& refused) {
-    throw usage_error(std::string("these tensors cannot be written: ") + refused.what(), at);
-  }
-  std::uint64_t length = text.size();
-  for (int i = 0; i < 8; ++i, length >>= 8U)
-    result.prefix += static_cast<char>(static_cast<unsigned char>(length & 0xFFU));
-  result.prefix += text;
-  return result;
-}
-
-#if defined(BELAY_SEPARATE_COMPILATION)
-template layout lay_out<header_scanner>(const std::vector<declaration>&, const metadata_list&, where);
-#endif
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/stage_names.hpp
-//
-// Names of tensors over the stages of a pipeline. A file has one tensor of a name, so what two stages call alike is one
-// tensor, or one of the two is lost: trained ones are refused when a store is made, and of others the values are
-// compared where they are written.
-
-namespace belay::inline BELAY_ABI {
-
-/// "stage 1 (ranks 4-7)": of a mesh of `shape`, a stage and its ranks.
-[[nodiscard]] BELAY_DECL std::string stage_text(const axes& shape, int stage);
-
-/// A sum over elements of a tensor, which is the same however ranks divide them: of each its number, its value, and
-/// `kind`, a hash of what it is.
-[[nodiscard]] BELAY_DECL std::uint64_t sum_of_elements(std::uint64_t kind, std::uint64_t first,
-                                                       std::span<const std::byte> values,
-                                                       std::size_t element_bytes) noexcept;
-
-/// Throws usage_error where `sums` of one tensor differ, which are those of `stages`.
-BELAY_DECL void expect_one_value(const axes& shape, std::string_view tensor, std::span<const int> stages,
-                                 std::span<const std::uint64_t> sums, where at);
-
-/// The names of one stage's parameters.
-class stage_names {
- public:
-  void add_trained(const std::string& name) { add(name, 1); }
-  void add_frozen(const std::string& name) { add(name, 0); }
-
-  /// Throws usage_error on all ranks of the pipeline where two stages have a parameter of one name and one of them
-  /// trains it. Collective over `mesh.pipeline()`.
-  template <class Mesh>
-  void expect_apart(const Mesh& mesh, where at) const {
-    const auto& stages = control_of(mesh.pipeline(at));
-    std::uint64_t most[] = {words_.size()};
-    stages.all_reduce(std::span<std::uint64_t>(most), maximum, at);
-    const auto room = static_cast<std::size_t>(most[0]);
-    std::vector<std::uint64_t> own = words_, all(room * static_cast<std::size_t>(stages.size()));
-    own.resize(room);
-    if (room > 0) stages.all_gather(std::span<const std::uint64_t>(own), std::span<std::uint64_t>(all), at);
-    const std::optional<name_clash> clash = first_clash(all, room);
-    if (!clash) return;
-    const std::string name = safetensors::broadcast_text(
-        stages, stages.rank() == clash->later ? printable(names_[clash->number]) : std::string(), clash->later, at);
-    refuse(mesh.shape(), *clash, name, at);
-  }
-
- private:
-  static constexpr std::uint64_t none = 0;
-  // Stages that both have parameter `number` of the later one.
-  struct name_clash {
-    int earlier, later;
-    std::size_t number;
-  };
-
-  void add(const std::string& name, std::uint64_t trained);
-  // In the words of all stages, `room` of each.
-  [[nodiscard]] static std::optional<name_clash> first_clash(std::span<const std::uint64_t> all, std::size_t room);
-  [[noreturn]] static void refuse(const axes& shape, const name_clash& clash, const std::string& name, where at);
-
-  std::vector<std::string> names_;
-  std::vector<std::uint64_t> words_;  // a hash of the name; the lowest bit: trained
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/stage_names.ipp
-//
-// Tensors that two stages call alike, found and said.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL std::string stage_text(const axes& shape, int stage) {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < static_cast<int>(shape.ranks()); ++rank)
-    if (coordinate_of(shape, rank).pipeline == stage) ranks.push_back(rank);
-  return "stage " + std::to_string(stage) + " (" + ranks_text(ranks) + ")";
-}
-
-BELAY_DECL std::uint64_t sum_of_elements(std::uint64_t kind, std::uint64_t first,
-                                                   std::span<const std::byte> values,
-                                                   std::size_t element_bytes) noexcept {
-  std::uint64_t out = 0;
-  for (std::size_t i = 0; i * element_bytes < values.size(); ++i) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, values.data() + i * element_bytes, element_bytes);
-    out += content_hash().add(kind).add(first + i).add(word).value();
-  }
-  return out;
-}
-
-BELAY_DECL void expect_one_value(const axes& shape, std::string_view tensor, std::span<const int> stages,
-                             std::span<const std::uint64_t> sums, where at) {
-  for (std::size_t i = 1; i < stages.size(); ++i)
-    if (sums[i] != sums[0])
-      throw usage_error(stage_text(shape, stages[0]) + " and " + stage_text(shape, stages[i]) +
-                            " of the pipeline have different tensors called " + printable(std::string(tensor)) +
-                            ", of which a file keeps one: number layers over the whole model, so that each has a name "
-                            "of its own",
-                        at);
-}
-
-BELAY_DECL void stage_names::add(const std::string& name, std::uint64_t trained) {
-  names_.push_back(name);
-  words_.push_back(((content_hash().add_text(name).value() | 2U) & ~std::uint64_t{1}) | trained);
-}
-
-BELAY_DECL auto stage_names::first_clash(std::span<const std::uint64_t> all, std::size_t room)
-    -> std::optional<name_clash> {
-  struct named_stage {
-    int stage;
-    bool trained;
-  };
-  std::map<std::uint64_t, named_stage> seen;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i] == none) continue;
-    const named_stage here{static_cast<int>(i / room), (all[i] & 1U) != 0};
-    const auto [found, is_new] = seen.emplace(all[i] >> 1U, here);
-    if (is_new || found->second.stage == here.stage || !(found->second.trained || here.trained)) continue;
-    return name_clash{found->second.stage, here.stage, i % room};
-  }
-  return std::nullopt;
-}
-
-BELAY_DECL void stage_names::refuse(const axes& shape, const name_clash& clash, const std::string& name, where at) {
-  throw usage_error(stage_text(shape, clash.earlier) + " and " + stage_text(shape, clash.later) +
-                        " of the pipeline both have a parameter " + name +
-                        ", and would train it apart, while files have one tensor of a name: number layers over "
-                        "the whole model; a weight that two layers share is listed on one stage, with both of them",
-                    at);
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// It is made once, by `checkpoints`.
-class checkpoint_layout {
- public:
-  checkpoint_layout() = default;
-  /// The layout of all that the ranks of `group`, a mesh of `shape`, have declared. A tensor that several pipeline
-  /// stages list, as they do with constants, is written by the first. Collective. Throws usage_error on all ranks where
-  /// stages list a tensor in two shapes, or its ranks do not write each element once.
-  template <class Group>
-  checkpoint_layout(const Group& group, const axes& shape, const declared_state& declared, where at) : shape_(shape) {
-    const std::string own = manifest_text::of(declared.declarations());
-    for (int rank = 0; rank < group.size(); ++rank) {
-      const std::string text = safetensors::broadcast_text(group, rank == group.rank() ? own : "", rank, at);
-      const std::string source = "the state of rank " + std::to_string(rank);
-      add(rank, manifest_parser(text, source, at).parse_tensors(), at);
-      if (rank == group.rank()) keep_own(rank, declared);
-    }
-    expect_whole(at);
-    lay_out_all(at);
-    keep_copies(group.rank(), declared);
-  }
-
-  /// Whether several stages list a tensor.
-  [[nodiscard]] bool has_copies() const noexcept { return !copies_.empty(); }
-  /// Of those tensors, sums over what this rank has of each, as each stage has it: over all ranks, what
-  /// `expect_equal_copies` compares. `memory` and `staging` are for reading. Throws tier_file_error.
-  [[nodiscard]] std::vector<std::uint64_t> sums_of_copies(std::span<std::byte> memory, file_staging& staging,
-                                                          where at) const;
-  /// Throws usage_error where stages have different values of a tensor.
-  void expect_equal_copies(std::span<const std::uint64_t> sums, where at) const;
-
-  /// The files that this rank writes into `folder` for a checkpoint. Valid until the next call.
-  [[nodiscard]] std::vector<file_to_write> files_of_this_rank(const std::string& folder, std::string_view id,
-                                                              std::uint64_t step);
-
-  /// The checksums of all files' chunks, in the manifest's order. Collective.
-  template <class Group>
-  [[nodiscard]] std::vector<std::uint32_t> gather_checksums(const Group& group, const std::vector<file_to_write>& own,
-                                                            where at) const {
-    const auto ranks = static_cast<std::size_t>(group.size());
-    std::vector<std::size_t> counts(ranks);
-    for (const file& each : files_) counts[static_cast<std::size_t>(each.rank)] += chunks(each);
-    const std::size_t most = *std::max_element(counts.begin(), counts.end());
-    std::vector<std::uint64_t> mine, all(most * ranks);
-    for (const file_to_write& each : own) mine.insert(mine.end(), each.checksums.begin(), each.checksums.end());
-    mine.resize(most);
-    if (most > 0) group.all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
-    std::vector<std::uint32_t> out;
-    std::vector<std::size_t> next(ranks);
-    for (const file& each : files_)
-      for (std::size_t chunk = 0; chunk < chunks(each); ++chunk) {
-        const auto rank = static_cast<std::size_t>(each.rank);
-        out.push_back(static_cast<std::uint32_t>(all[rank * most + next[rank]++]));
-      }
-    return out;
-  }
-
-  /// The manifest of a checkpoint, but for optimizers and states.
-  [[nodiscard]] manifest content(std::string_view id, std::uint64_t step,
-                                 std::span<const std::uint32_t> checksums) const;
-
- private:
-  static constexpr std::string_view no_id = "0000000000000000";
-
-  struct file {
-    std::string name;
-    int rank;
-    std::vector<safetensors::declaration> declarations;
-    std::vector<std::pair<std::size_t, std::size_t>> places;  // tensor and piece
-    std::string prefix;
-    std::uint64_t bytes = 0;
-  };
-  struct own_file {
-    std::size_t number;
-    std::vector<stored_bytes> segments;
-    std::string header;
-  };
-
-  [[nodiscard]] static std::size_t chunks(const file& of) noexcept {
-    return static_cast<std::size_t>(checkpoint_chunks(of.bytes));
-  }
-  static void replace(std::string& text, std::string_view from, std::string_view to) {
-    text.replace(text.find(from), from.size(), to);
-  }
-
-  void add(int rank, std::vector<manifest_tensor> declared, where at);
-  [[nodiscard]] std::size_t file_number(int rank, std::size_t group);
-  // A whole box has its shape, so that other readers of the file see a matrix.
-  [[nodiscard]] static safetensors::declaration declaration_of(const manifest_tensor& tensor,
-                                                               const manifest_piece& piece);
-  // In the order in which `add` took them.
-  void keep_own(int rank, const declared_state& declared);
-  // What is adjacent in a tier's file is read at once.
-  static void append(std::vector<stored_bytes>& to, const stored_bytes& next) {
-    if (to.empty() || !to.back().join(next)) to.push_back(next);
-  }
-  void lay_out_all(where at);
-
-  struct listed_tensor {
-    std::size_t tensor;
-    int stage;                // of the pipeline, that writes it
-    std::vector<int> stages;  // that list it
-  };
-  struct copied {
-    std::size_t tensor;
-    std::vector<int> stages;
-    std::size_t first;  // of its sums, one a stage
-  };
-  struct own_copy {
-    declared_piece of;
-    std::size_t sum;
-  };
-
-  // An element that is not there once cannot be read back.
-  void expect_whole(where at) const;
-  void keep_copies(int rank, const declared_state& declared);
-  [[nodiscard]] static std::uint64_t sum_of(const declared_piece& piece, std::span<std::byte> memory,
-                                            file_staging& staging, where at);
-
-  axes shape_;
-  std::vector<manifest_tensor> tensors_;
-  std::map<std::string, listed_tensor, std::less<>> number_of_;
-  std::vector<file> files_;  // in the order of ranks
-  std::vector<own_file> own_;
-  std::vector<copied> copies_;  // what several stages list
-  std::vector<own_copy> own_copies_;
-  std::vector<std::uint64_t> sums_;  // none yet: one for each stage of each of them
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/checkpoint/checkpoint_layout.ipp
-//
-// How the pieces of all ranks are laid out in the files of a checkpoint, and checked.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL std::vector<std::uint64_t> checkpoint_layout::sums_of_copies(std::span<std::byte> memory,
-                                                                        file_staging& staging, where at) const {
-  std::vector<std::uint64_t> out(sums_);
-  for (const own_copy& each : own_copies_) out[each.sum] += sum_of(each.of, memory, staging, at);
-  return out;
-}
-
-BELAY_DECL void checkpoint_layout::expect_equal_copies(std::span<const std::uint64_t> sums, where at) const {
-  for (const copied& each : copies_)
-    expect_one_value(shape_, tensors_[each.tensor].name, each.stages, sums.subspan(each.first, each.stages.size()), at);
-}
-
-BELAY_DECL auto checkpoint_layout::files_of_this_rank(const std::string& folder, std::string_view id,
-                                                      std::uint64_t step) -> std::vector<file_to_write> {
-  std::vector<file_to_write> out;
-  for (own_file& each : own_) {
-    const file& of = files_[each.number];
-    each.header = of.prefix;
-    replace(each.header, no_id, id);
-    replace(each.header, padded_step(0), padded_step(step));
-    file_to_write next;
-    next.path = folder + "/" + of.name;
-    next.bytes = of.bytes;
-    next.segments.emplace_back(std::as_bytes(std::span<const char>(each.header)));
-    next.segments.insert(next.segments.end(), each.segments.begin(), each.segments.end());
-    out.push_back(std::move(next));
-  }
-  return out;
-}
-
-BELAY_DECL auto checkpoint_layout::content(std::string_view id, std::uint64_t step,
-                                           std::span<const std::uint32_t> checksums) const -> manifest {
-  manifest out;
-  out.id = id;
-  out.step = step;
-  out.mesh = shape_;
-  out.tensors = tensors_;
-  for (const file& each : files_) {
-    const auto own = checksums.first(chunks(each));
-    checksums = checksums.subspan(own.size());
-    out.files.push_back({each.name, each.bytes, {own.begin(), own.end()}});
-  }
-  return out;
-}
-
-BELAY_DECL void checkpoint_layout::add(int rank, std::vector<manifest_tensor> declared, where at) {
-  const int stage = coordinate_of(shape_, rank).pipeline;
-  for (manifest_tensor& each : declared) {
-    const auto [found, is_new] = number_of_.emplace(each.name, listed_tensor{tensors_.size(), stage, {}});
-    std::vector<int>& stages = found->second.stages;
-    if (std::find(stages.begin(), stages.end(), stage) == stages.end()) stages.push_back(stage);
-    if (is_new) tensors_.push_back({each.name, each.shape, {}});
-    manifest_tensor& tensor = tensors_[found->second.tensor];
-    if (tensor.shape != each.shape)
-      throw usage_error("ranks list tensor " + printable(each.name) + " in two shapes", at);
-    if (found->second.stage != stage) continue;
-    manifest_piece& piece = each.pieces.front();
-    piece.file = file_number(rank, piece.file);
-    file& into = files_[piece.file];
-    into.places.emplace_back(found->second.tensor, tensor.pieces.size());
-    into.declarations.push_back(declaration_of(each, piece));
-    tensor.pieces.push_back(std::move(piece));
-  }
-}
-
-BELAY_DECL std::size_t checkpoint_layout::file_number(int rank, std::size_t group) {
-  const std::string name = checkpoint_file_name(declared_state::group_names[group], rank);
-  for (std::size_t i = files_.size(); i-- > 0 && files_[i].rank == rank;)
-    if (files_[i].name == name) return i;
-  files_.push_back({name, rank, {}, {}, {}, 0});
-  return files_.size() - 1;
-}
-
-BELAY_DECL auto checkpoint_layout::declaration_of(const manifest_tensor& tensor, const manifest_piece& piece)
-    -> safetensors::declaration {
-  safetensors::declaration out{piece.part == value_part ? tensor.name : piece.part + "." + tensor.name, piece.type, {}};
-  if (piece.count == piece.box.elements())
-    for (const box_side& each : piece.box.sides) out.shape.push_back(each.count());
-  else
-    out.shape.push_back(piece.count);
-  return out;
-}
-
-BELAY_DECL void checkpoint_layout::keep_own(int rank, const declared_state& declared) {
-  const int stage = coordinate_of(shape_, rank).pipeline;
-  for (std::size_t i = 0; i < files_.size(); ++i)
-    if (files_[i].rank == rank) own_.push_back({i, {}, {}});
-  for (const declared_piece& each : declared.pieces()) {
-    if (number_of_.find(each.tensor)->second.stage != stage) continue;
-    const std::string name = checkpoint_file_name(declared_state::group_names[each.piece.file], rank);
-    for (own_file& into : own_)
-      if (files_[into.number].name == name)
-        for (const stored_bytes& segment : each.segments) append(into.segments, segment);
-  }
-}
-
-BELAY_DECL void checkpoint_layout::lay_out_all(where at) {
-  for (file& each : files_) {
-    const safetensors::metadata_list about{
-        {"format", "belay"}, {"checkpoint", std::string(no_id)}, {"step", padded_step(0)}, {"file", each.name}};
-    const safetensors::layout placed = safetensors::lay_out(each.declarations, about, at);
-    for (std::size_t i = 0; i < each.places.size(); ++i)
-      tensors_[each.places[i].first].pieces[each.places[i].second].begin =
-          placed.prefix.size() + placed.tensors[i].begin;
-    each.prefix = placed.prefix;
-    each.bytes = placed.file_bytes();
-  }
-}
-
-BELAY_DECL void checkpoint_layout::expect_whole(where at) const {
-  for (const manifest_tensor& tensor : tensors_) {
-    std::uint64_t elements = 1;
-    for (const std::uint64_t extent : tensor.shape) elements *= extent;
-    std::map<std::string_view, std::uint64_t> written;
-    for (const manifest_piece& each : tensor.pieces) written[each.part] += each.count;
-    for (const auto& [part, count] : written)
-      if (count != elements)
-        throw usage_error("of tensor " + printable(tensor.name) + ", part " + printable(std::string(part)) +
-                              ", ranks write " + std::to_string(count) + " elements, it has " +
-                              std::to_string(elements) +
-                              ": what several ranks or stores call by one name is one tensor; give others names of "
-                              "their own",
-                          at);
-  }
-}
-
-BELAY_DECL void checkpoint_layout::keep_copies(int rank, const declared_state& declared) {
-  std::size_t sums = 0;
-  for (const auto& [name, where_it_is] : number_of_) {
-    if (where_it_is.stages.size() == 1) continue;
-    copies_.push_back({where_it_is.tensor, where_it_is.stages, sums});
-    sums += where_it_is.stages.size();
-  }
-  sums_.resize(sums);
-  const int stage = coordinate_of(shape_, rank).pipeline;
-  for (const copied& each : copies_) {
-    const auto mine = std::find(each.stages.begin(), each.stages.end(), stage) - each.stages.begin();
-    for (const declared_piece& piece : declared.pieces())
-      if (piece.tensor == tensors_[each.tensor].name)
-        own_copies_.push_back({piece, each.first + static_cast<std::size_t>(mine)});
-  }
-}
-
-BELAY_DECL std::uint64_t checkpoint_layout::sum_of(const declared_piece& piece, std::span<std::byte> memory,
-                                                   file_staging& staging, where at) {
-  const std::size_t element = safetensors::bits(piece.piece.type) / 8;
-  const std::size_t at_once = memory.size() / element;
-  const std::uint64_t kind =
-      content_hash().add_text(piece.piece.part).add(static_cast<std::uint64_t>(piece.piece.type)).value();
-  const box_runs runs(piece.shape, piece.piece.box);
-  std::uint64_t out = 0;
-  for (std::uint64_t done = 0; done < piece.piece.count; done += at_once) {
-    const auto count = static_cast<std::size_t>(lesser_of<std::uint64_t>(at_once, piece.piece.count - done));
-    std::byte* next = memory.data();
-    each_stored_part(piece.segments, static_cast<std::size_t>(done) * element, count * element,
-                     [&](const stored_bytes& part) {
-                       staging.copy(part, next, at);
-                       next += part.size();
-                     });
-    const std::uint64_t first = piece.piece.first + done;
-    runs.each_common(first, first + count, 0, largest_value<std::size_t>,
-                     [&](std::uint64_t global, std::uint64_t in_box, std::uint64_t length) {
-                       out += sum_of_elements(kind, global,
-                                              memory.subspan(static_cast<std::size_t>(in_box - first) * element,
-                                                             static_cast<std::size_t>(length) * element),
-                                              element);
-                     });
-  }
-  return out;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/train/stop_request.hpp
 //
 // SIGTERM as a request: the run writes a checkpoint, then ends with exit code 75, which says "start me again". Ranks
@@ -35849,8 +36506,6 @@ BELAY_DECL std::uint64_t checkpoint_layout::sum_of(const declared_piece& piece, 
 //   ...
 //   return stop.followed() ? belay::exit_code_of_a_stop : 0;
 
-#include <csignal>
-
 namespace belay::inline BELAY_ABI {
 
 /// EX_TEMPFAIL of sysexits.h: the run was stopped as asked, and goes on when it is started again.
@@ -35860,38 +36515,17 @@ inline constexpr int exit_code_of_a_stop = 75;
 class stop_request {
  public:
   /// Throws usage_error where there is one already, file_error where the system has no page for it.
-  explicit stop_request(where at = where::current()) {
-    void* const page =
-        ::mmap(nullptr, sizeof(request_state), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) throw file_error("mmap", 0, "no page for a request to stop", at);
-    state_ = new (page) request_state;
-    request_state* none = nullptr;
-    if (!requested_stop_.compare_exchange_strong(none, state_)) {
-      ::munmap(page, sizeof(request_state));
-      throw usage_error("there is a stop_request in this process already", at);
-    }
-    struct sigaction action = {};
-    action.sa_handler = note;
-    action.sa_flags = SA_RESTART;
-    ::sigemptyset(&action.sa_mask);
-    ::sigaction(SIGTERM, &action, &before_);
-  }
+  explicit stop_request(where at = where::current());
   stop_request(const stop_request&) = delete;
   stop_request& operator=(const stop_request&) = delete;
-  ~stop_request() {
-    end();
-    ::munmap(state_, sizeof(request_state));
-  }
+  ~stop_request();
 
   /// Whether a SIGTERM came, to this process or to one that shares it.
   [[nodiscard]] bool asked() const noexcept { return state_->asked.load(std::memory_order_relaxed); }
   /// As if one had come.
   void ask() const noexcept { state_->asked.store(true, std::memory_order_relaxed); }
   /// From here on SIGTERM does what it did before, in this process.
-  void end() const noexcept {
-    request_state* own = state_;
-    if (requested_stop_.compare_exchange_strong(own, nullptr)) ::sigaction(SIGTERM, &before_, nullptr);
-  }
+  void end() const noexcept;
   /// Whether a run has stopped for it, with its state on the medium.
   [[nodiscard]] bool followed() const noexcept { return state_->followed.load(std::memory_order_relaxed); }
   void note_followed() const noexcept { state_->followed.store(true, std::memory_order_relaxed); }
@@ -35911,6 +36545,42 @@ class stop_request {
   request_state* state_;
   struct sigaction before_ = {};
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/stop_request.ipp
+//
+// The signals that ask a run to stop.
+
+#include <csignal>
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL stop_request::stop_request(where at) {
+  void* const page = ::mmap(nullptr, sizeof(request_state), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) throw file_error("mmap", 0, "no page for a request to stop", at);
+  state_ = new (page) request_state;
+  request_state* none = nullptr;
+  if (!requested_stop_.compare_exchange_strong(none, state_)) {
+    ::munmap(page, sizeof(request_state));
+    throw usage_error("there is a stop_request in this process already", at);
+  }
+  struct sigaction action = {};
+  action.sa_handler = note;
+  action.sa_flags = SA_RESTART;
+  ::sigemptyset(&action.sa_mask);
+  ::sigaction(SIGTERM, &action, &before_);
+}
+
+BELAY_DECL stop_request::~stop_request() {
+  end();
+  ::munmap(state_, sizeof(request_state));
+}
+
+BELAY_DECL void stop_request::end() const noexcept {
+  request_state* own = state_;
+  if (requested_stop_.compare_exchange_strong(own, nullptr)) ::sigaction(SIGTERM, &before_, nullptr);
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -35963,11 +36633,11 @@ struct resumed_run {
 /// All ranks of the mesh make one and call it alike. Run, mesh, stores, optimizers and states outlive it. It takes part
 /// in steps. State that is saved changes by `optimizer.apply` alone while a step is trained; whoever changes it
 /// otherwise calls `before_update` first.
-template <class Run, class Mesh, folders_policy Files = posix_files>
+template <class Run, folders_policy Files = posix_files>
 class checkpoints final : public participant {
  public:
   /// Makes no folder yet. `run` and `mesh` outlive it.
-  checkpoints(Run& run, const Mesh& mesh, checkpoint_options options, where at = where::current())
+  checkpoints(Run& run, const mesh& mesh, checkpoint_options options, where at = where::current())
       : run_(&run), mesh_(&mesh), options_(std::move(options)), folder_(options_.folder) {
     if (!enabled()) return;
     ring_ = run.template lease<std::byte>(tier::host, checkpoint_writer<Files>::memory_bytes(options_.ring_bytes),
@@ -36129,7 +36799,7 @@ class checkpoints final : public participant {
   }
 
  private:
-  using control_type = typename Mesh::control_type;
+  using control_type = group;
   static constexpr std::size_t copied_at_once = std::size_t{1} << 16U;  // bytes, of the ring, which nothing uses then
 
   [[nodiscard]] const control_type& control() const noexcept { return mesh_->control(); }
@@ -36342,7 +37012,7 @@ class checkpoints final : public participant {
   }
 
   Run* run_;
-  const Mesh* mesh_;
+  const mesh* mesh_;
   checkpoint_options options_;
   checkpoint_folder<Files> folder_;
   std::span<std::byte> ring_, staging_;
@@ -36362,8 +37032,8 @@ class checkpoints final : public participant {
   std::optional<checkpoint_writer<Files>> writer_;  // the last: its thread uses the others
 };
 
-template <class Run, class Mesh>
-checkpoints(Run&, const Mesh&, checkpoint_options) -> checkpoints<Run, Mesh>;
+template <class Run>
+checkpoints(Run&, const mesh&, checkpoint_options) -> checkpoints<Run>;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -36614,10 +37284,11 @@ class gradient_norm {
     fill(gradients, plane, at);
     return fold_along(stages, at);
   }
-  /// The sum of squares over all ranks of a mesh.
-  template <class Mesh>
-  [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const Mesh& mesh, where at) {
-    fill(gradients, mesh.replicas(at), at);
+  /// The sum of squares over all ranks of a mesh, whose groups work on the gradients as `Group`.
+  template <class Group>
+  [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const mesh& mesh, where at) {
+    const Group& replicas = mesh.replicas(at);
+    fill(gradients, replicas, at);
     if (mesh.shape().tensor > 1) control_of(mesh.tensor(at)).all_reduce(memory_, sum, at);
     return fold_along(mesh.pipeline(at), at);
   }
@@ -36670,6 +37341,10 @@ class gradient_norm {
       double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
       for (std::size_t c = 0; c < own.size(); ++c) entries[c * parameter_chunk / unit] += own[c];
       if (told_by_) continue;
+      if constexpr (tells_traits<std::remove_cvref_t<Group>> && !works_on_device<std::remove_cvref_t<Group>>)
+        if (world.traits().on_device)
+          throw usage_error(
+              "these gradients are memory of a device: a store takes their norm, or a belay::device_group", at);
       if constexpr (works_on_device<std::remove_cvref_t<Group>>)
         range.gradient_file == nullptr ? add_on_device(world, range, entries, at) : add_on_host(range, entries, at);
       else
@@ -36791,8 +37466,8 @@ struct evaluation {
 /// Runs `body()`, which makes forward-only passes, on every rank; where one of any rank overflowed, all run it again
 /// with more room. Losses are added in rank order. Collective over the mesh, between steps. Throws open_obligations
 /// where a layer has left some open, usage_error for an index that is none, and what `body` throws.
-template <class Run, class Mesh, std::invocable Body>
-[[nodiscard]] evaluation evaluate(Run& run, const Mesh& mesh, Body&& body, where at = where::current()) {
+template <class Run, std::invocable Body>
+[[nodiscard]] evaluation evaluate(Run& run, const mesh& mesh, Body&& body, where at = where::current()) {
   const auto& ranks = mesh.control();
   for (;;) {
     static_cast<void>(run.engine().take_pass_findings());
@@ -37095,6 +37770,10 @@ struct run_parts {
 
 namespace belay::inline BELAY_ABI {
 
+/// Whether a fault of a body in the addresses of its rehearsal is explained, with the layer's name. Only a handler of
+/// SIGSEGV can do that; it is installed while a rehearsed step is open.
+enum class fault_explanation : std::uint8_t { none, by_handler };
+
 /// The limits of a launch: a budget a tier, what the machine has left, and when kernels run.
 struct launch_options {
   belay::budget budget = {};                   // of each rank; unlimited by default
@@ -37104,7 +37783,13 @@ struct launch_options {
   stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
   /// Called by rank 0 of ranks that have devices, when their runs are made.
   std::function<void(std::span<const device_usage>)> measured = {};
+  /// The explanation of faults in the rehearsal. None: a checked build names this option before it rehearses, once.
+  fault_explanation explain_faults = fault_explanation::none;
 };
+
+/// In a checked build, where `faults` are not explained, one line on standard error names the option that does it: once
+/// a process, and of those that a launcher has started in that of rank 0 alone.
+void announce_rehearsal(fault_explanation faults);
 
 /// The plan of a body on all ranks, and the regions that its run needs.
 struct rehearsal_result {
@@ -37142,56 +37827,24 @@ struct estimated_communication {
 };
 /// The plan with a row for that communication in tier device: budgets count it, comparisons with measured memory do
 /// not.
-[[nodiscard]] rehearsal_result priced(const rehearsal_result& planned, const estimated_communication& communication);
+[[nodiscard]] BELAY_DECL rehearsal_result priced(const rehearsal_result& planned,
+                                                 const estimated_communication& communication);
 
 /// The bytes that a rank leases of the owner's memory at its peak; of files only those in memory; of a device what the
 /// regions take, without the row of communication.
-[[nodiscard]] checked_size memory_of(const rank_plan& plan, memory_owner whose = memory_owner::machine) noexcept;
+[[nodiscard]] BELAY_DECL checked_size memory_of(const rank_plan& plan,
+                                                memory_owner whose = memory_owner::machine) noexcept;
 
 /// Throws plan_refused where this machine's ranks need more than `available`.
-void expect_room(const rehearsal_result& planned, const launch_options& options, int ranks_here, memory_owner whose,
-                 std::size_t available, where at);
+BELAY_DECL void expect_room(const rehearsal_result& planned, const launch_options& options, int ranks_here,
+                            memory_owner whose, std::size_t available, where at);
 /// Throws plan_refused where a rank needs more of its device than that has left.
-void expect_devices(const rehearsal_result& planned, const launch_options& options,
-                    const std::vector<std::size_t>& left, where at);
+BELAY_DECL void expect_devices(const rehearsal_result& planned, const launch_options& options,
+                               const std::vector<std::size_t>& left, where at);
 /// Throws plan_refused, with the table and what would help, where a rank's plan is over its budget, or those of this
 /// machine's ranks are more than the machine has left, or than their devices have.
-void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
-                 const device_room& devices = {});
-
-inline std::string rehearsal_result::text(const launch_options& options) const {
-  std::vector<std::string> purposes;
-  std::vector<std::vector<std::uint64_t>> bytes;
-  std::vector<std::string_view> tiers;
-  std::vector<plan_budget> budgets;
-  for (std::size_t number = 0; number < tier_count; ++number) {
-    const tier of = static_cast<tier>(number);
-    for (const std::string& purpose : plan.purposes(of)) {
-      std::vector<std::uint64_t> row;
-      for (const rank_plan& rank : plan.ranks()) {
-        checked_size all;
-        for (const plan_item& item : rank.items())
-          if (item.where_it_is == of && item.purpose == purpose) all += item.bytes;
-        row.push_back(all.saturated());
-      }
-      purposes.push_back(purpose);
-      bytes.push_back(std::move(row));
-      tiers.emplace_back(name(of));
-    }
-    if (options.budget[of] != unlimited_bytes) budgets.push_back({name(of), options.budget[of]});
-  }
-  std::vector<plan_row> rows;
-  for (std::size_t i = 0; i < purposes.size(); ++i) rows.push_back({tiers[i], purposes[i], bytes[i]});
-  std::vector<std::string> words;
-  if (const auto missing = plan.shortage(options.budget); missing && options.advice)
-    words = options.advice(missing->where_it_is);
-  const std::vector<std::string_view> suggestions(words.begin(), words.end());
-  std::size_t gaps = 0;
-  for (const rank_plan& rank : plan.ranks())
-    gaps = greater_of(gaps, rank.capacity_bytes(tier::device) - rank.peak_bytes(tier::device));
-  return plan_printer({rows, budgets, suggestions}).text() + "gaps between leases add at most " + std::to_string(gaps) +
-         " bytes of arena to a rank's device tier\n";
-}
+BELAY_DECL void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
+                            const device_room& devices = {});
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -37200,6 +37853,14 @@ inline std::string rehearsal_result::text(const launch_options& options) const {
 // What a launch holds a plan against, and says where it does not fit.
 
 namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void announce_rehearsal(fault_explanation faults) {
+  if (!checked(check_level::local) || faults != fault_explanation::none) return;
+  try {
+    if (find_launcher().rank == 0) rehearsal_watch::announce();
+  } catch (const input_error&) {  // a launch throws it where it needs to know the launcher
+  }
+}
 
 BELAY_DECL rehearsal_result priced(const rehearsal_result& planned, const estimated_communication& communication) {
   if (communication.bytes == 0) return planned;
@@ -37274,6 +37935,40 @@ BELAY_DECL void expect_fits(const rehearsal_result& planned, const launch_option
   expect_devices(planned, options, devices.by_rank, at);
 }
 
+BELAY_DECL std::string rehearsal_result::text(const launch_options& options) const {
+  std::vector<std::string> purposes;
+  std::vector<std::vector<std::uint64_t>> bytes;
+  std::vector<std::string_view> tiers;
+  std::vector<plan_budget> budgets;
+  for (std::size_t number = 0; number < tier_count; ++number) {
+    const tier of = static_cast<tier>(number);
+    for (const std::string& purpose : plan.purposes(of)) {
+      std::vector<std::uint64_t> row;
+      for (const rank_plan& rank : plan.ranks()) {
+        checked_size all;
+        for (const plan_item& item : rank.items())
+          if (item.where_it_is == of && item.purpose == purpose) all += item.bytes;
+        row.push_back(all.saturated());
+      }
+      purposes.push_back(purpose);
+      bytes.push_back(std::move(row));
+      tiers.emplace_back(name(of));
+    }
+    if (options.budget[of] != unlimited_bytes) budgets.push_back({name(of), options.budget[of]});
+  }
+  std::vector<plan_row> rows;
+  for (std::size_t i = 0; i < purposes.size(); ++i) rows.push_back({tiers[i], purposes[i], bytes[i]});
+  std::vector<std::string> words;
+  if (const auto missing = plan.shortage(options.budget); missing && options.advice)
+    words = options.advice(missing->where_it_is);
+  const std::vector<std::string_view> suggestions(words.begin(), words.end());
+  std::size_t gaps = 0;
+  for (const rank_plan& rank : plan.ranks())
+    gaps = greater_of(gaps, rank.capacity_bytes(tier::device) - rank.peak_bytes(tier::device));
+  return plan_printer({rows, budgets, suggestions}).text() + "gaps between leases add at most " + std::to_string(gaps) +
+         " bytes of arena to a rank's device tier\n";
+}
+
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/train/rank_rehearsal.hpp
@@ -37314,11 +38009,7 @@ struct rank_shards {
 class lasting_leases {
  public:
   /// A row of the plan, and the memory that is it, where it is not a file's or in symmetric memory.
-  void add(plan_item item, std::span<std::byte> memory = {}) {
-    if (!memory.empty()) leases_.push_back({memory, rows_.items().size()});
-    rows_.add(std::move(item));
-    vacated_.push_back(0);
-  }
+  void add(plan_item item, std::span<std::byte> memory = {});
   /// The next row is of a lease of which ranks have shards: `bytes_of(rank)` each.
   template <class BytesOf>
   void add_shards(int ranks, const BytesOf& bytes_of) {
@@ -37331,38 +38022,18 @@ class lasting_leases {
 
   [[nodiscard]] const rank_plan& rows() const noexcept { return rows_; }
   /// Of row `item` what ranks have; null where they have no shards.
-  [[nodiscard]] const rank_shards* shares_of(std::size_t item) const noexcept {
-    const rank_shards* out = nullptr;
-    for (const rank_shards& each : shards_)
-      if (each.item == item) out = &each;
-    return out;
-  }
+  [[nodiscard]] const rank_shards* shares_of(std::size_t item) const noexcept;
   /// Leases of a tier for a purpose.
-  [[nodiscard]] std::vector<lasting_lease> of(tier where_it_is, std::string_view purpose) const {
-    std::vector<lasting_lease> out;
-    for (const lasting_lease& each : leases_)
-      if (const plan_item& item = rows_.items()[each.item];
-          item.where_it_is == where_it_is && item.purpose == purpose && !each.memory.empty())
-        out.push_back(each);
-    return out;
-  }
+  [[nodiscard]] std::vector<lasting_lease> of(tier where_it_is, std::string_view purpose) const;
 
   /// A part of a lease is given back for some time, and used again; leased bytes of the row are those that are not.
   void vacate(const std::span<std::byte> part) noexcept { row_of(part) += leased_size(part.size()); }
   void occupy(const std::span<std::byte> part) noexcept { row_of(part) -= leased_size(part.size()); }
-  [[nodiscard]] std::size_t live_bytes(std::size_t row) const noexcept {
-    return rows_.items()[row].bytes - vacated_[row];
-  }
+  [[nodiscard]] std::size_t live_bytes(std::size_t row) const noexcept;
 
  private:
   // What is no lease's, as a part of a file, is counted where nobody reads it.
-  [[nodiscard]] std::size_t& row_of(const std::span<std::byte> part) noexcept {
-    for (const lasting_lease& each : leases_)
-      if (!std::less<>()(part.data(), each.memory.data()) &&
-          std::less<>()(part.data(), each.memory.data() + each.memory.size()))
-        return vacated_[each.item];
-    return elsewhere_;
-  }
+  [[nodiscard]] std::size_t& row_of(const std::span<std::byte> part) noexcept;
 
   rank_plan rows_;
   std::vector<rank_shards> shards_;
@@ -37370,6 +38041,48 @@ class lasting_leases {
   std::vector<std::size_t> vacated_;  // by row
   std::size_t elsewhere_ = 0;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/train/lasting_leases.ipp
+//
+// What a run has leased, looked up by row, by purpose and by address.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void lasting_leases::add(plan_item item, std::span<std::byte> memory) {
+  if (!memory.empty()) leases_.push_back({memory, rows_.items().size()});
+  rows_.add(std::move(item));
+  vacated_.push_back(0);
+}
+
+BELAY_DECL const rank_shards* lasting_leases::shares_of(std::size_t item) const noexcept {
+  const rank_shards* out = nullptr;
+  for (const rank_shards& each : shards_)
+    if (each.item == item) out = &each;
+  return out;
+}
+
+BELAY_DECL std::vector<lasting_lease> lasting_leases::of(tier where_it_is, std::string_view purpose) const {
+  std::vector<lasting_lease> out;
+  for (const lasting_lease& each : leases_)
+    if (const plan_item& item = rows_.items()[each.item];
+        item.where_it_is == where_it_is && item.purpose == purpose && !each.memory.empty())
+      out.push_back(each);
+  return out;
+}
+
+BELAY_DECL std::size_t lasting_leases::live_bytes(std::size_t row) const noexcept {
+  return rows_.items()[row].bytes - vacated_[row];
+}
+
+BELAY_DECL std::size_t& lasting_leases::row_of(const std::span<std::byte> part) noexcept {
+  for (const lasting_lease& each : leases_)
+    if (!std::less<>()(part.data(), each.memory.data()) &&
+        std::less<>()(part.data(), each.memory.data() + each.memory.size()))
+      return vacated_[each.item];
+  return elsewhere_;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -37419,23 +38132,24 @@ class step_numbers {
   std::size_t count_, done_;
 };
 
-/// One rank's run of a body. `Rank` is a backend's rank, or that of a rehearsal.
-template <class Rank, class Engine>
-class run {
+/// One rank's run of a body, whose steps compute on `Engine`. On a host with the kit that a launch has unless it names
+/// another it is a `belay::run`.
+template <class Engine>
+class run_of {
  public:
   using engine_type = Engine;
-  using group_type = typename Rank::group_type;
+  using group_type = typename group_with_kit<group, typename Engine::kit_type>::type;
   using memory_type = typename Engine::memory_type;
   using heap_type = typename heap_of<group_type>::type;
   /// Plans the memory of steps that have room for so many rows a dispatch; see `steps`.
   using planner = std::function<planned_run(std::uint64_t rows)>;
 
   /// Rank `number` of `ranks`. `again` is asked when a step must be replayed. Kernels run as `streams` says.
-  run(int number, int ranks, planned_run planned, planner again = {}, const stream_settings& streams = {},
-      run_parts<Engine> parts = {});
-  run(const run&) = delete;  // bodies and stores point to it
-  run& operator=(const run&) = delete;
-  ~run();
+  run_of(int number, int ranks, planned_run planned, planner again = {}, const stream_settings& streams = {},
+         run_parts<Engine> parts = {});
+  run_of(const run_of&) = delete;  // bodies and stores point to it
+  run_of& operator=(const run_of&) = delete;
+  ~run_of();
 
   /// The engine of all steps. It stays where it is when a replay gives it more memory.
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }
@@ -37548,7 +38262,7 @@ class run {
   /// The numbers 1 to `count`, or those after `done`, each until its step is committed: one that must be replayed comes
   /// again, with room for what overflowed; one whose refusal was not read (`belay::refused(outcome)`) is thrown as
   /// `error`. When the next number is there, all that the step has queued is done. A rehearsal has one step.
-  [[nodiscard]] step_numbers<run> steps(std::size_t count, std::size_t done = 0) noexcept {
+  [[nodiscard]] step_numbers<run_of> steps(std::size_t count, std::size_t done = 0) noexcept {
     return {*this, rehearsing() && count > done + 1 ? done + 1 : count, done};
   }
 
@@ -37568,7 +38282,7 @@ class run {
   [[nodiscard]] planned_run leased_by(int rank) const;
 
  private:
-  friend class step_numbers<run>;
+  friend class step_numbers<run_of>;
   struct window {
     explicit window(const group_type& ranks) : group(ranks) {}
     group_type group;
@@ -37633,6 +38347,23 @@ class run {
   std::vector<std::unique_ptr<rehearsed_order>> returns_;
 };
 
+/// The run of a rank that computes on a host, with the kit of a launch that names none. A class, so that what is made
+/// of it has a short name in messages of a compiler.
+class run final : public run_of<host_engine> {
+ public:
+  using run_of::run_of;
+};
+
+/// The run that a body is called with, whose steps compute on `Engine`.
+template <class Engine>
+struct run_with {
+  using type = run_of<Engine>;
+};
+template <>
+struct run_with<host_engine> {
+  using type = run;
+};
+
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/train/run.ipp
@@ -37641,8 +38372,8 @@ class run {
 
 namespace belay::inline BELAY_ABI {
 
-template <class Rank, class Engine>
-run<Rank, Engine>::run(int number, int ranks, planned_run planned, planner again, const stream_settings& streams,
+template <class Engine>
+run_of<Engine>::run_of(int number, int ranks, planned_run planned, planner again, const stream_settings& streams,
                        run_parts<Engine> parts)
     : number_(number),
       ranks_(ranks),
@@ -37660,8 +38391,8 @@ run<Rank, Engine>::run(int number, int ranks, planned_run planned, planner again
   if constexpr (requires { engine_->kit().use_workspace(workspace); }) engine_->kit().use_workspace(workspace);
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::each_live(function_ref<void(tier, std::string_view, std::size_t)> see) const {
+template <class Engine>
+void run_of<Engine>::each_live(function_ref<void(tier, std::string_view, std::size_t)> see) const {
   const std::vector<plan_item>& rows = lasting().items();
   for (std::size_t row = 0; row < rows.size(); ++row)
     see(rows[row].where_it_is, std::string_view(rows[row].purpose), leased_.live_bytes(row));
@@ -37674,34 +38405,34 @@ void run<Rank, Engine>::each_live(function_ref<void(tier, std::string_view, std:
   see(tier::device, std::string_view("expert windows"), windows);
 }
 
-template <class Rank, class Engine>
-std::vector<lasting_lease> run<Rank, Engine>::leases_of(tier where_it_is, std::string_view purpose) const {
+template <class Engine>
+std::vector<lasting_lease> run_of<Engine>::leases_of(tier where_it_is, std::string_view purpose) const {
   return leased_.of(where_it_is, purpose);
 }
 
-template <class Rank, class Engine>
-std::size_t run<Rank, Engine>::bytes_on(const lasting_lease& leased, int rank) const {
+template <class Engine>
+std::size_t run_of<Engine>::bytes_on(const lasting_lease& leased, int rank) const {
   const rank_shards* const shards = leased_.shares_of(leased.item);
   return shards == nullptr ? leased.memory.size() : shards->bytes[static_cast<std::size_t>(rank)];
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::vacate(tier where_it_is, std::span<std::byte> part) noexcept {
+template <class Engine>
+void run_of<Engine>::vacate(tier where_it_is, std::span<std::byte> part) noexcept {
   meters_[where_it_is].remove(leased_size(part.size()));
   leased_.vacate(part);
   if constexpr (!device_region<memory_type>)
     if (!rehearsing()) discard_pages(part.data(), part.size());
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::occupy(tier where_it_is, std::span<std::byte> part) noexcept {
+template <class Engine>
+void run_of<Engine>::occupy(tier where_it_is, std::span<std::byte> part) noexcept {
   meters_[where_it_is].add(leased_size(part.size()));
   leased_.occupy(part);
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::charge_shard(tier where_it_is, function_ref<std::size_t(int)> bytes_of, const char* purpose,
-                                     file_bytes of_file) {
+template <class Engine>
+void run_of<Engine>::charge_shard(tier where_it_is, function_ref<std::size_t(int)> bytes_of, const char* purpose,
+                                  file_bytes of_file) {
   if (rehearsing()) leased_.add_shards(ranks_, bytes_of);
   const std::size_t bytes = leased_size(bytes_of(number_));
   leased_.add({where_it_is, purpose, bytes, bytes, of_file});
@@ -37709,16 +38440,16 @@ void run<Rank, Engine>::charge_shard(tier where_it_is, function_ref<std::size_t(
   meters_[where_it_is].count_allocation();
 }
 
-template <class Rank, class Engine>
-auto run<Rank, Engine>::windows(const group_type& group, where at) -> heap_type& {
+template <class Engine>
+auto run_of<Engine>::windows(const group_type& group, where at) -> heap_type& {
   const std::size_t bytes = rehearsing() ? planned_.activations : planned_.windows.at(windows_.size());
   windows_.push_back(std::make_unique<window>(group));
   open_window(windows_.size() - 1, bytes, at);
   return *windows_.back()->heap;
 }
 
-template <class Rank, class Engine>
-auto run<Rank, Engine>::step_memory(const char* purpose, tier in, file_bytes of_file) -> arena<memory_type>& {
+template <class Engine>
+auto run_of<Engine>::step_memory(const char* purpose, tier in, file_bytes of_file) -> arena<memory_type>& {
   const std::size_t bytes = rehearsing() ? planned_.activations : planned_.of_steps.at(of_steps_.size());
   of_steps_.push_back(std::make_unique<within_steps>(
       within_steps{purpose, {in, parts_.region(in, bytes), most_leases, meters_[in]}, of_file}));
@@ -37730,33 +38461,33 @@ auto run<Rank, Engine>::step_memory(const char* purpose, tier in, file_bytes of_
   return of_steps_.back()->leases;
 }
 
-template <class Rank, class Engine>
-auto run<Rank, Engine>::rehearsed_returns() -> rehearsed_order& {
+template <class Engine>
+auto run_of<Engine>::rehearsed_returns() -> rehearsed_order& {
   returns_.push_back(std::make_unique<rehearsed_order>());
   if (returns_.size() <= planned_.returns.size()) returns_.back()->expected = planned_.returns[returns_.size() - 1];
   return *returns_.back();
 }
 
-template <class Rank, class Engine>
-std::size_t run<Rank, Engine>::add_gathers() {
+template <class Engine>
+std::size_t run_of<Engine>::add_gathers() {
   gathers_.emplace_back();
   return gathers_.size() - 1;
 }
 
-template <class Rank, class Engine>
-auto run<Rank, Engine>::planned_gathers(std::size_t store) const -> gather_plan {
+template <class Engine>
+auto run_of<Engine>::planned_gathers(std::size_t store) const -> gather_plan {
   gather_plan out;
   if (store < planned_.gathers.size()) out = planned_.gathers[store];
   return out;
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::note_gathers(std::size_t store, phase in, const gather_order& found) {
+template <class Engine>
+void run_of<Engine>::note_gathers(std::size_t store, phase in, const gather_order& found) {
   gathers_[store][static_cast<std::size_t>(in)] = found;
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::make_room(std::uint64_t rows, where at) {
+template <class Engine>
+void run_of<Engine>::make_room(std::uint64_t rows, where at) {
   rows = greater_of(rows, engine_->room());
   if (again_) {
     planned_run grown = again_(rows);
@@ -37771,8 +38502,8 @@ void run<Rank, Engine>::make_room(std::uint64_t rows, where at) {
   engine_->make_room(rows);
 }
 
-template <class Rank, class Engine>
-auto run<Rank, Engine>::leased_by(int rank) const -> planned_run {
+template <class Engine>
+auto run_of<Engine>::leased_by(int rank) const -> planned_run {
   planned_run out;
   out.memory.computes = planned_.computes;
   if (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
@@ -37819,8 +38550,8 @@ auto run<Rank, Engine>::leased_by(int rank) const -> planned_run {
   return out;
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::open_window(std::size_t index, std::size_t bytes, where at) {
+template <class Engine>
+void run_of<Engine>::open_window(std::size_t index, std::size_t bytes, where at) {
   window& one = *windows_[index];
   const symmetric_heap_options options{
       .bytes = bytes, .meter = &meters_[tier::device], .at = at, .when_full = rehearsing() ? "" : of_smaller_step};
@@ -37828,15 +38559,15 @@ void run<Rank, Engine>::open_window(std::size_t index, std::size_t bytes, where 
   engine_->adopt(*one.heap);
 }
 
-template <class Rank, class Engine>
-std::size_t run<Rank, Engine>::lasting_bytes(tier where_it_is, std::size_t elements, std::size_t size, where at) {
+template <class Engine>
+std::size_t run_of<Engine>::lasting_bytes(tier where_it_is, std::size_t elements, std::size_t size, where at) {
   const auto owner = [&] { return std::string(name(where_it_is)) + " tier"; };
   return tensor_bytes(extents<1>{elements}, size, owner, at);
 }
 
-template <class Rank, class Engine>
-std::byte* run<Rank, Engine>::lease_bytes(tier where_it_is, std::size_t wanted, lease_mark mark, const char* purpose,
-                                          where at) {
+template <class Engine>
+std::byte* run_of<Engine>::lease_bytes(tier where_it_is, std::size_t wanted, lease_mark mark, const char* purpose,
+                                       where at) {
   auto& region = persistent_[static_cast<std::size_t>(where_it_is)];
   const std::size_t most = planned_.persistent[static_cast<std::size_t>(where_it_is)];
   if (!region)
@@ -37847,18 +38578,18 @@ std::byte* run<Rank, Engine>::lease_bytes(tier where_it_is, std::size_t wanted, 
   return memory;
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::note_shards(tier where_it_is, function_ref<std::size_t(int)> bytes_of) {
+template <class Engine>
+void run_of<Engine>::note_shards(tier where_it_is, function_ref<std::size_t(int)> bytes_of) {
   if (!rehearsing()) return;
   leased_.add_shards(ranks_, bytes_of);
   if (engine_->step_number() > 0)
     meters_[where_it_is].expect_peak(meters_[where_it_is].peak_bytes() + leased_size(bytes_of(number_)));
 }
 
-template <class Rank, class Engine>
-std::byte* run<Rank, Engine>::reached_bytes(tier where_it_is, const group_type& group,
-                                            function_ref<std::size_t(int)> bytes_of, lease_mark mark,
-                                            const char* purpose, std::vector<std::byte*>& ranks, where at) {
+template <class Engine>
+std::byte* run_of<Engine>::reached_bytes(tier where_it_is, const group_type& group,
+                                         function_ref<std::size_t(int)> bytes_of, lease_mark mark, const char* purpose,
+                                         std::vector<std::byte*>& ranks, where at) {
   std::size_t most = 0;  // each rank has as much address space
   for (int rank = 0; rank < ranks_; ++rank) most = greater_of(most, leased_size(bytes_of(rank)));
   const std::size_t own = bytes_of(number_);
@@ -37884,8 +38615,8 @@ std::byte* run<Rank, Engine>::reached_bytes(tier where_it_is, const group_type& 
   return unreached_.back()->lease_bytes(own, leases_, at, mark);
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::grow_step_memory(std::size_t index) {
+template <class Engine>
+void run_of<Engine>::grow_step_memory(std::size_t index) {
   arena<memory_type>& leases = of_steps_[index]->leases;
   const std::size_t bytes = planned_.of_steps.at(index);
   if (leases.memory().size_bytes() == bytes) return;
@@ -37900,8 +38631,8 @@ void run<Rank, Engine>::grow_step_memory(std::size_t index) {
     leases.name_lost_of(engine_->obligations());
 }
 
-template <class Rank, class Engine>
-auto run<Rank, Engine>::next() -> next_step {
+template <class Engine>
+auto run_of<Engine>::next() -> next_step {
   engine_->synchronize(engine_->step_site());  // the optimizer's update
   engine_->expect_refusal_read();
   if (engine_->last_end() != end_of_step::replay) return next_step::another;
@@ -37909,8 +38640,8 @@ auto run<Rank, Engine>::next() -> next_step {
   return next_step::same;
 }
 
-template <class Rank, class Engine>
-run<Rank, Engine>::~run() = default;
+template <class Engine>
+run_of<Engine>::~run_of() = default;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -37932,19 +38663,20 @@ struct rehearsed_engine<Engine> {
 /// A body that is rehearsed on `Engine`, and run: `body(rank, run)`, a generic lambda or function object. On ranks that
 /// compute on the host `rank` is a `belay::rank`.
 template <class Body, class Engine = host_engine>
-concept training_body = requires(Body& body, belay::rank& as, run<belay::rank, Engine>& in) { body(as, in); };
+concept training_body = requires(Body& body, belay::rank& as, typename run_with<Engine>::type& in) { body(as, in); };
 
 /// One rank's rehearsal of a body on `Engine`, whose streams run nothing, and which other ranks it stands for.
 template <class Engine = host_engine>
 class rank_rehearsal {
-  using run_type = run<belay::rank, Engine>;
+  using run_type = typename run_with<Engine>::type;
 
  public:
   /// Runs `body` as rank `number` of `size`, with room for `rows` rows a dispatch (0: what the body says), where ranks
-  /// compute on what `on` says and their groups promise `promises`.
+  /// compute on what `on` says and their groups promise `promises`; `faults` says whether its faults are explained.
   rank_rehearsal(int number, int size, std::type_identity_t<function_ref<void(belay::rank&, run_type&)>> body,
                  std::uint64_t rows, where at, computes_on on = computes_on::host,
-                 const group_traits& promises = rehearsal::group::all_promises());
+                 const group_traits& promises = rehearsal::group::all_promises(),
+                 fault_explanation faults = fault_explanation::none);
 
   /// Whether `other` runs the body alike: it gives the same answers to all that the body has asked of its rank.
   [[nodiscard]] bool stands_for(int other) const noexcept;
@@ -37959,6 +38691,7 @@ class rank_rehearsal {
 
   int number_;
   group_traits promises_;
+  fault_explanation faults_;
   std::optional<rehearsal::rank> asked_;
   std::optional<belay::rank> rank_;
   std::optional<run_type> run_;
@@ -37966,8 +38699,10 @@ class rank_rehearsal {
 
 /// The plan of `body` on `size` ranks, rehearsed on `Engine`; see `rehearse`.
 template <class Engine>
-[[nodiscard]] rehearsal_result rehearse_on(int size, function_ref<void(belay::rank&, run<belay::rank, Engine>&)> body,
-                                           computes_on on, const group_traits& promises, where at);
+[[nodiscard]] rehearsal_result rehearse_on(int size,
+                                           function_ref<void(belay::rank&, typename run_with<Engine>::type&)> body,
+                                           computes_on on, const group_traits& promises, fault_explanation faults,
+                                           where at);
 
 /// A world whose ranks compute on a device, and one that gives each its own.
 template <class World>
@@ -37992,8 +38727,10 @@ namespace belay::inline BELAY_ABI {
 template <class Engine>
 rank_rehearsal<Engine>::rank_rehearsal(int number, int size,
                                        std::type_identity_t<function_ref<void(belay::rank&, run_type&)>> body,
-                                       std::uint64_t rows, where at, computes_on on, const group_traits& promises)
-    : number_(number), promises_(promises) {
+                                       std::uint64_t rows, where at, computes_on on, const group_traits& promises,
+                                       fault_explanation faults)
+    : number_(number), promises_(promises), faults_(faults) {
+  announce_rehearsal(faults);
   run_memory memory = everything();
   memory.computes = on;
   rehearse(size, body, memory, rows, at);
@@ -38022,6 +38759,7 @@ void rank_rehearsal<Engine>::rehearse(int size, function_ref<void(belay::rank&, 
   rank_.emplace(*asked_);
   run_.emplace(number_, size, planned_run{{}, memory}, typename run_type::planner(),
                stream_settings{stream_policy::rehearsal});
+  if (faults_ == fault_explanation::by_handler) run_->engine().watch().explain_faults();
   run_->engine().make_room(rows);
   body(*rank_, *run_);
 }
@@ -38037,13 +38775,13 @@ auto rank_rehearsal<Engine>::everything() -> run_memory {
 }
 
 template <class Engine>
-rehearsal_result rehearse_on(int size, function_ref<void(belay::rank&, run<belay::rank, Engine>&)> body, computes_on on,
-                             const group_traits& promises, where at) {
+rehearsal_result rehearse_on(int size, function_ref<void(belay::rank&, typename run_with<Engine>::type&)> body,
+                             computes_on on, const group_traits& promises, fault_explanation faults, where at) {
   rehearsal_result out;
   std::vector<std::optional<planned_run>> all(static_cast<std::size_t>(size));
   for (int number = 0; number < size; ++number) {
     if (all[static_cast<std::size_t>(number)]) continue;
-    const rank_rehearsal<Engine> kind(number, size, body, 0, at, on, promises);
+    const rank_rehearsal<Engine> kind(number, size, body, 0, at, on, promises, faults);
     for (int other = number; other < size; ++other)
       if (kind.stands_for(other)) all[static_cast<std::size_t>(other)] = kind.leased_by(other);
     out.meshes.add(kind.meshes());
@@ -38061,26 +38799,6 @@ rehearsal_result rehearse_on(int size, function_ref<void(belay::rank&, run<belay
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
-
-/// A rank whose world bounds the waits for its streams.
-template <class Rank>
-concept watches_streams = requires(const Rank& rank) {
-  { rank.watch() } -> std::convertible_to<std::shared_ptr<const stream_watch>>;
-};
-/// A rank whose communication an arbiter can order: one that is a thread of this process.
-template <class Rank>
-concept takes_arbiter = requires(Rank& rank, std::shared_ptr<stream_arbiter> arbiter) { rank.use(arbiter); };
-/// A rank that says what it takes of its device beside the plan.
-template <class Rank>
-concept tells_usage = requires(const Rank& rank) {
-  { rank.usage() } -> std::same_as<device_usage>;
-};
-/// A rank that has a device of its own, makes its communicators at launch, and measures what that has left.
-template <class Rank>
-concept measures_device = tells_usage<Rank> && requires(Rank& rank, where at) {
-  rank.make_recorded_groups(at);
-  { rank.available_device_memory(at) } -> std::same_as<std::size_t>;
-};
 
 /// A world, as its launch knows it before it runs.
 struct launched_world_facts {
@@ -38142,11 +38860,11 @@ template <class T, class Rank>
   return all;
 }
 
-/// A body on ranks of one type, in runs on one engine, and its rehearsal.
-template <class Rank, class Engine>
-using body_call = std::type_identity_t<function_ref<void(Rank&, run<Rank, Engine>&)>>;
+/// A body, in runs on one engine, and its rehearsal.
+template <class Engine>
+using body_call = std::type_identity_t<function_ref<void(rank&, typename run_with<Engine>::type&)>>;
 
-/// Where a rank's run gets its memory and its kit.
+/// Where the run of a backend's rank gets its memory and its kit. The rank outlives them.
 template <class Engine, class Rank>
 [[nodiscard]] run_parts<Engine> run_parts_of([[maybe_unused]] Rank& rank) {
   if constexpr (requires { rank.make_kit(); })
@@ -38156,12 +38874,12 @@ template <class Engine, class Rank>
     return {};
 }
 
-/// Runs `body` as one rank of a launch. A replay rehearses it anew, as `rehearsed`. A communication that begins after a
-/// copy between tiers fails where that has: what the rank then throws is why the copy failed, such as a
-/// `tier_file_error`.
-template <class Engine, class Rehearsed, class Rank>
-void launch_rank(launch_under_way& launch, Rank& rank, body_call<Rank, Engine> body,
-                 body_call<belay::rank, Rehearsed> rehearsed);
+/// Runs `body` as one rank of a launch, whose run has its memory and kit of `parts`. A replay rehearses it anew, as
+/// `rehearsed`. A communication that begins after a copy between tiers fails where that has: what the rank then throws
+/// is why the copy failed, such as a `tier_file_error`.
+template <class Engine, class Rehearsed>
+void launch_rank(launch_under_way& launch, rank& self, const run_parts<Engine>& parts, body_call<Engine> body,
+                 body_call<Rehearsed> rehearsed);
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -38222,52 +38940,48 @@ requires can_all_gather<Group, std::uint64_t>
 
 namespace belay::inline BELAY_ABI {
 
-template <class Engine, class Rehearsed, class Rank>
-void launch_rank(launch_under_way& launch, Rank& rank, body_call<Rank, Engine> body,
-                 body_call<belay::rank, Rehearsed> rehearsed) {
+template <class Engine, class Rehearsed>
+void launch_rank(launch_under_way& launch, rank& self, const run_parts<Engine>& parts, body_call<Engine> body,
+                 body_call<Rehearsed> rehearsed) {
   const launched_world_facts& world = launch.world();
   const where at = launch.site();
-  const int number = layout_rank(rank);
+  const int number = self.unasked_rank();
   stream_settings streams = launch.streams();
   std::optional<stream_arbiter::host> turns;
   if (streams.arbiter != nullptr) turns.emplace(*streams.arbiter);
-  rank.meshes().add(launch.meshes());
+  self.meshes().add(launch.meshes());
   // Ranks with a device each measure it when they have their communicators; all see all, so that all refuse, or none.
   device_room room = world.devices;
-  if constexpr (measures_device<Rank>) {
-    rank.make_recorded_groups(at);
-    room.by_rank = told_by_ranks(rank, rank.available_device_memory(at), at);
+  if (const std::optional<std::size_t> left = self.room_beside_groups(at)) {
+    room.by_rank = told_by_ranks(self, *left, at);
     launch.expect_fits_in(room);
   }
   // Each rank rehearses itself; the same.
   const auto again = [&, number, rehearsed](std::uint64_t rows) {
-    const rank_rehearsal<Rehearsed> kind(number, world.size, rehearsed, rows, at, world.on, world.promises);
+    const rank_rehearsal<Rehearsed> kind(number, world.size, rehearsed, rows, at, world.on, world.promises,
+                                         launch.options().explain_faults);
     planned_run own = kind.leased_by(number);
     widen_workspace(own, world.workspace);
-    launch.expect_fits_in(room, exchanged_plans(control_of(rank.world()), own.plan, at));
+    launch.expect_fits_in(room, exchanged_plans(self.control(), own.plan, at));
     return own;
   };
-  if constexpr (watches_streams<Rank>) streams.watch = rank.watch();
-  using run_type = run<Rank, Engine>;
-  const auto self = std::make_shared<run_type>(number, world.size, launch.planned(number), again, streams,
-                                               run_parts_of<Engine>(rank));
-  launch.keep(number, self);
-  if constexpr (tells_usage<Rank>) {
-    device_usage used = rank.usage();
-    used.planned = world.communication.bytes;
-    const std::vector<device_usage> measured = told_by_ranks(rank, used, at);
+  streams.watch = self.watch();
+  const auto own_run = std::make_shared<typename run_with<Engine>::type>(number, world.size, launch.planned(number),
+                                                                         again, streams, parts);
+  launch.keep(number, own_run);
+  if (std::optional<device_usage> used = self.usage()) {
+    used->planned = world.communication.bytes;
+    const std::vector<device_usage> measured = told_by_ranks(self, *used, at);
     if (number == 0 && launch.options().measured) launch.options().measured(measured);
   }
-  if constexpr (takes_arbiter<Rank>)
-    if (streams.arbiter != nullptr) rank.use(streams.arbiter);
+  if (streams.arbiter != nullptr) self.use(streams.arbiter);
   try {
-    body(rank, *self);
+    body(self, *own_run);
   } catch (const comm_error&) {
-    if (self->engine().has_copies()) self->engine().copies().synchronize();
+    if (own_run->engine().has_copies()) own_run->engine().copies().synchronize();
     throw;
   }
-  if constexpr (takes_arbiter<Rank>)
-    if (streams.arbiter != nullptr) rank.finish();
+  if (streams.arbiter != nullptr) self.finish();
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -39539,11 +40253,11 @@ class store_update {
 
 namespace belay::inline BELAY_ABI {
 
-/// `Run` has the memory (run.hpp), `Mesh` the ranks, `Precision` the element types. It stays where it was made:
+/// `Run` has the memory (run.hpp), `Precision` the element types. It stays where it was made:
 /// parameters point to it.
-template <class Run, class Mesh, class Precision = precision<>>
-class parameter_store final : public participant, public store_memory<Run, Mesh, Precision> {
-  using memory = store_memory<Run, Mesh, Precision>;
+template <class Run, class Precision = precision<>>
+class parameter_store final : public participant, public store_memory<Run, Precision> {
+  using memory = store_memory<Run, Precision>;
   using memory::buckets_, memory::frozen_, memory::gathers_, memory::mesh_, memory::run_;
 
  public:
@@ -39558,12 +40272,12 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
   /// that `lends_memory` keeps its own. `run`, `mesh` and `model` outlive the store. Throws usage_error where two
   /// parameters have one name, on one stage of a pipeline or, if it is trained, on two, or one is listed twice.
   template <lists_parameters Model, int Stage>
-  parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
+  parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
                   store_options options = {}, where at = where::current())
       : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
                         {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
   template <lists_parameters Model, int Stage>
-  parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, store_options options,
+  parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, store_options options,
                   where at = where::current())
       : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
                         {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
@@ -39572,19 +40286,19 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
   /// outlive the store. Throws usage_error where two parameters have one name, on one stage of a pipeline or, if it is
   /// trained, on two, or one is listed twice.
   template <lists_parameters Model>
-  parameter_store(Run& run, const Mesh& mesh, Model& model, zero_stage divided, store_options options = {},
+  parameter_store(Run& run, const mesh& mesh, Model& model, zero_stage divided, store_options options = {},
                   where at = where::current())
       : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
                         {stage_in(divided, tier::device, options, at)}, options, at) {}
   /// Of several parts, each with a stage of its own; the model's order is theirs.
   template <lists_parameters... Parts>
     requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const Mesh& mesh, store_options options, held_parameters<Parts>... parts)
+  parameter_store(Run& run, const mesh& mesh, store_options options, held_parameters<Parts>... parts)
       : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
                         {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
   template <lists_parameters... Parts>
     requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const Mesh& mesh, held_parameters<Parts>... parts)
+  parameter_store(Run& run, const mesh& mesh, held_parameters<Parts>... parts)
       : parameter_store(run, mesh, store_options{}, parts...) {}
   parameter_store(const parameter_store&) = delete;
   parameter_store& operator=(const parameter_store&) = delete;
@@ -39680,7 +40394,7 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
   void note_update(std::uint64_t arguments) noexcept { updated_with_ = fnv1a(updated_with_).add(arguments).value(); }
 
  private:
-  struct parameters {
+  struct listed_parameters {
     stored_parameters<value_type, gradient_type> stored;
     norm_table norm;
     std::vector<norm_place> places;
@@ -39691,13 +40405,13 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
   void note_unapplied(std::uint64_t step) noexcept;
 
   void end_gathers(order_of_step own, where at);
-  parameter_store(Run& run, const Mesh& mesh, parameters found, std::vector<held_stage> stages, store_options options,
-                  where at);
+  parameter_store(Run& run, const mesh& mesh, listed_parameters found, std::vector<held_stage> stages,
+                  store_options options, where at);
   void write_first_values(std::uint64_t seed, where at);
 
   template <class Model>
-  [[nodiscard]] static parameters listed(Model& model, const Mesh& mesh, std::size_t whole_below, where at) {
-    parameters found;
+  [[nodiscard]] static listed_parameters listed(Model& model, const mesh& mesh, std::size_t whole_below, where at) {
+    listed_parameters found;
     list(found, 0, model, mesh, whole_below, at);
     if constexpr (lends_memory<Model>) {
       found.stored.values = model.borrowed_values();
@@ -39707,9 +40421,9 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
     return found;
   }
   template <class... Parts>
-  [[nodiscard]] static parameters listed(const Mesh& mesh, std::size_t whole_below,
-                                         const held_parameters<Parts>&... parts) {
-    parameters found;
+  [[nodiscard]] static listed_parameters listed(const mesh& mesh, std::size_t whole_below,
+                                                const held_parameters<Parts>&... parts) {
+    listed_parameters found;
     std::size_t number = 0;
     (list(found, number++, *parts.part, mesh, whole_below, parts.at), ...);
     found.norm.widen(mesh.pipeline(), first_site(parts...));
@@ -39722,8 +40436,8 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
 
   // The parameters of one part, in its replica groups.
   template <class Model>
-  static void list(parameters& found, std::size_t number, Model& model, const Mesh& mesh, std::size_t whole_below,
-                   where at) {
+  static void list(listed_parameters& found, std::size_t number, Model& model, const mesh& mesh,
+                   std::size_t whole_below, where at) {
     const parameter_layers layers(model);
     model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
       using element = typename Parameter::value_type;
@@ -39780,20 +40494,20 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
   bool gathers_compared_ = false;  // in this step
 };
 
-template <class Run, class Mesh, class... Parts>
-parameter_store(Run&, const Mesh&, held_parameters<Parts>...) -> parameter_store<Run, Mesh>;
-template <class Run, class Mesh, class... Parts>
-parameter_store(Run&, const Mesh&, store_options, held_parameters<Parts>...) -> parameter_store<Run, Mesh>;
-template <class Run, class Mesh, class Model, int Stage>
-parameter_store(Run&, const Mesh&, Model&, zero<Stage>) -> parameter_store<Run, Mesh>;
-template <class Run, class Mesh, class Model, int Stage>
-parameter_store(Run&, const Mesh&, Model&, zero<Stage>, store_options) -> parameter_store<Run, Mesh>;
-template <class Run, class Mesh, class Model, int Stage, class... Types>
-parameter_store(Run&, const Mesh&, Model&, zero<Stage>, precision<Types...>)
-    -> parameter_store<Run, Mesh, precision<Types...>>;
-template <class Run, class Mesh, class Model, int Stage, class... Types>
-parameter_store(Run&, const Mesh&, Model&, zero<Stage>, precision<Types...>, store_options)
-    -> parameter_store<Run, Mesh, precision<Types...>>;
+template <class Run, class... Parts>
+parameter_store(Run&, const mesh&, held_parameters<Parts>...) -> parameter_store<Run>;
+template <class Run, class... Parts>
+parameter_store(Run&, const mesh&, store_options, held_parameters<Parts>...) -> parameter_store<Run>;
+template <class Run, class Model, int Stage>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>) -> parameter_store<Run>;
+template <class Run, class Model, int Stage>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>, store_options) -> parameter_store<Run>;
+template <class Run, class Model, int Stage, class... Types>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>, precision<Types...>)
+    -> parameter_store<Run, precision<Types...>>;
+template <class Run, class Model, int Stage, class... Types>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>, precision<Types...>, store_options)
+    -> parameter_store<Run, precision<Types...>>;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -39857,18 +40571,18 @@ class tensor_copies {
 
 namespace belay::inline BELAY_ABI {
 
-template <class Run, class Mesh, class Precision>
-double parameter_store<Run, Mesh, Precision>::norm_of(std::size_t parameter) const noexcept {
+template <class Run, class Precision>
+double parameter_store<Run, Precision>::norm_of(std::size_t parameter) const noexcept {
   return norm_.of_parameter(norm_places_[parameter].parameter);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::fill(std::uint64_t seed, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::fill(std::uint64_t seed, where at) {
   this->rewrite([&] { write_first_values(seed, at); }, at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::note_before_update(where at) const {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::note_before_update(where at) const {
   if (mover_ != nullptr && (mover_->away() || !mover_->here()))
     throw usage_error(
         "gradients and optimizer state are away from the device: they are updated in training, after "
@@ -39877,15 +40591,15 @@ void parameter_store<Run, Mesh, Precision>::note_before_update(where at) const {
   if (before_update_) before_update_();
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::moved_by(state_mover* mover, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::moved_by(state_mover* mover, where at) {
   if (mover != nullptr && mover_ != nullptr)
     throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already", at);
   mover_ = mover;
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::begin(const step_start& start, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::begin(const step_start& start, where at) {
   if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
   this->note_micro_batches(start.micro_batches);
   if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
@@ -39901,27 +40615,27 @@ void parameter_store<Run, Mesh, Precision>::begin(const step_start& start, where
   if (gathers_) gathers_->begin_step(run_->engine(), at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::compare(order_of_step own, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::compare(order_of_step own, where at) {
   if (gathers_ && !std::exchange(gathers_compared_, true)) gathers_->expect_one_order(own, at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::finish(const divisor_value& divisor, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::finish(const divisor_value& divisor, where at) {
   end_gathers(order_of_step::executed, at);
   static_cast<void>(reduced_.emplace(divisor.where_it_is == divisor_value::counted::on_this_rank
                                          ? buckets_.finish(local_targets{divisor.count}, mesh_->replicas(), at)
                                          : buckets_.finish(target_tokens{divisor.count, at}, at)));
-  squares_ = this->rehearsed() ? 0 : norm_.squares_over(*reduced_, *mesh_, at);
+  squares_ = this->rehearsed() ? 0 : norm_.template squares_over<group_type>(*reduced_, *mesh_, at);
 }
 
-template <class Run, class Mesh, class Precision>
-auto parameter_store<Run, Mesh, Precision>::reduced() const -> reduced_sums {
+template <class Run, class Precision>
+auto parameter_store<Run, Precision>::reduced() const -> reduced_sums {
   return reduced_ ? reduced_sums{squares_, reduced_->targets(), true} : reduced_sums{};
 }
 
-template <class Run, class Mesh, class Precision>
-std::string parameter_store<Run, Mesh, Precision>::not_finite() const {
+template <class Run, class Precision>
+std::string parameter_store<Run, Precision>::not_finite() const {
   std::string first;
   std::size_t more = 0;
   for (std::size_t p = 0; p < buckets_.parameters(); ++p) {
@@ -39934,70 +40648,70 @@ std::string parameter_store<Run, Mesh, Precision>::not_finite() const {
   return more == 0 ? first : first + " and " + std::to_string(more) + " more";
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::each_not_finite(function_ref<void(double)> see) const {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::each_not_finite(function_ref<void(double)> see) const {
   for (std::size_t p = 0; p < buckets_.parameters(); ++p)
     if (const double norm = norm_of(p); !kernel::are_finite(&norm, 1)) see(norm);
 }
 
-template <class Run, class Mesh, class Precision>
-auto parameter_store<Run, Mesh, Precision>::take_part() noexcept -> committed_part {
+template <class Run, class Precision>
+auto parameter_store<Run, Precision>::take_part() noexcept -> committed_part {
   committed_part out{*this, std::move(*reduced_), squares_};
   reduced_.reset();
   return out;
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::abandon(where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::abandon(where at) {
   end_gathers(order_of_step::abandoned, at);
   buckets_.abandon(mesh_->replicas(), at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::withdraw() noexcept {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::withdraw() noexcept {
   reduced_.reset();
   if (gathers_) gathers_->end_step();
   if (std::exchange(stepping_, false)) buckets_.withdraw();
 }
 
-template <class Run, class Mesh, class Precision>
-std::uint64_t parameter_store<Run, Mesh, Precision>::fingerprint() const {
+template <class Run, class Precision>
+std::uint64_t parameter_store<Run, Precision>::fingerprint() const {
   return fnv1a().add_text("parameter_store").add(updated_with_).value();
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::finish_by(typename buckets_type::divider divide,
-                                                      typename gradient_norm<value_type>::teller squares) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::finish_by(typename buckets_type::divider divide,
+                                                typename gradient_norm<value_type>::teller squares) {
   buckets_.divide_by(std::move(divide));
   norm_.squares_by(std::move(squares));
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::gathers_in(gathers_begin when) noexcept {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::gathers_in(gathers_begin when) noexcept {
   if (gathers_) gathers_->begin_gathers(when);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::begin_body(where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::begin_body(where at) {
   if (gathers_) gathers_->begin_in(run_->engine().compute(), at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::end_body(where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::end_body(where at) {
   auto& stream = run_->engine().compute();
   if (gathers_) gathers_->end_in(stream, at);
   buckets_.join(stream, at);
 }
 
-template <class Run, class Mesh, class Precision>
-std::string parameter_store<Run, Mesh, Precision>::unapplied_text(std::uint64_t step) {
+template <class Run, class Precision>
+std::string parameter_store<Run, Precision>::unapplied_text(std::uint64_t step) {
   return "the gradients of step " + std::to_string(step) +
          " were committed, and neither applied nor discarded: optimizer.apply(std::move(*ok), {...}), or "
          "std::move(*ok).discard()";
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::note_unapplied(std::uint64_t step) noexcept {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::note_unapplied(std::uint64_t step) noexcept {
   unapplied_ = step;
   try {
     if (std::uncaught_exceptions() == 0)
@@ -40006,8 +40720,8 @@ void parameter_store<Run, Mesh, Precision>::note_unapplied(std::uint64_t step) n
   }
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::end_gathers(order_of_step own, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::end_gathers(order_of_step own, where at) {
   stepping_ = false;
   if (!gathers_) return;
   compare(own, at);
@@ -40015,13 +40729,13 @@ void parameter_store<Run, Mesh, Precision>::end_gathers(order_of_step own, where
   gathers_->retire(at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::write_first_values(std::uint64_t seed, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::write_first_values(std::uint64_t seed, where at) {
   for (const auto& write : fillers_) write(seed, at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::expect_names_apart(where at) const {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::expect_names_apart(where at) const {
   if (this->rehearsed() || mesh_->shape().pipeline == 1) return;
   stage_names own;
   for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
@@ -40029,8 +40743,8 @@ void parameter_store<Run, Mesh, Precision>::expect_names_apart(where at) const {
   own.expect_apart(*mesh_, at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::compare_along_tensor(where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::compare_along_tensor(where at) {
   if (this->rehearsed() || mesh_->shape().tensor == 1) return;
   tensor_copies<value_type> own;
   for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add(buckets_.parameter(p));
@@ -40038,9 +40752,9 @@ void parameter_store<Run, Mesh, Precision>::compare_along_tensor(where at) {
   own.expect_equal(mesh_->tensor(at), at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::expect_even(const parameter_base<value_type>& parameter,
-                                                        std::size_t elements, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::expect_even(const parameter_base<value_type>& parameter, std::size_t elements,
+                                                  where at) {
   if (parameter.local_size() == elements) return;
   throw usage_error("parameter " + printable(parameter.name()) + ": box " + parameter.local_box().text() + " has " +
                         std::to_string(parameter.local_size()) + " elements, even cuts give this rank of the mesh " +
@@ -40048,9 +40762,9 @@ void parameter_store<Run, Mesh, Precision>::expect_even(const parameter_base<val
                     at);
 }
 
-template <class Run, class Mesh, class Precision>
-parameter_store<Run, Mesh, Precision>::parameter_store(Run& run, const Mesh& mesh, parameters found,
-                                                       std::vector<held_stage> stages, store_options options, where at)
+template <class Run, class Precision>
+parameter_store<Run, Precision>::parameter_store(Run& run, const mesh& mesh, listed_parameters found,
+                                                 std::vector<held_stage> stages, store_options options, where at)
     : memory(run, mesh, std::move(found.stored), std::move(stages), options, found.norm.unit(), at),
       norm_places_(found.places),
       norm_(found.norm, std::move(found.places),
@@ -40063,47 +40777,42 @@ parameter_store<Run, Mesh, Precision>::parameter_store(Run& run, const Mesh& mes
   if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
 template <class Parameter>
-void parameter_store<Run, Mesh, Precision>::add_filler(Parameter& parameter) {
+void parameter_store<Run, Precision>::add_filler(Parameter& parameter) {
   if (this->rehearsed() || parameter.spec().first_values.how() == initial::initializer::filled) return;
   fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
 }
 
-template <class Run, class Mesh, class Precision>
-parameter_store<Run, Mesh, Precision>::~parameter_store() = default;
+template <class Run, class Precision>
+parameter_store<Run, Precision>::~parameter_store() = default;
 
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
 /// The run, the mesh, and over parameters of type T the store and the optimizer, of ranks of the host.
-using host_run = run<rank, host_engine>;
-using host_mesh = mesh<rank>;
 template <class T>
-using host_store = parameter_store<host_run, host_mesh, precision<T>>;
+using host_store = parameter_store<run, precision<T>>;
 template <class T>
 using host_adamw = adamw<T, group, host_kit<>>;
 
 #if defined(BELAY_SEPARATE_COMPILATION)
-extern template class run<rank, host_engine>;
+extern template class run_of<host_engine>;
 extern template class rank_rehearsal<host_engine>;
-extern template rehearsal_result rehearse_on<host_engine>(int, function_ref<void(rank&, host_run&)>, computes_on,
-                                                          const group_traits&, where);
-extern template void launch_rank<host_engine, host_engine>(launch_under_way&, rank&, body_call<rank, host_engine>,
-                                                           body_call<rank, host_engine>);
-extern template void expect_agreement(const host_mesh&, std::uint64_t, where);
-extern template ballot vote_over(const host_mesh&, const ballot&, std::uint64_t, where);
-extern template class mesh<rank>;
+extern template rehearsal_result rehearse_on<host_engine>(int, function_ref<void(rank&, run&)>, computes_on,
+                                                          const group_traits&, fault_explanation, where);
+extern template void launch_rank<host_engine, host_engine>(launch_under_way&, rank&, const run_parts<host_engine>&,
+                                                           body_call<host_engine>, body_call<host_engine>);
 extern template class parameter_base<float>;
 extern template class parameter_base<double>;
 extern template class parameter_base<bf16>;
-extern template class store_memory<host_run, host_mesh, precision<float>>;
-extern template class store_memory<host_run, host_mesh, precision<double>>;
-extern template class store_memory<host_run, host_mesh, precision<bf16>>;
-extern template class parameter_store<host_run, host_mesh, precision<float>>;
-extern template class parameter_store<host_run, host_mesh, precision<double>>;
-extern template class parameter_store<host_run, host_mesh, precision<bf16>>;
+extern template class store_memory<run, precision<float>>;
+extern template class store_memory<run, precision<double>>;
+extern template class store_memory<run, precision<bf16>>;
+extern template class parameter_store<run, precision<float>>;
+extern template class parameter_store<run, precision<double>>;
+extern template class parameter_store<run, precision<bf16>>;
 extern template class adamw<float, group, host_kit<>>;
 extern template class adamw<double, group, host_kit<>>;
 extern template class adamw<bf16, group, host_kit<>>;
@@ -40173,22 +40882,27 @@ template <class World>
 
 /// The plan of `body` on `size` ranks: it is run over addresses without memory, and computes, sends and prints nothing;
 /// once for all ranks that give the same answers to what it asks of its rank (number, coordinates, places in groups).
-/// Throws what the body throws. Ranks compute on the host, unless `on` says otherwise, with `Kit`.
+/// Throws what the body throws. Ranks compute on the host, unless `on` says otherwise, with `Kit`. The options say
+/// whether a fault of the body is explained.
 template <class Kit = kit_of_world, training_body<rehearsed_engine_of<Kit>> Body>
-[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, computes_on on, where at = where::current()) {
-  return rehearse_on<rehearsed_engine_of<Kit>>(size, body, on, rehearsal::group::all_promises(), at);
+[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, computes_on on, const launch_options& options = {},
+                                        where at = where::current()) {
+  return rehearse_on<rehearsed_engine_of<Kit>>(size, body, on, rehearsal::group::all_promises(), options.explain_faults,
+                                               at);
 }
 template <class Kit = kit_of_world, training_body<rehearsed_engine_of<Kit>> Body>
-[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, where at = where::current()) {
-  return rehearse<Kit>(size, body, computes_on::host, at);
+[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, const launch_options& options = {},
+                                        where at = where::current()) {
+  return rehearse<Kit>(size, body, computes_on::host, options, at);
 }
 /// The plan of `body` on the ranks of `world`, whose groups promise what they will in a run: what they lack is refused
 /// here, before anything is allocated.
 template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
   requires requires(const World& world) { world.size(); }
-[[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, where at = where::current()) {
+[[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, const launch_options& options = {},
+                                        where at = where::current()) {
   return rehearse_on<rehearsed_engine_of<Kit, World>>(world.size(), body, computes_on_of<World>, promises_of(world),
-                                                      at);
+                                                      options.explain_faults, at);
 }
 
 /// A world whose ranks are threads of this process.
@@ -40229,17 +40943,13 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   using kit_streams = launch_under_way::kit_streams;
   launch_under_way launched(facts_of(world, planned.meshes, at), planned, options, at);
   launched.choose_streams(has_stream_settings<engine_type> ? kit_streams::of_settings : kit_streams::at_once);
-  // Bodies have one type of rank, whatever the backend; those of devices are still types of their own.
+  // Bodies have one type of rank, whatever the backend.
   if constexpr (runs_ranks<World>) {
-    world.run_ranks([&](rank& self) { launch_rank<engine_type, rehearsed_type>(launched, self, body, body); }, at);
+    world.run_ranks([&](rank& self) { launch_rank<engine_type, rehearsed_type>(launched, self, {}, body, body); }, at);
   } else {
-    const auto rank_body = [&](auto& self) {
-      if constexpr (backend_rank<std::remove_reference_t<decltype(self)>>) {
-        rank of_body(self);
-        launch_rank<engine_type, rehearsed_type>(launched, of_body, body, body);
-      } else {
-        launch_rank<engine_type, rehearsed_type>(launched, self, body, body);
-      }
+    const auto rank_body = [&](auto& of_backend) {
+      rank self(of_backend);
+      launch_rank<engine_type, rehearsed_type>(launched, self, run_parts_of<engine_type>(of_backend), body, body);
     };
     if constexpr (requires { world.run(rank_body, at); })
       world.run(rank_body, at);
@@ -40253,7 +40963,7 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
 /// what `world.run` throws: the first cause. Layers compute with `Kit`: `launch<my_kit>(world, body)`.
 template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
 void launch(World&& world, Body&& body, const launch_options& options = {}, where at = where::current()) {
-  launch<Kit>(world, body, rehearse<Kit>(world, body, at), options, at);
+  launch<Kit>(world, body, rehearse<Kit>(world, body, options, at), options, at);
 }
 
 /// Whether this process prints `error`, of all that a launcher has started: errors that every rank has alike are told
@@ -40475,14 +41185,14 @@ namespace belay::inline BELAY_ABI {
 class memory_report {
  public:
   /// Leases the memory; `gather` fills it.
-  template <class Run, class Mesh>
-  memory_report(Run& run, const Mesh& mesh, where at = where::current())
+  template <class Run>
+  memory_report(Run& run, const mesh& mesh, where at = where::current())
       : ranks_(static_cast<std::size_t>(mesh.shape().ranks())),
         all_(run.template lease<std::uint64_t>(tier::host, kinds * tier_count * ranks_ + ranks_, "report", at)) {}
 
   /// Puts in what this rank has leased, and gets the others'. Collective over the mesh: one sum.
-  template <class Run, class Mesh>
-  void gather(const Run& run, const Mesh& mesh, where at = where::current()) {
+  template <class Run>
+  void gather(const Run& run, const mesh& mesh, where at = where::current()) {
     if (!run.rehearsing()) {
       std::fill(all_.begin(), all_.end(), std::uint64_t{0});
       const auto own = static_cast<std::size_t>(mesh.control().rank());
@@ -40743,7 +41453,8 @@ void publish_index(const std::string& path, const std::string& index, const std:
   sync_folder<Files>(path, at);
 }
 
-/// `write` may be called from several threads. A folder that must appear whole or not at all is a `temporary_folder`.
+/// `write` may be called from several threads. A folder that must appear whole or not at all is written beside its
+/// place, and renamed.
 template <files_policy Files>
 class basic_folder_writer {
  public:
@@ -40934,7 +41645,7 @@ class basic_collective_writer {
   /// Returns when every file is on the medium under its name, the index last. Throws on all ranks, with no file
   /// replaced: file_error with the rank, the file and the bytes of a write or an fsync that failed; usage_error where
   /// the ranks together did not write each tensor once. A file_error of a rename comes when files before it may have
-  /// their names: a folder that must appear in one instant is a `temporary_folder`.
+  /// their names: a folder that must appear in one instant is written beside its place, and renamed.
   void commit(where at = where::current()) {
     if (!is_rehearsed(group_)) {
       if (std::exchange(committed_, true)) throw usage_error("this writer has been committed", at);
@@ -41309,8 +42020,8 @@ void each_tensor_part(std::span<const safetensors::declaration> tensors, std::si
 /// Calls `visit(parameter, global_offset, std::span<const T>)` for what this rank writes of the parameters of `model`:
 /// over all ranks of the mesh, which call it with models that list the same ones, every element once. What several
 /// ranks hold alike is divided among them, in pieces of at least a megabyte, or else goes to each in turn.
-template <class Mesh, lists_parameters Model, class Visit>
-void each_written(const Mesh& mesh, Model& model, Visit&& visit) {
+template <lists_parameters Model, class Visit>
+void each_written(const mesh& mesh, Model& model, Visit&& visit) {
   std::size_t number = 0;
   model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
     using element = const typename Parameter::value_type;
@@ -41335,8 +42046,8 @@ struct declared_tensors {
 
 /// Throws usage_error on all ranks of the mesh where stages have different values of a tensor that several list.
 /// Collective, where there is one.
-template <class Mesh, lists_parameters Model, class Tensors>
-void expect_equal_copies(const Mesh& mesh, Model& model, const declared_tensors& declared, const Tensors& tensors_of,
+template <lists_parameters Model, class Tensors>
+void expect_equal_copies(const mesh& mesh, Model& model, const declared_tensors& declared, const Tensors& tensors_of,
                          where at) {
   std::map<std::string_view, std::size_t> first;  // of a tensor's sums, one a stage
   std::size_t count = 0;
@@ -41367,8 +42078,8 @@ void expect_equal_copies(const Mesh& mesh, Model& model, const declared_tensors&
 /// Those of the parameters of all stages, in the order of stages and models. A tensor that several stages list, as they
 /// do with constants, is there once; of other shapes, types or values it is a usage_error on all ranks. Collective over
 /// the mesh; a rehearsal knows its own stage's.
-template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
-[[nodiscard]] declared_tensors tensors_of_mesh(const Mesh& mesh, Model& model, const Tensors& tensors_of = {},
+template <lists_parameters Model, class Tensors = one_tensor_each>
+[[nodiscard]] declared_tensors tensors_of_mesh(const mesh& mesh, Model& model, const Tensors& tensors_of = {},
                                                where at = where::current()) {
   std::vector<safetensors::declaration> own;
   model.for_each_parameter([&](auto& parameter) {
@@ -41417,8 +42128,8 @@ struct every_tensor {
 };
 
 /// Gives `out` what this rank writes of the parameters of `model`, of the tensors of which `is_mine(name)` is true.
-template <class Mesh, lists_parameters Model, class Writer, class Tensors = one_tensor_each, class Mine = every_tensor>
-void write_parameters(const Mesh& mesh, Model& model, Writer& out, const Tensors& tensors_of = {},
+template <lists_parameters Model, class Writer, class Tensors = one_tensor_each, class Mine = every_tensor>
+void write_parameters(const mesh& mesh, Model& model, Writer& out, const Tensors& tensors_of = {},
                       const Mine& is_mine = {}, where at = where::current()) {
   if (!is_rehearsed(mesh.world())) {
     std::vector<safetensors::declaration> tensors;
@@ -41441,8 +42152,8 @@ struct export_options {
 /// Writes the parameters of all ranks' models into `folder`, which is there and which all ranks see: model.safetensors,
 /// or several files and model.safetensors.index.json. Files of these names are replaced when all bytes are on the
 /// medium. Collective over the mesh, outside of a step; what a `collective_writer` throws, all ranks throw.
-template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
-void export_parameters(const Mesh& mesh, Model& model, const std::string& folder, export_options options = {},
+template <lists_parameters Model, class Tensors = one_tensor_each>
+void export_parameters(const mesh& mesh, Model& model, const std::string& folder, export_options options = {},
                        const Tensors& tensors_of = {}, where at = where::current()) {
   if (!is_rehearsed(mesh.world())) {
     const declared_tensors declared = tensors_of_mesh(mesh, model, tensors_of, at);
@@ -41493,8 +42204,8 @@ void fill_parameters(Model& model, const safetensors::basic_folder<Files>& in, c
 /// Fills the parameters of all ranks' models from `path`, a file or a folder as of `safetensors::folder`. Every rank
 /// opens the files that hold a part of what it keeps, and reads those bytes alone. Collective over the mesh, outside
 /// of a step: a file_error of one rank is thrown on all, with its number, and parameters are filled in part.
-template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
-void import_parameters(const Mesh& mesh, Model& model, const std::string& path, const Tensors& tensors_of = {},
+template <lists_parameters Model, class Tensors = one_tensor_each>
+void import_parameters(const mesh& mesh, Model& model, const std::string& path, const Tensors& tensors_of = {},
                        where at = where::current()) {
   if (!is_rehearsed(mesh.world())) {
     mesh.control().barrier(at);  // nobody reads what is here, and is to be filled
@@ -41931,7 +42642,7 @@ class [[nodiscard]] in_phase {
   }
 
  private:
-  template <class, class, class...>
+  template <class, class...>
   friend class phase_switch;
   explicit in_phase(const void* owner) noexcept : owner_(owner) {}
 
@@ -41939,11 +42650,11 @@ class [[nodiscard]] in_phase {
 };
 
 /// Run, mesh and stores outlive it.
-template <class Run, class Mesh, class... Stores>
+template <class Run, class... Stores>
 class phase_switch {
  public:
   /// All outlive it. No phase has begun yet.
-  phase_switch(Run& run, const Mesh& mesh, Stores&... stores) : run_(&run), mesh_(&mesh), stores_(stores...) {
+  phase_switch(Run& run, const mesh& mesh, Stores&... stores) : run_(&run), mesh_(&mesh), stores_(stores...) {
     for (std::vector<drained>& each : given_back_)
       each.assign(sizeof...(stores), {"gathered parameters", tier::device, 0});
   }
@@ -42101,7 +42812,7 @@ class phase_switch {
   };
 
   Run* run_;
-  const Mesh* mesh_;
+  const mesh* mesh_;
   std::tuple<Stores&...> stores_;
   std::array<std::vector<drained>, phase_count> given_back_;
   std::array<std::vector<std::function<std::size_t(where)>>, phase_count> hooks_;
@@ -42115,8 +42826,8 @@ class phase_switch {
   bool agrees_ = false;  // on what fails of a rank's files
 };
 
-template <class Run, class Mesh, class... Stores>
-phase_switch(Run&, const Mesh&, Stores&...) -> phase_switch<Run, Mesh, Stores...>;
+template <class Run, class... Stores>
+phase_switch(Run&, const mesh&, Stores&...) -> phase_switch<Run, Stores...>;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -42146,7 +42857,7 @@ namespace belay::inline BELAY_ABI {
 
 /// `T` elements of a run, leased for as long as it on both sides. It belongs to the rank's thread.
 template <class T, class Run>
-requires std::is_trivially_copyable_v<T>
+  requires std::is_trivially_copyable_v<T>
 class staged {
  public:
   /// Leases `count` elements, zeros, of tier device and as many of tier host; `purpose` is their row in the plan. The
@@ -42219,12 +42930,58 @@ class staged {
 
 namespace belay::inline BELAY_ABI {
 
-/// Whether host threads of the ranks of a group meet in each operation.
-template <class Group>
-inline constexpr bool meets_on_host = requires { requires std::remove_cvref_t<Group>::meets_on_host; };
-/// Whether an operation that a group starts while a stream is captured is in the graph.
-template <class Group>
-inline constexpr bool is_captured = requires { requires std::remove_cvref_t<Group>::is_captured; };
+/// Whether steps are captured as graphs of a device, or run as they are (train/step_graphs.hpp).
+enum class graph_use : std::uint8_t { none, captured };
+
+/// A stream that has graphs. `capture(work)` calls `work()`, whose kernels, copies and events on the stream are
+/// recorded and not run; `launch(graph)` queues all of them, as often as one likes, with the pointers and scalars of
+/// then. Work that is captured does not wait, and allocates nothing.
+template <class S>
+concept capturing_stream = stream<S> && requires(S& s, void (*work)(), typename S::graph_type& made, where at) {
+  { s.capture(work, at) } -> std::same_as<typename S::graph_type>;
+  s.launch(made, at);
+};
+
+/// A part of a step that is the same in every step: it is queued as it is the first time, captured the second, and
+/// launched from then on.
+template <capturing_stream Stream>
+class captured_part {
+ public:
+  /// How the next run is done.
+  enum class turn : std::uint8_t { queued, captured, launched };
+
+  /// The way that the next run is done, of a part that belongs to `version`: a graph of another version is dropped, and
+  /// the first run is queued again. A first run makes what a capture may not: handles, connections.
+  [[nodiscard]] turn next(std::uint64_t version) {
+    if (std::exchange(version_, version) != version) drop();
+    return graph_ ? turn::launched : queued_ ? turn::captured : turn::queued;
+  }
+  /// A run was queued and has not thrown: the next is captured.
+  void note_queued() noexcept { queued_ = true; }
+  /// Records what `queue()` gives the stream, to be launched; nothing has run. Throws what `queue()` throws.
+  void capture(Stream& stream, function_ref<void()> queue, where at) { graph_.emplace(stream.capture(queue, at)); }
+  void launch(Stream& stream, where at) { stream.launch(*graph_, at); }
+  void drop() noexcept {
+    graph_.reset();
+    queued_ = false;
+  }
+
+  /// Does what `queue()` does, in the order of the stream.
+  void run(Stream& stream, std::uint64_t version, function_ref<void()> queue, where at = where::current()) {
+    const turn now = next(version);
+    if (now == turn::queued) {
+      queue();
+      return note_queued();
+    }
+    if (now == turn::captured) capture(stream, queue, at);
+    launch(stream, at);
+  }
+
+ private:
+  std::optional<typename Stream::graph_type> graph_;
+  std::uint64_t version_ = 0;
+  bool queued_ = false;
+};
 
 /// A part of a step where streams have graphs; elsewhere none.
 template <class Stream>
@@ -42251,8 +43008,8 @@ class step_graphs {
   /// In a body, before its first step; all outlive it. With `graph_use::none` it does nothing, and `run` calls its
   /// body. Throws usage_error where steps cannot be captured: streams have no graphs, ranks share a device, experts are
   /// divided among ranks, or parameters, gradients or state lie in a file.
-  template <class Mesh, class Optimizer>
-  step_graphs(const Mesh& mesh, Store& store, Optimizer& optimizer, graph_use use, where at = where::current())
+  template <class Optimizer>
+  step_graphs(const mesh& mesh, Store& store, Optimizer& optimizer, graph_use use, where at = where::current())
       : store_(&store), use_(use) {
     if (use == graph_use::none) return;
     if (!store.run().rehearsing()) expect_possible(mesh, optimizer, at);
@@ -42307,8 +43064,8 @@ class step_graphs {
     return fnv1a().add(engine().memory_version()).add(dropped_).add(micro_batches).value();
   }
 
-  template <class Mesh, class Optimizer>
-  void expect_possible(const Mesh& mesh, const Optimizer& optimizer, where at) const {
+  template <class Optimizer>
+  void expect_possible(const mesh& mesh, const Optimizer& optimizer, where at) const {
     const auto refuse = [&](const std::string& why) { throw usage_error(why + ": take belay::graph_use::none", at); };
     if (!can_capture)
       refuse(
@@ -42317,11 +43074,10 @@ class step_graphs {
     if (const int ranks = mesh.shape().expert; ranks > 1)
       refuse("experts are divided among " + std::to_string(ranks) +
              " ranks, whose exchange waits for counts on the host, which no graph does");
-    using group_type = typename Store::group_type;
-    if (const int ranks = mesh.world().size(); ranks > 1 && meets_on_host<group_type>)
+    if (const int ranks = mesh.world().size(); ranks > 1 && meets_on_host(mesh.world()))
       refuse(std::to_string(ranks) +
              " ranks share a device, and meet on the host in each operation, which no graph has");
-    else if (ranks > 1 && !is_captured<group_type>)
+    else if (ranks > 1 && !is_captured(mesh.world()))
       refuse("what the " + std::to_string(ranks) + " ranks of this world communicate is not captured");
     if (store_->buckets().value_file() != nullptr || store_->buckets().gradient_file() != nullptr)
       refuse_file("shards of parameters or gradients are", at);
@@ -42449,8 +43205,8 @@ class step_graphs {
   std::uint64_t launches_ = 0;
 };
 
-template <class Mesh, class Store, class Optimizer>
-step_graphs(const Mesh&, Store&, Optimizer&, graph_use) -> step_graphs<Store>;
+template <class Store, class Optimizer>
+step_graphs(const mesh&, Store&, Optimizer&, graph_use) -> step_graphs<Store>;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -42483,11 +43239,6 @@ step_graphs(const Mesh&, Store&, Optimizer&, graph_use) -> step_graphs<Store>;
 // ---- belay/backend/host/collectives/call.hpp
 //
 // The collectives of this backend: how one that fits into an eager round is done at once, and what the others are.
-
-// ---- belay/backend/host/collectives/collective_context.hpp
-//
-// What the collectives share: the endpoint and the limit of one call, how a buffer divides among ranks, and which
-// variant moves the bytes.
 
 // ---- belay/backend/host/rendezvous/collective_endpoint.hpp
 //
@@ -43067,37 +43818,6 @@ namespace belay::inline BELAY_ABI {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/comm/lane.hpp
-//
-// The two meeting points of a group, and which of them a call takes.
-
-namespace belay::inline BELAY_ABI {
-
-/// A group has a meeting point in each lane. Collectives of a group of which nothing was started yet meet in the
-/// caller's, and from its first start on all of them in the stream's: they have one order. The first start is told in
-/// the caller's lane, as the last thing there: who calls instead of starting differs from it. Transfers between pairs,
-/// which not all ranks call, stay in the lane of who runs them.
-enum class lane : std::uint8_t { caller, stream };
-
-inline constexpr std::size_t lane_count = 2;
-inline constexpr lane all_lanes[] = {lane::caller, lane::stream};
-
-[[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }
-
-/// The order of a group's collectives, as one rank knows: its ranks start the same, so all know the same.
-class collective_order {
- public:
-  /// Whether it is the first.
-  [[nodiscard]] bool note_started() noexcept { return std::exchange(blocking_, lane::stream) == lane::caller; }
-  /// Where a blocking one meets the other ranks.
-  [[nodiscard]] lane blocking() const noexcept { return blocking_; }
-
- private:
-  lane blocking_ = lane::caller;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 namespace host {
 
@@ -43275,267 +43995,6 @@ namespace host {
 }
 
 }  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/abort_cause.hpp
-//
-// Why a world stopped, and the error that calls get from then on. The same on all backends.
-
-namespace belay::inline BELAY_ABI {
-
-/// Why a world stopped.
-struct abort_cause {
-  comm_fault fault = comm_fault::revoked;
-  std::vector<int> culprits;  // ranks of the world
-  std::string message;
-  std::string there;  // where a culprit called
-  int signal = 0;
-  int exit_code = -1;
-  error_kind thrown = error_kind::none;
-  std::uint64_t at_us = 0;    // when, by the steady clock of the rank that reports
-  bool process_gone = false;  // of a rank: what waits for all of them does not end
-};
-
-/// One call as its rank sees it: what its error says of this side.
-struct call_site {
-  operation what = operation::none;
-  std::uint32_t group = 0;
-  std::uint64_t number = 0;
-  std::size_t bytes = 0;
-  where at;
-
-  /// "all_reduce #3"
-  [[nodiscard]] std::string text() const { return std::string(name(what)) + " #" + std::to_string(number); }
-};
-
-/// Throws the cause as an error of this call.
-[[noreturn, gnu::cold]] inline void raise_cause(abort_cause why, const call_site& mine, double seconds_waited) {
-  comm_error::details what;
-  what.fault = why.fault;
-  what.culprits = std::move(why.culprits);
-  what.message = std::move(why.message);
-  what.there = std::move(why.there);
-  what.signal = why.signal;
-  what.exit_code = why.exit_code;
-  what.thrown = why.thrown;
-  if (mine.what != operation::none) what.operation = name(mine.what);
-  what.group = mine.group;
-  what.operation_number = mine.number;
-  what.bytes = mine.bytes;
-  what.here = mine.at;
-  what.seconds_waited = seconds_waited;
-  throw comm_error(std::move(what));
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/flight_snapshot.hpp
-//
-// What is known of a world of ranks when it stopped: why, the state of each rank, and its last operations. A backend
-// fills it in: from recorders that all ranks share, or from its own one and the messages of the others.
-
-namespace belay::inline BELAY_ABI {
-
-/// The state of a rank: `left` has ended its body, `gone` has lost its process before that, `absent` has not had one
-/// yet; `unknown` runs on a machine of which nothing is known here.
-enum class rank_state { running, stopped, gone, left, absent, unknown };
-
-[[nodiscard]] constexpr const char* name(rank_state state) noexcept {
-  switch (state) {
-    case rank_state::running: return "running";
-    case rank_state::stopped: return "stopped";
-    case rank_state::gone: return "gone";
-    case rank_state::left: return "left";
-    case rank_state::absent: return "absent";
-    case rank_state::unknown: return "unknown";
-  }
-  return "unknown";
-}
-
-/// A group by its number, and its ranks of the world in group order.
-struct known_group {
-  std::uint32_t number = 0;
-  std::vector<int> members;
-};
-
-/// The operations of one rank in one lane: its recorder, which must outlive this, or what its messages said.
-class flight_history {
- public:
-  flight_history() = default;
-  explicit flight_history(const flight_recorder<>& own) noexcept : recorder_(&own) {}
-  /// The latest ones of `count`, the oldest first.
-  flight_history(std::vector<flight_record> records, std::uint64_t count) noexcept
-      : records_(std::move(records)), count_(count) {}
-
-  /// Operations so far, and the oldest that may be kept.
-  [[nodiscard]] std::uint64_t count() const noexcept { return recorder_ != nullptr ? recorder_->count() : count_; }
-  [[nodiscard]] std::uint64_t first() const noexcept {
-    const std::uint64_t kept = recorder_ != nullptr ? recorder_->capacity() : records_.size();
-    return count() > kept ? count() - kept : 0;
-  }
-  /// Operation `number`; an empty record when it is not kept.
-  [[nodiscard]] flight_record operator[](std::uint64_t number) const {
-    if (recorder_ != nullptr) return (*recorder_)[number];
-    return number < first() || number >= count_ ? flight_record{} : records_[number - first()];
-  }
-  [[nodiscard]] flight_record last() const {
-    if (recorder_ != nullptr) return recorder_->last();
-    return records_.empty() ? flight_record{} : records_.back();
-  }
-
- private:
-  const flight_recorder<>* recorder_ = nullptr;
-  std::vector<flight_record> records_;
-  std::uint64_t count_ = 0;
-};
-
-struct flight_rank {
-  std::int64_t pid = 0;  // 0: a thread
-  rank_state state = rank_state::unknown;
-  flight_history called, started;
-
-  [[nodiscard]] const flight_history& of(lane which) const noexcept { return which == lane::caller ? called : started; }
-};
-
-/// A world as the process that reports sees it.
-struct flight_snapshot {
-  std::uint64_t job = 0;
-  std::uint64_t epoch = 0;  // how often survivors went on without others
-  std::string transport;    // "threads", "processes", "mpi"
-  int told_by = -1;  // the rank that reports, with its own operations and the messages of others; -1: all are known
-  std::optional<abort_cause> cause;
-  std::uint64_t until_us = 0;  // when it stopped, by the steady clock; else now
-  std::vector<flight_rank> ranks;
-  std::vector<known_group> groups;
-
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks.size()); }
-  [[nodiscard]] const flight_rank& rank(int which) const noexcept { return ranks[static_cast<std::size_t>(which)]; }
-};
-
-/// A time as recorders keep it.
-[[nodiscard]] inline std::uint64_t flight_microseconds(std::chrono::steady_clock::time_point at) noexcept {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch()).count());
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/core_set.hpp
-//
-// A set of processor cores, one bit each, in plain words that processes can share.
-//
-//   const belay::core_set cores = belay::core_set::allowed();
-//   if (cores.count() < ranks) std::puts("fewer cores than ranks");
-
-namespace belay::inline BELAY_ABI {
-
-/// The first 1024 cores of a machine.
-struct core_set {
-  /// One bit a core.
-  static constexpr std::size_t words = 16;
-  std::uint64_t bits[words] = {};
-
-  /// Cores in the set.
-  [[nodiscard]] int count() const noexcept {
-    int out = 0;
-    for (const std::uint64_t word : bits) out += std::popcount(word);
-    return out;
-  }
-  /// The cores on which the calling thread may run.
-  [[nodiscard]] static core_set allowed() noexcept {
-    core_set out;
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    if (::sched_getaffinity(0, sizeof cores, &cores) != 0) CPU_SET(0, &cores);
-    for (std::size_t core = 0; core < CPU_SETSIZE && core < 64 * words; ++core) {
-      if (CPU_ISSET(core, &cores)) out.bits[core / 64] |= std::uint64_t{1} << (core % 64);
-    }
-    return out;
-  }
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/process_identity.hpp
-//
-// What /proc/PID/stat tells of a process of this machine. The kernel gives a process number again to a later process;
-// number and start time together name one process for good.
-//
-//   const auto seen = belay::read_process_status(pid);  // nothing: there is no such process
-//   const bool same = seen && seen->start_time == start_time;
-//   if (belay::state_of_process(pid) == belay::process_state::stopped) std::puts("stopped by a signal");
-
-namespace belay::inline BELAY_ABI {
-
-/// `stopped`: by SIGSTOP or another stop signal. A process that a debugger has stopped is `running`: how long that
-/// takes is for its user to decide. `unknown`: it is a process of another machine.
-enum class process_state { running, stopped, gone, unknown };
-
-/// One reading of a process: its state, and when it began, which tells it from a later one of the same number.
-struct process_status {
-  char letter = '?';             // R, S, D, T (stopped), t (by a debugger), Z, ...
-  std::uint64_t start_time = 0;  // in clock ticks since the machine started
-
-  /// The state as a word: runs, sleeps, is stopped, ...
-  [[nodiscard]] process_state state() const noexcept {
-    if (letter == 'T') return process_state::stopped;
-    return letter == 'Z' || letter == 'X' ? process_state::gone : process_state::running;
-  }
-};
-
-/// Nothing where there is no such process, or, `!says_gone(errno)`, where the system cannot say.
-[[nodiscard]] BELAY_DECL std::optional<process_status> read_process_status(pid_t pid) noexcept;
-
-/// Whether `error`, of a process that could not be read, says that there is none. Any other one, as for want of a
-/// descriptor, leaves it open.
-[[nodiscard]] inline bool says_gone(int error) noexcept { return error == 0 || error == ESRCH || is_absence(error); }
-
-/// A process that cannot be read is `running`, unless there is none.
-[[nodiscard]] BELAY_DECL process_state state_of_process(pid_t pid) noexcept;
-
-/// 0 when there is no such process.
-[[nodiscard]] inline std::uint64_t start_time_of_process(pid_t pid) noexcept {
-  const auto seen = read_process_status(pid);
-  return seen ? seen->start_time : 0;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/process_identity.ipp
-//
-// Reading and parsing /proc/PID/stat.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL std::optional<process_status> read_process_status(pid_t pid) noexcept {
-  errno = 0;
-  char path[32];
-  std::snprintf(path, sizeof path, "/proc/%lld/stat", static_cast<long long>(pid));
-  const unique_fd file(::open(path, O_RDONLY | O_CLOEXEC));
-  if (!file) return std::nullopt;
-  char text[1024];
-  const ssize_t got = ::read(file.get(), text, sizeof text);
-  if (got <= 0) return std::nullopt;
-  const std::string_view line(text, static_cast<std::size_t>(got));
-  std::size_t place = line.rfind(')');  // the second field is a name in parentheses and may hold anything
-  if (place == std::string_view::npos || place + 2 >= line.size()) return std::nullopt;
-  process_status seen;
-  place += 2;
-  seen.letter = line[place];
-  for (int field = 3; field < 22; ++field) {
-    place = line.find(' ', place);
-    if (place == std::string_view::npos) return std::nullopt;
-    ++place;
-  }
-  const auto read = std::from_chars(line.data() + place, line.data() + line.size(), seen.start_time);
-  return read.ec == std::errc{} ? std::optional(seen) : std::nullopt;
-}
-
-[[gnu::cold]] BELAY_DECL process_state state_of_process(pid_t pid) noexcept {
-  if (const auto seen = read_process_status(pid)) return seen->state();
-  return says_gone(errno) ? process_state::gone : process_state::running;
-}
-
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
@@ -44209,17 +44668,8 @@ inline constexpr std::size_t most_stored_by_root = 128 * 1024;
 /// peer are sooner done when each copies a part.
 inline constexpr std::size_t most_stored_by_free_root = 8 * 1024;
 
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/backend/host/tuning/variant.hpp
-//
-// The variants of an operation: an algorithm and a memory access. All give the same bits. Which is fastest depends on
-// the machine, on the cores of its ranks and on what their caches hold, so a group tries them (see online_tuner.hpp).
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
+/// The variants of an operation: an algorithm and a memory access. All give the same bits. Which is fastest depends on
+/// the machine, on the cores of its ranks and on what their caches hold, so a group tries them (see online_tuner.hpp).
 struct variant {
   algorithm how = algorithm::automatic;  // by the static rules
   memory_access by = memory_access::automatic;
@@ -44828,8 +45278,7 @@ class rendezvous {
 
 // ---- belay/backend/host/tuning/explain.hpp
 //
-// What `BELAY_TUNING=print` writes to standard error: the static rules and the calibration when a world starts, and the
-// variants that a group has settled for when it ends.
+// What `BELAY_TUNING=print` writes to standard error: the variants that a group has settled for when it ends.
 
 // ---- belay/backend/host/tuning/online_tuner.hpp
 //
@@ -44963,15 +45412,10 @@ namespace host {
 /// Whether BELAY_TUNING is `print`. Throws input_error for any other text.
 [[nodiscard]] BELAY_DECL bool prints_tuning();
 
-/// A table of the rules for a world of `ranks` ranks: the algorithm of each operation and size, for buffers that peers
-/// have mapped and for others, and the memory access of each size of copy.
-[[nodiscard]] BELAY_DECL std::string rules_text(int ranks, algorithm forced, const copy_table& copies);
-
 /// A line for each kind of call that is settled: the variant and every variant's microseconds. Empty where none is.
 [[nodiscard]] BELAY_DECL std::string settled_text(const online_tuner& tuner, int ranks);
 
 /// Where BELAY_TUNING is `print`. Never throws: what cannot be printed is not.
-BELAY_DECL void print_rules(int ranks, algorithm forced, const copy_table& copies) noexcept;
 BELAY_DECL void print_settled(const online_tuner& tuner, int ranks) noexcept;
 
 }  // namespace host
@@ -45004,49 +45448,6 @@ BELAY_DECL bool prints_tuning() {
   return true;
 }
 
-BELAY_DECL std::string rules_text(int ranks, algorithm forced, const copy_table& copies) {
-  constexpr std::size_t sizes[] = {8,         56,         256,         1024,        2048,    16 * 1024,
-                                   64 * 1024, 256 * 1024, 1024 * 1024, 4096 * 1024, 64 << 20};
-  struct row {
-    operation what;
-    eager_traffic traffic;
-    bool parts;  // what a rank gives is its part of the larger buffer
-  };
-  constexpr row rows[] = {{operation::all_reduce, eager_traffic::all, false},
-                          {operation::reduce_scatter, eager_traffic::all_in_parts, false},
-                          {operation::all_gather, eager_traffic::all, true},
-                          {operation::broadcast, eager_traffic::root, false},
-                          {operation::reduce, eager_traffic::root, false},
-                          {operation::gather, eager_traffic::root, true},
-                          {operation::scatter, eager_traffic::root, false}};
-  std::string out = "belay tuning: rules for " + std::to_string(ranks) + " ranks";
-  if (forced != algorithm::automatic) out += ", BELAY_ALGORITHM=" + std::string(name(forced));
-  constexpr std::size_t title = 28, cell = 13;
-  out += "\n  " + column("bytes of the whole buffer", title);
-  for (const std::size_t bytes : sizes) out += column(size_text(bytes), cell);
-  for (const row& each : rows) {
-    for (const bool mapped : {true, false}) {
-      out += "\n  " + column(name(each.what) + std::string(mapped ? ", mapped" : ", not mapped"), title);
-      selection_input known;
-      known.forced = forced;
-      known.direct = mapped;
-      known.cma_possible = true;
-      known.slices = each.what == operation::all_reduce;
-      known.root_reduces = each.what == operation::reduce;
-      for (const std::size_t bytes : sizes) {
-        const std::size_t given = each.parts ? bytes / static_cast<std::size_t>(ranks) : bytes;
-        const algorithm eager = choose_small(forced, given, 1, ranks, each.traffic);
-        out += column(name(eager == algorithm::automatic ? choose(known, bytes) : eager), cell);
-      }
-    }
-  }
-  out += "\n  " + column("copy of one rank", title);
-  for (const std::size_t bytes : sizes) {
-    out += column(name(copies.access_of(bytes)), cell);
-  }
-  return out + "\n";
-}
-
 BELAY_DECL std::string settled_text(const online_tuner& tuner, int ranks) {
   std::string out;
   tuner.for_each_settled([&](std::uint64_t kind, std::size_t bytes, std::size_t chosen, std::span<const float> costs) {
@@ -45073,12 +45474,6 @@ BELAY_DECL std::string settled_text(const online_tuner& tuner, int ranks) {
   return "belay tuning: settled variants of a group of " + std::to_string(ranks) + " ranks\n" + out;
 }
 
-BELAY_DECL void print_rules(int ranks, algorithm forced, const copy_table& copies) noexcept {
-  try {
-    if (prints_tuning()) std::fputs(rules_text(ranks, forced, copies).c_str(), stderr);
-  } catch (...) {  // checked when the world was made
-  }
-}
 BELAY_DECL void print_settled(const online_tuner& tuner, int ranks) noexcept {
   try {
     if (prints_tuning()) std::fputs(settled_text(tuner, ranks).c_str(), stderr);
@@ -45987,6 +46382,8 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// One rank's endpoint, and how long a call waits there.
+/// What the collectives share: the endpoint and the limit of one call, how a buffer divides among ranks, and which
+/// variant moves the bytes.
 struct collective_context {
   host::collective_endpoint* endpoint;
   world_status::clock::duration limit;
@@ -46053,16 +46450,8 @@ struct division {
   return out;
 }
 
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/backend/host/collectives/reduction_kernel.hpp
-//
 // The surroundings of a reduction's arithmetic: which arrays it reads and writes, and how, in the calls of this
 // backend.
-
-namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// A rank's slice of `count` elements, whole cache lines.
 [[nodiscard]] inline byte_range slice_of(std::size_t count, std::size_t element_bytes, int rank, int ranks) noexcept {
@@ -46099,72 +46488,6 @@ inline void reduce_payloads(lane_endpoint& me, const reduction_arithmetic& how, 
   if (bytes > flag_payload_bytes) return reduce_payloads_into(me, how, payloads, first * how.element_bytes, out, bytes);
   how.few(payloads, me.size(), first, out, count);
 }
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/backend/host/collectives/reduction_kernel.ipp
-//
-// What surrounds a reduction's kernel.
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
-BELAY_DECL void reduce_sources(lane_endpoint& me, const reduction_arithmetic& how, std::size_t destinations,
-                               std::size_t bytes, std::size_t like_copy_of, memory_access by, int own) {
-  if (bytes == 0) return;
-  const std::span<const std::byte* const> from = me.sources();
-  const std::span<std::byte* const> to = me.destinations().first(destinations);
-  // Where a destination is a source its lines have been read: to store around the caches would first throw them out.
-  const auto is_source = [&](const std::byte* place) { return place == from[0] || place == from[1]; };
-  if (from.size() == 2 && by == memory_access::automatic && std::none_of(to.begin(), to.end(), is_source) &&
-      me.copies().non_temporal(like_copy_of)) {
-    by = memory_access::non_temporal;
-  }
-  // (Elements that can be reduced have a power of two of bytes; a division takes longer than a small reduction.)
-  how.arrays(from, to, bytes >> std::countr_zero(how.element_bytes), by, own);
-}
-
-BELAY_DECL void reduce_sources_into(lane_endpoint& me, const reduction_arithmetic& how, std::byte* out,
-                                    std::size_t bytes, std::size_t like_copy_of, memory_access by) {
-  me.destinations()[0] = out;
-  reduce_sources(me, how, 1, bytes, like_copy_of, by);
-}
-
-BELAY_DECL void reduce_payloads_into(lane_endpoint& me, const reduction_arithmetic& how, const peer_payloads& payloads,
-                                     std::size_t first, std::byte* out, std::size_t bytes) {
-  for (int q = 0; q < me.size(); ++q) me.sources()[index_of(q)] = payloads(q) + first;
-  reduce_sources_into(me, how, out, bytes);
-}
-
-BELAY_DECL void use_inputs(collective_endpoint& me, std::size_t first) {
-  for (int q = 0; q < me.size(); ++q) me.sources()[index_of(q)] = me.input_of(q) + first;
-}
-
-BELAY_DECL void reduce_fetched(collective_endpoint& me, const reduction_arithmetic& how, std::size_t first,
-                               std::byte* out, std::size_t bytes) {
-  const std::size_t others = index_of(greater_of(me.size() - 1, 1));
-  const std::size_t room = 2 * me.bounce_buffer_bytes() / (others * how.element_bytes) / 64 * 64 * how.element_bytes;
-  const auto place_of = [&](int q) {
-    return me.bounce_buffer_of(me.rank(), 0) + index_of(q > me.rank() ? q - 1 : q) * room;
-  };
-  for (std::size_t done = 0, length = 0; done < bytes; done += length) {
-    length = lesser_of(room, bytes - done);
-    for (int q = 0; q < me.size(); ++q) {
-      if (q == me.rank()) continue;
-      me.fetch(q, me.descriptor_of(q).input, first + done, place_of(q), length);
-      me.sources()[index_of(q)] = place_of(q);
-    }
-    me.sources()[index_of(me.rank())] = static_cast<const std::byte*>(me.own_input()) + first + done;
-    reduce_sources_into(me, how, out + done, length);
-  }
-}
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// Runs a collective that was checked, all but an exchange. Throws comm_error.
 BELAY_DECL void run_collective(collective_context call, const op_call& what);
@@ -46220,21 +46543,6 @@ BELAY_DECL void gather_by_rendezvous(collective_context call, const fingerprint&
 BELAY_DECL void scatter_by_rendezvous(collective_context call, const fingerprint& print, const std::byte* in,
                                       std::byte* out, const where& at);
 
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/backend/host/collectives/all_gather.ipp
-//
-// Larger all_gathers, on bytes.
-
-// ---- belay/backend/host/collectives/bounce_buffers.hpp
-//
-// Buffers that peers cannot load. Their bytes go through each rank's bounce buffer in rounds: all ranks fill one half,
-// pass a barrier, and use what the others filled, while the other half is filled for the next round.
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
 /// Bytes below which a round is not worth its barrier. Above them there are eight rounds or more, so that ranks that
 /// fill and ranks that use work at the same time.
 inline constexpr std::size_t least_round_bytes = 32 * 1024;
@@ -46247,6 +46555,8 @@ inline constexpr std::size_t least_round_bytes = 32 * 1024;
 ///     me.pass_round();
 ///     me.copies().copy(out + now.first(), now.part_of(root, 0), now.clipped(bytes));
 ///   }
+/// Buffers that peers cannot load. Their bytes go through each rank's bounce buffer in rounds: all ranks fill one half,
+/// pass a barrier, and use what the others filled, while the other half is filled for the next round.
 class bounce_rounds {
  public:
   bounce_rounds(collective_endpoint& me, std::size_t length, std::size_t parts, std::size_t element_bytes = 1) noexcept
@@ -46287,6 +46597,10 @@ class bounce_rounds {
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
+
+// ---- belay/backend/host/collectives/all_gather.ipp
+//
+// Larger all_gathers, on bytes.
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -46764,6 +47078,56 @@ BELAY_DECL void run_collective(collective_context call, const op_call& what) {
     case operation::none:
     case operation::exchange:
     case operation::make_symmetric: return;
+  }
+}
+
+BELAY_DECL void reduce_sources(lane_endpoint& me, const reduction_arithmetic& how, std::size_t destinations,
+                               std::size_t bytes, std::size_t like_copy_of, memory_access by, int own) {
+  if (bytes == 0) return;
+  const std::span<const std::byte* const> from = me.sources();
+  const std::span<std::byte* const> to = me.destinations().first(destinations);
+  // Where a destination is a source its lines have been read: to store around the caches would first throw them out.
+  const auto is_source = [&](const std::byte* place) { return place == from[0] || place == from[1]; };
+  if (from.size() == 2 && by == memory_access::automatic && std::none_of(to.begin(), to.end(), is_source) &&
+      me.copies().non_temporal(like_copy_of)) {
+    by = memory_access::non_temporal;
+  }
+  // (Elements that can be reduced have a power of two of bytes; a division takes longer than a small reduction.)
+  how.arrays(from, to, bytes >> std::countr_zero(how.element_bytes), by, own);
+}
+
+BELAY_DECL void reduce_sources_into(lane_endpoint& me, const reduction_arithmetic& how, std::byte* out,
+                                    std::size_t bytes, std::size_t like_copy_of, memory_access by) {
+  me.destinations()[0] = out;
+  reduce_sources(me, how, 1, bytes, like_copy_of, by);
+}
+
+BELAY_DECL void reduce_payloads_into(lane_endpoint& me, const reduction_arithmetic& how, const peer_payloads& payloads,
+                                     std::size_t first, std::byte* out, std::size_t bytes) {
+  for (int q = 0; q < me.size(); ++q) me.sources()[index_of(q)] = payloads(q) + first;
+  reduce_sources_into(me, how, out, bytes);
+}
+
+BELAY_DECL void use_inputs(collective_endpoint& me, std::size_t first) {
+  for (int q = 0; q < me.size(); ++q) me.sources()[index_of(q)] = me.input_of(q) + first;
+}
+
+BELAY_DECL void reduce_fetched(collective_endpoint& me, const reduction_arithmetic& how, std::size_t first,
+                               std::byte* out, std::size_t bytes) {
+  const std::size_t others = index_of(greater_of(me.size() - 1, 1));
+  const std::size_t room = 2 * me.bounce_buffer_bytes() / (others * how.element_bytes) / 64 * 64 * how.element_bytes;
+  const auto place_of = [&](int q) {
+    return me.bounce_buffer_of(me.rank(), 0) + index_of(q > me.rank() ? q - 1 : q) * room;
+  };
+  for (std::size_t done = 0, length = 0; done < bytes; done += length) {
+    length = lesser_of(room, bytes - done);
+    for (int q = 0; q < me.size(); ++q) {
+      if (q == me.rank()) continue;
+      me.fetch(q, me.descriptor_of(q).input, first + done, place_of(q), length);
+      me.sources()[index_of(q)] = place_of(q);
+    }
+    me.sources()[index_of(me.rank())] = static_cast<const std::byte*>(me.own_input()) + first + done;
+    reduce_sources_into(me, how, out + done, length);
   }
 }
 
@@ -47290,8 +47654,7 @@ BELAY_DECL void p2p_transport::abort_and_refuse(session& now, mailbox& there, in
 BELAY_DECL void p2p_transport::give_up(session& now, wait_diagnosis& missing, deadline& limit) {
   if (!world_->aborted()) {
     if (progress(now)) return;  // what a rank posted before it left may still be in the mailbox
-    world_->abort(missing.cause(
-        now.call, [&](int peer) { return waits_for(now, peer); }, none));
+    world_->abort(missing.cause(now.call, [&](int peer) { return waits_for(now, peer); }, none));
   }
   fail(now, limit.seconds());
 }
@@ -47312,16 +47675,13 @@ BELAY_DECL void p2p_transport::take_back() noexcept {
 //
 // One rank's part in a group: its endpoints in what the members share. Copies of a group handle own it together.
 
-// ---- belay/backend/host/rendezvous/group_directory.hpp
-//
-// The directory in which the ranks of a group find the memory that they share. Ranks create groups independently; the
-// k-th group that a rank makes of a set of members is the k-th that every other member makes of it. The first of them
-// takes the memory.
-
 namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// One rank's view of the directory of groups. Used by the rank's own thread.
+/// The directory in which the ranks of a group find the memory that they share. Ranks create groups independently; the
+/// k-th group that a rank makes of a set of members is the k-th that every other member makes of it. The first of them
+/// takes the memory.
 class group_directory {
  public:
   group_directory(world_status& world, int rank) noexcept : world_(&world), rank_(rank) {}
@@ -47356,10 +47716,54 @@ class group_directory {
   std::map<std::vector<int>, std::uint64_t> made_;  // how many, of each set of members
 };
 
+/// Everything is allocated here: an operation allocates nothing.
+class group_state {
+ public:
+  group_state(std::shared_ptr<world_status> world, std::shared_ptr<region_provider> regions, std::vector<int> members,
+              int me, const group_directory::share& shared)
+      : world_(std::move(world)),
+        regions_(std::move(regions)),
+        members_(std::move(members)),
+        share_(shared),
+        endpoints_{endpoint_of(lane::caller, me), endpoint_of(lane::stream, me)},
+        transports_{transport_of(lane::caller, me), transport_of(lane::stream, me)} {}
+  group_state(const group_state&) = delete;
+  group_state& operator=(const group_state&) = delete;
+  ~group_state() {
+    if (world_->in_own_process()) group_directory::release(share_);
+  }
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
+  [[nodiscard]] std::span<const int> members() const noexcept { return members_; }
+  [[nodiscard]] std::uint32_t id() const noexcept { return share_.entry->id; }
+  [[nodiscard]] world_status& world() const noexcept { return *world_; }
+  [[nodiscard]] const std::shared_ptr<region_provider>& regions() const noexcept { return regions_; }
+  [[nodiscard]] host::collective_endpoint& collective_endpoint(lane which) noexcept { return endpoints_[index(which)]; }
+  [[nodiscard]] p2p_transport& transport(lane which) noexcept { return transports_[index(which)]; }
+  [[nodiscard]] collective_order& collectives() noexcept { return collectives_; }
+
+ private:
+  [[nodiscard]] group_layout layout() const noexcept { return {share_.memory, size()}; }
+  [[nodiscard]] host::collective_endpoint endpoint_of(lane which, int me) const {
+    return {*world_, regions_->memory(), members_, which, id(), me, layout()};
+  }
+  [[nodiscard]] p2p_transport transport_of(lane which, int me) const {
+    return {*world_, regions_->memory(), members_, which, id(), me, layout()};
+  }
+
+  std::shared_ptr<world_status> world_;
+  std::shared_ptr<region_provider> regions_;
+  std::vector<int> members_;
+  group_directory::share share_;
+  host::collective_endpoint endpoints_[lane_count];
+  p2p_transport transports_[lane_count];
+  collective_order collectives_;
+};
+
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/backend/host/rendezvous/group_directory.ipp
+// ---- belay/backend/host/rendezvous/group_state.ipp
 //
 // How a rank finds or takes a group's memory.
 
@@ -47466,56 +47870,6 @@ BELAY_DECL shared_group_entry* group_directory::take(std::span<const int> member
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
 
-namespace belay::inline BELAY_ABI {
-namespace host {
-
-/// Everything is allocated here: an operation allocates nothing.
-class group_state {
- public:
-  group_state(std::shared_ptr<world_status> world, std::shared_ptr<region_provider> regions, std::vector<int> members,
-              int me, const group_directory::share& shared)
-      : world_(std::move(world)),
-        regions_(std::move(regions)),
-        members_(std::move(members)),
-        share_(shared),
-        endpoints_{endpoint_of(lane::caller, me), endpoint_of(lane::stream, me)},
-        transports_{transport_of(lane::caller, me), transport_of(lane::stream, me)} {}
-  group_state(const group_state&) = delete;
-  group_state& operator=(const group_state&) = delete;
-  ~group_state() {
-    if (world_->in_own_process()) group_directory::release(share_);
-  }
-
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
-  [[nodiscard]] std::span<const int> members() const noexcept { return members_; }
-  [[nodiscard]] std::uint32_t id() const noexcept { return share_.entry->id; }
-  [[nodiscard]] world_status& world() const noexcept { return *world_; }
-  [[nodiscard]] const std::shared_ptr<region_provider>& regions() const noexcept { return regions_; }
-  [[nodiscard]] host::collective_endpoint& collective_endpoint(lane which) noexcept { return endpoints_[index(which)]; }
-  [[nodiscard]] p2p_transport& transport(lane which) noexcept { return transports_[index(which)]; }
-  [[nodiscard]] collective_order& collectives() noexcept { return collectives_; }
-
- private:
-  [[nodiscard]] group_layout layout() const noexcept { return {share_.memory, size()}; }
-  [[nodiscard]] host::collective_endpoint endpoint_of(lane which, int me) const {
-    return {*world_, regions_->memory(), members_, which, id(), me, layout()};
-  }
-  [[nodiscard]] p2p_transport transport_of(lane which, int me) const {
-    return {*world_, regions_->memory(), members_, which, id(), me, layout()};
-  }
-
-  std::shared_ptr<world_status> world_;
-  std::shared_ptr<region_provider> regions_;
-  std::vector<int> members_;
-  group_directory::share share_;
-  host::collective_endpoint endpoints_[lane_count];
-  p2p_transport transports_[lane_count];
-  collective_order collectives_;
-};
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/comm/async_stream.hpp
 //
 // The communication stream of a rank: one thread that runs started operations in launch order, while the rank
@@ -47532,26 +47886,10 @@ namespace belay::inline BELAY_ABI {
 /// Of any thread.
 class lost_handles {
  public:
-  void note(where started_at) noexcept {
-    const std::lock_guard lock(mutex_);
-    ++count_;
-    unreported_ = true;
-    last_at_ = started_at;
-  }
-  [[nodiscard]] std::uint64_t count() const noexcept {
-    const std::lock_guard lock(mutex_);
-    return count_;
-  }
+  void note(where started_at) noexcept;
+  [[nodiscard]] std::uint64_t count() const noexcept;
   /// Throws usage_error of the last, once, in checked builds.
-  void tell([[maybe_unused]] const where& at) {
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(mutex_);
-      if (!std::exchange(unreported_, false)) return;
-      throw usage_error(
-          "the communication started at " + last_at_.text() + " was never waited for; its buffers may still be in use",
-          at);
-    }
-  }
+  void tell([[maybe_unused]] const where& at);
 
  private:
   mutable std::mutex mutex_;
@@ -47559,6 +47897,36 @@ class lost_handles {
   bool unreported_ = false;
   where last_at_;
 };
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/lost_handles.ipp
+//
+// Counts the handles that were lost, and says so.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void lost_handles::note(where started_at) noexcept {
+  const std::lock_guard lock(mutex_);
+  ++count_;
+  unreported_ = true;
+  last_at_ = started_at;
+}
+
+BELAY_DECL std::uint64_t lost_handles::count() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return count_;
+}
+
+BELAY_DECL void lost_handles::tell([[maybe_unused]] const where& at) {
+  if constexpr (checked(check_level::local)) {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(unreported_, false)) return;
+    throw usage_error(
+        "the communication started at " + last_at_.text() + " was never waited for; its buffers may still be in use",
+        at);
+  }
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -47577,16 +47945,38 @@ struct operation_spans {
 };
 
 /// A number for the group of `members`, equal on all its ranks.
-[[nodiscard]] inline std::uint64_t group_key(std::span<const int> members) noexcept {
+[[nodiscard]] BELAY_DECL std::uint64_t group_key(std::span<const int> members) noexcept;
+
+/// A span of an operation of the ranks `members` of the world, and of what `transfers` send and receive.
+[[nodiscard, gnu::cold]] BELAY_DECL traced_span* add_operation(span_log& to, span_lane lane, operation what,
+                                                               std::span<const int> members, const buffer_use& buffers,
+                                                               std::span<const p2p> transfers, const where& at);
+
+/// The spans of an operation that is started by the ranks `members` of the world: how long its stream waits for what it
+/// comes after, and it itself, with what `transfers` send and receive.
+[[nodiscard, gnu::cold]] BELAY_DECL operation_spans add_started(span_log& to, operation what,
+                                                                std::span<const int> members, const buffer_use& buffers,
+                                                                std::span<const p2p> transfers, const start_order& how);
+
+/// A wait of the rank's thread for a started operation.
+[[nodiscard, gnu::cold]] BELAY_DECL traced_span* add_wait_for(span_log& to, operation what, const where& at) noexcept;
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/operation_spans.ipp
+//
+// Spans of operations and of waits for them.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::uint64_t group_key(std::span<const int> members) noexcept {
   fnv1a key;
   for (int member : members) key.add(static_cast<std::uint64_t>(member));
   return key.value();
 }
 
-/// A span of an operation of the ranks `members` of the world, and of what `transfers` send and receive.
-[[nodiscard, gnu::cold]] inline traced_span* add_operation(span_log& to, span_lane lane, operation what,
-                                                           std::span<const int> members, const buffer_use& buffers,
-                                                           std::span<const p2p> transfers, const where& at) {
+BELAY_DECL traced_span* add_operation(span_log& to, span_lane lane, operation what, std::span<const int> members,
+                                      const buffer_use& buffers, std::span<const p2p> transfers, const where& at) {
   traced_span about{.name = name(what),
                     .file = at.file,
                     .bytes = greater_of(buffers.reads.size(), buffers.writes.size()),
@@ -47608,19 +47998,16 @@ struct operation_spans {
   return out;
 }
 
-/// The spans of an operation that is started by the ranks `members` of the world: how long its stream waits for what it
-/// comes after, and it itself, with what `transfers` send and receive.
-[[nodiscard, gnu::cold]] inline operation_spans add_started(span_log& to, operation what, std::span<const int> members,
-                                                            const buffer_use& buffers, std::span<const p2p> transfers,
-                                                            const start_order& how) {
+BELAY_DECL operation_spans add_started(span_log& to, operation what, std::span<const int> members,
+                                       const buffer_use& buffers, std::span<const p2p> transfers,
+                                       const start_order& how) {
   operation_spans out;
   out.waits = add_wait(&to, span_lane::communication, how.event, how.at);
   out.runs = add_operation(to, span_lane::communication, what, members, buffers, transfers, how.at);
   return out;
 }
 
-/// A wait of the rank's thread for a started operation.
-[[nodiscard, gnu::cold]] inline traced_span* add_wait_for(span_log& to, operation what, const where& at) noexcept {
+BELAY_DECL traced_span* add_wait_for(span_log& to, operation what, const where& at) noexcept {
   return to.add({.name = wait_name(stream_kind::communication),
                  .call = name(what),
                  .file = at.file,
@@ -48033,45 +48420,6 @@ class async_stream final : public completion_source, public std::enable_shared_f
 // calls, the check of buffers in flight, the limit of waits, how an operation gets to the calling thread's lane or to
 // the stream's, and the operations of a rank alone, which are copies. A backend gives its collectives (see
 // `group_backend`).
-
-// ---- belay/comm/checked_timeout.hpp
-//
-// How long a rank waits for its peers: a limit in seconds as the steady clock counts it.
-
-namespace belay::inline BELAY_ABI {
-
-/// Throws usage_error for what is no limit. More than a year is no deadline on any clock and becomes a year.
-[[nodiscard]] inline std::chrono::steady_clock::duration checked_timeout(std::chrono::duration<double> limit,
-                                                                         const where& at) {
-  if (is_nan(limit.count()) || limit.count() <= 0) throw usage_error("a timeout is more than 0 seconds", at);
-  const std::chrono::duration<double> longest = std::chrono::hours(24 * 365);
-  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-      is_finite(limit.count()) && limit < longest ? limit : longest);
-}
-
-/// The seconds of BELAY_TIMEOUT, or 600. Throws input_error.
-[[nodiscard]] BELAY_DECL double timeout_of_environment();
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/checked_timeout.ipp
-//
-// The timeout of the environment.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL double timeout_of_environment() {
-  const char* text = environment_variable("BELAY_TIMEOUT");
-  if (text == nullptr || *text == '\0') return 600;
-  char* end = nullptr;
-  const double seconds = std::strtod(text, &end);
-  if (*end != '\0' || !is_finite(seconds) || seconds <= 0) {
-    throw input_error("BELAY_TIMEOUT=" + std::string(text) + ": expected seconds, more than 0");
-  }
-  return seconds;
-}
-
-}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -48576,9 +48924,6 @@ class rank {
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return stream_->abandoned(); }
 
-  /// The groups that meshes of this rank make at once, as a rehearsal has recorded them: the same on all ranks.
-  [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
-
   /// Communications of this rank run when `arbiter` says so, which all ranks share. Before the first of them.
   void use(std::shared_ptr<stream_arbiter> arbiter) { stream_->use(std::move(arbiter)); }
 
@@ -48606,10 +48951,7 @@ class rank {
   group_directory groups_;
   std::shared_ptr<async_stream> stream_;
   std::optional<host::group> world_;
-  mesh_record meshes_;
 };
-
-static_assert(has_groups<rank> && has_mesh_record<rank>);
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
@@ -48677,8 +49019,8 @@ struct world_options {
 /// The control block of such a world.
 [[nodiscard]] BELAY_DECL control_shape control_shape_for(int ranks, address_space space, const world_options& options);
 
-/// Publishes the calibration of this machine in a fresh control block, before any rank's body; prints the rules where
-/// BELAY_TUNING is `print`. A world of one rank copies for no other and is not calibrated.
+/// Publishes the calibration of this machine in a fresh control block, before any rank's body. A world of one rank
+/// copies for no other and is not calibrated.
 BELAY_DECL void calibrate(const control_block& fresh, const world_options& options);
 
 /// Keeps the calling thread on the `number`-th core that it may run on, round and round.
@@ -48728,13 +49070,11 @@ BELAY_DECL control_shape control_shape_for(int ranks, address_space space, const
 }
 
 BELAY_DECL void calibrate(const control_block& fresh, const world_options& options) {
-  const int ranks = fresh.shape().ranks;
-  if (ranks < 2) return;
+  if (fresh.shape().ranks < 2) return;
   if (options.calibration == calibration::measure) {
     static const copy_table measured = calibrate_copies();  // a process measures its machine once
     fresh.header().copies = measured;
   }
-  if (fresh.shape().epoch == 0) print_rules(ranks, options.algorithm, fresh.header().copies);
 }
 
 BELAY_DECL void pin_to_core(int number) noexcept {
@@ -49318,56 +49658,6 @@ class watched_process {
 
 #include <sys/prctl.h>
 #include <sys/wait.h>
-
-// ---- belay/comm/signal_name.hpp
-//
-// Signals by name: "SIGKILL (9)" says more than "signal 9", and the texts of strsignal depend on the locale.
-
-namespace belay::inline BELAY_ABI {
-
-/// "SIGKILL (9)", or "signal 40" for one without a name here.
-[[nodiscard]] BELAY_DECL std::string signal_name(int number);
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/signal_name.ipp
-//
-// The names of signals.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL std::string signal_name(int number) {
-  const char* known = nullptr;
-  switch (number) {
-    case SIGHUP: known = "SIGHUP"; break;
-    case SIGINT: known = "SIGINT"; break;
-    case SIGQUIT: known = "SIGQUIT"; break;
-    case SIGILL: known = "SIGILL"; break;
-    case SIGTRAP: known = "SIGTRAP"; break;
-    case SIGABRT: known = "SIGABRT"; break;
-    case SIGBUS: known = "SIGBUS"; break;
-    case SIGFPE: known = "SIGFPE"; break;
-    case SIGKILL: known = "SIGKILL"; break;
-    case SIGUSR1: known = "SIGUSR1"; break;
-    case SIGSEGV: known = "SIGSEGV"; break;
-    case SIGUSR2: known = "SIGUSR2"; break;
-    case SIGPIPE: known = "SIGPIPE"; break;
-    case SIGALRM: known = "SIGALRM"; break;
-    case SIGTERM: known = "SIGTERM"; break;
-    case SIGSTOP: known = "SIGSTOP"; break;
-    case SIGTSTP: known = "SIGTSTP"; break;
-    case SIGVTALRM: known = "SIGVTALRM"; break;
-    case SIGPROF: known = "SIGPROF"; break;
-    case SIGIO: known = "SIGIO"; break;
-    case SIGXCPU: known = "SIGXCPU"; break;
-    case SIGXFSZ: known = "SIGXFSZ"; break;
-    case SIGSYS: known = "SIGSYS"; break;
-    default: return "signal " + std::to_string(number);
-  }
-  return std::string(known) + " (" + std::to_string(number) + ")";
-}
-
-}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -50575,18 +50865,11 @@ BELAY_DECL memory_segment client::take_segment(received& got, const request& fro
 // The coordinator of a world of processes, which is no rank: it lets the ranks' processes join, keeps the memory they
 // share, sees them end, and leads the survivors to one list of members. One thread, one poll.
 
-// ---- belay/backend/host/bootstrap/handshake.hpp
-//
-// Processes that have connected to the coordinator and have not yet proved which rank they are.
-
-// ---- belay/backend/host/bootstrap/rank_record.hpp
-//
-// The coordinator's record of one rank, and the watch that finds ranks whose process is stopped for too long.
-
 namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// One rank, from the start to the end of the world. It joins once.
+/// The coordinator's record of one rank, and the watch that finds ranks whose process is stopped for too long.
 struct rank_record {
   struct shrink_request {
     std::uint64_t ticket = 0;
@@ -50658,52 +50941,9 @@ class stall_watch {
   time_point last_, next_;
 };
 
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/backend/host/bootstrap/rank_record.ipp
-//
-// Whether a rank lives and runs.
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
-BELAY_DECL const watched_process* rank_record::alive() const noexcept {
-  if (over) return nullptr;
-  if (member) return &*member;
-  return child && !child_gone ? &*child : nullptr;
-}
-
-BELAY_DECL bool rank_record::stopped() const noexcept {
-  return (member && !over && member->stopped()) || (child && !child_gone && child->stopped());
-}
-
-BELAY_DECL bool rank_record::found_stalled(time_point::duration step, time_point::duration limit) {
-  if (!stopped()) {
-    stopped_for.reset();
-    told_stalled = false;
-    return false;
-  }
-  stopped_for = stopped_for ? *stopped_for + step : time_point::duration(0);
-  if (told_stalled || *stopped_for < limit) return false;
-  return told_stalled = true;
-}
-
-BELAY_DECL std::string rank_record::text(int rank) const {
-  const std::string name = "rank " + std::to_string(rank);
-  if (over) return name + " (gone)";
-  if (!joined) return name + (stopped() ? " (has not joined, stopped)" : " (has not joined)");
-  return name + (stopped() ? " (stopped)" : " (running)");
-}
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
 /// Accepts a process that has the token, is of this user, is the process that its hello names, and whose rank is free.
 /// Each connection gets a nonce that its hello must repeat, so that a recorded hello is of no use.
+/// Processes that have connected to the coordinator and have not yet proved which rank they are.
 class handshake {
  public:
   /// For so long a connection that waits for a free descriptor is tried again: other threads of this process use
@@ -50759,106 +50999,6 @@ class handshake {
   time_point pause_;
   std::optional<time_point> short_since_;  // of descriptors
 };
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/backend/host/bootstrap/handshake.ipp
-//
-// Greeting, hello, and the reasons why a hello is refused.
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
-BELAY_DECL time_point handshake::next(time_point until) const noexcept {
-  if (pause_ > std::chrono::steady_clock::now()) until = lesser_of(until, pause_);
-  for (const pending_connection& one : pending_) until = lesser_of(until, one.until);
-  return until;
-}
-
-BELAY_DECL void handshake::accept(std::size_t ranks) {
-  accepted got = listener_->accept();
-  const time_point now = std::chrono::steady_clock::now();
-  if (got.what == accept_status::no_descriptor) {
-    if (!short_since_) short_since_ = now;
-    if (now - *short_since_ >= shortage_limit) {
-      throw file_error(listener_->path(), 0, "a rank cannot be let in: accept: " + error_text(got.error), at_);
-    }
-    // Without a pause the next poll would report the same connection at once.
-    pause_ = now + std::chrono::milliseconds(10);
-    return;
-  }
-  short_since_.reset();
-  if (got.what != accept_status::ours) return;
-  // `drop_expired` removes it; until then the indices are those that the poll was given.
-  if (pending_.size() >= ranks + most_beyond) pending_.front().socket.close();
-  pending_connection added;
-  added.socket = std::move(got.socket);
-  added.socket.limit_body(0);
-  added.pid = got.from.pid;
-  fill_random(&added.nonce, sizeof added.nonce, at_);
-  added.until = now + hello_limit_;
-  message greeting;
-  greeting.kind = message_kind::greeting;
-  greeting.numbers[0] = added.nonce;
-  if (added.socket.send(greeting, at_once)) pending_.push_back(std::move(added));
-}
-
-BELAY_DECL void refuse_and_close(connection& socket, const std::string& words) {
-  static_cast<void>(socket.send(refused(0, refusal::words, words), at_once));
-  socket.close();
-}
-
-BELAY_DECL std::optional<handshake::joined_process> handshake::read_hello(std::size_t which,
-                                                                          const std::vector<rank_record>& records) {
-  pending_connection& from = pending_[which];
-  if (!from.socket) return std::nullopt;
-  received got = from.socket.receive(at_once);
-  if (got.what == receipt::nothing) return std::nullopt;
-  connection socket = std::move(from.socket);
-  if (got.what != receipt::whole) return std::nullopt;
-  std::string wrong = why_not(from, got.said, records);
-  if (wrong.empty()) {
-    auto found = watched_process::watch(from.pid, at_);
-    if (found && found->start_time() == got.said.numbers[2])
-      return joined_process{got.said.rank, std::move(socket), std::move(*found)};
-    wrong = "the process is not the one that it says";
-  }
-  refuse_and_close(socket, wrong);
-  return std::nullopt;
-}
-
-BELAY_DECL void handshake::drop_expired() {
-  const time_point now = std::chrono::steady_clock::now();
-  const auto over = [&](pending_connection& one) {
-    if (one.socket && listener_->closed()) refuse_and_close(one.socket, "all ranks have joined");
-    return !one.socket || listener_->closed() || now >= one.until;
-  };
-  pending_.erase(std::remove_if(pending_.begin(), pending_.end(), over), pending_.end());
-}
-
-BELAY_DECL std::string handshake::why_not(const pending_connection& from, const message& hello,
-                                          const std::vector<rank_record>& records) const {
-  if (hello.kind != message_kind::hello) return "the first message is no hello";
-  if (!same(hello.secret, listener_->secret())) return "a wrong token";
-  if (hello.numbers[1] != from.nonce) return "a hello that was said before";
-  if (from.pid <= 0) return "a process of another pid namespace";
-  const std::string rank = "rank " + std::to_string(hello.rank);
-  if (hello.numbers[0] != records.size())
-    return rank + " says " + std::to_string(hello.numbers[0]) + " ranks, there are " + std::to_string(records.size());
-  if (hello.rank < 0 || static_cast<std::size_t>(hello.rank) >= records.size())
-    return rank + " of " + std::to_string(records.size());
-  const rank_record& wanted = records[static_cast<std::size_t>(hello.rank)];
-  if (wanted.joined) return rank + " has joined already";
-  if (wanted.over) return rank + " is gone already";
-  return {};
-}
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// The segments that a world's processes share, by number, each with its holders: a rank as often as it attached. The
 /// coordinator keeps each until the last of its holders is gone, so that it outlives the process that made it. A number
@@ -51397,6 +51537,118 @@ BELAY_DECL void coordinator::kill_stalled() {
   }
 }
 
+BELAY_DECL time_point handshake::next(time_point until) const noexcept {
+  if (pause_ > std::chrono::steady_clock::now()) until = lesser_of(until, pause_);
+  for (const pending_connection& one : pending_) until = lesser_of(until, one.until);
+  return until;
+}
+
+BELAY_DECL void handshake::accept(std::size_t ranks) {
+  accepted got = listener_->accept();
+  const time_point now = std::chrono::steady_clock::now();
+  if (got.what == accept_status::no_descriptor) {
+    if (!short_since_) short_since_ = now;
+    if (now - *short_since_ >= shortage_limit) {
+      throw file_error(listener_->path(), 0, "a rank cannot be let in: accept: " + error_text(got.error), at_);
+    }
+    // Without a pause the next poll would report the same connection at once.
+    pause_ = now + std::chrono::milliseconds(10);
+    return;
+  }
+  short_since_.reset();
+  if (got.what != accept_status::ours) return;
+  // `drop_expired` removes it; until then the indices are those that the poll was given.
+  if (pending_.size() >= ranks + most_beyond) pending_.front().socket.close();
+  pending_connection added;
+  added.socket = std::move(got.socket);
+  added.socket.limit_body(0);
+  added.pid = got.from.pid;
+  fill_random(&added.nonce, sizeof added.nonce, at_);
+  added.until = now + hello_limit_;
+  message greeting;
+  greeting.kind = message_kind::greeting;
+  greeting.numbers[0] = added.nonce;
+  if (added.socket.send(greeting, at_once)) pending_.push_back(std::move(added));
+}
+
+BELAY_DECL void refuse_and_close(connection& socket, const std::string& words) {
+  static_cast<void>(socket.send(refused(0, refusal::words, words), at_once));
+  socket.close();
+}
+
+BELAY_DECL std::optional<handshake::joined_process> handshake::read_hello(std::size_t which,
+                                                                          const std::vector<rank_record>& records) {
+  pending_connection& from = pending_[which];
+  if (!from.socket) return std::nullopt;
+  received got = from.socket.receive(at_once);
+  if (got.what == receipt::nothing) return std::nullopt;
+  connection socket = std::move(from.socket);
+  if (got.what != receipt::whole) return std::nullopt;
+  std::string wrong = why_not(from, got.said, records);
+  if (wrong.empty()) {
+    auto found = watched_process::watch(from.pid, at_);
+    if (found && found->start_time() == got.said.numbers[2])
+      return joined_process{got.said.rank, std::move(socket), std::move(*found)};
+    wrong = "the process is not the one that it says";
+  }
+  refuse_and_close(socket, wrong);
+  return std::nullopt;
+}
+
+BELAY_DECL void handshake::drop_expired() {
+  const time_point now = std::chrono::steady_clock::now();
+  const auto over = [&](pending_connection& one) {
+    if (one.socket && listener_->closed()) refuse_and_close(one.socket, "all ranks have joined");
+    return !one.socket || listener_->closed() || now >= one.until;
+  };
+  pending_.erase(std::remove_if(pending_.begin(), pending_.end(), over), pending_.end());
+}
+
+BELAY_DECL std::string handshake::why_not(const pending_connection& from, const message& hello,
+                                          const std::vector<rank_record>& records) const {
+  if (hello.kind != message_kind::hello) return "the first message is no hello";
+  if (!same(hello.secret, listener_->secret())) return "a wrong token";
+  if (hello.numbers[1] != from.nonce) return "a hello that was said before";
+  if (from.pid <= 0) return "a process of another pid namespace";
+  const std::string rank = "rank " + std::to_string(hello.rank);
+  if (hello.numbers[0] != records.size())
+    return rank + " says " + std::to_string(hello.numbers[0]) + " ranks, there are " + std::to_string(records.size());
+  if (hello.rank < 0 || static_cast<std::size_t>(hello.rank) >= records.size())
+    return rank + " of " + std::to_string(records.size());
+  const rank_record& wanted = records[static_cast<std::size_t>(hello.rank)];
+  if (wanted.joined) return rank + " has joined already";
+  if (wanted.over) return rank + " is gone already";
+  return {};
+}
+
+BELAY_DECL const watched_process* rank_record::alive() const noexcept {
+  if (over) return nullptr;
+  if (member) return &*member;
+  return child && !child_gone ? &*child : nullptr;
+}
+
+BELAY_DECL bool rank_record::stopped() const noexcept {
+  return (member && !over && member->stopped()) || (child && !child_gone && child->stopped());
+}
+
+BELAY_DECL bool rank_record::found_stalled(time_point::duration step, time_point::duration limit) {
+  if (!stopped()) {
+    stopped_for.reset();
+    told_stalled = false;
+    return false;
+  }
+  stopped_for = stopped_for ? *stopped_for + step : time_point::duration(0);
+  if (told_stalled || *stopped_for < limit) return false;
+  return told_stalled = true;
+}
+
+BELAY_DECL std::string rank_record::text(int rank) const {
+  const std::string name = "rank " + std::to_string(rank);
+  if (over) return name + " (gone)";
+  if (!joined) return name + (stopped() ? " (has not joined, stopped)" : " (has not joined)");
+  return name + (stopped() ? " (stopped)" : " (running)");
+}
+
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
 
@@ -51435,13 +51687,16 @@ struct run_result {
 // The flight recorders of a world of this machine, as a snapshot, a diagnosis and a file. Read from the control block
 // alone, so that any process that maps it can also tell a dead rank's part.
 
-// ---- belay/comm/flight_diagnosis.hpp
+// ---- belay/comm/flight_file.hpp
 //
+// A flight snapshot as a file: what each rank did last, and why the world stopped. It is written once, into the folder
+// that BELAY_FLIGHT_DIR names; belay-fr reads it.
+
+namespace belay::inline BELAY_ABI {
+
 // One sentence about why a world stopped: which rank never entered which operation, what it does instead, and which
 // ranks wait for it. The first cause says what one rank saw; the recorders say what all did: the operations that ranks
 // are inside, and which of the group never entered.
-
-namespace belay::inline BELAY_ABI {
 
 /// An operation that ranks are in, and do not come out of.
 struct open_operation {
@@ -51467,235 +51722,6 @@ struct open_operation {
 
 /// Why the world stopped, in one sentence; which ranks wait where when it has not.
 [[nodiscard]] BELAY_DECL std::string verdict(const flight_snapshot& world);
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/flight_diagnosis.ipp
-//
-// The operations that ranks wait in, by their flight recorders. The sentence: a rank that never came to an operation,
-// what it does instead, and the ranks that wait for it.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL flight_record last_like(const flight_history& from, const flight_record& call) {
-  for (std::uint64_t position = from.count(); position > from.first(); --position) {
-    flight_record found = from[position - 1];
-    const bool like = (found.what == operation::exchange) == (call.what == operation::exchange);
-    if (found.what != operation::none && found.group == call.group && like) return found;
-  }
-  return {};
-}
-
-[[gnu::cold]] BELAY_DECL std::vector<open_operation> open_operations(const flight_snapshot& world) {
-  std::vector<open_operation> out;
-  const auto find = [&](lane which, const flight_record& call) -> open_operation& {
-    for (open_operation& each : out) {
-      const bool exchanges = each.call.what == operation::exchange && call.what == operation::exchange;
-      const bool collectives = each.call.what != operation::exchange && call.what != operation::exchange;
-      if (each.which != which || each.call.group != call.group) continue;
-      if (exchanges || (collectives && each.call.number == call.number)) return each;
-    }
-    out.push_back({which, call, {}, {}, 0});
-    return out.back();
-  };
-  for (lane which : all_lanes) {
-    for (int rank = 0; rank < world.size(); ++rank) {
-      const flight_record last = world.rank(rank).of(which).last();
-      if (last.what == operation::none || last.finished || last.reported) continue;
-      open_operation& here = find(which, last);
-      here.inside.push_back(rank);
-      if (last.waiting_us > 0 && (here.since_us == 0 || last.waiting_us < here.since_us))
-        here.since_us = last.waiting_us;
-    }
-  }
-  for (open_operation& each : out) {
-    if (each.call.what == operation::exchange) continue;  // pairs meet in it: nobody has to come
-    for (const known_group& group : world.groups) {
-      if (group.number != each.call.group) continue;
-      for (int rank : group.members) {
-        if (rank < 0 || rank >= world.size()) continue;
-        const flight_record last = last_like(world.rank(rank).of(each.which), each.call);
-        if (last.what == operation::none || last.number < each.call.number) each.missing.push_back(rank);
-      }
-    }
-  }
-  // By selection: they are few, and std::sort is much code.
-  const auto before = [](const open_operation& a, const open_operation& b) {
-    return a.call.group != b.call.group ? a.call.group < b.call.group : a.inside < b.inside;
-  };
-  for (auto place = out.begin(); place != out.end(); ++place) {
-    std::swap(*place, *std::min_element(place, out.end(), before));
-  }
-  return out;
-}
-
-[[gnu::cold]] BELAY_DECL std::string duration_text(std::uint64_t us) {
-  char out[32] = "";
-  const auto value = static_cast<double>(us);
-  if (us >= 100'000)
-    std::snprintf(out, sizeof out, us < 10'000'000 ? "%.2f s" : "%.0f s", value * 1e-6);
-  else if (us >= 1'000)
-    std::snprintf(out, sizeof out, "%.1f ms", value * 1e-3);
-  else if (us > 0)
-    std::snprintf(out, sizeof out, "%.0f us", value);
-  return out;
-}
-
-[[gnu::cold]] BELAY_DECL std::string operation_text(const flight_record& call, lane which) {
-  std::string out = std::string(which == lane::stream ? "started " : "") + name(call.what);
-  if (call.what != operation::exchange) out += " #" + std::to_string(call.number);
-  return call.group == 0 ? out : out + " of group " + std::to_string(call.group);
-}
-
-/// Makes the sentence of a world, which outlives it. Reads once, when it is made, which ranks wait in which operation.
-class flight_diagnosis {
- public:
-  explicit flight_diagnosis(const flight_snapshot& world)
-      : world_(&world), open_(open_operations(world)), cause_(world.cause.value_or(abort_cause{})) {}
-
-  [[nodiscard, gnu::cold]] std::string text() const {
-    if (!world_->cause) return "no rank has failed" + after("; ", waits());
-    switch (cause_.fault) {
-      case comm_fault::mismatch: return mismatch();
-      case comm_fault::peer_failed: return ended() + after("; ", waits());
-      case comm_fault::timeout: {
-        const std::string seen = absences();
-        return seen.empty() ? cause_.message : seen;
-      }
-      case comm_fault::revoked: break;
-    }
-    return (cause_.message.empty() ? "the group was given up" : cause_.message) + after("; ", waits());
-  }
-
- private:
-  [[nodiscard, gnu::cold]] static std::string after(const char* joint, const std::string& text) {
-    return text.empty() ? text : joint + text;
-  }
-  [[nodiscard]] bool is_culprit(int rank) const {
-    return std::find(cause_.culprits.begin(), cause_.culprits.end(), rank) != cause_.culprits.end();
-  }
-  [[nodiscard]] static bool holds(const std::vector<int>& ranks, int rank) {
-    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-  }
-
-  // "ranks 0, 1 have waited there for 0.21 s"; "rank 0 waits there" where nobody slept.
-  [[nodiscard, gnu::cold]] std::string waiting(const std::vector<int>& ranks, const open_operation& call,
-                                               const std::string& place) const {
-    const std::uint64_t end = world_->until_us;
-    const bool one = ranks.size() == 1, slept = call.since_us > 0 && end > call.since_us;
-    const char* const verb = slept ? (one ? " has waited " : " have waited ") : (one ? " waits " : " wait ");
-    return ranks_text(ranks) + verb + place + (slept ? " for " + duration_text(end - call.since_us) : "");
-  }
-  [[nodiscard, gnu::cold]] static std::string place_of(const open_operation& call) {
-    return operation_text(call.call, call.which) + " at " + call.call.site;
-  }
-
-  // "ranks 0, 1 have waited in all_gather #118 at train.cpp:88 for 0.21 s; ...", without the culprits.
-  [[nodiscard, gnu::cold]] std::string waits() const {
-    std::string out;
-    for (const open_operation& call : open_) {
-      std::vector<int> innocent;
-      for (int rank : call.inside) {
-        if (!world_->cause || !is_culprit(rank)) innocent.push_back(rank);
-      }
-      if (innocent.empty()) continue;
-      out += (out.empty() ? "" : "; ") + waiting(innocent, call, "in " + place_of(call));
-    }
-    return out;
-  }
-
-  // Which ranks never entered what, and what the ranks do that wait nowhere.
-  [[nodiscard, gnu::cold]] std::string absences() const {
-    std::string out;
-    std::vector<bool> elsewhere(world_->ranks.size());
-    for (const open_operation& call : open_) {
-      const bool exchange = call.call.what == operation::exchange;
-      if (call.missing.empty() && !exchange) continue;
-      out += out.empty() ? "" : "; ";
-      out += exchange ? waiting(call.inside, call, "for others in " + place_of(call))
-                      : ranks_text(call.missing) + " never entered " + place_of(call) + "; " +
-                            waiting(call.inside, call, "there");
-      for (int rank : exchange ? cause_.culprits : call.missing) {
-        if (!waits_somewhere(rank)) elsewhere.at(static_cast<std::size_t>(rank)) = true;
-      }
-    }
-    for (int rank = 0; rank < world_->size(); ++rank) {  // also one that was stopped inside of an operation
-      if (world_->rank(rank).state == rank_state::stopped) elsewhere[static_cast<std::size_t>(rank)] = true;
-    }
-    std::size_t count = 0;
-    std::string what_they_do;
-    for (int rank = 0; rank < world_->size(); ++rank) {
-      if (elsewhere[static_cast<std::size_t>(rank)] && ++count <= most_told) what_they_do += "; " + whereabouts(rank);
-    }
-    if (!out.empty() && count == 0 && open_.size() > 1) out += "; they wait for each other";
-    out += what_they_do;
-    if (count > most_told) out += "; and " + std::to_string(count - most_told) + " more";
-    return out;
-  }
-
-  [[nodiscard]] bool waits_somewhere(int rank) const {
-    return std::any_of(open_.begin(), open_.end(),
-                       [&](const open_operation& call) { return holds(call.inside, rank); });
-  }
-
-  // "rank 2 is running, after all_gather #117 at train.cpp:87"
-  [[nodiscard, gnu::cold]] std::string whereabouts(int rank) const {
-    const char* how = "is running";
-    switch (world_->rank(rank).state) {
-      case rank_state::running: break;
-      case rank_state::stopped: how = "is stopped"; break;
-      case rank_state::gone: how = "is gone"; break;
-      case rank_state::left: how = "has left"; break;
-      case rank_state::absent: how = "has not come"; break;
-      case rank_state::unknown: how = "cannot be seen from here"; break;
-    }
-    return "rank " + std::to_string(rank) + " " + how + ", " + world_->rank(rank).called.last().text();
-  }
-
-  [[nodiscard, gnu::cold]] std::string ended() const {
-    if (cause_.culprits.empty()) return cause_.message;
-    const int rank = cause_.culprits.front();
-    const std::string where_it_was = world_->rank(rank).called.last().text();
-    if (cause_.signal > 0) {
-      return "rank " + std::to_string(rank) + " was ended by " + signal_name(cause_.signal) + " " + where_it_was;
-    }
-    const std::string code = cause_.exit_code >= 0 ? "exited with code " + std::to_string(cause_.exit_code) : "";
-    if (cause_.message.empty()) {
-      return "rank " + std::to_string(rank) + " " + (code.empty() ? "failed" : code) + " " + where_it_was;
-    }
-    return cause_.message +
-           (code.empty() || cause_.message.find(code) != std::string::npos ? "" : " (it " + code + ")");
-  }
-
-  [[nodiscard, gnu::cold]] std::string mismatch() const {
-    for (const open_operation& call : open_) {
-      if (call.call.what == operation::exchange || cause_.culprits.empty() ||
-          !holds(call.inside, cause_.culprits.front())) {
-        continue;
-      }
-      const std::string group = call.call.group == 0 ? "" : " of group " + std::to_string(call.call.group);
-      return "the ranks do not agree on operation #" + std::to_string(call.call.number) + group + ": " + cause_.message;
-    }
-    return "the ranks do not agree: " + cause_.message;
-  }
-
-  static constexpr std::size_t most_told = 8;
-
-  const flight_snapshot* world_;
-  std::vector<open_operation> open_;
-  abort_cause cause_;
-};
-
-[[gnu::cold]] BELAY_DECL std::string verdict(const flight_snapshot& world) { return flight_diagnosis(world).text(); }
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/flight_file.hpp
-//
-// A flight snapshot as a file: what each rank did last, and why the world stopped. It is written once, into the folder
-// that BELAY_FLIGHT_DIR names; belay-fr reads it.
-
-namespace belay::inline BELAY_ABI {
 
 /// Why a file of that path "cannot be ...", with the folder that is missing.
 [[nodiscard]] BELAY_DECL std::string flight_output_text(const std::string& path, const char* what, int error);
@@ -51926,6 +51952,217 @@ class flight_writer {
   line = printable(line) + '\n';  // one line, whatever a message holds
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
+
+[[gnu::cold]] BELAY_DECL flight_record last_like(const flight_history& from, const flight_record& call) {
+  for (std::uint64_t position = from.count(); position > from.first(); --position) {
+    flight_record found = from[position - 1];
+    const bool like = (found.what == operation::exchange) == (call.what == operation::exchange);
+    if (found.what != operation::none && found.group == call.group && like) return found;
+  }
+  return {};
+}
+
+[[gnu::cold]] BELAY_DECL std::vector<open_operation> open_operations(const flight_snapshot& world) {
+  std::vector<open_operation> out;
+  const auto find = [&](lane which, const flight_record& call) -> open_operation& {
+    for (open_operation& each : out) {
+      const bool exchanges = each.call.what == operation::exchange && call.what == operation::exchange;
+      const bool collectives = each.call.what != operation::exchange && call.what != operation::exchange;
+      if (each.which != which || each.call.group != call.group) continue;
+      if (exchanges || (collectives && each.call.number == call.number)) return each;
+    }
+    out.push_back({which, call, {}, {}, 0});
+    return out.back();
+  };
+  for (lane which : all_lanes) {
+    for (int rank = 0; rank < world.size(); ++rank) {
+      const flight_record last = world.rank(rank).of(which).last();
+      if (last.what == operation::none || last.finished || last.reported) continue;
+      open_operation& here = find(which, last);
+      here.inside.push_back(rank);
+      if (last.waiting_us > 0 && (here.since_us == 0 || last.waiting_us < here.since_us))
+        here.since_us = last.waiting_us;
+    }
+  }
+  for (open_operation& each : out) {
+    if (each.call.what == operation::exchange) continue;  // pairs meet in it: nobody has to come
+    for (const known_group& group : world.groups) {
+      if (group.number != each.call.group) continue;
+      for (int rank : group.members) {
+        if (rank < 0 || rank >= world.size()) continue;
+        const flight_record last = last_like(world.rank(rank).of(each.which), each.call);
+        if (last.what == operation::none || last.number < each.call.number) each.missing.push_back(rank);
+      }
+    }
+  }
+  // By selection: they are few, and std::sort is much code.
+  const auto before = [](const open_operation& a, const open_operation& b) {
+    return a.call.group != b.call.group ? a.call.group < b.call.group : a.inside < b.inside;
+  };
+  for (auto place = out.begin(); place != out.end(); ++place) {
+    std::swap(*place, *std::min_element(place, out.end(), before));
+  }
+  return out;
+}
+
+[[gnu::cold]] BELAY_DECL std::string duration_text(std::uint64_t us) {
+  char out[32] = "";
+  const auto value = static_cast<double>(us);
+  if (us >= 100'000)
+    std::snprintf(out, sizeof out, us < 10'000'000 ? "%.2f s" : "%.0f s", value * 1e-6);
+  else if (us >= 1'000)
+    std::snprintf(out, sizeof out, "%.1f ms", value * 1e-3);
+  else if (us > 0)
+    std::snprintf(out, sizeof out, "%.0f us", value);
+  return out;
+}
+
+[[gnu::cold]] BELAY_DECL std::string operation_text(const flight_record& call, lane which) {
+  std::string out = std::string(which == lane::stream ? "started " : "") + name(call.what);
+  if (call.what != operation::exchange) out += " #" + std::to_string(call.number);
+  return call.group == 0 ? out : out + " of group " + std::to_string(call.group);
+}
+
+/// Makes the sentence of a world, which outlives it. Reads once, when it is made, which ranks wait in which operation.
+class flight_diagnosis {
+ public:
+  explicit flight_diagnosis(const flight_snapshot& world)
+      : world_(&world), open_(open_operations(world)), cause_(world.cause.value_or(abort_cause{})) {}
+
+  [[nodiscard, gnu::cold]] std::string text() const {
+    if (!world_->cause) return "no rank has failed" + after("; ", waits());
+    switch (cause_.fault) {
+      case comm_fault::mismatch: return mismatch();
+      case comm_fault::peer_failed: return ended() + after("; ", waits());
+      case comm_fault::timeout: {
+        const std::string seen = absences();
+        return seen.empty() ? cause_.message : seen;
+      }
+      case comm_fault::revoked: break;
+    }
+    return (cause_.message.empty() ? "the group was given up" : cause_.message) + after("; ", waits());
+  }
+
+ private:
+  [[nodiscard, gnu::cold]] static std::string after(const char* joint, const std::string& text) {
+    return text.empty() ? text : joint + text;
+  }
+  [[nodiscard]] bool is_culprit(int rank) const {
+    return std::find(cause_.culprits.begin(), cause_.culprits.end(), rank) != cause_.culprits.end();
+  }
+  [[nodiscard]] static bool holds(const std::vector<int>& ranks, int rank) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  }
+
+  // "ranks 0, 1 have waited there for 0.21 s"; "rank 0 waits there" where nobody slept.
+  [[nodiscard, gnu::cold]] std::string waiting(const std::vector<int>& ranks, const open_operation& call,
+                                               const std::string& place) const {
+    const std::uint64_t end = world_->until_us;
+    const bool one = ranks.size() == 1, slept = call.since_us > 0 && end > call.since_us;
+    const char* const verb = slept ? (one ? " has waited " : " have waited ") : (one ? " waits " : " wait ");
+    return ranks_text(ranks) + verb + place + (slept ? " for " + duration_text(end - call.since_us) : "");
+  }
+  [[nodiscard, gnu::cold]] static std::string place_of(const open_operation& call) {
+    return operation_text(call.call, call.which) + " at " + call.call.site;
+  }
+
+  // "ranks 0, 1 have waited in all_gather #118 at train.cpp:88 for 0.21 s; ...", without the culprits.
+  [[nodiscard, gnu::cold]] std::string waits() const {
+    std::string out;
+    for (const open_operation& call : open_) {
+      std::vector<int> innocent;
+      for (int rank : call.inside) {
+        if (!world_->cause || !is_culprit(rank)) innocent.push_back(rank);
+      }
+      if (innocent.empty()) continue;
+      out += (out.empty() ? "" : "; ") + waiting(innocent, call, "in " + place_of(call));
+    }
+    return out;
+  }
+
+  // Which ranks never entered what, and what the ranks do that wait nowhere.
+  [[nodiscard, gnu::cold]] std::string absences() const {
+    std::string out;
+    std::vector<bool> elsewhere(world_->ranks.size());
+    for (const open_operation& call : open_) {
+      const bool exchange = call.call.what == operation::exchange;
+      if (call.missing.empty() && !exchange) continue;
+      out += out.empty() ? "" : "; ";
+      out += exchange ? waiting(call.inside, call, "for others in " + place_of(call))
+                      : ranks_text(call.missing) + " never entered " + place_of(call) + "; " +
+                            waiting(call.inside, call, "there");
+      for (int rank : exchange ? cause_.culprits : call.missing) {
+        if (!waits_somewhere(rank)) elsewhere.at(static_cast<std::size_t>(rank)) = true;
+      }
+    }
+    for (int rank = 0; rank < world_->size(); ++rank) {  // also one that was stopped inside of an operation
+      if (world_->rank(rank).state == rank_state::stopped) elsewhere[static_cast<std::size_t>(rank)] = true;
+    }
+    std::size_t count = 0;
+    std::string what_they_do;
+    for (int rank = 0; rank < world_->size(); ++rank) {
+      if (elsewhere[static_cast<std::size_t>(rank)] && ++count <= most_told) what_they_do += "; " + whereabouts(rank);
+    }
+    if (!out.empty() && count == 0 && open_.size() > 1) out += "; they wait for each other";
+    out += what_they_do;
+    if (count > most_told) out += "; and " + std::to_string(count - most_told) + " more";
+    return out;
+  }
+
+  [[nodiscard]] bool waits_somewhere(int rank) const {
+    return std::any_of(open_.begin(), open_.end(),
+                       [&](const open_operation& call) { return holds(call.inside, rank); });
+  }
+
+  // "rank 2 is running, after all_gather #117 at train.cpp:87"
+  [[nodiscard, gnu::cold]] std::string whereabouts(int rank) const {
+    const char* how = "is running";
+    switch (world_->rank(rank).state) {
+      case rank_state::running: break;
+      case rank_state::stopped: how = "is stopped"; break;
+      case rank_state::gone: how = "is gone"; break;
+      case rank_state::left: how = "has left"; break;
+      case rank_state::absent: how = "has not come"; break;
+      case rank_state::unknown: how = "cannot be seen from here"; break;
+    }
+    return "rank " + std::to_string(rank) + " " + how + ", " + world_->rank(rank).called.last().text();
+  }
+
+  [[nodiscard, gnu::cold]] std::string ended() const {
+    if (cause_.culprits.empty()) return cause_.message;
+    const int rank = cause_.culprits.front();
+    const std::string where_it_was = world_->rank(rank).called.last().text();
+    if (cause_.signal > 0) {
+      return "rank " + std::to_string(rank) + " was ended by " + signal_name(cause_.signal) + " " + where_it_was;
+    }
+    const std::string code = cause_.exit_code >= 0 ? "exited with code " + std::to_string(cause_.exit_code) : "";
+    if (cause_.message.empty()) {
+      return "rank " + std::to_string(rank) + " " + (code.empty() ? "failed" : code) + " " + where_it_was;
+    }
+    return cause_.message +
+           (code.empty() || cause_.message.find(code) != std::string::npos ? "" : " (it " + code + ")");
+  }
+
+  [[nodiscard, gnu::cold]] std::string mismatch() const {
+    for (const open_operation& call : open_) {
+      if (call.call.what == operation::exchange || cause_.culprits.empty() ||
+          !holds(call.inside, cause_.culprits.front())) {
+        continue;
+      }
+      const std::string group = call.call.group == 0 ? "" : " of group " + std::to_string(call.call.group);
+      return "the ranks do not agree on operation #" + std::to_string(call.call.number) + group + ": " + cause_.message;
+    }
+    return "the ranks do not agree: " + cause_.message;
+  }
+
+  static constexpr std::size_t most_told = 8;
+
+  const flight_snapshot* world_;
+  std::vector<open_operation> open_;
+  abort_cause cause_;
+};
+
+[[gnu::cold]] BELAY_DECL std::string verdict(const flight_snapshot& world) { return flight_diagnosis(world).text(); }
 
 }  // namespace belay::inline BELAY_ABI
 

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "belay/backend/host/tuning/algorithm_rules.hpp"
-#include "belay/backend/host/tuning/variant.hpp"
 #include "collectives/operation.hpp"
 #include "collectives/options.hpp"
 

@@ -17,7 +17,6 @@
 #include "CLI/CLI.hpp"
 #include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/missing_folder.hpp"
 #include "collectives/operation.hpp"
 #include "collectives/size.hpp"
 
@@ -127,8 +126,8 @@ inline void choose_algorithm(options& out, bool given) {
   app.add_flag("--check", out.check, "compare every result with the ordered reference, bit for bit");
   app.add_flag("--limits", out.limits, "also measure the concurrent copy of the same bytes");
   app.add_flag("--explain", out.explain,
-               "also print, to standard error, the static rules at the start and the settled variants at the end, as "
-               "BELAY_TUNING=print does");
+               "also print, to standard error, the static rules and the calibration at the start and, as "
+               "BELAY_TUNING=print does, the settled variants at the end");
   app.add_option("--beside", out.beside,
                  "contenders in the same run: mpi, twin (a hand-written baseline), bare (without fingerprint, recorder "
                  "and deadline)")

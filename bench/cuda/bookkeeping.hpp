@@ -127,7 +127,7 @@ auto body(std::size_t steps, std::vector<std::int64_t>& told, const Now& now) {
     using run_type = std::remove_reference_t<decltype(run)>;
     belay::mesh mesh{rank, {}};
     network net;
-    belay::parameter_store<run_type, decltype(mesh), belay::precision<float>> store{
+    belay::parameter_store<run_type, belay::precision<float>> store{
         run, mesh, net, belay::zero_stage::none, {.seed = 3}};
     belay::adamw optimizer{store, {}};
     belay::step_graphs graphs{mesh, store, optimizer, belay::graph_use::captured};

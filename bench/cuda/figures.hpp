@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "belay/core/json_text.hpp"
+#include "belay/core/printable.hpp"
 
 namespace bench {
 

@@ -92,8 +92,7 @@ int main(int argc, char** argv) try {
   const train_moe::corpus text = train_moe::corpus::from_repository(BELAY_SOURCE_DIR);
   const train_moe::corpus_source source(text, settings.seed);
   belay::launch<belay::host_kit<listed_products>>(belay::host::world{1}, [&](auto& rank, auto& run) {
-    train_moe::trainer<float, std::remove_cvref_t<decltype(rank)>, std::remove_cvref_t<decltype(run)>> trainer(
-        settings, rank, run, source);
+    train_moe::trainer<float, std::remove_cvref_t<decltype(run)>> trainer(settings, rank, run, source);
     measure(trainer, run, steps);
   });
 } catch (const std::exception& error) {

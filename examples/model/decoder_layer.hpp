@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "belay/step/frame.hpp"
-#include "belay/step/recomputed_part.hpp"
+#include "belay/step/recompute.hpp"
 #include "model/attention_block.hpp"
 #include "model/learning.hpp"
 #include "model/moe_block.hpp"

@@ -9,6 +9,7 @@
 #include "belay/core/error.hpp"
 #include "belay/train/plan_table.hpp"
 #include "train_moe/command_line.hpp"
+#include "train_moe/missing_trainer.hpp"
 #include "train_moe/offload_proposal.hpp"
 
 namespace train_moe {
@@ -65,7 +66,7 @@ void add_activations(change_list& out, const options& run) {
 }
 
 void add_offload(change_list& out, const options& run) {
-  const auto to_host = [&](const char* name, belay::tier options::*where_it_is, const char* effect) {
+  const auto to_host = [&](const char* name, belay::tier options::* where_it_is, const char* effect) {
     if (run.*where_it_is == belay::tier::device)
       out.add(std::string("--offload ") + name, effect, [=](options& one) { one.*where_it_is = belay::tier::host; });
   };
@@ -98,7 +99,7 @@ void add_other_runs(change_list& out, const options& run) {
     if (run.freeze == freeze_kind::none && each != freeze_kind::none)
       out.add(std::string("--freeze ") + name(each), "what is never trained has no gradient and no optimizer state",
               [=](options& one) { one.freeze = each; });
-  for (int belay::axes::*const axis : {&belay::axes::pipeline, &belay::axes::expert, &belay::axes::data}) {
+  for (int belay::axes::* const axis : {&belay::axes::pipeline, &belay::axes::expert, &belay::axes::data}) {
     belay::axes mesh = run.mesh;
     mesh.*axis *= 2;
     out.add("--mesh " + mesh_text(mesh), "more ranks, of which each holds less",
@@ -136,7 +137,7 @@ void add_other_tiers(change_list& out, belay::tier of, const options& run) {
       if (!uses_files(one)) one.tier_folder.clear();
     });
   if (of != tier::host) return;
-  const auto half = [&](const char* flag, std::size_t options::*size) {
+  const auto half = [&](const char* flag, std::size_t options::* size) {
     if (run.*size < 4 || run.*size % 2 != 0) return;
     out.add(flag + std::to_string(run.*size / 2), "the host tier holds the step's batch", [=](options& one) {
       one.*size /= 2;
@@ -158,12 +159,15 @@ std::size_t largest_rank(const belay::plan& planned, belay::tier of) {
 struct rehearsed_change {
   std::size_t bytes = 0;
   std::optional<belay::plan_shortage> missing;
+  bool has_trainer = true;  // else nothing was rehearsed
 };
 std::optional<rehearsed_change> rehearsed(const flag_change& one, belay::tier of, const plan_with& rehearse) {
   try {
     check(one.changed);
     const belay::rehearsal_result found = rehearse(one.changed);
     return rehearsed_change{largest_rank(found.plan, of), found.plan.shortage(one.changed.budget)};
+  } catch (const missing_trainer&) {
+    return rehearsed_change{0, std::nullopt, false};
   } catch (const belay::error&) {  // it does not go with the other flags
     return std::nullopt;
   }
@@ -194,12 +198,15 @@ std::vector<std::string> rehearsed_advice(belay::tier of, const options& run, co
                                           const plan_with& rehearse) {
   std::vector<std::string> fitting;
   std::vector<std::pair<std::size_t, std::string>> others;  // by bytes
+  std::vector<std::string> unknown;
   for (const flag_change& one : changes_for(of, run)) {
     const auto found = rehearsed(one, of, rehearse);
     if (!found) continue;
     const std::string line = one.flag + ": " + one.effect + "; ";
     const bool is_less = found->bytes < largest_rank(planned, of);
-    if (!found->missing)
+    if (!found->has_trainer)
+      unknown.push_back(line + "not rehearsed: this program was built without its trainer");
+    else if (!found->missing)
       fitting.push_back(line + "fits, with " + exact_bytes(found->bytes));
     else if (is_less && found->missing->where_it_is != of)
       others.emplace_back(found->bytes, line + "needs " + exact_bytes(found->bytes) + ", but " +
@@ -214,6 +221,7 @@ std::vector<std::string> rehearsed_advice(belay::tier of, const options& run, co
   std::vector<std::string> out = std::move(fitting);
   if (out.empty() && !others.empty()) out.emplace_back("none of these fits alone; the first needs least");
   for (auto& [bytes, line] : others) out.push_back(std::move(line));
+  for (std::string& line : unknown) out.push_back(std::move(line));
   return out;
 }
 

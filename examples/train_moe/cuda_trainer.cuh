@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The ranks of the trainer on a GPU. Each type of its parameters is a compilation unit; frozen parts are not compiled.
+// The trainer of ranks that compute on a GPU, whether they share it or have one each: each type of its parameters is a
+// compilation unit; frozen parts are not compiled.
 #pragma once
 
 #include <span>
@@ -12,11 +13,11 @@
 
 namespace train_moe {
 
-using cuda_rank = belay::cuda::rank<belay::cuda::runtime_api, belay::host::rank>;
-using cuda_run = belay::run<cuda_rank, belay::engine<cuda_rank::memory_type, cuda_rank::kit_type>>;
+using cuda_run = belay::run_of<belay::engine<belay::cuda::tier_memory<belay::cuda::runtime_api>,
+                                                       belay::cuda::kit<belay::cuda::runtime_api>>>;
 
-extern template void run_rank_as<float>(prepared_run&, cuda_rank&, cuda_run&);
-extern template void run_rank_as<belay::bf16>(prepared_run&, cuda_rank&, cuda_run&);
+extern template void run_rank_as<float>(prepared_run&, belay::rank&, cuda_run&);
+extern template void run_rank_as<belay::bf16>(prepared_run&, belay::rank&, cuda_run&);
 
 /// With room for what a dispatch sorts: a rank's choices of a micro-batch, at most those of all its sequences. Asks no
 /// device.
@@ -33,6 +34,18 @@ extern template void run_rank_as<belay::bf16>(prepared_run&, cuda_rank&, cuda_ru
       prepared.printer.say(belay::device_usage_text(usage));
     };
   return out;
+}
+
+/// Runs what was planned on every rank of `world`; each calls `begin` first.
+template <class World>
+void run_on_devices(
+    World&& world, prepared_run& prepared, void (*begin)() = [] {}) {
+  const auto body = [&](belay::rank& rank, auto& self) {
+    if (!self.rehearsing()) begin();
+    if (prepared.line.run.dtype == belay::dtype::bf16) return run_rank_as<belay::bf16>(prepared, rank, self);
+    run_rank_as<float>(prepared, rank, self);
+  };
+  belay::launch<model::host_kit>(world, body, prepared.plan, device_launch_options_of(prepared));
 }
 
 }  // namespace train_moe

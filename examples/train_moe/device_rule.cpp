@@ -5,8 +5,8 @@
 
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/captured_part.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/train/step_graphs.hpp"
 #include "train_moe/command_line.hpp"
 
 namespace train_moe {

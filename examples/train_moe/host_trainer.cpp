@@ -3,7 +3,11 @@
 
 namespace train_moe {
 
-template class trainer<float, belay::rank, host_run>;
+template class trainer<float, host_run>;
 template void run_rank_as<float>(prepared_run&, belay::rank&, host_run&);
+
+void run_rank_fp32(prepared_run& prepared, belay::rank& rank, host_run& run) {
+  run_rank_as<float>(prepared, rank, run);
+}
 
 }  // namespace train_moe

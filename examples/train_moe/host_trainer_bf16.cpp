@@ -3,7 +3,11 @@
 
 namespace train_moe {
 
-template class trainer<belay::bf16, belay::rank, host_run>;
+template class trainer<belay::bf16, host_run>;
 template void run_rank_as<belay::bf16>(prepared_run&, belay::rank&, host_run&);
+
+void run_rank_bf16(prepared_run& prepared, belay::rank& rank, host_run& run) {
+  run_rank_as<belay::bf16>(prepared, rank, run);
+}
 
 }  // namespace train_moe

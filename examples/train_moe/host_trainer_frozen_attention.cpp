@@ -3,7 +3,11 @@
 
 namespace train_moe {
 
-template class trainer<float, belay::rank, host_run, model::freezes_attention>;
+template class trainer<float, host_run, model::freezes_attention>;
 template void run_rank_as<float, model::freezes_attention>(prepared_run&, belay::rank&, host_run&);
+
+void run_rank_frozen_attention(prepared_run& prepared, belay::rank& rank, host_run& run) {
+  run_rank_as<float, model::freezes_attention>(prepared, rank, run);
+}
 
 }  // namespace train_moe

@@ -3,7 +3,11 @@
 
 namespace train_moe {
 
-template class trainer<float, belay::rank, host_run, model::freezes_experts>;
+template class trainer<float, host_run, model::freezes_experts>;
 template void run_rank_as<float, model::freezes_experts>(prepared_run&, belay::rank&, host_run&);
+
+void run_rank_frozen_experts(prepared_run& prepared, belay::rank& rank, host_run& run) {
+  run_rank_as<float, model::freezes_experts>(prepared, rank, run);
+}
 
 }  // namespace train_moe

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "belay/core/error.hpp"
-#include "belay/core/missing_folder.hpp"
 #include "belay/core/printable.hpp"
 #include "input/bounded_json.hpp"
 #include "input/regular_file.hpp"

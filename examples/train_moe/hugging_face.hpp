@@ -12,7 +12,7 @@
 
 #include "belay/core/dtype.hpp"
 #include "belay/train/safetensors.hpp"
-#include "belay/train/temporary_folder.hpp"
+#include "whole_folder/temporary_folder.hpp"
 
 namespace train_moe {
 
@@ -98,7 +98,7 @@ class model_export {
 
  private:
   std::string target_;
-  belay::temporary_folder folder_;
+  whole_folder::temporary_folder folder_;
 };
 
 /// Throws belay::input_error unless `folder` does not exist, is empty, or holds an export of this program.

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "train_moe/nccl_mpi_trainer.cuh"
+//
+// A session over NCCL whose ranks mpirun has started and have a device each. Compiled by nvcc.
+#include "belay/backend/mpi.hpp"
+#include "train_moe/nccl_trainer.cuh"
 
 namespace train_moe {
 
-template void run_rank_as<float>(prepared_run&, nccl_mpi_rank&, nccl_mpi_run&);
-
 void run_mpi_over_nccl(prepared_run& prepared) {
   belay::mpi::world control;
-  launch_over_nccl(control, prepared, [] {});
+  run_over_nccl_beside(control, prepared, [] {});
 }
 
 }  // namespace train_moe

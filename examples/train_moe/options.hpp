@@ -10,13 +10,13 @@
 
 #include "belay/comm/mesh.hpp"
 #include "belay/core/dtype.hpp"
-#include "belay/device/captured_part.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/gathers.hpp"
 #include "belay/parallel/schedule.hpp"
 #include "belay/train/checkpoint.hpp"
+#include "belay/train/step_graphs.hpp"
 #include "model/mixtral.hpp"
 #include "train_moe/phase_cycle.hpp"
 

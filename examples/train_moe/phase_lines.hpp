@@ -15,7 +15,7 @@
 #include "belay/comm/reduction.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/gathers.hpp"
-#include "belay/report/json_line.hpp"
+#include "belay/report/text_buffer.hpp"
 #include "belay/step/phase.hpp"
 #include "belay/train/phase_switch.hpp"
 

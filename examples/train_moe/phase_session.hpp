@@ -138,7 +138,7 @@ class phase_session {
   Trainer* trainer_;
   const phase_cycle* cycle_;
   belay::phase_residency<typename Trainer::run_type> residency_;
-  belay::phase_switch<typename Trainer::run_type, typename Trainer::mesh_type, typename Trainer::store_type> switch_;
+  belay::phase_switch<typename Trainer::run_type, typename Trainer::store_type> switch_;
   any_phase now_;
   text_evaluation<Trainer> evaluation_;
   rollout<Trainer> rollout_;

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "train_moe/host_trainer.hpp"
+#include "train_moe/host_ranks.hpp"
 
 namespace train_moe {
 

@@ -23,10 +23,10 @@ namespace train_moe {
 
 /// The body of one rank, over any backend and in the rehearsal. Rank 0 prints and writes. Ranks share nothing but by
 /// messages.
-template <class T, class Rank, class Run, class Parts>
+template <class T, class Run, class Parts>
 class rank_session {
  public:
-  rank_session(prepared_run& prepared, Rank& rank, Run& run)
+  rank_session(prepared_run& prepared, belay::rank& rank, Run& run)
       : prepared_(&prepared),
         first_(!run.rehearsing() && rank.number() == 0),
         run_(&run),
@@ -53,7 +53,7 @@ class rank_session {
 
  private:
   using clock = std::chrono::steady_clock;
-  using trainer_type = trainer<T, Rank, Run, Parts>;
+  using trainer_type = trainer<T, Run, Parts>;
 
   [[nodiscard]] const command_line& line() const noexcept { return prepared_->line; }
   [[nodiscard]] const auto& control() { return trainer_.mesh().control(); }
@@ -203,22 +203,9 @@ class rank_session {
 };
 
 /// The session of a rank with parameters and activations of T, that trains `Parts`.
-template <class T, class Parts = model::trains_all, class Rank, class Run>
-void run_rank_as(prepared_run& prepared, Rank& rank, Run& run) {
-  rank_session<T, Rank, Run, Parts>(prepared, rank, run).run();
-}
-
-/// The same in the type and with the frozen parts that the flags name.
-template <class Rank, class Run>
-void run_rank(prepared_run& prepared, Rank& rank, Run& run) {
-  const options& chosen = prepared.line.run;
-  if (chosen.dtype == belay::dtype::bf16) return run_rank_as<belay::bf16>(prepared, rank, run);
-  switch (chosen.freeze) {
-    case freeze_kind::none: return run_rank_as<float>(prepared, rank, run);
-    case freeze_kind::attention: return run_rank_as<float, model::freezes_attention>(prepared, rank, run);
-    case freeze_kind::experts: return run_rank_as<float, model::freezes_experts>(prepared, rank, run);
-    case freeze_kind::parts: return run_rank_as<float, model::freezes_parts>(prepared, rank, run);
-  }
+template <class T, class Parts = model::trains_all, class Run>
+void run_rank_as(prepared_run& prepared, belay::rank& rank, Run& run) {
+  rank_session<T, Run, Parts>(prepared, rank, run).run();
 }
 
 }  // namespace train_moe

@@ -18,7 +18,7 @@
 #include "belay/backend/host/processes.hpp"
 #include "belay/comm/launcher.hpp"
 #include "train_moe/cuda_trainer.hpp"
-#include "train_moe/host_trainer.hpp"
+#include "train_moe/host_ranks.hpp"
 #include "train_moe/nccl_trainer.hpp"
 #include "train_moe/run_report.hpp"
 
@@ -73,8 +73,7 @@ class outlives_interrupts {
 
 // On the GPUs of the ranks' own where they have some, else on the host.
 template <class World>
-void run_ranks(
-    const World& world, prepared_run& prepared, void (*begin)() = [] {}) {
+void run_ranks(const World& world, prepared_run& prepared, void (*begin)() = [] {}) {
   if (prepared.line.placed)
     run_over_nccl(world, prepared, begin);
   else

@@ -22,7 +22,6 @@
 #include "belay/parallel/schedule.hpp"
 #include "belay/report/event_file.hpp"
 #include "belay/report/output.hpp"
-#include "belay/report/step_events.hpp"
 #include "belay/report/step_line.hpp"
 #include "tools/heap_allocations/heap_allocations.hpp"
 #include "train_moe/report_table.hpp"

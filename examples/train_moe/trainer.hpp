@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "belay/comm/mesh.hpp"
+#include "belay/comm/rank.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/device/stream_spans.hpp"
@@ -48,23 +49,22 @@ struct step_result {
 };
 
 /// `Parts` are the parts of the model that are trained.
-template <class T, class Rank, class Run, class Parts = model::trains_all>
+template <class T, class Run, class Parts = model::trains_all>
 class trainer {
  public:
   using run_type = Run;
-  using group_type = typename Rank::group_type;
-  using mesh_type = belay::mesh<Rank>;
+  using group_type = typename Run::group_type;
   using exchange_type = belay::expert_exchange<T, group_type>;
   using model_type = model::mixtral<T, exchange_type, Parts>;
   using engine_type = typename Run::engine_type;
   using logit_type = belay::compute_type_t<T>;
   using logits_view = belay::view<const logit_type, 3>;
-  using store_type = belay::parameter_store<Run, mesh_type, belay::precision<T>>;
+  using store_type = belay::parameter_store<Run, belay::precision<T>>;
   using network_type = belay::gathering_network<model_type, store_type>;
   using activations_type = belay::offloaded_activations<engine_type>;
 
   /// `run` and `source` outlive the trainer.
-  trainer(const options& settings, Rank& rank, Run& run, const batch_source& source)
+  trainer(const options& settings, belay::rank& rank, Run& run, const batch_source& source)
       : settings_(settings),
         shape_(settings),
         run_(&run),
@@ -147,7 +147,7 @@ class trainer {
   [[nodiscard]] const options& settings() const noexcept { return settings_; }
   [[nodiscard]] bool rehearsing() const noexcept { return run_->rehearsing(); }
   [[nodiscard]] Run& run() noexcept { return *run_; }
-  [[nodiscard]] const mesh_type& mesh() const noexcept { return mesh_; }
+  [[nodiscard]] const belay::mesh& mesh() const noexcept { return mesh_; }
   [[nodiscard]] exchange_type& exchange() noexcept { return exchange_; }
   [[nodiscard]] model_type& model() noexcept { return model_; }
   [[nodiscard]] store_type& store() noexcept { return store_; }
@@ -345,7 +345,7 @@ class trainer {
   batch_shape shape_;
   Run* run_;
   const batch_source* source_;
-  mesh_type mesh_;
+  belay::mesh mesh_;
   exchange_type exchange_;
   model_type model_;
   store_type store_;
@@ -364,7 +364,7 @@ class trainer {
   belay::expert_statistics statistics_;  // the host's side of both
   std::span<double> shared_;
   belay::memory_report memory_;
-  belay::checkpoints<Run, mesh_type> checkpoints_;
+  belay::checkpoints<Run> checkpoints_;
   std::vector<double> loss_scales_;
   std::uint64_t scales_ = 0;  // a hash: of the loss and of the balance
   std::size_t replays_ = 0;

@@ -13,7 +13,7 @@
 #include "belay/core/span_log.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/report/page.hpp"
-#include "belay/report/trace_clock.hpp"
+#include "belay/report/trace.hpp"
 #include "train_moe/arrivals.hpp"
 #include "train_moe/run_trace.hpp"
 

@@ -11,8 +11,6 @@
 #include "belay/core/error.hpp"           // IWYU pragma: export
 #include "belay/core/finite.hpp"          // IWYU pragma: export
 #include "belay/core/ledger.hpp"          // IWYU pragma: export
-#include "belay/core/missing_folder.hpp"  // IWYU pragma: export
-#include "belay/core/obligation.hpp"      // IWYU pragma: export
 #include "belay/core/operand.hpp"         // IWYU pragma: export
 #include "belay/core/policies.hpp"        // IWYU pragma: export
 #include "belay/core/span_log.hpp"        // IWYU pragma: export

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "belay/device/arena.hpp"             // IWYU pragma: export
-#include "belay/device/captured_part.hpp"     // IWYU pragma: export
 #include "belay/device/copy_stream.hpp"       // IWYU pragma: export
 #include "belay/device/device_numbers.hpp"    // IWYU pragma: export
 #include "belay/device/device_usage.hpp"      // IWYU pragma: export

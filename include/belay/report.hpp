@@ -6,8 +6,7 @@
 #pragma once
 
 #include "belay/report/event_file.hpp"   // IWYU pragma: export
-#include "belay/report/json_line.hpp"    // IWYU pragma: export
 #include "belay/report/output.hpp"       // IWYU pragma: export
-#include "belay/report/step_events.hpp"  // IWYU pragma: export
 #include "belay/report/step_line.hpp"    // IWYU pragma: export
+#include "belay/report/text_buffer.hpp"  // IWYU pragma: export
 #include "belay/report/trace.hpp"        // IWYU pragma: export

@@ -13,40 +13,44 @@ for every source of the program, or do not include this header"
 
 // Core, devices and communication.
 #if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 1
+#include "belay/comm/abort_cause.ipp"
+#include "belay/comm/axis.ipp"
 #include "belay/comm/basic_group.ipp"
 #include "belay/comm/call_arguments.ipp"
 #include "belay/comm/call_mismatch.ipp"
-#include "belay/comm/checked_timeout.ipp"
 #include "belay/comm/event_count.ipp"
 #include "belay/comm/fingerprint.ipp"
-#include "belay/comm/flight_diagnosis.ipp"
 #include "belay/comm/flight_file.ipp"
 #include "belay/comm/flight_recorder.ipp"
 #include "belay/comm/launcher.ipp"
+#include "belay/comm/lost_handles.ipp"
 #include "belay/comm/mesh.ipp"
 #include "belay/comm/op_call.ipp"
-#include "belay/comm/ranks_text.ipp"
+#include "belay/comm/operation_spans.ipp"
 #include "belay/comm/rehearsal.ipp"
-#include "belay/comm/signal_name.ipp"
-#include "belay/comm/symmetric_messages.ipp"
+#include "belay/comm/symmetric.ipp"
 #include "belay/comm/symmetric_region.ipp"
 #include "belay/core/box.ipp"
 #include "belay/core/checked_size.ipp"
 #include "belay/core/copy.ipp"
-#include "belay/core/crc32c.ipp"
-#include "belay/core/environment.ipp"
 #include "belay/core/error.ipp"
+#include "belay/core/hash.ipp"
 #include "belay/core/ledger.ipp"
-#include "belay/core/missing_folder.ipp"
-#include "belay/core/own_process.ipp"
 #include "belay/core/printable.ipp"
-#include "belay/core/process_identity.ipp"
+#include "belay/core/process.ipp"
 #include "belay/core/unique_fd.ipp"
 #include "belay/core/view.ipp"
 #include "belay/core/where.ipp"
 #include "belay/device/available_memory.ipp"
+#include "belay/device/device_usage.ipp"
+#include "belay/device/findings.ipp"
+#include "belay/device/lease_owners.ipp"
+#include "belay/device/offset_allocator.ipp"
 #include "belay/device/queue_stream.ipp"
+#include "belay/device/stored_bytes.ipp"
 #include "belay/device/stream_arbiter.ipp"
+#include "belay/device/tier_file/error.ipp"
+#include "belay/device/tier_file/transfer.ipp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -62,10 +66,8 @@ const char no_core_of_the_same_BELAY_CHECKS_is_linked = 0;
 #include "belay/backend/host/bootstrap/bootstrap_socket.ipp"
 #include "belay/backend/host/bootstrap/client.ipp"
 #include "belay/backend/host/bootstrap/coordinator.ipp"
-#include "belay/backend/host/bootstrap/handshake.ipp"
 #include "belay/backend/host/bootstrap/messages.ipp"
 #include "belay/backend/host/bootstrap/private_directory.ipp"
-#include "belay/backend/host/bootstrap/rank_record.ipp"
 #include "belay/backend/host/bootstrap/run_rank.ipp"
 #include "belay/backend/host/bootstrap/world_monitor.ipp"
 #include "belay/backend/host/failure/flight_dump.ipp"
@@ -88,7 +90,6 @@ const char no_core_of_the_same_BELAY_CHECKS_is_linked = 0;
 #include "belay/backend/host/collectives/gather.ipp"
 #include "belay/backend/host/collectives/reduce.ipp"
 #include "belay/backend/host/collectives/reduce_scatter.ipp"
-#include "belay/backend/host/collectives/reduction_kernel.ipp"
 #include "belay/backend/host/collectives/scatter.ipp"
 #include "belay/backend/host/copy/calibration.ipp"
 #include "belay/backend/host/group.ipp"
@@ -98,7 +99,7 @@ const char no_core_of_the_same_BELAY_CHECKS_is_linked = 0;
 #include "belay/backend/host/options.ipp"
 #include "belay/backend/host/p2p/p2p_transport.ipp"
 #include "belay/backend/host/rendezvous/collective_endpoint.ipp"
-#include "belay/backend/host/rendezvous/group_directory.ipp"
+#include "belay/backend/host/rendezvous/group_state.ipp"
 #include "belay/backend/host/tuning/explain.ipp"
 #include "belay/backend/host/world.ipp"
 #endif
@@ -106,11 +107,23 @@ const char no_core_of_the_same_BELAY_CHECKS_is_linked = 0;
 // Steps and launches, files and checkpoints.
 #if !defined(BELAY_SOURCE_PART) || BELAY_SOURCE_PART == 4
 #include "belay/parallel/bucket/layout.ipp"
+#include "belay/parallel/experts/layout.ipp"
+#include "belay/parallel/experts/statistics.ipp"
+#include "belay/parallel/proof.ipp"
+#include "belay/parallel/schedule/csv.ipp"
+#include "belay/parallel/vote.ipp"
+#include "belay/report/event_file.ipp"
+#include "belay/report/output.ipp"
+#include "belay/report/step_line.ipp"
+#include "belay/report/text_buffer.ipp"
+#include "belay/report/trace.ipp"
 #include "belay/step/frame.ipp"
+#include "belay/step/owed.ipp"
+#include "belay/train/checkpoint/checkpoint_folder.ipp"
 #include "belay/train/checkpoint/checkpoint_layout.ipp"
-#include "belay/train/checkpoint/chunked_files.ipp"
+#include "belay/train/checkpoint/checkpoint_writer.ipp"
 #include "belay/train/checkpoint/manifest.ipp"
-#include "belay/train/checkpoint/manifest_parser.ipp"
+#include "belay/train/lasting_leases.ipp"
 #include "belay/train/launch.ipp"
 #include "belay/train/launch_plan.ipp"
 #include "belay/train/norm_table.ipp"
@@ -119,10 +132,9 @@ const char no_core_of_the_same_BELAY_CHECKS_is_linked = 0;
 #include "belay/train/safetensors/folder.ipp"
 #include "belay/train/safetensors/folder_writer.ipp"
 #include "belay/train/safetensors/header.ipp"
-#include "belay/train/safetensors/layout.ipp"
 #include "belay/train/safetensors/scanner.ipp"
 #include "belay/train/stage_names.ipp"
-#include "belay/train/temporary_folder.ipp"
+#include "belay/train/stop_request.ipp"
 #endif
 
 // Steps, runs and rehearsals on ranks of the host.
@@ -133,15 +145,12 @@ namespace belay::inline BELAY_ABI {
 
 template class engine<host_pages, host_kit<>>;
 template class step_core<host_engine>;
-template class mesh<rank>;
-template class run<rank, host_engine>;
-template void expect_agreement(const host_mesh&, std::uint64_t, where);
-template ballot vote_over(const host_mesh&, const ballot&, std::uint64_t, where);
+template class run_of<host_engine>;
 template class rank_rehearsal<host_engine>;
-template rehearsal_result rehearse_on<host_engine>(int, function_ref<void(rank&, host_run&)>, computes_on,
-                                                   const group_traits&, where);
-template void launch_rank<host_engine, host_engine>(launch_under_way&, rank&, body_call<rank, host_engine>,
-                                                    body_call<rank, host_engine>);
+template rehearsal_result rehearse_on<host_engine>(int, function_ref<void(rank&, run&)>, computes_on,
+                                                   const group_traits&, fault_explanation, where);
+template void launch_rank<host_engine, host_engine>(launch_under_way&, rank&, const run_parts<host_engine>&,
+                                                    body_call<host_engine>, body_call<host_engine>);
 
 }  // namespace belay::inline BELAY_ABI
 #endif
@@ -152,8 +161,8 @@ template void launch_rank<host_engine, host_engine>(launch_under_way&, rank&, bo
 
 namespace belay::inline BELAY_ABI {
 
-template class store_memory<host_run, host_mesh, precision<float>>;
-template class parameter_store<host_run, host_mesh, precision<float>>;
+template class store_memory<run, precision<float>>;
+template class parameter_store<run, precision<float>>;
 template class parameter_base<float>;
 
 }  // namespace belay::inline BELAY_ABI
@@ -177,8 +186,8 @@ template adamw<float, group, host_kit<>>::adamw(host_store<float>&, adamw_settin
 
 namespace belay::inline BELAY_ABI {
 
-template class store_memory<host_run, host_mesh, precision<double>>;
-template class parameter_store<host_run, host_mesh, precision<double>>;
+template class store_memory<run, precision<double>>;
+template class parameter_store<run, precision<double>>;
 template class parameter_base<double>;
 
 }  // namespace belay::inline BELAY_ABI
@@ -202,8 +211,8 @@ template adamw<double, group, host_kit<>>::adamw(host_store<double>&, adamw_sett
 
 namespace belay::inline BELAY_ABI {
 
-template class store_memory<host_run, host_mesh, precision<bf16>>;
-template class parameter_store<host_run, host_mesh, precision<bf16>>;
+template class store_memory<run, precision<bf16>>;
+template class parameter_store<run, precision<bf16>>;
 template class parameter_base<bf16>;
 
 }  // namespace belay::inline BELAY_ABI

@@ -29,7 +29,7 @@ if(BELAY_TEST_PRECOMPILED AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 function(belay_precompiled target)
-  if(NOT TARGET belay_test_precompiled OR "${ARGN}" MATCHES "^unit/(core|kernel|device|comm)/|/tier_file|/rehearsal_watch" OR "${ARGN}" MATCHES "${BELAY_TEST_OPTIMIZED}")
+  if(NOT TARGET belay_test_precompiled OR "${ARGN}" MATCHES "^unit/(core|kernel|device|comm)/|/tier_file|/rehearsal_watch|/explained_faults" OR "${ARGN}" MATCHES "${BELAY_TEST_OPTIMIZED}")
     return()
   endif()
   foreach(source IN LISTS ARGN)

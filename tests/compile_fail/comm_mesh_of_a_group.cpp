@@ -2,7 +2,9 @@
 #include <belay/comm.hpp>
 
 #ifdef BELAY_BROKEN
-constexpr auto size = sizeof(belay::mesh<belay::rehearsal::group>);
+int stages(belay::rehearsal::group& of) {
 #else
-constexpr auto size = sizeof(belay::mesh<belay::rehearsal::rank>);
+int stages(belay::rehearsal::rank& of) {
 #endif
+  return belay::mesh(of, {.pipeline = 2}).pipeline().size();
+}

@@ -7,9 +7,9 @@
 #include "belay/train/launch.hpp"
 #include "belay/train/phase_switch.hpp"
 
-using run_type = belay::run<belay::host::rank, belay::host_engine>;
+using run_type = belay::run;
 
-void register_cache(run_type& run, const belay::mesh<belay::host::rank>& mesh, std::vector<float>& cache) {
+void register_cache(run_type& run, const belay::mesh& mesh, std::vector<float>& cache) {
   belay::phase_switch phases{run, mesh};
 #ifdef BELAY_BROKEN
   phases.on_leave(belay::phase::rollout, "cache", belay::tier::host, [&] { cache.clear(); });

@@ -6,9 +6,9 @@
 #include "belay/train/launch.hpp"
 #include "belay/train/phase_switch.hpp"
 
-using run_type = belay::run<belay::host::rank, belay::host_engine>;
+using run_type = belay::run;
 
-void evaluate(run_type& run, const belay::mesh<belay::host::rank>& mesh) {
+void evaluate(run_type& run, const belay::mesh& mesh) {
   belay::phase_switch phases{run, mesh};
   auto evaluating = phases.to_eval(phases.begin());
 #ifdef BELAY_BROKEN

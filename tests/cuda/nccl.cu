@@ -36,14 +36,14 @@ using ordered =
 [[maybe_unused]] void train(belay::host::rank& control, const belay::cuda::device<belay::cuda::runtime_api>& gpu,
                             api_type& nccl, std::span<float> gradients) {
   ordered rank(control, gpu, nccl);
-  belay::mesh<ordered> mesh(rank, {.data = rank.size()});
+  belay::mesh mesh(rank, {.data = rank.size()});
   belay::cuda::stream<belay::cuda::runtime_api> compute(gpu);
   belay::pending sum = mesh.data().start_all_reduce(gradients, belay::sum, belay::after(compute.record()));
   std::move(sum).then(compute);
   mesh.data().reduce(gradients, belay::average, 0);
   compute.synchronize();
   {
-    auto window = rank.make_window(mesh.data(), 1 << 20);
+    auto window = rank.make_window(*mesh.data().backend<ordered::group_type>(), 1 << 20);
     std::printf("%zu, %d ranks\n", window.take(1 << 10), window.reach());
   }
   rank.finish();

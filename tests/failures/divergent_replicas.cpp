@@ -17,7 +17,7 @@
 
 namespace {
 
-using group = belay::host::group;
+using belay::group;
 using doctest::Contains;
 
 constexpr bool compared = belay::checked(belay::check_level::across_ranks);
@@ -27,7 +27,7 @@ bool holds(const std::string& text, const char* part) { return text.find(part) !
 enum class slip { none, seed, one_value, name, order, size, count, decay, bucket_bytes, targets, local_targets };
 
 struct rank_buckets {
-  rank_buckets(const belay::mesh<belay::host::rank>& mesh, belay::zero_stage stage, slip wrong) {
+  rank_buckets(const belay::mesh& mesh, belay::zero_stage stage, slip wrong) {
     const auto is = [&](slip which) { return wrong == which; };
     std::vector<belay::parameter_spec> specs{
         {.name = "wte", .shape = {is(slip::size) ? 39U : 40U}, .first_values = belay::initial::normal(1)},

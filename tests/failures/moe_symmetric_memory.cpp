@@ -27,7 +27,7 @@
 namespace {
 
 using belay::view;
-using group = belay::host::group;
+using belay::group;
 using engine_type = belay::host_engine;
 using exchange_type = belay::expert_exchange<double, group>;
 using scope_type = belay::micro_batch_scope<engine_type>;
@@ -111,7 +111,7 @@ struct stage_type {
 /// One rank of the mesh with everything that could leak, counted.
 template <class Policy>
 struct place {
-  belay::mesh<belay::host::rank> mesh;
+  belay::mesh mesh;
   belay::tier_meter meter;
   belay::symmetric_heap<group> heap;
   engine_type engine{belay::host_pages(4 << 20), meter};

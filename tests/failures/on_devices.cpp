@@ -39,7 +39,7 @@ auto body(seen& out, slip what) {
     const bool odd = rank.number() == 1 && !run.rehearsing();
     belay::mesh mesh{rank, {.data = rank.size()}};
     network<float> net(9);
-    belay::parameter_store<run_type, decltype(mesh), belay::precision<float>> store{
+    belay::parameter_store<run_type, belay::precision<float>> store{
         run,
         mesh,
         net,

@@ -16,8 +16,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "belay/comm/checked_timeout.hpp"
-#include "belay/comm/reduce_blocks.hpp"
+#include "belay/comm/call_arguments.hpp"
+#include "belay/comm/reduce_simd.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/finite.hpp"

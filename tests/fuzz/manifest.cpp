@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "belay/core/crc32c.hpp"
-#include "belay/core/hexadecimal.hpp"
+#include "belay/core/hash.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/train/checkpoint.hpp"
 #include "fuzz/support/target.hpp"
 #include "tools/belay_checkpoint/coverage.hpp"

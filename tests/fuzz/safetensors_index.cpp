@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "belay/core/json_text.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/train/safetensors.hpp"
 #include "fuzz/support/target.hpp"
 

@@ -7,16 +7,16 @@
 # The environment is read in one file.
 #
 # But for this: a signal handler is given a number and an address, and can be given nothing else. Which rehearsals the
-# faulting thread has open, which folder is to be removed, which page says that its run goes on, who asks whether
+# faulting thread has open, which page says that its run goes on, who asks whether
 # the run is to stop, and what handled the signal before, it can find in static storage only.
-set(of_signal_handlers "rehearsing_thread_|fault_handler_|guarded_folder_|requested_stop_|watched_page_")
+set(of_signal_handlers "rehearsing_thread_|fault_handler_|requested_stop_|watched_page_")
 include(${CMAKE_CURRENT_LIST_DIR}/all_headers.cmake)
 
 file(GLOB_RECURSE headers "${source_dir}/include/*.hpp" "${source_dir}/include/*.ipp" "${source_dir}/include/*.cuh")
 foreach(header IN LISTS headers)
   file(STRINGS "${header}" reads REGEX "getenv *\\(")
-  if(reads AND NOT header MATCHES "belay/core/environment\\.ipp$")
-    message(FATAL_ERROR "${header} reads the environment: ${reads}; belay/core/environment.hpp does")
+  if(reads AND NOT header MATCHES "belay/core/process\\.ipp$")
+    message(FATAL_ERROR "${header} reads the environment: ${reads}; belay/core/process.hpp does")
   endif()
 endforeach()
 
@@ -73,7 +73,7 @@ function(find_state source out)
     string(REPLACE "\n" ";" dump "${dump}")
     foreach(line IN LISTS dump)
       if(line MATCHES "^([^|]*belay::[^|]*)[|].*[|]\\.t?(data|bss)" AND NOT line MATCHES
-          "\\.data\\.rel\\.ro|^guard variable|^std::__ioinit|^belay::[a-z0-9_]+::(rehearsal_watch|folder_guard)::(${of_signal_handlers}) ")
+          "\\.data\\.rel\\.ro|^guard variable|^std::__ioinit|^belay::[a-z0-9_]+::rehearsal_watch::(${of_signal_handlers}) ")
         list(APPEND found "${CMAKE_MATCH_1}")
       endif()
     endforeach()

@@ -79,8 +79,7 @@ struct peaks {
 // What every rank has leased at its peak.
 void measure(options run, tier lower, const batch_source& source, peaks& out) {
   launch(run, [&](auto& rank, auto& self) {
-    trainer<float, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>> trained{
-        run, rank, self, source};
+    trainer<float, std::remove_reference_t<decltype(self)>> trained{run, rank, self, source};
     for (const std::size_t step : self.steps(run.steps)) static_cast<void>(trained.train(step));
     if (self.rehearsing()) return;
     for (const tier of : {tier::device, tier::pinned, tier::host, tier::file})

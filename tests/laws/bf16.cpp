@@ -172,8 +172,7 @@ std::map<belay::operation, std::size_t> bytes_of_operations(options run) {
   std::mutex lock;
   std::map<belay::operation, std::size_t> out;
   launch(run, [&](auto& rank, auto& self) {
-    trainer<T, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>> trained{run, rank,
-                                                                                                         self, source};
+    trainer<T, std::remove_reference_t<decltype(self)>> trained{run, rank, self, source};
     for (const std::size_t step : self.steps(run.steps)) static_cast<void>(trained.train(step));
     if (const auto* const thread = rank.template backend<belay::host::rank>(); thread != nullptr) {
       const std::lock_guard guard(lock);

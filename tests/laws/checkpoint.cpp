@@ -42,7 +42,7 @@ kept train_on(options run, const std::string& folder, std::size_t steps) {
   record final_state;
   std::mutex lock;
   laws::launch(run, [&](auto& rank, auto& self) {
-    using trainer_type = trainer<T, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>>;
+    using trainer_type = trainer<T, std::remove_reference_t<decltype(self)>>;
     trainer_type trained{run, rank, self, source};
     const belay::resumed_run from = trained.checkpoints().open(run.checkpoint.from);
     for (const std::size_t step : self.steps(run.steps, from.step)) {

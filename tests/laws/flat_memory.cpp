@@ -93,8 +93,7 @@ finding run_steps(std::size_t steps, policy how, belay::stream_choice streams = 
   finding found;
   std::atomic<bool> as_planned = true;
   launch<Kit>(run, [&](auto& rank, auto& self) {
-    using rank_type = std::remove_reference_t<decltype(rank)>;
-    using trainer_type = trainer<T, rank_type, std::remove_reference_t<decltype(self)>>;
+    using trainer_type = trainer<T, std::remove_reference_t<decltype(self)>>;
     trainer_type trained{run, rank, self, source};
     train_moe::phase_session<trainer_type> phases{trained, run.cycle, held_out};
     const auto& world = trained.mesh().world();

@@ -118,8 +118,7 @@ template <class Parts>
 planned_bytes plan_of() {
   planned_bytes out;
   launch(small_run(), [&](auto& rank, auto& self) {
-    trainer<float, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>, Parts> trained{
-        small_run(), rank, self, source};
+    trainer<float, std::remove_reference_t<decltype(self)>, Parts> trained{small_run(), rank, self, source};
     static_cast<void>(trained.train(1));
     if (self.rehearsing()) return;
     trained.model().for_each_parameter([&]<class Parameter>(Parameter& parameter) {

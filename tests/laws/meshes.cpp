@@ -45,8 +45,7 @@ TEST_CASE("one rank of each stage is rehearsed, and every rank's plan is that of
     const options run = with(small_run(), mesh, variants().back());
     const uneven_text source(run.model.vocab);
     const auto body = [&](auto& rank, auto& self) {
-      trainer<float, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>> trained{
-          run, rank, self, source};
+      trainer<float, std::remove_reference_t<decltype(self)>> trained{run, rank, self, source};
       for (const std::size_t step : self.steps(1)) static_cast<void>(trained.train(step));
     };
     INFO(mesh.text());

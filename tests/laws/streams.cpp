@@ -91,8 +91,7 @@ TEST_CASE("a step that fails on one rank ends all of them with the first cause, 
     const uneven_text source(run.model.vocab);
     const auto fail_on_three = [&] {
       launch(run, [&](auto& rank, auto& self) {
-        trainer<float, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>> trained{
-            run, rank, self, source};
+        trainer<float, std::remove_reference_t<decltype(self)>> trained{run, rank, self, source};
         for (const std::size_t step : self.steps(3)) {
           if (!self.rehearsing() && rank.number() == 3 && step == 2) throw std::runtime_error("rank 3 has had enough");
           static_cast<void>(trained.train(step));

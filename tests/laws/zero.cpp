@@ -171,8 +171,7 @@ void check_state_bytes(const options& run) {
   for (int number = 0; number < ranks; ++number) {
     stage_formula<T> formula;
     const auto body = [&](auto& rank, auto& self) {
-      trainer<T, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>> trained{
-          run, rank, self, source};
+      trainer<T, std::remove_reference_t<decltype(self)>> trained{run, rank, self, source};
       formula = {};
       const belay::parameter_layers layers(trained.model());
       trained.model().for_each_parameter(
@@ -319,8 +318,7 @@ TEST_CASE("selective recompute keeps less than all and more than layers' outputs
     run.mesh = {2, 1, 2, 1};
     run.recompute = recompute;
     const auto body = [&](auto& rank, auto& self) {
-      trainer<float, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>> trained{
-          run, rank, self, source};
+      trainer<float, std::remove_reference_t<decltype(self)>> trained{run, rank, self, source};
       for (const std::size_t step : self.steps(2)) static_cast<void>(trained.train(step));
       if (!self.rehearsing())
         CHECK(self.meters()[belay::tier::device].peak_bytes() == self.planned().peak_bytes(belay::tier::device));

@@ -24,17 +24,16 @@
 
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/missing_folder.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/view.hpp"
 #include "belay/train/checkpoint.hpp"
 #include "belay/train/safetensors.hpp"
-#include "belay/train/temporary_folder.hpp"
 #include "tools/belay_checkpoint/checkpoint_list.hpp"
 #include "train_moe/hugging_face.hpp"
 #include "train_moe/run_state.hpp"
 #include "train_moe/weights.hpp"
+#include "whole_folder/temporary_folder.hpp"
 
 namespace belay_checkpoint {
 
@@ -121,7 +120,7 @@ class checkpoint_export {
       tensors.push_back({each.name, type_of(each), each.shape});
     }
     const belay::safetensors::file_division files(tensors, belay::safetensors::largest_file);
-    belay::temporary_folder target(folder, files.names());
+    whole_folder::temporary_folder target(folder, files.names());
     write(target.path(), tensors, files);
     expect_free(folder);  // it may have changed meanwhile
     target.put_in_place();

@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "belay/core/crc32c.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/hash.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/train/checkpoint.hpp"

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "belay/comm/flight_diagnosis.hpp"
-#include "belay/comm/signal_name.hpp"
+#include "belay/comm/flight_file.hpp"
 #include "belay/core/printable.hpp"
+#include "belay/core/process.hpp"
 #include "tools/belay_fr/alignment.hpp"
 #include "tools/belay_fr/flight.hpp"
 #include "tools/text_table.hpp"

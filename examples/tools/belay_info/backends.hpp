@@ -24,7 +24,7 @@
 #include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/backend/host/memory/memory_segment.hpp"
 #include "belay/core/error.hpp"
-#include "belay/device/tier_file/liburing_ring.hpp"
+#include "belay/device/tier_file/transfer_ring.hpp"
 #include "tools/belay_info/facts.hpp"
 
 namespace belay_info {

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "belay/core/json_text.hpp"
 #include "belay/core/printable.hpp"
 #include "tools/text_table.hpp"
 

@@ -18,8 +18,8 @@
 #include <string_view>
 
 #include "belay/backend/host/memory/address_map.hpp"
-#include "belay/core/core_set.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/process.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/device/available_memory.hpp"
 #include "tools/belay_info/control_groups.hpp"

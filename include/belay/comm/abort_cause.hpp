@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "belay/comm/fingerprint.hpp"
@@ -43,22 +42,10 @@ struct call_site {
 };
 
 /// Throws the cause as an error of this call.
-[[noreturn, gnu::cold]] inline void raise_cause(abort_cause why, const call_site& mine, double seconds_waited) {
-  comm_error::details what;
-  what.fault = why.fault;
-  what.culprits = std::move(why.culprits);
-  what.message = std::move(why.message);
-  what.there = std::move(why.there);
-  what.signal = why.signal;
-  what.exit_code = why.exit_code;
-  what.thrown = why.thrown;
-  if (mine.what != operation::none) what.operation = name(mine.what);
-  what.group = mine.group;
-  what.operation_number = mine.number;
-  what.bytes = mine.bytes;
-  what.here = mine.at;
-  what.seconds_waited = seconds_waited;
-  throw comm_error(std::move(what));
-}
+[[noreturn, gnu::cold]] BELAY_DECL void raise_cause(abort_cause why, const call_site& mine, double seconds_waited);
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/abort_cause.ipp"  // IWYU pragma: export
+#endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The names of a mesh's axes, by which placements and groups say which ranks they mean.
+// The axes of a mesh: their names, by which placements and groups say which ranks they mean, how many ranks each has,
+// and where a rank is along them. The arithmetic is constexpr.
 //
 //   using stacked = belay::shard<0, belay::axis::expert>;            // cut over the ranks of the expert axis
 //   belay::all_reduce(mesh.group(belay::axis::data), grad, belay::sum);
@@ -10,8 +11,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
 
+#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -69,4 +75,131 @@ class axis_set {
   }
 }
 
+/// Ranks along each axis.
+struct axes {
+  /// Ranks along each axis; 1 where it is not used.
+  int pipeline = 1;
+  int data = 1;
+  int expert = 1;
+  int tensor = 1;
+  int shard_group = 0;  // neighbours along data that divide parameters and state among them; 0: all of them
+
+  [[nodiscard]] bool operator==(const axes&) const = default;
+  /// Whether each axis has a rank at least.
+  [[nodiscard]] constexpr bool valid() const noexcept { return pipeline > 0 && data > 0 && expert > 0 && tensor > 0; }
+  /// Ranks of a shard group along data.
+  [[nodiscard]] constexpr int shards() const noexcept { return shard_group == 0 ? data : shard_group; }
+  /// Whether equal shares are held by several ranks along data.
+  [[nodiscard]] constexpr bool replicates_shards() const noexcept { return shards() < data; }
+  /// Of valid axes; where it is more than any world has it does not wrap round.
+  [[nodiscard]] constexpr long long ranks() const noexcept {
+    checked_size all = 1;
+    for (int axis : {pipeline, data, expert, tensor}) all *= static_cast<std::size_t>(axis);
+    return static_cast<long long>(all.fits() ? all.saturated() : largest_size);
+  }
+  /// "pipeline 2 x data 1 x expert 2 x tensor 1", and ", shard groups of 2" where data is cut into several
+  [[nodiscard]] std::string text() const;
+};
+
+/// A rank's place along each axis.
+struct coordinate {
+  /// A rank's place along each axis, from 0.
+  int pipeline = 0;
+  int data = 0;
+  int expert = 0;
+  int tensor = 0;
+
+  [[nodiscard]] bool operator==(const coordinate&) const = default;
+};
+
+/// The rank at a place: ((pipeline x DATA + data) x EXPERT + expert) x TENSOR + tensor.
+[[nodiscard]] constexpr int rank_at(const axes& shape, const coordinate& place) noexcept {
+  return ((place.pipeline * shape.data + place.data) * shape.expert + place.expert) * shape.tensor + place.tensor;
+}
+
+/// The place of a rank; the inverse of `rank_at`.
+[[nodiscard]] constexpr coordinate coordinate_of(const axes& shape, int rank) noexcept {
+  coordinate place;
+  place.tensor = rank % shape.tensor;
+  rank /= shape.tensor;
+  place.expert = rank % shape.expert;
+  rank /= shape.expert;
+  place.data = rank % shape.data;
+  place.pipeline = rank / shape.data;
+  return place;
+}
+
+/// A number among those of an axis.
+struct axis_place {
+  /// The place along the axis, from 0, and how many there are.
+  int number = 0;
+  int count = 1;
+
+  [[nodiscard]] bool operator==(const axis_place&) const = default;
+};
+
+/// Which of the ranks of `ranks_along(shape, place, which)` the one at `place` is, and how many they are.
+[[nodiscard]] constexpr axis_place place_along(const axes& shape, const coordinate& place, axis which) noexcept {
+  const int shards = shape.shards();
+  switch (which) {
+    case axis::pipeline: return {place.pipeline, shape.pipeline};
+    case axis::data: return {place.data, shape.data};
+    case axis::expert: return {place.expert, shape.expert};
+    case axis::tensor: return {place.tensor, shape.tensor};
+    case axis::replica: return {place.data * shape.expert + place.expert, shape.data * shape.expert};
+    case axis::shard: return {place.data % shards, shards};
+    case axis::dense_shard: return {place.data % shards * shape.expert + place.expert, shards * shape.expert};
+    case axis::shard_replica: return {place.data / shards, shape.data / shards};
+  }
+  return {};
+}
+
+/// The ranks of a group of the rank at `place`, in the order of the axis: those that differ from it along that axis
+/// only. Of `axis::replica`, those that replicate its dense parameters: data x expert, data slowest; of
+/// `axis::dense_shard` those of them that divide these.
+[[nodiscard]] BELAY_DECL std::vector<int> ranks_along(const axes& shape, coordinate place, axis which);
+
+/// `shape` itself. Throws `usage_error` if the axes do not multiply to the world's size, or shard groups are not a part
+/// of data.
+BELAY_DECL const axes& checked_shape(const axes& shape, int size, where at);
+
+/// Which groups bodies ask of their meshes. A rehearsal writes it; a rank that was given one makes those groups with
+/// its mesh. Ranks of one world have equal ones: the union over all that were rehearsed.
+class mesh_record {
+ public:
+  /// Adds the groups that a mesh of that shape was asked for; what was asked for.
+  void add(const axes& shape, axis_set asked) {
+    for (recorded_mesh& each : entries_) {
+      if (each.shape == shape) return each.asked.add(asked);
+    }
+    entries_.push_back({shape, asked});
+  }
+  void add(const mesh_record& other) {
+    for (const recorded_mesh& each : other.entries_) add(each.shape, each.asked);
+  }
+  /// A mesh's shape, and what it was asked for.
+  struct recorded_mesh {
+    axes shape;      ///< ranks along each axis
+    axis_set asked;  ///< the axes whose groups were asked for
+  };
+  /// In the order in which shapes were first added.
+  [[nodiscard]] const std::vector<recorded_mesh>& entries() const noexcept { return entries_; }
+  [[nodiscard]] axis_set asked(const axes& shape) const noexcept {
+    for (const recorded_mesh& each : entries_) {
+      if (each.shape == shape) return each.asked;
+    }
+    return {};
+  }
+
+ private:
+  std::vector<recorded_mesh> entries_;
+};
+
+/// Throws `usage_error` if the ranks have asked for different groups: `asked[r]` is rank r's (see `axis`).
+BELAY_DECL void check_same_axis(std::span<const std::uint64_t> asked, where at);
+
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/axis.ipp"  // IWYU pragma: export
+#endif

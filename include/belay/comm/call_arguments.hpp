@@ -6,12 +6,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstddef>
 #include <numeric>
 #include <span>
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -63,6 +66,20 @@ BELAY_DECL void check_counts(std::size_t length, std::size_t element_bytes, std:
 
 /// The members of a new group, ascending: ranks of a world of `ranks`, each once, `own` among them.
 BELAY_DECL void check_members(std::span<const int> sorted, int ranks, int own, const where& at);
+
+// How long a rank waits for its peers: a limit in seconds as the steady clock counts it.
+
+/// Throws usage_error for what is no limit. More than a year is no deadline on any clock and becomes a year.
+[[nodiscard]] inline std::chrono::steady_clock::duration checked_timeout(std::chrono::duration<double> limit,
+                                                                         const where& at) {
+  if (is_nan(limit.count()) || limit.count() <= 0) throw usage_error("a timeout is more than 0 seconds", at);
+  const std::chrono::duration<double> longest = std::chrono::hours(24 * 365);
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      is_finite(limit.count()) && limit < longest ? limit : longest);
+}
+
+/// The seconds of BELAY_TIMEOUT, or 600. Throws input_error.
+[[nodiscard]] BELAY_DECL double timeout_of_environment();
 
 }  // namespace belay::inline BELAY_ABI
 

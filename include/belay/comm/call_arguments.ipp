@@ -4,10 +4,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include "belay/comm/call_arguments.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
+#include "belay/core/process.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -78,6 +81,17 @@ BELAY_DECL void check_members(std::span<const int> sorted, int ranks, int own, c
   if (!std::binary_search(sorted.begin(), sorted.end(), own)) {
     throw usage_error("rank " + std::to_string(own) + " makes a group that it is not in", at);
   }
+}
+
+BELAY_DECL double timeout_of_environment() {
+  const char* text = environment_variable("BELAY_TIMEOUT");
+  if (text == nullptr || *text == '\0') return 600;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (*end != '\0' || !is_finite(seconds) || seconds <= 0) {
+    throw input_error("BELAY_TIMEOUT=" + std::string(text) + ": expected seconds, more than 0");
+  }
+  return seconds;
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -14,7 +14,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/own_process.hpp"
+#include "belay/core/process.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "belay/comm/call_mismatch.hpp"
-#include "belay/comm/ranks_text.hpp"
 #include "belay/core/bounds.hpp"
+#include "belay/core/printable.hpp"
 
 namespace belay::inline BELAY_ABI {
 

@@ -176,10 +176,19 @@ concept works_on_device = communicator<C> && requires(const C& c, void* to, cons
   c.place(to, from, bytes, at);
 };
 
+/// Whether ranks send each other what is in memory that no peer addresses, nor mirrors.
+template <class C>
+[[nodiscard]] constexpr bool sends_to_peers([[maybe_unused]] const C& of) noexcept {
+  if constexpr (tells_traits<C>)
+    return of.traits().on_device && !addresses_peers(of);
+  else
+    return has_local_memory<C>;
+}
+
 /// The communicator of a group's ranks for memory of the host: votes, norms, counts, hashes.
 template <communicator C>
 [[nodiscard]] const auto& control_of(const C& group) noexcept {
-  if constexpr (works_on_device<C>)
+  if constexpr (tells_traits<C> || works_on_device<C>)
     return group.control();
   else
     return group;

@@ -85,10 +85,19 @@ class group : public group_operations<group> {
     return of_->start_composite(what, borrowed_work<const group_calls&>::of(work), how);
   }
   /// Starts `work()`: host work of this rank alone, which its stream runs in its turn. Throws usage_error where
-  /// `traits().starts_local_work` is false.
+  /// buffers are a device's, which `device_group` starts work on.
   template <std::invocable Work>
   [[nodiscard]] pending start_local(operation what, const Work& work, const start_order& how = where::current()) const {
-    return of_->start_local(what, borrowed_work<>::of(work), how);
+    if (traits().on_device)
+      throw usage_error("work of a rank alone is started on the streams of its device: this group's buffers are there",
+                        how.at);
+    const auto run = [work](void*) { work(); };
+    return of_->start_local(what, borrowed_work<void*>::of(run), how);
+  }
+  /// For `device_group`: starts `work(stream)`, which queues kernels and copies of this rank alone.
+  [[nodiscard]] pending start_on_device(operation what, const borrowed_work<void*>& work,
+                                        const start_order& how) const {
+    return of_->start_local(what, work, how);
   }
   /// Memory of `bytes` on every rank; collective, the same size everywhere. See `group_traits` for who addresses it.
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
@@ -102,6 +111,14 @@ class group : public group_operations<group> {
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
   [[nodiscard]] call_guard::scoped_entry checked_call(const char* what, const where& at) const {
     return {of_->guard(), what, at};
+  }
+
+  /// The backend's group, for what it alone can do: `group.backend<belay::host::group>()`. Null where this group is one
+  /// of another backend, or of a rehearsal.
+  template <class G>
+  [[nodiscard]] const G* backend() const noexcept {
+    const auto* const typed = dynamic_cast<const typed_group<G>*>(of_.get());
+    return typed == nullptr ? nullptr : &typed->of();
   }
 
   /// Runs, and starts, an operation that was checked (see `check_call`).

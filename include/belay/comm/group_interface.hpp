@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <type_traits>
+#include <typeinfo>
 
 #include "belay/comm/call_guard.hpp"
 #include "belay/comm/communicator.hpp"
@@ -80,7 +81,7 @@ struct group_traits {
   bool sums_alike = false;
   /// Ranks may hold different numbers of elements: the operations whose names end in _v are offered.
   bool has_varying_counts = false;
-  /// Work of this rank alone can be started.
+  /// Work of this rank alone can be started; see `start_local` of `group`, and of `device_group`.
   bool starts_local_work = false;
   /// Peers' symmetric memory can be loaded and stored; or it is mirrored, by messages.
   bool addresses_peers = false, mirrors_peers = false;
@@ -89,6 +90,31 @@ struct group_traits {
   /// Host threads meet in each operation, so that no graph has it; or what is started under a capture is in the graph.
   bool meets_on_host = false, is_captured = false;
 };
+
+/// Whether a group takes no memory but that of a device.
+template <class C>
+[[nodiscard]] constexpr bool takes_device_memory_alone([[maybe_unused]] const C& of) noexcept {
+  if constexpr (tells_traits<C>)
+    return of.traits().device_memory_alone;
+  else
+    return requires { requires C::takes_device_memory_alone; };
+}
+/// Whether host threads of the ranks of a group meet in each operation.
+template <class C>
+[[nodiscard]] constexpr bool meets_on_host([[maybe_unused]] const C& of) noexcept {
+  if constexpr (tells_traits<C>)
+    return of.traits().meets_on_host;
+  else
+    return requires { requires C::meets_on_host; };
+}
+/// Whether an operation that a group starts while a stream is captured is in the graph.
+template <class C>
+[[nodiscard]] constexpr bool is_captured([[maybe_unused]] const C& of) noexcept {
+  if constexpr (tells_traits<C>)
+    return of.traits().is_captured;
+  else
+    return requires { requires C::is_captured; };
+}
 
 /// Throws usage_error with `sentence` where a group that tells its traits when it runs lacks one; of other groups a
 /// static_assert with that sentence has asked.
@@ -109,28 +135,8 @@ class operation_runner {
   ~operation_runner() = default;
 };
 
-/// The blocking operations of a group as a composite calls them, in its turn in the rank's communication stream.
-class group_calls : public group_operations<group_calls> {
- public:
-  /// Rank `rank` of `size`; `by` outlives them, as `control`, which is null where these are for memory of the host.
-  group_calls(operation_runner& by, int rank, int size, const group_calls* control) noexcept
-      : by_(&by), control_(control), rank_(rank), size_(size) {}
-
-  /// This rank's number in the group, and how many it has.
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return size_; }
-  /// The operations of the same ranks for memory of the host.
-  [[nodiscard]] const group_calls& control() const noexcept { return control_ == nullptr ? *this : *control_; }
-  /// Runs an operation that was checked.
-  void run_call(const op_call& call) const { by_->run(call); }
-
- private:
-  operation_runner* by_;
-  const group_calls* control_;  // null: these
-  int rank_, size_;
-};
-
-/// Copies between memory of the host and that of a group whose buffers are a device's. Each returns when it is done.
+/// Copies between memory of the host and that of a group whose buffers are a device's, each of which returns when it is
+/// done, and the stream for kernels.
 class group_memory {
  public:
   /// To the host what is there when `how` lets a communication begin; and to the device.
@@ -138,9 +144,40 @@ class group_memory {
   virtual void place(void* to, const void* from, std::size_t bytes, where at) = 0;
   /// Memory of the device for what a kernel tells the host.
   [[nodiscard]] virtual std::span<std::byte> scratch() = 0;
+  /// The type of the device's streams, for which kernels are compiled.
+  [[nodiscard]] virtual const std::type_info& stream_type() const noexcept = 0;
+  /// The stream in which kernels between operations are queued; in a composite, that of what the rank has started.
+  /// Throws usage_error where a graph is being captured that would not have them.
+  [[nodiscard]] virtual void* stream(where at) = 0;
 
  protected:
   ~group_memory() = default;
+};
+
+/// The blocking operations of a group as a composite calls them, in its turn in the rank's communication stream.
+class group_calls : public group_operations<group_calls> {
+ public:
+  /// Rank `rank` of `size`; `by` outlives them, as `control` and `device`, which are null where these are for memory of
+  /// the host.
+  group_calls(operation_runner& by, int rank, int size, const group_calls* control = nullptr,
+              group_memory* device = nullptr) noexcept
+      : by_(&by), control_(control), device_(device), rank_(rank), size_(size) {}
+
+  /// This rank's number in the group, and how many it has.
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  /// The operations of the same ranks for memory of the host.
+  [[nodiscard]] const group_calls& control() const noexcept { return control_ == nullptr ? *this : *control_; }
+  /// Copies and kernels of the composite in the memory of its device; null where buffers are the host's.
+  [[nodiscard]] group_memory* device() const noexcept { return device_; }
+  /// Runs an operation that was checked.
+  void run_call(const op_call& call) const { by_->run(call); }
+
+ private:
+  operation_runner* by_;
+  const group_calls* control_;  // null: these
+  group_memory* device_;
+  int rank_, size_;
 };
 
 /// One rank's part in a group. Belongs to the rank's thread. Arguments of calls were checked, by `group`, once.
@@ -165,10 +202,12 @@ class group_interface : public operation_runner {
 
   /// Starts an operation that was checked, in its turn after `how` lets it begin; `call` is copied.
   [[nodiscard]] virtual pending start(const op_call& call, const start_order& how) = 0;
-  /// `work` is copied before they return.
+  /// `work` is copied before they return. Work of this rank alone is called with the stream of its device, or null on a
+  /// host.
   [[nodiscard]] virtual pending start_composite(operation what, const borrowed_work<const group_calls&>& work,
                                                 const start_order& how) = 0;
-  [[nodiscard]] virtual pending start_local(operation what, const borrowed_work<>& work, const start_order& how) = 0;
+  [[nodiscard]] virtual pending start_local(operation what, const borrowed_work<void*>& work,
+                                            const start_order& how) = 0;
   /// Where peers are not addressed it is this rank's own memory, with room for a mirror of each peer's where there are
   /// mirrors. Collective.
   [[nodiscard]] virtual symmetric_region make_symmetric(std::size_t bytes, where at) = 0;

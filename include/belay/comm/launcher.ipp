@@ -6,8 +6,8 @@
 #include <cstdlib>
 
 #include "belay/comm/launcher.hpp"
-#include "belay/core/environment.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/process.hpp"
 
 namespace belay::inline BELAY_ABI {
 

@@ -7,10 +7,8 @@
 
 #include <cstdint>
 #include <mutex>
-#include <utility>
 
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -18,26 +16,10 @@ namespace belay::inline BELAY_ABI {
 /// Of any thread.
 class lost_handles {
  public:
-  void note(where started_at) noexcept {
-    const std::lock_guard lock(mutex_);
-    ++count_;
-    unreported_ = true;
-    last_at_ = started_at;
-  }
-  [[nodiscard]] std::uint64_t count() const noexcept {
-    const std::lock_guard lock(mutex_);
-    return count_;
-  }
+  void note(where started_at) noexcept;
+  [[nodiscard]] std::uint64_t count() const noexcept;
   /// Throws usage_error of the last, once, in checked builds.
-  void tell([[maybe_unused]] const where& at) {
-    if constexpr (checked(check_level::local)) {
-      const std::lock_guard lock(mutex_);
-      if (!std::exchange(unreported_, false)) return;
-      throw usage_error(
-          "the communication started at " + last_at_.text() + " was never waited for; its buffers may still be in use",
-          at);
-    }
-  }
+  void tell([[maybe_unused]] const where& at);
 
  private:
   mutable std::mutex mutex_;
@@ -47,3 +29,7 @@ class lost_handles {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/lost_handles.ipp"  // IWYU pragma: export
+#endif

@@ -13,8 +13,8 @@
 #include "belay/comm/buffers_in_flight.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/p2p.hpp"
+#include "belay/comm/reduce_simd.hpp"
 #include "belay/comm/reduction.hpp"
-#include "belay/comm/reduction_arithmetic.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 

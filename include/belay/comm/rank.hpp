@@ -19,10 +19,10 @@
 #include "belay/comm/axis.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/group.hpp"
-#include "belay/comm/mesh.hpp"
 #include "belay/comm/rank_questions.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/device_usage.hpp"
 #include "belay/device/stream_arbiter.hpp"
 #include "belay/device/stream_watch.hpp"
 
@@ -62,15 +62,31 @@ class rank_interface {
   /// `finish`, after which nothing of it is under way.
   virtual void use(std::shared_ptr<stream_arbiter> arbiter) { static_cast<void>(arbiter); }
   virtual void finish() noexcept {}
+  /// Makes the groups of `meshes` before the body, where communicators take of a device; collective then. The bytes
+  /// that the rank's own device has left after it; none where it has no device, or shares one. Throws backend_error.
+  virtual std::optional<std::size_t> room_beside_groups(const mesh_record& meshes, where at) {
+    static_cast<void>(meshes), static_cast<void>(at);
+    return std::nullopt;
+  }
+  /// The bytes that the rank takes of its device beside what is leased; none of a rank of the host.
+  [[nodiscard]] virtual std::optional<device_usage> usage() const { return std::nullopt; }
 
  private:
   int number_, size_;
 };
 
-/// A backend's own rank: it makes groups that `belay::group` takes, of memory of the host.
+/// A rank has a place in the world and groups of any members.
+template <class Rank>
+concept has_groups = requires(Rank& rank, std::span<const int> members, where at) {
+  { rank.number() } -> std::convertible_to<int>;
+  { rank.size() } -> std::convertible_to<int>;
+  { rank.world() } -> std::convertible_to<typename Rank::group_type>;
+  { rank.group(members, at) } -> std::convertible_to<typename Rank::group_type>;
+};
+
+/// A backend's own rank: it makes groups that `belay::group` takes.
 template <class R>
-concept backend_rank =
-    has_groups<R> && backend_group<typename R::group_type> && !works_on_device<typename R::group_type>;
+concept backend_rank = has_groups<R> && backend_group<typename R::group_type>;
 
 /// A backend's own rank behind the interface of `belay::rank`. The rank outlives it.
 template <backend_rank R>
@@ -105,7 +121,25 @@ class typed_rank final : public rank_interface {
     if constexpr (requires { of_->use(arbiter); }) of_->use(std::move(arbiter));
   }
   void finish() noexcept override {
-    if constexpr (requires { of_->finish(); }) of_->finish();
+    if constexpr (requires {
+                    { of_->finish() } noexcept;
+                  })
+      of_->finish();
+  }
+  std::optional<std::size_t> room_beside_groups([[maybe_unused]] const mesh_record& meshes,
+                                                [[maybe_unused]] where at) override {
+    if constexpr (requires { of_->make_recorded_groups(meshes, at); }) {
+      of_->make_recorded_groups(meshes, at);
+      return of_->available_device_memory(at);
+    } else {
+      return std::nullopt;
+    }
+  }
+  [[nodiscard]] std::optional<device_usage> usage() const override {
+    if constexpr (requires { of_->usage(); })
+      return of_->usage();
+    else
+      return std::nullopt;
   }
 
   /// The backend's rank.
@@ -120,6 +154,7 @@ class typed_rank final : public rank_interface {
 class rank {
  public:
   using group_type = belay::group;
+  using control_type = belay::group;
   using place_type = rehearsal::asked_coordinate;
 
   /// Of a backend's implementation.
@@ -143,6 +178,8 @@ class rank {
 
   /// All ranks, in order.
   [[nodiscard]] const belay::group& world() const { return of_->world(); }
+  /// All ranks, in order, with memory of the host.
+  [[nodiscard]] const belay::group& control() const { return of_->world().control(); }
   /// A group of `members`: ranks of the world in the order they shall have, this one among them. Every member makes the
   /// same groups of the same ranks in the same order. Throws usage_error.
   [[nodiscard]] belay::group group(std::span<const int> members, where at = where::current()) const {
@@ -170,6 +207,10 @@ class rank {
   [[nodiscard]] std::shared_ptr<const stream_watch> watch() const { return of_->watch(); }
   void use(std::shared_ptr<stream_arbiter> arbiter) { of_->use(std::move(arbiter)); }
   void finish() noexcept { of_->finish(); }
+  [[nodiscard]] std::optional<std::size_t> room_beside_groups(where at) {
+    return of_->room_beside_groups(meshes_, at);
+  }
+  [[nodiscard]] std::optional<device_usage> usage() const { return of_->usage(); }
 
   /// The backend's rank, for what it alone can do: `rank.backend<belay::host::rank>()`. Null where this rank is one of
   /// another backend, or of a rehearsal.

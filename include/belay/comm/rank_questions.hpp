@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "belay/comm/axis.hpp"
-#include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {

@@ -6,21 +6,110 @@
 // IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <type_traits>
 
-#include "belay/comm/reduce_blocks.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/copy.hpp"
 #include "belay/core/finite.hpp"
-#include "belay/core/memory_access.hpp"
-#include "belay/core/prefetch.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+// The arithmetic of a reduction over several ranks' memory, on every backend. It works in blocks that stay in the
+// first-level cache: every source is read once and every destination written once. Since the block is no rank's buffer,
+// sources and destinations may be the same memory at the same index.
+
+/// A buffer of this many bytes or more is not in a peer's cache as a whole.
+inline constexpr std::size_t least_beyond_caches = 2 * 1024 * 1024;
+
+/// Copies elements; zero of them may come from nowhere.
+template <class T>
+void copy_elements(T* to, const T* from, std::size_t count) noexcept {
+  if (count > 0 && to != from) std::memcpy(to, from, count * sizeof(T));
+}
+
+/// Prefetches `bytes` at `first` of the destinations that are also sources, for writing, in a reduction of `all` bytes.
+inline void prefetch_reduced(std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
+                             std::size_t first, std::size_t bytes, std::size_t all) noexcept {
+  if (bytes == 0 || all >= least_beyond_caches) return;
+  // Of several destinations each belongs to the rank of the source beside it; a single one may be any rank's.
+  for (std::size_t d = 0; d < destinations.size(); ++d) {
+    const std::byte* const place = destinations[d];
+    const bool is_source = destinations.size() > 1 ? d < sources.size() && sources[d] == place
+                                                   : std::find(sources.begin(), sources.end(), place) != sources.end();
+    if (is_source) prefetch_for_write(place + first, bytes);
+  }
+}
+
+/// For each element i < count: ((s0[i] + s1[i]) + s2[i]) + ..., finished and rounded to T once, is stored at index i of
+/// every destination. The arrays are of T.
+template <class Op, class T>
+void reduce_elements(std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
+                     std::size_t count) noexcept {
+  using accumulator = accumulator_of<T>;
+  constexpr std::size_t block = 4096 / sizeof(accumulator);
+  alignas(64) accumulator total[block];
+  [[maybe_unused]] alignas(64) T rounded[block];
+  const auto source = [=](std::size_t q) { return reinterpret_cast<const T*>(sources[q]); };
+
+  const auto one_block = [&](std::size_t first, std::size_t length) {
+    const T* x = source(0) + first;
+    for (std::size_t i = 0; i < length; ++i) total[i] = static_cast<accumulator>(x[i]);
+    for (std::size_t q = 1; q < sources.size(); ++q) {
+      const T* y = source(q) + first;
+      for (std::size_t i = 0; i < length; ++i) total[i] = Op::apply(total[i], static_cast<accumulator>(y[i]));
+    }
+    if constexpr (finishing<Op>) {
+      const int ranks = static_cast<int>(sources.size());
+      for (std::size_t i = 0; i < length; ++i) total[i] = Op::finish(total[i], ranks);
+    }
+    const T* result;
+    if constexpr (std::is_same_v<accumulator, T>) {
+      result = total;
+    } else {
+      for (std::size_t i = 0; i < length; ++i) rounded[i] = static_cast<T>(total[i]);
+      result = rounded;
+    }
+    for (std::byte* const to : destinations) std::memcpy(to + first * sizeof(T), result, length * sizeof(T));
+  };
+
+  std::size_t first = 0;
+  prefetch_reduced(sources, destinations, 0, lesser_of(block, count) * sizeof(T), count * sizeof(T));
+  for (; first + block <= count; first += block) {
+    const std::size_t next = first + block;
+    prefetch_reduced(sources, destinations, next * sizeof(T), lesser_of(block, count - next) * sizeof(T),
+                     count * sizeof(T));
+    one_block(first, block);  // a constant trip count
+  }
+  if (first < count) one_block(first, count - first);
+}
+
+/// Bytes at `from_a` go to `to_b`, and bytes at `from_b` to `to_a`. Of each block both are read before either is
+/// written, so `to_a` may be `from_a` and `to_b` may be `from_b`.
+inline void cross_bytes(const std::byte* from_a, std::byte* to_b, const std::byte* from_b, std::byte* to_a,
+                        std::size_t bytes) noexcept {
+  alignas(64) std::byte held[4096];
+  const auto fetch_block = [=](std::size_t first) {
+    if (first >= bytes || bytes >= least_beyond_caches) return;
+    const std::size_t length = lesser_of(sizeof held, bytes - first);
+    if (to_a == from_a) prefetch_for_write(to_a + first, length);
+    if (to_b == from_b) prefetch_for_write(to_b + first, length);
+  };
+  fetch_block(0);
+  for (std::size_t first = 0; first < bytes; first += sizeof held) {
+    const std::size_t length = lesser_of(sizeof held, bytes - first);
+    fetch_block(first + sizeof held);
+    std::memcpy(held, from_a + first, length);
+    std::memcpy(to_a + first, from_b + first, length);
+    std::memcpy(to_b + first, held, length);
+  }
+}
 
 /// How far ahead a source that is also a destination is prefetched, in bytes.
 inline constexpr std::size_t exclusive_prefetch_distance = 256;
@@ -238,5 +327,57 @@ void reduce_two(T* to, T* also_to, const T* first, const T* second, std::size_t 
 #endif
   any(0, count);
 }
+
+/// The data of all ranks in a small operation, or in the eager buffers of a larger one. Peers' data lies `stride` bytes
+/// apart; this rank's is read from its caller's buffer, because a peer may just have taken the published copy into its
+/// own cache.
+struct peer_payloads {
+  const std::byte* first = nullptr;
+  std::size_t stride = 0;
+  int me = 0;
+  const std::byte* own = nullptr;
+
+  [[nodiscard]] const std::byte* operator()(int who) const noexcept {
+    return who == me ? own : first + static_cast<std::size_t>(who) * stride;
+  }
+};
+
+/// Both add in rank order and round once, with equal bits.
+/// Two functions on bytes are compiled of a reduction of elements of one type, where a call names both: those that a
+/// call carries to whatever backend adds on the host. A type that no call reduces costs nothing.
+struct reduction_arithmetic {
+  /// Reduces `count` elements of all sources into every destination. `by` tells how two ranks' floats are added by
+  /// vectors; `own` is the destination of two that is this rank's.
+  void (*arrays)(std::span<const std::byte* const> sources, std::span<std::byte* const> destinations, std::size_t count,
+                 memory_access by, int own) noexcept;
+  /// Reduces the elements [first, first + count) of `ranks` payloads, few enough for a flag line, into `out`.
+  void (*few)(const peer_payloads& from, int ranks, std::size_t first, std::byte* out, std::size_t count) noexcept;
+  std::size_t element_bytes;
+};
+
+template <class Op, class T>
+void reduce_arrays(std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
+                   std::size_t count, memory_access by, int own) noexcept {
+  if (sources.size() != 2 || destinations.size() > 2) return reduce_elements<Op, T>(sources, destinations, count);
+  const auto source = [&](std::size_t q) { return reinterpret_cast<const T*>(sources[q]); };
+  T* const also_to = destinations.size() == 2 ? reinterpret_cast<T*>(destinations[1]) : nullptr;
+  reduce_two<Op, T>(reinterpret_cast<T*>(destinations[0]), also_to, source(0), source(1), count, by, own);
+}
+
+template <class Op, class T>
+void reduce_few(const peer_payloads& from, int ranks, std::size_t first, std::byte* out, std::size_t count) noexcept {
+  using accumulator = accumulator_of<T>;
+  const auto source = [&](int q) { return reinterpret_cast<const T*>(from(q)) + first; };
+  T* const to = reinterpret_cast<T*>(out);
+  for (std::size_t i = 0; i < count; ++i) {
+    auto total = static_cast<accumulator>(source(0)[i]);
+    for (int q = 1; q < ranks; ++q) total = Op::apply(total, static_cast<accumulator>(source(q)[i]));
+    if constexpr (finishing<Op>) total = Op::finish(total, ranks);
+    to[i] = static_cast<T>(total);
+  }
+}
+
+template <class Op, class T>
+inline constexpr reduction_arithmetic arithmetic_of{reduce_arrays<Op, T>, reduce_few<Op, T>, sizeof(T)};
 
 }  // namespace belay::inline BELAY_ABI

@@ -24,7 +24,6 @@
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_interface.hpp"
 #include "belay/comm/group_operations.hpp"
-#include "belay/comm/mesh.hpp"
 #include "belay/comm/op_call.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/rank_questions.hpp"
@@ -132,9 +131,6 @@ class rank {
   [[nodiscard]] rehearsal::group group(std::span<const int> members, where at = where::current()) const;
   [[nodiscard]] static constexpr std::uint64_t abandoned() noexcept { return 0; }
 
-  /// The groups that the body has asked of its meshes. A rank of a real world to which it is given makes them at once.
-  [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
-  [[nodiscard]] const mesh_record& meshes() const noexcept { return meshes_; }
   /// The questions that the body has asked so far.
   [[nodiscard]] const rank_questions& questions() const noexcept { return *asked_; }
   [[nodiscard]] const std::shared_ptr<rank_questions>& shared_questions() const noexcept { return asked_; }
@@ -148,11 +144,7 @@ class rank {
   std::shared_ptr<rank_questions> asked_ = std::make_shared<rank_questions>();
   std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::communication, 1);
   std::vector<int> all_ranks_;
-  mesh_record meshes_;
 };
-
-static_assert(has_groups<rank> && has_mesh_record<rank> && moves_nothing<group> && directly_addressable<group> &&
-              has_all_operations<group>);
 
 }  // namespace rehearsal
 }  // namespace belay::inline BELAY_ABI

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 #include "belay/comm/call_guard.hpp"
@@ -51,12 +52,41 @@ class copies_of_device final : public group_memory {
   }
   void place(void* to, const void* from, std::size_t bytes, where at) override { of_->place(to, from, bytes, at); }
   [[nodiscard]] std::span<std::byte> scratch() override { return of_->scratch(); }
+  [[nodiscard]] const std::type_info& stream_type() const noexcept override {
+    return typeid(of_->stream_of_calls(where::current()));
+  }
+  [[nodiscard]] void* stream(where at) override { return &of_->stream_of_calls(at); }
 
  private:
   const G* of_;
 };
+// Copies and kernels of a composite in memory of a device.
+template <class Calls>
+class copies_of_composite final : public group_memory {
+ public:
+  explicit copies_of_composite(const Calls& of) noexcept : of_(&of) {}
+  void fetch(void* to, const void* from, std::size_t bytes, const start_order& how) override {
+    if constexpr (requires { of_->fetch(to, from, bytes, how.at); })
+      of_->fetch(to, from, bytes, how.at);
+    else
+      throw usage_error("the host waits for nothing that this composite queues: fetch before it is started", how.at);
+  }
+  void place(void* to, const void* from, std::size_t bytes, where at) override { of_->place(to, from, bytes, at); }
+  [[nodiscard]] std::span<std::byte> scratch() override { return {}; }
+  [[nodiscard]] const std::type_info& stream_type() const noexcept override { return typeid(of_->stream()); }
+  [[nodiscard]] void* stream(where) override { return &of_->stream(); }
+
+ private:
+  const Calls* of_;
+};
 struct no_group_memory {
   explicit no_group_memory(const auto&) noexcept {}
+};
+
+// Work of a rank alone, as a group starts it: on a device it is given the stream.
+template <class G>
+inline constexpr bool starts_work_of_its_own = can_start_local<G, void (*)()> || requires(const G& of, where at) {
+  requires can_start_local<G, void (*)(decltype(of.stream_of_calls(at)))>;
 };
 
 template <class G>
@@ -69,7 +99,7 @@ template <class G>
   out.addresses_peers = directly_addressable<G>;
   out.mirrors_peers = mirrored_by_messages<G>;
   out.on_device = works_on_device<G>;
-  out.starts_local_work = !works_on_device<G> && can_start_local<G, void (*)()>;
+  out.starts_local_work = starts_work_of_its_own<G>;
   if constexpr (requires { G::takes_device_memory_alone; }) out.device_memory_alone = G::takes_device_memory_alone;
   if constexpr (requires { G::meets_on_host; }) out.meets_on_host = G::meets_on_host;
   if constexpr (requires { G::is_captured; }) out.is_captured = G::is_captured;
@@ -105,12 +135,14 @@ class typed_group final : public group_interface {
     const auto run = [kept = kept_work<const group_calls&>(work)](const auto& calls) { call_with(kept, calls); };
     return of_.start_composite(what, run, how);
   }
-  [[nodiscard]] pending start_local(operation what, const borrowed_work<>& work, const start_order& how) override {
-    if constexpr (!works_on_device<G> && can_start_local<G, void (*)()>)
-      return of_.start_local(what, kept_work<>(work), how);
+  [[nodiscard]] pending start_local(operation what, const borrowed_work<void*>& work, const start_order& how) override {
+    const kept_work<void*> kept(work);
+    if constexpr (can_start_local<G, void (*)()>)
+      return of_.start_local(what, [kept] { kept(nullptr); }, how);
+    else if constexpr (starts_work_of_its_own<G>)
+      return of_.start_local(what, [kept](auto& stream) { kept(&stream); }, how);
     else
-      throw usage_error("work of a rank alone is started on the streams of its device: this group's buffers are there",
-                        how.at);
+      throw usage_error("this group starts no work of a rank alone: queue it on a stream of the device", how.at);
   }
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at) override {
     if constexpr (directly_addressable<G>) {
@@ -118,8 +150,10 @@ class typed_group final : public group_interface {
     } else if constexpr (mirrored_by_messages<G>) {
       of_.agree_symmetric(bytes, at);
       return symmetric_region::map(size(), bytes, backing::when_touched, at);
-    } else {
+    } else if constexpr (has_local_memory<G>) {
       return of_.local_memory().make_symmetric(bytes, at);
+    } else {
+      throw usage_error("ranks of this group have no memory that they share", at);
     }
   }
   [[nodiscard]] std::shared_ptr<group_interface> within(std::chrono::duration<double> timeout, where at) override {
@@ -157,10 +191,11 @@ class typed_group final : public group_interface {
     composite_runner<Calls> own(calls);
     if constexpr (requires { calls.control(); }) {
       composite_runner runner(calls.control());
-      const group_calls control(runner, calls.rank(), calls.size(), nullptr);
-      work(group_calls(own, calls.rank(), calls.size(), &control));
+      const group_calls control(runner, calls.rank(), calls.size());
+      copies_of_composite<Calls> memory(calls);
+      work(group_calls(own, calls.rank(), calls.size(), &control, &memory));
     } else {
-      work(group_calls(own, calls.rank(), calls.size(), nullptr));
+      work(group_calls(own, calls.rank(), calls.size()));
     }
   }
 

@@ -9,7 +9,7 @@
 #include <cstddef>
 
 #include "belay/core/config.hpp"
-#include "belay/core/dtype/compact_float.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/operand.hpp"
 
 namespace belay::inline BELAY_ABI {

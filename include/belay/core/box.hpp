@@ -43,13 +43,13 @@ struct tensor_box {
 };
 
 /// All of a tensor of `shape`.
-[[nodiscard]] tensor_box whole_box(std::span<const std::size_t> shape);
+[[nodiscard]] BELAY_DECL tensor_box whole_box(std::span<const std::size_t> shape);
 
 /// The part that two boxes of one tensor have in common. Where there is none, a side is empty.
-[[nodiscard]] tensor_box intersection(const tensor_box& a, const tensor_box& b);
+[[nodiscard]] BELAY_DECL tensor_box intersection(const tensor_box& a, const tensor_box& b);
 
 /// Whether all of `inner` lies in `outer`.
-[[nodiscard]] bool lies_in(const tensor_box& inner, const tensor_box& outer) noexcept;
+[[nodiscard]] BELAY_DECL bool lies_in(const tensor_box& inner, const tensor_box& outer) noexcept;
 
 /// Calls `visit(element of a, element of b, count)` for the contiguous runs of what two boxes of one tensor have in
 /// common, in order. Elements of a box are counted row by row.

@@ -7,12 +7,67 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "belay/core/config.hpp"
-#include "belay/core/memory_access.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+// Hints that bring cache lines to the calling core before they are written. A hint changes no result, and a processor
+// that does not know it ignores it.
+
+/// Brings the cache line at `line` to this core for writing. Without it, a line in a peer's cache is requested twice:
+/// once to be read and once to be written.
+inline void prefetch_for_write(const void* line) noexcept {
+#if defined(__x86_64__)
+  asm volatile("prefetchw (%0)" : : "r"(line));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+/// Brings every cache line of the `bytes` bytes at `from` to this core for writing.
+inline void prefetch_for_write(const void* from, std::size_t bytes) noexcept {
+  for (std::size_t i = 0; i < bytes; i += 64) prefetch_for_write(static_cast<const std::byte*>(from) + i);
+}
+
+// How a copy or a reduction reads and writes memory. Every access moves the same bits.
+
+/// `automatic`: by the calibration of this machine. `temporal`: vector registers, through the caches. `prefetch`: the
+/// source is prefetched to be read. `prefetch_exclusive`: a source that is also a destination is prefetched to be
+/// written. `non_temporal`: stores bypass the caches. `non_temporal_remote`: stores into peers' buffers do.
+/// `rep_movsb`: one string instruction. `libc`: the C library's memcpy.
+enum class memory_access : std::uint8_t {
+  automatic,
+  temporal,
+  prefetch,
+  prefetch_exclusive,
+  non_temporal,
+  non_temporal_remote,
+  rep_movsb,
+  libc
+};
+
+[[nodiscard]] constexpr const char* name(memory_access how) noexcept {
+  constexpr const char* names[] = {"automatic",           "temporal",  "prefetch", "prefetch_exclusive", "non_temporal",
+                                   "non_temporal_remote", "rep_movsb", "libc"};
+  return names[static_cast<std::size_t>(how)];
+}
+
+/// Those that differ for a plain copy.
+inline constexpr memory_access copy_accesses[] = {memory_access::libc, memory_access::rep_movsb,
+                                                  memory_access::temporal, memory_access::non_temporal};
+
+/// The access of a plain copy that `how`, which is not automatic, stands for: one of `copy_accesses`, as prefetching is
+/// the copy's own business.
+[[nodiscard]] constexpr memory_access as_copy(memory_access how) noexcept {
+  switch (how) {
+    case memory_access::libc:
+    case memory_access::rep_movsb:
+    case memory_access::non_temporal: return how;
+    default: return memory_access::temporal;
+  }
+}
 
 /// Whether the program is built with a sanitizer, which does not see hand-written instructions: copies are libc's then.
 [[nodiscard]] constexpr bool is_sanitized() noexcept {

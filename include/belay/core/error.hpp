@@ -23,6 +23,13 @@
 
 namespace belay::inline BELAY_ABI {
 
+// Which folder is missing, for the message about a file that could not be created. The system's "No such file or
+// directory" then means one of the folders in its path.
+
+/// " (there is no folder /where)" with the topmost folder of `path` that does not exist; "" where all of them do. It is
+/// appended to the system's message.
+[[nodiscard]] BELAY_DECL std::string missing_folder(const std::string& path);
+
 /// Of which kind an exception was, for those who are told of it and do not have it: the peers of the rank whose body
 /// threw it, and the process that forked that rank. `plan`: a refused plan. `other`: none of ours.
 enum class error_kind : std::uint8_t { none, other, usage, input, budget, file, plan, communication, backend };

@@ -3,6 +3,10 @@
 // What the exceptions say.
 #pragma once
 
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstddef>
 #include <new>
 #include <string_view>
 #include <utility>
@@ -98,6 +102,16 @@ namespace belay::inline BELAY_ABI {
 
 [[gnu::cold]] BELAY_DECL std::string printable_what(const std::exception& problem) {
   return printable_lines(message_of(problem));
+}
+
+[[gnu::cold]] BELAY_DECL std::string missing_folder(const std::string& path) {
+  for (std::size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
+    const std::string folder = path.substr(0, end);
+    struct stat facts = {};
+    if (::stat(folder.c_str(), &facts) != 0) return errno == ENOENT ? " (there is no folder " + folder + ")" : "";
+    if (!S_ISDIR(facts.st_mode)) return " (" + folder + " is no folder)";
+  }
+  return "";
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -14,7 +14,7 @@
 #include <type_traits>
 
 #include "belay/core/config.hpp"
-#include "belay/core/dtype/compact_float.hpp"
+#include "belay/core/dtype.hpp"
 
 namespace belay::inline BELAY_ABI {
 

@@ -5,9 +5,7 @@
 
 #include <cstddef>
 
-#include "belay/core/hexadecimal.hpp"
 #include "belay/core/printable.hpp"
-#include "belay/core/utf8.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -56,6 +54,19 @@ namespace belay::inline BELAY_ABI {
     end += length == 0 ? 1 : length;
   }
   return printable(text.substr(0, end)) + (end < text.size() ? "..." : "");
+}
+
+[[gnu::cold]] BELAY_DECL std::string ranks_text(std::span<const int> ranks) {
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (last - i < 3) last = i;  // short ones are listed
+    out += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    if (last > i) out += "-" + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return out;
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -34,7 +34,6 @@
 #include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
-#include "belay/device/uses_in_flight.hpp"
 
 namespace belay::inline BELAY_ABI {
 

@@ -7,13 +7,10 @@
 //   };
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 
-#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -33,26 +30,10 @@ struct device_usage {
 
 /// A line a purpose, a column a rank; what was planned stands below what was measured of it, where ranks' plans have an
 /// estimate.
-[[nodiscard]] inline std::string device_usage_text(std::span<const device_usage> ranks) {
-  std::string out = "measured beside the plan, bytes of each rank's device\n";
-  constexpr std::pair<const char*, std::uint64_t device_usage::*> rows[] = {
-      {"context and others", &device_usage::before},
-      {"communication", &device_usage::communication},
-      {"  planned for it", &device_usage::planned},
-      {"products' library", &device_usage::kit},
-      {"of", &device_usage::total},
-  };
-  for (const auto& [purpose, bytes] : rows) {
-    std::uint64_t most = 0;
-    for (const device_usage& each : ranks) most = greater_of(most, each.*bytes);
-    if (bytes == &device_usage::planned && most == 0) continue;
-    std::string line = "  ";
-    line += purpose;
-    line.resize(22, ' ');
-    for (const device_usage& each : ranks) (line += ' ') += std::to_string(each.*bytes);
-    (out += line) += '\n';
-  }
-  return out;
-}
+[[nodiscard]] BELAY_DECL std::string device_usage_text(std::span<const device_usage> ranks);
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/device/device_usage.ipp"  // IWYU pragma: export
+#endif

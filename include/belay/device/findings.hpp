@@ -21,7 +21,6 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/offset_allocator.hpp"
@@ -32,23 +31,7 @@
 namespace belay::inline BELAY_ABI {
 
 /// "layer 2 'experts' (micro-batch 1): index 70 at position 3 is not below 64".
-[[nodiscard]] inline std::string text(const kernel::finding& found) {
-  const kernel::finding_site& of = found.site;
-  std::string out;
-  if (of.layer_index != kernel::finding_site::no_layer) out = "layer " + std::to_string(of.layer_index) + " ";
-  if (*of.layer != '\0') out += "'" + printable(of.layer) + "' ";
-  out += "(micro-batch " + std::to_string(of.micro_batch) + "): ";
-  if (found.kind == kernel::finding_kind::index_outside)
-    out += "index " + std::to_string(found.value) + " at position " + std::to_string(found.number) + " is not below " +
-           std::to_string(found.limit);
-  else if (found.kind == kernel::finding_kind::rows_outside)
-    out += "the rows of expert " + std::to_string(found.number) + " end at " + std::to_string(found.value) +
-           ", after " + std::to_string(found.first) + " and of " + std::to_string(found.limit) +
-           ": were they read before they were written?";
-  else
-    out += "the loss is not finite";
-  return out;
-}
+[[nodiscard]] BELAY_DECL std::string text(const kernel::finding& found);
 /// The line of the call in which it was found.
 [[nodiscard]] inline where site_of(const kernel::finding& found) noexcept {
   return {found.site.file, "", found.site.line};
@@ -98,7 +81,7 @@ class findings_copy<Memory> {
   /// Of memory that the host does not read: a record in pinned memory, which is copied to.
   findings_copy(const Memory& memory, where at)
       : memory_(memory.allocate_host(2 * sizeof(kernel::findings_record), at)),
-        record_(::new (static_cast<void*>(memory_.data())) kernel::findings_record[2]) {}
+        record_(::new(static_cast<void*>(memory_.data())) kernel::findings_record[2]) {}
   [[nodiscard]] kernel::findings_record& record() const noexcept { return *record_; }
   /// Queues that `of` is empty, and of step or pass `number`, by a copy: of a step whose kernels are a graph nothing
   /// else is queued. The step before is over.
@@ -120,7 +103,9 @@ class findings {
   static_assert(std::is_trivially_copyable_v<kernel::findings_record>);  // so it can be copied from a device
   static constexpr std::size_t bytes = leased_size(sizeof(kernel::findings_record));
 
-  findings() requires std::constructible_from<Memory, std::size_t> : memory_(bytes), copied_(memory_, {}) {}
+  findings()
+    requires std::constructible_from<Memory, std::size_t>
+      : memory_(bytes), copied_(memory_, {}) {}
   /// In memory of the device that `memory` is in.
   explicit findings(const Memory& memory, where at = where::current())
       : memory_(allocated_like(memory, at)), copied_(memory, at) {}
@@ -169,3 +154,7 @@ class findings {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/device/findings.ipp"  // IWYU pragma: export
+#endif

@@ -9,7 +9,6 @@
 //   owners.text(belay::owner_in(loss));  // "scratch of layer 0 'head' (micro-batch 0), ..."; empty where it names none
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +19,6 @@
 #include <vector>
 
 #include "belay/core/config.hpp"
-#include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/poison.hpp"
 
@@ -47,55 +45,18 @@ class lease_owners {
 
   /// The owner's number, from 1; 0 where there are more than a payload can name. The last micro-batch is the one that
   /// is said. Called where memory is leased; what it cannot allocate is an owner without a number.
-  [[nodiscard]] std::uint16_t number(const lease_owner& of) noexcept {
-    std::size_t at = hash(of) % table_size;
-    for (; places_[at] != 0; at = (at + 1) % table_size) {
-      known_owner& known = entries_[index_of(places_[at])];
-      if (!known.is(of)) continue;
-      known.of.micro_batch = of.micro_batch;
-      known.name(of);  // of a model that has gone, and another one at its place
-      return places_[at];
-    }
-    const std::size_t next = number_of(entries_.size());
-    if (next > lease_mark::most_owners) return 0;
-    try {
-      entries_.emplace_back(of);
-    } catch (...) {
-      return 0;
-    }
-    return places_[at] = static_cast<std::uint16_t>(next);
-  }
+  [[nodiscard]] std::uint16_t number(const lease_owner& of) noexcept;
 
   /// The owner that memory had last when it was read too late, which may be one after the reader's own; empty for a
   /// number that names nobody.
-  [[nodiscard]] std::string text(named_owner found) const {
-    std::size_t first = entries_.size(), others = 0;
-    if (found.exact != 0) {
-      if (named(found.exact)) first = index_of(found.exact);
-    } else if (found.narrow != 0) {
-      for (std::size_t n = found.narrow; named(n); n += 64) {
-        if (first == entries_.size())
-          first = index_of(n);
-        else
-          ++others;
-      }
-    }
-    if (first == entries_.size()) return {};
-    std::string out = "memory was read that had been given back; who had it last: " + entries_[first].text();
-    if (others > 0)
-      out += " (or one of " + std::to_string(others) + " others: a narrow number has room for the end of theirs)";
-    return out;
-  }
+  [[nodiscard]] std::string text(named_owner found) const;
 
   /// Memory that was given back could not be overwritten, as by a device that has failed: for the next who can throw.
   void note_failure(std::exception_ptr thrown) noexcept {
     if (failure_ == nullptr) failure_ = std::move(thrown);
   }
   void forget_failure() noexcept { failure_ = nullptr; }
-  void expect_overwritten() {
-    if (failure_ != nullptr) [[unlikely]]
-      std::rethrow_exception(std::exchange(failure_, nullptr));
-  }
+  void expect_overwritten();
 
  private:
   static constexpr std::size_t table_size = 8192;  // twice as many as there are numbers
@@ -115,45 +76,16 @@ class lease_owners {
     return number % 64 != 0 && number % 64 != unknown_end && index_of(number) < entries_.size();
   }
 
-  [[nodiscard]] static std::size_t hash(const lease_owner& of) noexcept {
-    std::uint64_t out = static_cast<std::uint64_t>(of.purpose) + 8 * of.layer_index;
-    for (const std::uint64_t word : {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(of.layer)),
-                                     static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(of.parameter)),
-                                     static_cast<std::uint64_t>(of.at.line)})
-      out = (out ^ word) * 0x9E3779B97F4A7C15U;
-    return static_cast<std::size_t>(out >> 40);
-  }
+  [[nodiscard]] static std::size_t hash(const lease_owner& of) noexcept;
 
   struct known_owner {
     lease_owner of;
     std::array<char, 64> layer{}, parameter{};
 
     explicit known_owner(const lease_owner& owner) noexcept : of(owner) { name(owner); }
-    [[nodiscard]] bool is(const lease_owner& other) const noexcept {
-      return of.layer == other.layer && of.parameter == other.parameter && of.layer_index == other.layer_index &&
-             of.purpose == other.purpose && of.at.line == other.at.line && of.at.file == other.at.file;
-    }
-    void name(const lease_owner& owner) noexcept {
-      std::strncpy(layer.data(), owner.layer, layer.size() - 1);
-      std::strncpy(parameter.data(), owner.parameter, parameter.size() - 1);
-    }
-    [[nodiscard]] std::string text() const {
-      const std::string call = "layer " + std::to_string(of.layer_index) + " '" + printable(layer.data()) + "'";
-      const std::string at = " (micro-batch " + std::to_string(of.micro_batch) + "), called at " + of.at.text();
-      const std::string names = "parameter " + printable(parameter.data()) +
-                                (of.more == 0 ? "" : " and " + std::to_string(of.more) + " more");
-      switch (of.purpose) {
-        case lease_purpose::kept: return "what " + call + " had kept" + at;
-        case lease_purpose::remembered: return "what " + call + " had remembered" + at;
-        case lease_purpose::scratch: return "scratch of " + call + at;
-        case lease_purpose::gradient: return "the gradient of an input, of a call at " + of.at.text();
-        case lease_purpose::gathered:
-          return names + ", gathered for a call of " + call +
-                 " that was over: what frame.read gives is good until the call returns";
-        case lease_purpose::staged: return "a gradient bucket";
-      }
-      return call;
-    }
+    [[nodiscard]] bool is(const lease_owner& other) const noexcept;
+    void name(const lease_owner& owner) noexcept;
+    [[nodiscard]] std::string text() const;
   };
 
   std::vector<known_owner> entries_;
@@ -162,3 +94,7 @@ class lease_owners {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/device/lease_owners.ipp"  // IWYU pragma: export
+#endif

@@ -12,16 +12,15 @@
 //   offsets.release(chain);                                               // ends all leases of the chain
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/poison.hpp"
 #include "belay/device/stream_clock.hpp"
@@ -51,42 +50,13 @@ class offset_allocator {
   /// A region of `capacity_bytes` with at most `max_leases` (below 2^31) at a time. The meter, if any, counts every
   /// lease.
   offset_allocator(std::size_t capacity_bytes, std::size_t max_leases, tier_meter* meter = nullptr,
-                   where at = where::current())
-      : capacity_(capacity_bytes), meter_(meter) {
-    nodes_.reserve(nodes_for(max_leases, at));
-    clear();
-  }
+                   where at = where::current());
 
   /// The offset of a range of at least `bytes`, rounded up to a multiple of `lease_alignment`, whose former users come
   /// before what `user` comes after. The lease is added to `chain`, and `mark` is kept with it. Nothing where the
   /// region has no such room or all leases are in use. Zero bytes are a range of size zero at offset 0.
   [[nodiscard]] std::optional<std::size_t> allocate(std::size_t bytes, lease_chain& chain,
-                                                    const stream_clock& user = {}, lease_mark mark = {}) {
-    const std::size_t size = leased_size(bytes);
-    if (size == 0) return 0;
-    node* const nodes = nodes_.data();
-    std::uint32_t at = nodes[edge].next_free;
-    // Ends: no request is larger than the edge, which nobody has used.
-    while (!nodes[at].free_for(user) || (nodes[at].size < size && !widen(at, size, user))) at = nodes[at].next_free;
-    if (at == edge) return std::nullopt;
-    if (nodes[at].size == size) {
-      unlink_free(at);
-    } else {
-      at = take_front(at, size);
-      if (at == edge) return std::nullopt;
-    }
-    node& taken = nodes[at];
-    taken.leased = true;
-    taken.mark = mark;
-    taken.chained = chain.head;
-    chain.head = at;
-    live_ += size;
-    if (live_ > peak_) peak_ = live_;
-    const std::size_t offset = taken.offset;
-    if (offset + size > extent_) extent_ = offset + size;
-    if (meter_ != nullptr) meter_->add(size);
-    return offset;
-  }
+                                                    const stream_clock& user = {}, lease_mark mark = {});
 
   /// A lease with a chain of its own.
   struct chained_lease {
@@ -95,23 +65,10 @@ class offset_allocator {
     lease_chain chain;
   };
   /// A lease of at least `bytes` with a chain of its own; nothing where there is no room.
-  [[nodiscard]] std::optional<chained_lease> allocate(std::size_t bytes) {
-    chained_lease out;
-    const auto offset = allocate(bytes, out.chain);
-    if (!offset) return std::nullopt;
-    out.offset = *offset;
-    return out;
-  }
+  [[nodiscard]] std::optional<chained_lease> allocate(std::size_t bytes);
 
   /// Ends every lease of the chain, which its compute stream has used up to `now`, the clock of that stream.
-  void release(lease_chain& chain, const stream_clock& now = {}) noexcept {
-    const std::uint64_t place = now.place(stream_kind::compute);
-    const auto used_by_compute = [&](node& freed) {
-      freed.used_by.set(stream_kind::compute, place);
-      freed.awaited = false;
-    };
-    release_with(chain, used_by_compute, now);
-  }
+  void release(lease_chain& chain, const stream_clock& now = {}) noexcept;
   /// Ends every lease of the chain. `used_by(offset, bytes)` is a clock of all that has used a lease; `now` is the
   /// clock of the chain's compute stream.
   template <std::invocable<std::size_t, std::size_t> UsedBy>
@@ -134,53 +91,18 @@ class offset_allocator {
     }
   }
   /// Whether a lease of the chain has the byte at `offset` in it.
-  [[nodiscard]] bool holds(const lease_chain& chain, std::size_t offset) const noexcept {
-    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained)
-      if (nodes_[at].has(offset)) return true;
-    return false;
-  }
+  [[nodiscard]] bool holds(const lease_chain& chain, std::size_t offset) const noexcept;
   /// Bytes of all leases of the chain.
-  [[nodiscard]] std::size_t bytes_of(const lease_chain& chain) const noexcept {
-    std::size_t bytes = 0;
-    for (std::uint32_t at = chain.head; at != none; at = nodes_[at].chained) bytes += nodes_[at].size;
-    return bytes;
-  }
+  [[nodiscard]] std::size_t bytes_of(const lease_chain& chain) const noexcept;
 
   /// Moves the lease that has the byte at `offset` in it from one chain to another; false when `from` does not hold it.
-  [[nodiscard]] bool transfer(std::size_t offset, lease_chain& from, lease_chain& to) noexcept {
-    for (std::uint32_t* link = &from.head; *link != none; link = &nodes_[*link].chained) {
-      if (!nodes_[*link].has(offset)) continue;
-      const std::uint32_t moved = *link;
-      *link = nodes_[moved].chained;
-      nodes_[moved].chained = to.head;
-      to.head = moved;
-      return true;
-    }
-    return false;
-  }
+  [[nodiscard]] bool transfer(std::size_t offset, lease_chain& from, lease_chain& to) noexcept;
 
   /// Moves every lease of `from` to `to`.
-  void append(lease_chain& from, lease_chain& to) noexcept {
-    std::uint32_t* end = &from.head;
-    while (*end != none) end = &nodes_[*end].chained;
-    *end = to.head;
-    to.head = from.head;
-    from.head = none;
-  }
+  void append(lease_chain& from, lease_chain& to) noexcept;
 
   /// Ends every lease: a step reclaims with it what lost handles held. `used` is what has used the region.
-  void clear(const stream_clock& used = {}) noexcept {
-    if (meter_ != nullptr) meter_->remove(live_);
-    live_ = 0;
-    spare_ = edge;
-    nodes_.resize(2);
-    constexpr std::uint32_t whole = 1;
-    const std::uint32_t first_free = capacity_ >= lease_alignment ? whole : edge;
-    nodes_[edge] = {0, unlimited_bytes, {}, whole, whole, first_free, first_free, none, true, false, {}};
-    nodes_[whole] = {0, capacity_ / lease_alignment * lease_alignment, used, edge, edge, edge, edge, none, false, true,
-                     {}};
-    nodes_[whole].leased = first_free == edge;  // an empty region
-  }
+  void clear(const stream_clock& used = {}) noexcept;
 
   /// Bytes in all, leased now, and the most that were at a time.
   [[nodiscard]] std::size_t capacity_bytes() const noexcept { return capacity_; }
@@ -189,11 +111,7 @@ class offset_allocator {
   /// The highest end of any lease so far: what the region must have been at least.
   [[nodiscard]] std::size_t extent_bytes() const noexcept { return extent_; }
   /// Leases that have not ended. Linear in the number of ranges.
-  [[nodiscard]] std::size_t lease_count() const noexcept {
-    std::size_t count = 0;
-    for (std::uint32_t at = nodes_[edge].next; at != edge; at = nodes_[at].next) count += nodes_[at].leased ? 1 : 0;
-    return count;
-  }
+  [[nodiscard]] std::size_t lease_count() const noexcept;
 
  private:
   static constexpr std::uint32_t none = 0xffffffffU;
@@ -221,13 +139,7 @@ class offset_allocator {
     }
   };
 
-  [[nodiscard]] static std::size_t nodes_for(std::size_t max_leases, where at) {
-    if (max_leases >= std::size_t{1} << 31) {
-      throw usage_error(
-          "an allocator for " + std::to_string(max_leases) + " leases at a time: it has room for less than 2^31", at);
-    }
-    return 2 * max_leases + 2;
-  }
+  [[nodiscard]] static std::size_t nodes_for(std::size_t max_leases, where at);
 
   template <class Note>
   void release_with(lease_chain& chain, const Note& note, const stream_clock& now) noexcept {
@@ -246,132 +158,30 @@ class offset_allocator {
     if (meter_ != nullptr) meter_->remove(bytes);
   }
 
-  void recycle(std::uint32_t at) noexcept {
-    nodes_[at].chained = spare_;
-    spare_ = at;
-  }
+  void recycle(std::uint32_t at) noexcept;
 
   // A new node takes the first `size` bytes of the free node `at`, which keeps the rest and its position in the free
   // list. Returns the edge where all nodes are in use.
-  std::uint32_t take_front(std::uint32_t at, std::size_t size) noexcept {
-    if (spare_ == edge) [[unlikely]] {
-      if (nodes_.size() == nodes_.capacity()) return edge;
-      nodes_.emplace_back().chained = edge;  // within what was reserved
-      spare_ = static_cast<std::uint32_t>(nodes_.size() - 1);
-    }
-    node* const nodes = nodes_.data();
-    const std::uint32_t taken = spare_;
-    node& rest = nodes[at];
-    node& front = nodes[taken];
-    const std::uint32_t before = rest.previous;
-    spare_ = front.chained;
-    front.offset = rest.offset;
-    front.size = size;
-    front.previous = before;
-    front.next = at;
-    nodes[before].next = taken;
-    rest.previous = taken;
-    rest.offset += size;
-    rest.size -= size;
-    return taken;
-  }
+  std::uint32_t take_front(std::uint32_t at, std::size_t size) noexcept;
 
-  void unlink_free(std::uint32_t at) noexcept {
-    node* const nodes = nodes_.data();
-    const std::uint32_t before = nodes[at].previous_free;
-    const std::uint32_t after = nodes[at].next_free;
-    nodes[before].next_free = after;
-    nodes[after].previous_free = before;
-  }
+  void unlink_free(std::uint32_t at) noexcept;
 
   // Makes the free node `at` larger, to `size` bytes, by what follows it and is free for `user` too.
-  bool widen(std::uint32_t at, std::size_t size, const stream_clock& user) noexcept {
-    node* const nodes = nodes_.data();
-    std::size_t have = nodes[at].size;
-    for (std::uint32_t next = nodes[at].next; have < size; next = nodes[next].next) {
-      if (nodes[next].leased || !nodes[next].free_for(user)) return false;
-      have += nodes[next].size;
-    }
-    while (nodes[at].size < size) {
-      const std::uint32_t next = nodes[at].next;
-      const std::size_t lacks = size - nodes[at].size;
-      if (nodes[next].size > lacks) {
-        nodes[at].size = size;
-        nodes[next].offset += lacks;
-        nodes[next].size -= lacks;
-      } else {
-        nodes[at].size += nodes[next].size;
-        unlink_free(next);
-        unlink(next);
-      }
-    }
-    return true;
-  }
+  bool widen(std::uint32_t at, std::size_t size, const stream_clock& user) noexcept;
 
   // Removes a node that was merged into a neighbour from the address order.
-  void unlink(std::uint32_t at) noexcept {
-    node* const nodes = nodes_.data();
-    const std::uint32_t before = nodes[at].previous;
-    const std::uint32_t after = nodes[at].next;
-    nodes[before].next = after;
-    nodes[after].previous = before;
-    recycle(at);
-  }
+  void unlink(std::uint32_t at) noexcept;
 
   // Whether two free ranges are one: both have had users, which come before `now`, or none. What nobody has used stays
   // apart, and so does what is awaited, so that neither is taken for the other.
-  [[nodiscard]] static bool alike(node& one, node& other, const stream_clock& now) noexcept {
-    if (one.awaited) one.awaited = !now.covers(one.used_by);
-    if (other.awaited) other.awaited = !now.covers(other.used_by);
-    if (one.awaited || other.awaited) return false;
-    return (one.used_by.place(stream_kind::compute) == 0) == (other.used_by.place(stream_kind::compute) == 0);
-  }
+  [[nodiscard]] static bool alike(node& one, node& other, const stream_clock& now) noexcept;
   // All users of `other` are users of `into`, which is like it.
-  static void join(node& into, const node& other) noexcept {
-    const std::uint64_t place = other.used_by.place(stream_kind::compute);
-    if (into.used_by.place(stream_kind::compute) < place) into.used_by.set(stream_kind::compute, place);
-  }
+  static void join(node& into, const node& other) noexcept;
 
   // A range that becomes free is merged with free neighbours like it, and has all their users.
-  void free_node(std::uint32_t at, const stream_clock& now) noexcept {
-    node* const nodes = nodes_.data();
-    node& freed = nodes[at];
-    const std::size_t size = freed.size;
-    const std::uint32_t before = freed.previous;
-    const std::uint32_t after = freed.next;
-    const bool joins_before = !nodes[before].leased && alike(nodes[before], freed, now);
-    if (!nodes[after].leased && alike(nodes[after], freed, now)) {
-      nodes[after].offset = freed.offset;
-      nodes[after].size += size;
-      join(nodes[after], freed);
-      unlink(at);
-      if (joins_before) {
-        nodes[after].offset = nodes[before].offset;
-        nodes[after].size += nodes[before].size;
-        join(nodes[after], nodes[before]);
-        unlink_free(before);
-        unlink(before);
-      }
-    } else if (joins_before) {
-      nodes[before].size += size;
-      join(nodes[before], freed);
-      unlink(at);
-    } else {
-      freed.leased = false;
-      link_free(at);
-    }
-  }
+  void free_node(std::uint32_t at, const stream_clock& now) noexcept;
 
-  void link_free(std::uint32_t at) noexcept {
-    node* const nodes = nodes_.data();
-    std::uint32_t after = nodes[at].next;
-    while (nodes[after].leased && after != edge) after = nodes[after].next;
-    const std::uint32_t before = nodes[after].previous_free;
-    nodes[at].next_free = after;
-    nodes[at].previous_free = before;
-    nodes[before].next_free = at;
-    nodes[after].previous_free = at;
-  }
+  void link_free(std::uint32_t at) noexcept;
 
   std::vector<node> nodes_;  // those that were ever needed at a time; never more than were reserved
   std::size_t capacity_;
@@ -382,4 +192,58 @@ class offset_allocator {
   std::uint32_t spare_ = edge;
 };
 
+/// The bytes of an arena that work of other streams uses, and until when. Has room for as many uses as were in flight
+/// at a time.
+class uses_in_flight {
+ public:
+  /// No bytes are used.
+  [[nodiscard]] bool empty() const noexcept { return uses_.empty(); }
+
+  /// Bytes from `first` on are used until what `until` says; one that was said of the same place without an end has it
+  /// now. Forgets what `now` comes after.
+  void add(std::size_t first, std::size_t bytes, const stream_clock& until, const stream_clock& now) {
+    forget(now);
+    for (use& one : uses_) {
+      if (one.first != first || one.until != stream_clock::unknown()) continue;
+      one = {first, first + bytes, until};
+      return;
+    }
+    uses_.push_back({first, first + bytes, until});
+  }
+  void forget(const stream_clock& now) noexcept {
+    std::erase_if(uses_, [&](const use& one) { return now.covers(one.until); });
+  }
+
+  /// Whether any of these bytes are used.
+  [[nodiscard]] bool within(std::size_t first, std::size_t bytes) const noexcept {
+    return std::any_of(uses_.begin(), uses_.end(), [&](const use& one) { return one.meets(first, bytes); });
+  }
+  /// `used` becomes what comes after all uses of these bytes.
+  void join(std::size_t first, std::size_t bytes, stream_clock& used) const noexcept {
+    for (const use& one : uses_)
+      if (one.meets(first, bytes)) used.join(one.until);
+  }
+  /// Ends uses that were never begun; `used` becomes what comes after all others.
+  void join_known(stream_clock& used) noexcept {
+    std::erase_if(uses_, [](const use& one) { return one.until == stream_clock::unknown(); });
+    for (const use& one : uses_) used.join(one.until);
+  }
+
+ private:
+  struct use {
+    std::size_t first, end;
+    stream_clock until;
+
+    [[nodiscard]] bool meets(std::size_t from, std::size_t bytes) const noexcept {
+      return first < from + bytes && from < end;
+    }
+  };
+
+  std::vector<use> uses_;
+};
+
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/device/offset_allocator.ipp"  // IWYU pragma: export
+#endif

@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "belay/core/config.hpp"
-#include "belay/core/dtype/compact_float.hpp"
+#include "belay/core/dtype.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
 

@@ -13,7 +13,7 @@
 #include <type_traits>
 
 #include "belay/core/config.hpp"
-#include "belay/core/dtype/compact_float.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
@@ -23,7 +23,8 @@ namespace belay::inline BELAY_ABI::kernel {
 
 /// Operands that a mixed product takes: all are computed with in one type.
 template <class C, class A, class B>
-concept mixed_operands = stored_real<C> && std::is_same_v<compute_type_t<C>, compute_type_t<A>> &&
+concept mixed_operands =
+    stored_real<C> && std::is_same_v<compute_type_t<C>, compute_type_t<A>> &&
     std::is_same_v<compute_type_t<C>, compute_type_t<B>> && !(real<C> && std::is_same_v<C, A> && std::is_same_v<C, B>);
 
 /// Elements of a tile of c, and of the panels beside it.
@@ -97,7 +98,7 @@ void wide_product(operand<float> c, operand<const A> a, operand<const B> b, floa
 /// c = alpha a b + beta c. With beta 0 the old c is not read. No operand is empty. `panels` is the product's own until
 /// it returns.
 template <class Products, class C, class A, class B>
-requires mixed_operands<C, A, B>
+  requires mixed_operands<C, A, B>
 void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
                    compute_type_t<C> beta, mixed_panels& panels) {
   using number = compute_type_t<C>;
@@ -124,7 +125,7 @@ void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute
 }
 /// c = alpha a b + beta c, with panels on the stack. With beta 0 the old c is not read. No operand is empty.
 template <class Products, class C, class A, class B>
-requires mixed_operands<C, A, B>
+  requires mixed_operands<C, A, B>
 void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
                    compute_type_t<C> beta) {
   mixed_panels panels;

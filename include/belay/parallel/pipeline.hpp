@@ -28,17 +28,21 @@
 
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/mesh.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/core/view.hpp"
+#include "belay/core/where.hpp"
+#include "belay/device/offset_allocator.hpp"
 #include "belay/device/stream.hpp"
+#include "belay/device/stream_clock.hpp"
+#include "belay/device/stream_event.hpp"
 #include "belay/device/stream_spans.hpp"
-#include "belay/parallel/pipeline_boundary.hpp"  // IWYU pragma: export
+#include "belay/kernel/elementwise.hpp"
 #include "belay/parallel/pipeline_stage.hpp"
-#include "belay/parallel/pipeline_times.hpp"  // IWYU pragma: export
 #include "belay/parallel/proof.hpp"
 #include "belay/parallel/schedule/table.hpp"
 #include "belay/step/forward_only.hpp"
@@ -48,28 +52,163 @@
 
 namespace belay::inline BELAY_ABI {
 
+/// The element type and shape of the tensors between stages. They are rounded to `Wire` where they leave a stage, and
+/// have their own type again in the next one: half the bytes for `boundary<float, bf16>({...})`.
+/// The tensors between the stages of a pipeline: their shape, and what they are on the wire.
+template <class T, std::size_t Rank, class Wire = T>
+struct stage_boundary {
+  /// The shape of the tensor that one micro-batch hands from stage to stage.
+  extents<Rank> shape;
+};
+template <class T, class Wire = T, std::size_t Rank>
+[[nodiscard]] constexpr stage_boundary<T, Rank, Wire> boundary(const std::size_t (&shape)[Rank]) noexcept {
+  return {extents_of(shape)};
+}
+
+/// A tensor in the type of another, by the engine's kit.
+template <class Engine, class From, class To, std::size_t Rank>
+void convert(Engine& engine, view<From, Rank> from, view<To, Rank> to) {
+  engine.kit().each(from.size(), kernel::copy<std::remove_const_t<From>, To>{from.data(), to.data()});
+}
+
+/// A tensor that a stage receives, as the layers take it and as it comes over the wire, or one that it sends.
+template <class T, class Wire, std::size_t Rank>
+class tensor_between_stages {
+ public:
+  /// Whether the two types differ.
+  static constexpr bool rounded = !std::is_same_v<T, Wire>;
+
+  /// For the layers. Not before `widen`.
+  [[nodiscard]] view<T, Rank> values() const noexcept { return values_; }
+  [[nodiscard]] lease_chain& memory() noexcept { return memory_; }
+
+  /// Memory for what a communication that begins at `ready` receives.
+  template <class Engine>
+  [[nodiscard]] view<Wire, Rank> receive(Engine& engine, const stream_event& ready, extents<Rank> shape, where at) {
+    auto& arena = engine.activations();
+    if constexpr (rounded) {
+      return on_wire_ = arena.template lease_for<Wire>(stream_kind::communication, ready, shape, wire_memory_, at);
+    } else {
+      return values_ = arena.template lease_for<T>(stream_kind::communication, ready, shape, memory_, at);
+    }
+  }
+  /// Memory for what a communication receives, leased by the compute stream. The communication begins after that
+  /// stream's earlier work.
+  template <class Engine>
+  [[nodiscard]] view<Wire, Rank> lease(Engine& engine, extents<Rank> shape, where at) {
+    if constexpr (rounded)
+      return on_wire_ = engine.activations().template lease<Wire>(shape, wire_memory_, at);
+    else
+      return values_ = engine.activations().template lease<T>(shape, memory_, at);
+  }
+  /// Converts a received tensor to T, before the compute stream uses it; does nothing where it came as T, or was
+  /// converted.
+  template <class Engine>
+  void widen(Engine& engine, where at) {
+    if constexpr (rounded) {
+      if (on_wire_.shape() == extents<Rank>{}) return;  // nothing, or used before; one of no sequences has a shape
+      values_ = engine.activations().template lease<T>(on_wire_.shape(), memory_, at);
+      convert(engine, on_wire_, values_);
+      engine.activations().release(wire_memory_);
+      on_wire_ = {};
+    }
+  }
+  /// The tensor that is sent of `exact`: that, or a rounded copy, until `release`.
+  template <class Engine>
+  [[nodiscard]] view<const Wire, Rank> round(Engine& engine, view<const T, Rank> exact, where at) {
+    if constexpr (rounded) {
+      on_wire_ = engine.activations().template lease<Wire>(exact.shape(), wire_memory_, at);
+      convert(engine, exact, on_wire_);
+      return on_wire_;
+    } else {
+      return exact;
+    }
+  }
+  template <class Engine>
+  void release(Engine& engine) noexcept {
+    engine.activations().release(memory_);
+    engine.activations().release(wire_memory_);
+    forget();
+  }
+  /// Its step has ended, which has reclaimed the memory.
+  void forget() noexcept { *this = {}; }
+
+ private:
+  view<T, Rank> values_;
+  lease_chain memory_;
+  view<Wire, Rank> on_wire_;
+  lease_chain wire_memory_;
+};
+
+/// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended; of
+/// the stream of a device, where that was traced (`pipeline::take_times_of_device`).
+/// Where the time of a rank's pipeline phase went.
+struct pipeline_times {
+  /// Seconds in forwards and backwards.
+  double forward = 0;
+  double backward = 0;
+  double waiting = 0;  // for exchanges
+  double phase = 0;    // first action to last; 0: nothing is known
+
+  /// Whether the stream has told: where not, all are 0.
+  [[nodiscard]] bool known() const noexcept { return phase > 0; }
+  /// Adds an action's seconds; the share of a step that the rank waited.
+  void add(schedule::action_kind what, bool exchanged, double seconds) noexcept {
+    (exchanged ? waiting : what == schedule::action_kind::forward ? forward : backward) += seconds;
+    phase += seconds;
+  }
+  [[nodiscard]] double bubble() const noexcept { return phase > 0 ? waiting / phase : 0; }
+};
+
+/// An action of a rank's row, and when its compute stream ran it, in nanoseconds of the clock. Known once the step has
+/// ended, and as `pipeline_times` where that is the stream of a device.
+struct executed_action {
+  /// The action, its micro-batch, and when it began and ended, in nanoseconds of the monotonic clock; 0: not known.
+  schedule::action_kind kind = schedule::action_kind::forward;
+  std::size_t micro_batch = 0;
+  bool exchanged = false;  // tensors with neighbours: what the stream did was wait
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// Times of a phase whose actions have these spans, which go to `actions` too. Unknown where one has none, or is not
+/// over: 0. What lies between two actions is part of the phase.
+[[nodiscard]] inline pipeline_times times_of_spans(std::span<const traced_span* const> spans,
+                                                   std::span<executed_action> actions) noexcept {
+  pipeline_times out;
+  const auto is_over = [](const traced_span* each) { return each != nullptr && each->over(); };
+  const bool known = std::all_of(spans.begin(), spans.end(), is_over);
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    executed_action& done = actions[i];
+    done.begin = done.end = 0;
+    if (!known) continue;
+    done.begin = spans[i]->begin, done.end = spans[i]->end;
+    out.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
+  }
+  if (known && !spans.empty()) out.phase = 1e-9 * static_cast<double>(actions[spans.size() - 1].end - actions[0].begin);
+  return out;
+}
+
 /// A stage of one's own: what one rank does in a pipeline. `forward` runs a micro-batch and keeps its handles. `output`
 /// is what the next stage receives. `backward` discharges the handles. `input_gradient` is what the stage before
 /// receives; it stays valid until `release`. The first stage gets an empty view as its input, the last an empty one as
 /// its gradient: both make their own from the batch.
 template <class S, class T, class Engine, std::size_t Rank = 3>
-concept runs_as_stage = requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, Rank> tensor,
-                                 std::size_t micro_batch) {
-  stage.forward(scope, tensor);
-  { stage.output(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
-  stage.backward(scope, tensor);
-  { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
-  stage.release(micro_batch);
-};
+concept runs_as_stage =
+    requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, Rank> tensor, std::size_t micro_batch) {
+      stage.forward(scope, tensor);
+      { stage.output(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
+      stage.backward(scope, tensor);
+      { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
+      stage.release(micro_batch);
+    };
 
 /// `Wire` is what tensors between stages are sent as.
 template <class T, communicator Group, schedule::any_table Table, std::size_t Rank = 3, class Wire = T>
 class pipeline {
  public:
   /// Over the pipeline axis of `mesh`.
-  template <class Mesh>
-  requires std::convertible_to<decltype(std::declval<const Mesh&>().pipeline()), Group> pipeline(
-      const Mesh& mesh, Table table, stage_boundary<T, Rank, Wire> boundary, where at = where::current())
+  pipeline(const belay::mesh& mesh, Table table, stage_boundary<T, Rank, Wire> boundary, where at = where::current())
       : pipeline(mesh.pipeline(at), std::move(table), boundary.shape, at) {}
   /// `group` is the mesh's pipeline axis: its size is the table's number of stages. `boundary` is the shape of the
   /// tensors between stages. Throws usage_error with the reason where the table cannot run.
@@ -225,8 +364,7 @@ class pipeline {
 
     template <class Scope>
     void forward(const Scope& scope, view<const T, Rank> x) {
-      handles.forward(
-          scope, x, [&](std::size_t micro_batch) { return input_of(inputs, micro_batch); }, at);
+      handles.forward(scope, x, [&](std::size_t micro_batch) { return input_of(inputs, micro_batch); }, at);
     }
     template <class Scope>
     void backward(const Scope& scope, view<const T, Rank> dout) {
@@ -380,8 +518,7 @@ class pipeline {
   std::int64_t last_ = 0;
 };
 
-template <class Mesh, schedule::any_table Table, class T, std::size_t Rank, class Wire>
-pipeline(const Mesh&, Table, stage_boundary<T, Rank, Wire>)
-    -> pipeline<T, typename Mesh::group_type, Table, Rank, Wire>;
+template <schedule::any_table Table, class T, std::size_t Rank, class Wire>
+pipeline(const mesh&, Table, stage_boundary<T, Rank, Wire>) -> pipeline<T, group, Table, Rank, Wire>;
 
 }  // namespace belay::inline BELAY_ABI

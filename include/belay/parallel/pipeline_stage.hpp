@@ -50,20 +50,22 @@ class pipeline_stage {
   using network_type = Network;
 
   /// `network` outlives the stage. No layer is recomputed.
-  explicit pipeline_stage(Network& network) requires std::is_void_v<Activations>
+  explicit pipeline_stage(Network& network)
+    requires std::is_void_v<Activations>
       : pipeline_stage(network, recompute_none{}) {}
   /// `recomputes(number)` says of every layer, once, whether it is recomputed: its number is what `layer.index()` says,
   /// or its place in the stage.
   template <std::predicate<std::size_t> Rule>
-  requires std::is_void_v<Activations> pipeline_stage(Network& network, Rule&& recomputes) : network_(&network) {
+    requires std::is_void_v<Activations>
+  pipeline_stage(Network& network, Rule&& recomputes) : network_(&network) {
     add_layers(recomputes);
   }
   /// Activations of the layers, and the outputs between them, are in the tier of `activations`, which outlive the
   /// stage, from forward to backward; those of last() stay on the device. `recomputes(number)` says of every layer,
-  /// once, whether it is recomputed. See step/offloads.hpp.
+  /// once, whether it is recomputed. See step/offloaded_activations.hpp.
   template <std::predicate<std::size_t> Rule, class Offloaded = Activations>
-  requires(!std::is_void_v<Activations>) pipeline_stage(Network& network, Rule&& recomputes, Offloaded& activations)
-      : network_(&network) {
+    requires(!std::is_void_v<Activations>)
+  pipeline_stage(Network& network, Rule&& recomputes, Offloaded& activations) : network_(&network) {
     layers_.activations = &activations;
     add_layers(recomputes);
   }

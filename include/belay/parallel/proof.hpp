@@ -16,14 +16,83 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "belay/core/config.hpp"
-#include "belay/parallel/schedule/action.hpp"
-#include "belay/parallel/schedule/fault.hpp"
 #include "belay/parallel/schedule/play.hpp"
 #include "belay/parallel/schedule/table.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+namespace schedule {
+
+/// Causes come before their consequences: of several faults a proof reports the earliest class, and of that the first
+/// in stage and action order.
+enum class fault_kind : std::uint8_t {
+  none,
+  // The table is malformed.
+  micro_batch_unknown,
+  chunk_unknown,
+  route_unknown,
+  group_size,
+  // A compute is missing or misplaced.
+  forward_missing,
+  forward_twice,
+  backward_missing,
+  backward_twice,
+  backward_before_forward,
+  backward_out_of_order,
+  weight_gradient_missing,
+  // Sends and receives do not pair up.
+  transfer_twice,
+  send_unmatched,
+  receive_unmatched,
+  order_mismatch,
+  // A tensor is used before it has arrived or was computed.
+  forward_before_receive,
+  backward_before_receive,
+  send_before_compute,
+  // Everything else is right, and the schedule does not end.
+  deadlock,
+};
+
+/// Groups of kinds, in the order in which a proof looks for them.
+enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data, deadlock };
+
+/// The group of a kind.
+[[nodiscard]] constexpr fault_class class_of(fault_kind kind) noexcept {
+  if (kind == fault_kind::none) return fault_class::none;
+  if (kind <= fault_kind::group_size) return fault_class::malformed;
+  if (kind <= fault_kind::weight_gradient_missing) return fault_class::compute;
+  if (kind <= fault_kind::order_mismatch) return fault_class::pairing;
+  if (kind <= fault_kind::send_before_compute) return fault_class::data;
+  return fault_class::deadlock;
+}
+
+/// The value of a number that does not apply to a fault.
+inline constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+
+/// The first fault of a table. `action` is the index in the stage's list, `nowhere` where something is absent.
+struct fault {
+  /// Kind, stage, micro-batch, and place in the stage's list.
+  fault_kind kind = fault_kind::none;
+  std::size_t stage = nowhere;
+  std::size_t micro_batch = nowhere;
+  std::size_t action = nowhere;
+  /// For transfers only: tensor, direction and peer.
+  payload what = payload::activation;
+  transfer_direction direction = transfer_direction::send;
+  std::size_t peer = nowhere;
+  std::size_t peer_micro_batch = nowhere;  // of an order_mismatch: what the peer sends instead
+
+  friend constexpr bool operator==(const fault&, const fault&) = default;
+};
+
+}  // namespace schedule
+
+/// The fault as one sentence; "" where there is none.
+[[nodiscard]] BELAY_DECL std::string explain(const schedule::fault& found);
+
 namespace schedule {
 
 /// The result of a proof. `PerStage` is std::array for tables of fixed size, std::vector otherwise.
@@ -318,3 +387,7 @@ template <const auto& Table, std::size_t PeakLimit = schedule::any_peak>
 }
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/parallel/proof.ipp"  // IWYU pragma: export
+#endif

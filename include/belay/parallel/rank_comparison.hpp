@@ -15,8 +15,8 @@
 
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
-#include "belay/comm/ranks_text.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -62,14 +62,12 @@ class rank_comparison {
   /// knows these.
   template <class Group>
   [[nodiscard]] std::string text(const Group& group) const {
-    return each_word(
-        group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
+    return each_word(group, [](std::uint64_t word) { return ": " + std::to_string(word); }, "; ");
   }
   /// "rank 1 and ranks 0, 2", without the words, for hashes.
   template <class Group>
   [[nodiscard]] std::string ranks(const Group& group) const {
-    return each_word(
-        group, [](std::uint64_t) { return std::string(); }, " and ");
+    return each_word(group, [](std::uint64_t) { return std::string(); }, " and ");
   }
 
  private:

@@ -11,8 +11,8 @@
 //   const auto read = belay::schedule::from_csv(belay::schedule::to_csv(same));
 #pragma once
 
-#include "belay/parallel/schedule/action.hpp"    // IWYU pragma: export
 #include "belay/parallel/schedule/csv.hpp"       // IWYU pragma: export
+#include "belay/parallel/schedule/play.hpp"      // IWYU pragma: export
 #include "belay/parallel/schedule/rules.hpp"     // IWYU pragma: export
 #include "belay/parallel/schedule/table.hpp"     // IWYU pragma: export
 #include "belay/parallel/schedule/timeline.hpp"  // IWYU pragma: export

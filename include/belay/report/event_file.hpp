@@ -8,23 +8,18 @@
 //   events.text("sample", "To be, or").write(20);
 #pragma once
 
-#include <unistd.h>
-
-#include <bit>
-#include <chrono>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 #include "belay/core/config.hpp"
-#include "belay/core/crc32c.hpp"
-#include "belay/core/error.hpp"
+#include "belay/core/finite.hpp"
 #include "belay/core/where.hpp"
 #include "belay/report/output.hpp"
+#include "belay/report/step_line.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -36,58 +31,20 @@ class event_file {
   static constexpr std::size_t reserved_bytes = std::size_t{1} << 16U;
 
   /// Makes the folder where it is missing, and a file in it that none has. Throws file_error where that cannot be.
-  explicit event_file(const std::string& folder, where at = where::current()) : file_(new_path(folder, at), at) {
-    values_.reserve(reserved_bytes);
-    event_.reserve(reserved_bytes);
-    record_.reserve(reserved_bytes);
-    begin_event(0);
-    text_field(event_, 3, "brain.Event:2");
-    write_event(at);
-  }
+  explicit event_file(const std::string& folder, where at = where::current());
 
   /// Adds a value to the event. A tag is a path of names; a value that is no number is one that TensorBoard leaves out.
-  event_file& scalar(std::string_view tag, double value) {
-    const std::size_t bytes = text_bytes(tag) + 1 + sizeof(float);
-    number_field(values_, 1, length_delimited), varint(values_, bytes);
-    text_field(values_, 1, tag);
-    number_field(values_, 2, fixed32);
-    little_endian(values_, std::bit_cast<std::uint32_t>(static_cast<float>(value)));
-    return *this;
-  }
+  event_file& scalar(std::string_view tag, double value);
 
   /// Adds a text, which is shown as Markdown.
-  event_file& text(std::string_view tag, std::string_view markdown) {
-    // One string in a tensor of one dimension, and whose it is: the plug-in of texts.
-    constexpr std::string_view metadata = "\x0a\x06\x0a\x04text\x20\x02";
-    constexpr std::string_view type_and_shape = "\x08\x07\x12\x04\x12\x02\x08\x01";
-    const std::size_t tensor = type_and_shape.size() + text_bytes(markdown);
-    const std::size_t bytes = text_bytes(tag) + text_bytes(metadata) + 1 + varint_bytes(tensor) + tensor;
-    number_field(values_, 1, length_delimited), varint(values_, bytes);
-    text_field(values_, 1, tag);
-    number_field(values_, 8, length_delimited), varint(values_, tensor);
-    values_ += type_and_shape;
-    text_field(values_, 8, markdown);
-    text_field(values_, 9, metadata);
-    return *this;
-  }
+  event_file& text(std::string_view tag, std::string_view markdown);
 
   /// Writes what was added as an event of `step`, with one system call; nothing where nothing was. Throws file_error;
   /// what was added is gone then, too.
-  void write(std::uint64_t step, where at = where::current()) {
-    if (values_.empty()) return;
-    begin_event(step);
-    text_field(event_, 5, values_);
-    values_.clear();
-    write_event(at);
-  }
+  void write(std::uint64_t step, where at = where::current());
 
   /// A run goes on with `step`: TensorBoard leaves out what earlier files of the folder have of it and of later ones.
-  void resume_at(std::uint64_t step, where at = where::current()) {
-    begin_event(step);
-    constexpr std::string_view started = "\x08\x01";
-    text_field(event_, 7, started);
-    write_event(at);
-  }
+  void resume_at(std::uint64_t step, where at = where::current());
 
   /// The file's path.
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
@@ -96,69 +53,24 @@ class event_file {
   // What a field's number is followed by.
   static constexpr std::uint32_t number = 0, fixed64 = 1, length_delimited = 2, fixed32 = 5;
 
-  static void varint(std::string& to, std::uint64_t value) {
-    for (; value >= 0x80U; value >>= 7U) to += static_cast<char>(static_cast<unsigned char>(value) | 0x80U);
-    to += static_cast<char>(value);
-  }
-  [[nodiscard]] static std::size_t varint_bytes(std::uint64_t value) noexcept {
-    std::size_t out = 1;
-    for (; value >= 0x80U; value >>= 7U) ++out;
-    return out;
-  }
+  static void varint(std::string& to, std::uint64_t value);
+  [[nodiscard]] static std::size_t varint_bytes(std::uint64_t value) noexcept;
   static void number_field(std::string& to, std::uint32_t field, std::uint32_t kind) { varint(to, field << 3U | kind); }
-  static void text_field(std::string& to, std::uint32_t field, std::string_view text) {
-    number_field(to, field, length_delimited);
-    varint(to, text.size());
-    to += text;
-  }
+  static void text_field(std::string& to, std::uint32_t field, std::string_view text);
   // Of a field whose number is below 16.
-  [[nodiscard]] static std::size_t text_bytes(std::string_view text) noexcept {
-    return 1 + varint_bytes(text.size()) + text.size();
-  }
+  [[nodiscard]] static std::size_t text_bytes(std::string_view text) noexcept;
   template <class Word>
   static void little_endian(std::string& to, Word value) {
     for (std::size_t i = 0; i < sizeof(Word); ++i)
       to += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
   }
 
-  void begin_event(std::uint64_t step) {
-    const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-    event_.clear();
-    number_field(event_, 1, fixed64), little_endian(event_, std::bit_cast<std::uint64_t>(now.count()));
-    number_field(event_, 2, number), varint(event_, step);
-  }
-  void write_event(where at) {
-    record_.clear();
-    little_endian(record_, std::uint64_t{event_.size()});
-    little_endian(record_, masked(record_));
-    record_ += event_;
-    little_endian(record_, masked(event_));
-    file_.write(record_, at);
-  }
+  void begin_event(std::uint64_t step);
+  void write_event(where at);
   // A checksum of bytes that hold checksums themselves would be weak.
-  [[nodiscard]] static std::uint32_t masked(std::string_view bytes) noexcept {
-    const std::uint32_t plain = crc32c().add(std::as_bytes(std::span(bytes))).value();
-    return (plain >> 15U | plain << 17U) + 0xa282ead8U;
-  }
+  [[nodiscard]] static std::uint32_t masked(std::string_view bytes) noexcept;
 
-  [[nodiscard]] static std::string new_path(const std::string& folder, where at) {
-    std::error_code wrong;
-    std::filesystem::create_directories(folder, wrong);
-    if (wrong)
-      throw file_error(folder, 0, "cannot be made a folder of events: " + wrong.message() + "; name another", at);
-    char host[65] = {};  // Linux has names of at most 64 bytes
-    if (::gethostname(host, 64) != 0 || *host == '\0') host[0] = 'h', host[1] = '\0';
-    for (char* c = host; *c != '\0'; ++c)
-      if (*c == '/') *c = '-';
-    const auto seconds =
-        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-    const std::string begin = folder + "/events.out.tfevents." + std::to_string(seconds) + "." + host + "." +
-                              std::to_string(::getpid()) + ".";
-    int n = 0;
-    while (std::filesystem::exists(begin + std::to_string(n), wrong)) ++n;
-    if (wrong) throw file_error(begin + std::to_string(n), 0, "cannot be examined: " + wrong.message(), at);
-    return begin + std::to_string(n);
-  }
+  [[nodiscard]] static std::string new_path(const std::string& folder, where at);
 
   output file_;
   std::string values_;
@@ -166,4 +78,44 @@ class event_file {
   std::string record_;
 };
 
+// The numbers of a step as scalars of an event: their tags are the names of the JSON line (report/step_line.hpp), those
+// inside an object as paths.
+
+/// Adds them to the event that `events` collects. Bytes are those of the rank with most, in the tiers that are used. Of
+/// the experts' tokens it is the imbalance, `expert_imbalance`: the busiest expert of any layer over the mean of its
+/// layer. Allocates nothing.
+inline void add_scalars(event_file& events, const step_report& report) {
+  const auto scalar = [&events](std::string_view tag, auto value) { events.scalar(tag, static_cast<double>(value)); };
+  scalar("loss", report.loss), scalar("aux_loss", report.aux_loss), scalar("grad_norm", report.grad_norm);
+  scalar("tokens", report.tokens), scalar("tokens_per_s", report.tokens_per_s);
+  const auto largest = [](std::span<const std::uint64_t> ranks) {
+    return ranks.empty() ? 0 : *std::max_element(ranks.begin(), ranks.end());
+  };
+  struct {
+    const tier_report& bytes;
+    std::string_view live, peak, planned;
+  } const tiers[] = {{report.device, "live_bytes/device", "peak_bytes/device", "planned_bytes/device"},
+                     {report.pinned, "live_bytes/pinned", "peak_bytes/pinned", "planned_bytes/pinned"},
+                     {report.host, "live_bytes/host", "peak_bytes/host", "planned_bytes/host"},
+                     {report.file, "live_bytes/file", "peak_bytes/file", "planned_bytes/file"}};
+  for (const auto& tier : tiers) {
+    if (!tier.bytes.used()) continue;
+    scalar(tier.live, largest(tier.bytes.live)), scalar(tier.peak, largest(tier.bytes.peak));
+    scalar(tier.planned, largest(tier.bytes.planned));
+  }
+  scalar("allocations/device", report.allocations.device), scalar("allocations/host", report.allocations.host);
+  scalar("allocations/heap", report.allocations.heap), scalar("open_obligations", report.open_obligations);
+  if (!is_nan(report.bubble)) scalar("bubble", report.bubble), scalar("bubble_predicted", report.bubble_predicted);
+  scalar("plan_misses", report.plan_misses), scalar("prefetch_hits", report.prefetch_hits);
+  scalar("gathered_bytes_peak", report.gathered_bytes_peak);
+  scalar("offloaded_bytes/pinned", report.offloaded_pinned), scalar("offloaded_bytes/host", report.offloaded_host);
+  scalar("offloaded_bytes/file", report.offloaded_file), scalar("hidden_copy_share", report.hidden_copy_share);
+  scalar("expert_imbalance", step_line::imbalance(report.expert_tokens));
+  scalar("replayed", report.replayed ? 1 : 0);
+}
+
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/report/event_file.ipp"  // IWYU pragma: export
+#endif

@@ -8,21 +8,16 @@
 //   belay::output terminal(stdout, "standard output");
 #pragma once
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/missing_folder.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -31,12 +26,7 @@ namespace belay::inline BELAY_ABI {
 class output {
  public:
   /// Creates `path`, or empties it. Closed by the destructor.
-  explicit output(std::string path, where at = where::current()) : path_(std::move(path)), owned_(true) {
-    do {
-      descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    } while (descriptor_ < 0 && errno == EINTR);
-    if (descriptor_ < 0) fail("cannot be opened for writing", errno, at);
-  }
+  explicit output(std::string path, where at = where::current());
 
   /// Writes to a descriptor of the caller, which stays open. `name` is its name in errors.
   output(int descriptor, std::string name) : path_(std::move(name)), descriptor_(descriptor) {}
@@ -51,9 +41,7 @@ class output {
         descriptor_(std::exchange(other.descriptor_, -1)),
         owned_(std::exchange(other.owned_, false)),
         written_(other.written_) {}
-  ~output() {
-    if (owned_ && descriptor_ >= 0) ::close(descriptor_);
-  }
+  ~output();
 
   /// The path as it was given.
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
@@ -62,42 +50,17 @@ class output {
   [[nodiscard]] std::uint64_t written() const noexcept { return written_; }
 
   /// Writes `text`, newline included, with one system call. Only after a partial write there is another.
-  void write(std::string_view text, where at = where::current()) {
-    while (!text.empty()) {
-      const ssize_t put = ::write(descriptor_, text.data(), text.size());
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) fail("cannot be written", errno, at);
-      text.remove_prefix(static_cast<std::size_t>(put));
-      written_ += static_cast<std::uint64_t>(put);
-    }
-  }
+  void write(std::string_view text, where at = where::current());
 
   /// Throws file_error where there is no room for `bytes` more: before a run, not in it. Nothing is written, and
   /// nothing kept for later; a file system that cannot tell has room.
-  void expect_room(std::uint64_t bytes, where at = where::current()) const {
-    struct stat now;
-    if (::fstat(descriptor_, &now) != 0 || !S_ISREG(now.st_mode)) return;
-    int done = 0;
-    do {
-      done = ::fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, now.st_size, static_cast<off_t>(bytes));
-    } while (done != 0 && errno == EINTR);
-    if (done != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) fail("cannot be written", errno, at);
-    if (done == 0 && ::ftruncate(descriptor_, now.st_size) != 0) fail("cannot be cut", errno, at);
-  }
+  void expect_room(std::uint64_t bytes, where at = where::current()) const;
 
   /// Takes the last `bytes` of a regular file back.
-  void take_back(std::uint64_t bytes, where at = where::current()) {
-    const auto rest = static_cast<off_t>(written_ - bytes);
-    if (::ftruncate(descriptor_, rest) != 0 || ::lseek(descriptor_, rest, SEEK_SET) < 0)
-      fail("cannot be cut", errno, at);
-    written_ -= bytes;
-  }
+  void take_back(std::uint64_t bytes, where at = where::current());
 
  private:
-  [[noreturn]] void fail(const char* what, int number, where at) const {
-    const std::string folder = number == ENOENT || number == ENOTDIR ? missing_folder(path_) : "";
-    throw file_error(path_, written_, what + (": " + std::generic_category().message(number)) + folder, at);
-  }
+  [[noreturn]] void fail(const char* what, int number, where at) const;
 
   std::string path_;
   int descriptor_ = -1;
@@ -106,3 +69,7 @@ class output {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/report/output.ipp"  // IWYU pragma: export
+#endif

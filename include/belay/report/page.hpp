@@ -33,7 +33,6 @@
 #include "belay/report/page/rank_waits.hpp"
 #include "belay/report/page/room.hpp"
 #include "belay/report/page/sample.hpp"  // IWYU pragma: export
-#include "belay/report/page/sample_lines.hpp"
 #include "belay/report/page/step_picture.hpp"
 #include "belay/report/page/tables.hpp"
 #include "belay/report/page/writer.hpp"

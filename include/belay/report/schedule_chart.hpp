@@ -19,7 +19,6 @@
 #include "belay/core/config.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
-#include "belay/parallel/schedule/action.hpp"
 #include "belay/parallel/schedule/table.hpp"
 #include "belay/parallel/schedule/timeline.hpp"
 

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -26,13 +25,96 @@
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
-#include "belay/report/json_line.hpp"
 #include "belay/report/output.hpp"
-#include "belay/report/trace_clock.hpp"
+#include "belay/report/text_buffer.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// At `at` of its own clock a rank is so many nanoseconds behind rank 0, to within `uncertainty`.
+struct clock_reading {
+  std::int64_t at = 0;           // of the rank's own clock
+  std::int64_t behind = 0;       // what is to be added for rank 0's
+  std::int64_t uncertainty = 0;  // half of a round trip
+};
+
+/// The time of rank 0's clock when a rank's own is `own`, from a reading before and one after.
+[[nodiscard]] BELAY_DECL std::int64_t between(const clock_reading& before, const clock_reading& after,
+                                              std::int64_t own) noexcept;
+
+/// Equal for processes that read one monotonic clock: of one boot, and one namespace of times.
+[[nodiscard]] BELAY_DECL std::uint64_t this_machine();
+
+/// A rank's clock beside that of rank 0. Ranks of one machine have one clock. Between machines a time is asked for and
+/// comes back, several times: of the shortest of these round trips the middle is when rank 0 has read its clock, to
+/// within half of it (D. L. Mills, RFC 5905, section 8). That is done at the start and at the end, and what is between
+/// is interpolated, because clocks of two machines drift apart.
+template <clock_policy Clock = monotonic_clock>
+class rank_clock {
+ public:
+  static constexpr int round_trips = 16;  // of a reading
+
+  /// Collective over `control`. Ranks with the `machine` of rank 0 have its clock.
+  template <class Group>
+  explicit rank_clock(const Group& control, std::uint64_t machine = this_machine(), Clock clock = {})
+      : clock_(clock), machines_(static_cast<std::size_t>(control.size())) {
+    control.all_gather(std::span<const std::uint64_t>(&machine, 1), std::span<std::uint64_t>(machines_));
+    start_ = end_ = read(control);
+  }
+  /// The end of what is asked for. Collective; allocates nothing.
+  template <class Group>
+  void read_again(const Group& control) {
+    end_ = read(control);
+  }
+
+  /// A time of the rank's own clock as rank 0 has it.
+  [[nodiscard]] std::int64_t of_rank_0(std::int64_t own) const noexcept { return between(start_, end_, own); }
+  /// Whether all ranks read the clock of rank 0.
+  [[nodiscard]] bool shared() const noexcept {
+    return std::all_of(machines_.begin(), machines_.end(), [this](std::uint64_t each) { return each == machines_[0]; });
+  }
+  /// Nanoseconds; 0 where it is rank 0's own clock.
+  [[nodiscard]] std::int64_t uncertainty() const noexcept { return greater_of(start_.uncertainty, end_.uncertainty); }
+
+ private:
+  [[nodiscard]] bool elsewhere(std::size_t rank) const noexcept { return machines_[rank] != machines_[0]; }
+
+  template <class Group>
+  [[nodiscard]] clock_reading read(const Group& control) {
+    const auto own = static_cast<std::size_t>(control.rank());
+    clock_reading best;
+    if (own == 0) {
+      for (std::size_t rank = 1; rank < machines_.size(); ++rank)
+        if (elsewhere(rank)) answer(control, static_cast<int>(rank));
+    } else if (elsewhere(own)) {
+      for (int trip = 0; trip < round_trips; ++trip) {
+        std::int64_t there = 0;
+        const std::int64_t sent = clock_.now();
+        control.send(0, std::span<const std::int64_t>(&sent, 1));
+        control.receive(0, std::span<std::int64_t>(&there, 1));
+        const std::int64_t back = clock_.now();
+        const std::int64_t half = (back - sent) / 2;
+        if (trip == 0 || half < best.uncertainty) best = {sent + half, there - (sent + half), half};
+      }
+    }
+    return best;
+  }
+  template <class Group>
+  void answer(const Group& control, int rank) {
+    for (int trip = 0; trip < round_trips; ++trip) {
+      std::int64_t asked = 0;
+      control.receive(rank, std::span<std::int64_t>(&asked, 1));
+      const std::int64_t now = clock_.now();
+      control.send(rank, std::span<const std::int64_t>(&now, 1));
+    }
+  }
+
+  [[no_unique_address]] Clock clock_;
+  std::vector<std::uint64_t> machines_;  // by rank
+  clock_reading start_, end_;
+};
 
 /// The steps of a trace, both included.
 struct traced_steps {
@@ -57,121 +139,25 @@ class trace_text {
 
   /// Fills `room`, of `least_room` characters or more, with the next events, each after a comma; empty after the last.
   static constexpr std::size_t least_room = 8192;
-  [[nodiscard]] std::string_view next(std::span<char> room) {
-    std::size_t used = 0;
-    while (used + most_event <= room.size()) {
-      const std::string_view event = next_event();
-      if (event.empty()) break;
-      room[used++] = ',';
-      room[used++] = '\n';
-      std::memcpy(&room[used], event.data(), event.size());
-      used += event.size();
-    }
-    return {room.data(), used};
-  }
+  [[nodiscard]] std::string_view next(std::span<char> room);
 
  private:
   static constexpr std::size_t most_event = 4000;
   static constexpr std::size_t most_name = 200;
   static constexpr std::size_t heads = 2 + 2 * span_lanes;  // events that name the lanes
 
-  [[nodiscard]] std::string_view next_event() {
-    if (head_ < heads) return put_head(head_++);
-    while (at_ < spans_.size()) {
-      const std::size_t number = at_++;
-      const traced_span& each = spans_[number];
-      if (each.kind == span_kind::step) ++attempt_, of_step_ = number;
-      const bool transfer = each.kind == span_kind::send || each.kind == span_kind::receive;
-      if (!transfer) owner_ = number;
-      if (transfer && flows_ != flows::paired) continue;
-      const traced_span& owner = spans_[owner_];
-      if (!owner.over() && !(flows_ == flows::of_failed_run && owner.begun())) continue;
-      return transfer ? put_flow(number) : each.kind == span_kind::memory ? put_counter(each) : put_span(each);
-    }
-    return {};
-  }
+  [[nodiscard]] std::string_view next_event();
 
-  [[nodiscard]] std::string_view put_head(std::size_t which) {
-    line_.begin();
-    char text[most_name];
-    const bool lane = which >= 2;
-    const std::size_t number = (which - 2) / 2;
-    const bool name = which % 2 == 0;
-    line_.field("name", !lane  ? (name ? "process_name" : "process_sort_index")
-                        : name ? "thread_name"
-                               : "thread_sort_index");
-    line_.field("ph", "M").field("pid", rank_).field("tid", lane ? number : 0).open_object("args");
-    if (!name)
-      line_.field("sort_index", lane ? number : rank_);
-    else if (lane)
-      line_.field("name", belay::name(static_cast<span_lane>(number)));
-    else
-      line_.field("name", printed(text, "rank %zu%s%.*s", rank_, label_.empty() ? "" : ", ",
-                                  static_cast<int>(lesser_of<std::size_t>(label_.size(), 100)), label_.data()));
-    line_.close();
-    return finish();
-  }
+  [[nodiscard]] std::string_view put_head(std::size_t which);
 
-  [[nodiscard]] std::string_view put_span(const traced_span& each) {
-    char text[most_name];
-    const bool over = each.over();
-    begin_event(each.kind == span_kind::layer
-                    ? printed(text, each.call[0] == '\0' ? "%s%s" : "%s %s", each.name, each.call)
-                : each.kind == span_kind::step ? printed(text, "step %u", each.number)
-                                               : printed(text, "%s", each.name),
-                belay::name(each.kind), over ? "X" : "B", each.lane, each.begin);
-    if (over) line_.field("dur", microseconds(each.end - each.begin));
-    line_.open_object("args");
-    if (each.layer != traced_span::none) line_.field("layer", each.layer);
-    if (each.micro_batch != traced_span::none) line_.field("micro_batch", each.micro_batch);
-    if (each.bytes > 0) line_.field("bytes", each.bytes);
-    if (each.kind == span_kind::wait && each.call[0] != '\0') line_.field("of", std::string_view(each.call));
-    if (each.file[0] != '\0') {
-      const char* const slash = std::strrchr(each.file, '/');
-      line_.field("at", printed(text, "%s:%u", slash == nullptr ? each.file : slash + 1, each.line));
-    }
-    line_.close();
-    return finish();
-  }
-  [[nodiscard]] std::string_view put_counter(const traced_span& each) {
-    char text[most_name];
-    begin_event(printed(text, "live bytes, %s", each.name), belay::name(each.kind), "C", each.lane, each.begin);
-    line_.open_object("args").field("bytes", each.bytes).close();
-    return finish();
-  }
+  [[nodiscard]] std::string_view put_span(const traced_span& each);
+  [[nodiscard]] std::string_view put_counter(const traced_span& each);
   // Both sides find the same name: ranks, tag, which of the traced steps, and how many of that name were before.
-  [[nodiscard]] std::string_view put_flow(std::size_t number) {
-    const traced_span& each = spans_[number];
-    const traced_span& owner = spans_[owner_];
-    const auto same = [&](const traced_span& other) {
-      return other.kind == each.kind && other.peer == each.peer && other.number == each.number &&
-             other.group == each.group;
-    };
-    const auto before = std::count_if(&spans_[of_step_], &each, same);
-    const bool sends = each.kind == span_kind::send;
-    char text[most_name];
-    const std::string_view id = printed(text, "%zu>%zu.%x.%u.%zu.%td", sends ? rank_ : std::size_t{each.peer},
-                                        sends ? std::size_t{each.peer} : rank_,
-                                        static_cast<unsigned>(each.group & 0xffffffffU), each.number, attempt_, before);
-    // Inside of the communication's span, which the arrow begins and ends at.
-    begin_event("transfer", "flow", sends ? "s" : "f", owner.lane,
-                sends ? owner.begin : greater_of(owner.begin, owner.end - 1));
-    line_.field("id", id);
-    if (!sends) line_.field("bp", "e");
-    return finish();
-  }
+  [[nodiscard]] std::string_view put_flow(std::size_t number);
 
   void begin_event(std::string_view name, std::string_view category, std::string_view type, span_lane lane,
-                   std::int64_t begin) {
-    line_.begin();
-    line_.field("name", name).field("cat", category).field("ph", type).field("pid", rank_);
-    line_.field("tid", static_cast<unsigned>(lane)).field("ts", microseconds(clock_->of_rank_0(begin) - base_));
-  }
-  [[nodiscard]] std::string_view finish() {
-    std::string_view out = line_.finish();
-    out.remove_suffix(1);  // the newline
-    return out;
-  }
+                   std::int64_t begin);
+  [[nodiscard]] std::string_view finish();
   template <class... Values>
   [[nodiscard]] static std::string_view printed(std::span<char> room, const char* format, const Values&... values) {
     const int size = std::snprintf(room.data(), room.size(), format, values...);
@@ -196,48 +182,17 @@ class trace_text {
 class trace_file {
  public:
   /// Creates the file, or empties it. Throws file_error, also where a disk is full.
-  explicit trace_file(std::string path, where at = where::current()) : to_(std::move(path), at) {
-    to_.expect_room(std::size_t{1} << 16U, at);
-  }
+  explicit trace_file(std::string path, where at = where::current());
   trace_file(const trace_file&) = delete;
   trace_file& operator=(const trace_file&) = delete;
 
   /// A piece of the text.
-  void write(std::string_view text) noexcept {
-    attempt([&] { to_.write(text); });
-  }
+  void write(std::string_view text) noexcept;
   /// The last piece: nothing follows it, not even a failure.
-  void finish(std::string_view text) noexcept {
-    write(text);
-    whole_ = true;
-  }
+  void finish(std::string_view text) noexcept;
   /// A trace of a run that has failed before there was one: why, and what a rank has in `events`, which may be null.
   /// Ranks that share the file add theirs one after another, from any thread; after a whole trace it is nothing.
-  void fail(std::string_view why, trace_text* events = nullptr) noexcept {
-    const std::lock_guard one(failing_);
-    if (whole_) return;
-    attempt([&] {
-      std::array<char, 2 * trace_text::least_room> room;
-      const bool first = !std::exchange(failed_run_, true);
-      if (first) {
-        to_.take_back(to_.written());
-        json_line line(room);
-        line.field("displayTimeUnit", "ms").open_object("otherData").field("failed", why.substr(0, 1000)).close();
-        line.open_array("traceEvents").close();
-        std::string_view head = line.finish();
-        head.remove_suffix(3);  // what ends array, object and line
-        to_.write(head);
-      } else {
-        to_.take_back(end.size());
-      }
-      if (events != nullptr)
-        for (std::string_view piece = events->next(room); !piece.empty(); piece = events->next(room)) {
-          if (!std::exchange(any_event_, true)) piece.remove_prefix(1);  // the comma
-          to_.write(piece);
-        }
-      to_.write(end);
-    });
-  }
+  void fail(std::string_view why, trace_text* events = nullptr) noexcept;
   /// The text that ends the array of events, and the file.
   static constexpr std::string_view end = "\n]}\n";
 
@@ -281,10 +236,7 @@ class trace_merge {
 
   /// Of a run that has failed: adds what this rank, number `rank`, has done until then to `file`, which ranks may
   /// share. Not collective, and waits for nothing.
-  void fail(std::string_view why, std::size_t rank, const span_log& log, trace_file& file) const noexcept {
-    trace_text text(log.spans(), rank, label_, clock_, 0, trace_text::flows::of_failed_run);
-    file.fail(why, &text);
-  }
+  void fail(std::string_view why, std::size_t rank, const span_log& log, trace_file& file) const noexcept;
 
   /// Writes what all ranks have in their logs to `file`, which rank 0 has, and the others do not. All that was started
   /// with a log is over. Collective over `control`, whose calls are not traced meanwhile; allocates nothing.
@@ -329,50 +281,10 @@ class trace_merge {
     std::uint64_t unfinished = 0;
   };
 
-  [[nodiscard]] totals totals_of(const span_log& log) const noexcept {
-    totals out;
-    out.uncertainty = clock_.uncertainty();
-    out.forgotten = log.forgotten();
-    for (const traced_span& each : log.spans()) {
-      if (each.kind == span_kind::send || each.kind == span_kind::receive) continue;
-      if (each.over())
-        out.begin = lesser_of(out.begin, clock_.of_rank_0(each.begin));
-      else
-        ++out.unfinished;
-    }
-    return out;
-  }
-  void begin(trace_file& file, const span_log& log) {
-    std::uint64_t forgotten = 0, unfinished = 0;
-    for (std::size_t rank = 0; rank < totals_.size(); ++rank) {
-      forgotten += totals_[rank].forgotten;
-      unfinished += totals_[rank].unfinished;
-      uncertainty_[rank] = static_cast<double>(totals_[rank].uncertainty) / 1000.0;
-    }
-    json_line line(room_);
-    line.field("displayTimeUnit", "ms").open_object("otherData");
-    line.field("ranks", totals_.size());
-    put_steps(line, log);
-    line.field("forgotten", forgotten).field("unfinished", unfinished);
-    line.array("clock_uncertainty_us", std::span<const double>(uncertainty_)).close();
-    std::string_view head = line.finish();
-    head.remove_suffix(2);  // the brace that ends it, and the newline
-    file.write(head);
-    file.write(",\"traceEvents\":[");
-  }
+  [[nodiscard]] totals totals_of(const span_log& log) const noexcept;
+  void begin(trace_file& file, const span_log& log);
   // Those that rank 0 has begun, which may be fewer than were asked for.
-  void put_steps(json_line& line, const span_log& log) const {
-    std::uint64_t first = 0, last = 0;
-    for (const traced_span& each : log.spans()) {
-      if (each.kind != span_kind::step) continue;
-      first = first == 0 ? each.number : first;
-      last = each.number;
-    }
-    if (first == 0)
-      line.null_field("first_step").null_field("last_step");
-    else
-      line.field("first_step", first).field("last_step", last);
-  }
+  void put_steps(json_line& line, const span_log& log) const;
   template <class Group>
   void receive(const Group& control, int rank, trace_file* file) {
     for (;;) {
@@ -393,3 +305,7 @@ class trace_merge {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/report/trace.ipp"  // IWYU pragma: export
+#endif

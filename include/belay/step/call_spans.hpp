@@ -21,9 +21,7 @@ namespace belay::inline BELAY_ABI {
 
 /// A stream whose waits can be spans: its work may write to the host's memory.
 template <class S>
-concept traced_stream = requires(S& stream, span_log* log) {
-  stream.trace_into(log);
-};
+concept traced_stream = requires(S& stream, span_log* log) { stream.trace_into(log); };
 
 template <traced_stream Stream>
 class call_spans {
@@ -85,6 +83,7 @@ class call_spans {
     call_spans* owner_ = nullptr;  // while it is traced
     std::optional<queued_span<Stream>> traced_;
   };
+
  private:
   static constexpr std::uint64_t unknown = ~std::uint64_t{0};
 
@@ -94,31 +93,34 @@ class call_spans {
   std::array<std::uint64_t, tier_count> noted_{};  // by tier, last
 };
 
-/// The watch of an engine that computes or is rehearsed, as is known when it is made.
+/// The watch of an engine that computes, or is rehearsed by one that wants faults explained.
 template <traced_stream Stream>
 class switched_watch {
  public:
-  /// Explains faults of steps from now on, between steps.
-  void explain_faults() noexcept { rehearses_ = true; }
+  /// Explains faults of steps from now on, between steps: in a rehearsal.
+  void explain_faults() noexcept {
+    explains_ = true;
+    faults_.explain_faults();
+  }
 
   void trace_into(span_log* log, Stream& stream, const tier_meters* meters) noexcept {
     spans_.trace_into(log, stream, meters);
   }
   [[nodiscard]] span_log* log() const noexcept { return spans_.log(); }
 
-  /// `bytes` from `first` are addresses without memory until `end`, where it is a rehearsal.
+  /// `bytes` from `first` are addresses without memory until `end`, where faults are explained.
   void begin(const std::byte* first, std::size_t bytes, where at) {
-    if (rehearses_) faults_.begin(first, bytes, at);
+    if (explains_) faults_.begin(first, bytes, at);
   }
   void end() noexcept {
-    if (rehearses_) faults_.end();
+    if (explains_) faults_.end();
   }
 
   /// The running call while the mark exists. Marks nest.
   class mark {
    public:
     mark(switched_watch& owner, const call_under_way& now) : traced_(owner.spans_, now) {
-      if (owner.rehearses_) [[unlikely]]
+      if (owner.explains_) [[unlikely]]
         rehearsed_.emplace(owner.faults_, now);
     }
 
@@ -130,7 +132,7 @@ class switched_watch {
  private:
   call_spans<Stream> spans_;
   rehearsal_watch faults_;
-  bool rehearses_ = false;
+  bool explains_ = false;
 };
 
 }  // namespace belay::inline BELAY_ABI

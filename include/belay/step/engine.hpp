@@ -143,8 +143,8 @@ class engine {
     if (!rehearsing()) work();
   }
 
-  /// Is told which layer's call is running. A rehearsal's watch explains a fault with it; on streams of the host it is
-  /// a span of a trace; `no_watch` ignores it.
+  /// Is told which layer's call is running. On streams of the host it is a span of a trace; a rehearsal's watch
+  /// explains a fault with it, once `watch().explain_faults()` has asked for that; `no_watch` ignores it.
   using watch_type = typename watch_of<stream_type>::type;
   [[nodiscard]] watch_type& watch() noexcept { return watch_; }
 

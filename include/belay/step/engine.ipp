@@ -44,8 +44,6 @@ engine<Memory, Kit>::engine(Memory activations, tier_meter& meter, const stream_
       streams_(streams),
       rank_(rank),
       left_(streams.policy == stream_policy::adversarial ? freed_memory::poisoned : freed_by_default) {
-  if constexpr (requires { watch_.explain_faults(); })
-    if (rehearsing()) watch_.explain_faults();
   adopt(arena_);
 }
 

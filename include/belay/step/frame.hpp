@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "belay/core/config.hpp"
@@ -22,15 +23,69 @@
 #include "belay/core/ledger.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/view.hpp"
+#include "belay/core/where.hpp"
 #include "belay/device/findings.hpp"
 #include "belay/device/lease_owners.hpp"
 #include "belay/device/poison.hpp"
 #include "belay/step/arithmetic.hpp"
 #include "belay/step/contribution.hpp"
 #include "belay/step/engine.hpp"
-#include "belay/step/gradient_sum.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// Zeroes memory that nothing has written: a kernel.
+template <class T>
+struct write_zero {
+  /// The memory, and its element `i`.
+  T* out;
+  BELAY_HD constexpr void operator()(std::size_t i) const noexcept { out[i] = T(0); }
+};
+
+/// The gradient of a parameter, to be added to: who asks for its memory gets zeros where the step has not written it,
+/// but a product, which writes instead of adding.
+/// `frame.add_to(parameter)` gives it: memory that the step has not written yet, or what backwards have added so far.
+template <class Frame, class Values>
+class gradient_sum {
+ public:
+  /// Of `values`; `target` says whether the step has written them.
+  gradient_sum(Frame& frame, const Values& values, contribution_target* target) noexcept
+      : frame_(&frame), values_(values), target_(target) {}
+
+  /// The memory as a pointer, in another shape, or as a view; zeros where the step has not written it.
+  [[nodiscard]] auto* data() const {
+    zero();
+    return values_.data();
+  }
+  template <std::size_t Rank>
+  [[nodiscard]] auto as(where at = where::current()) const {
+    zero();
+    return values_.template as<Rank>(at);
+  }
+  template <class T, std::size_t Rank>
+    requires std::convertible_to<const Values&, view<T, Rank>>
+  operator view<T, Rank>() const {
+    zero();
+    return values_;
+  }
+
+  /// For products: the memory as it is, and whether it is theirs to write.
+  [[nodiscard]] const Values& values() const noexcept { return values_; }
+  [[nodiscard]] bool take_unwritten() const noexcept {
+    if (target_ == nullptr || !target_->unwritten()) return false;
+    target_->note_written();
+    return true;
+  }
+
+ private:
+  void zero() const {
+    using element = std::remove_reference_t<decltype(*values_.data())>;
+    if (take_unwritten()) frame_->each(values_.size(), write_zero<element>{values_.data()});
+  }
+
+  Frame* frame_;
+  Values values_;
+  contribution_target* target_;
+};
 
 /// The purpose of a call. `owing`: a backward will follow. `observing`: a forward that owes nothing (evaluation, or the
 /// first pass of a recomputed layer). `replaying`: the recompute, which reads what was remembered.

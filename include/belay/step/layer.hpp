@@ -56,27 +56,25 @@ concept differentiable = differentiable_element<typename Input::value_type> && !
 
 /// `layer.forward(frame, input)` returns something with a view `out`.
 template <class Layer, class Engine, class Input>
-concept forward_layer = requires(Layer& layer, frame<Engine>& call, const Input& input) {
-  layer.forward(call, input).out;
-};
+concept forward_layer =
+    requires(Layer& layer, frame<Engine>& call, const Input& input) { layer.forward(call, input).out; };
 
 /// The two forms of a backward, with and without the gradient of the input.
 template <class Layer, class Engine, class Input>
-concept backward_with_dx = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
-                                    constant_view_t<output_of<Layer, Engine, Input>> dout,
-                                    view<typename Input::value_type, Input::rank> dx) {
-  layer.backward(call, std::move(residue), dout, dx);
-};
+concept backward_with_dx =
+    requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
+             constant_view_t<output_of<Layer, Engine, Input>> dout,
+             view<typename Input::value_type, Input::rank> dx) { layer.backward(call, std::move(residue), dout, dx); };
 template <class Layer, class Engine, class Input>
-concept backward_without_dx = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
-                                       constant_view_t<output_of<Layer, Engine, Input>> dout) {
-  layer.backward(call, std::move(residue), dout);
-};
+concept backward_without_dx =
+    requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
+             constant_view_t<output_of<Layer, Engine, Input>> dout) { layer.backward(call, std::move(residue), dout); };
 
 /// `layer.backward(frame, residue, dout, dx)`, or without `dx` where the input has no gradient. Of a `constant` input
 /// either will do: one that writes `dx` writes what nobody reads.
 template <class Layer, class Engine, class Input>
-concept backward_layer = forward_layer<Layer, Engine, Input> &&
+concept backward_layer =
+    forward_layer<Layer, Engine, Input> &&
     (differentiable<Input> ? backward_with_dx<Layer, Engine, Input>
                            : backward_without_dx<Layer, Engine, Input> ||
                                  (is_constant_input<Input> && backward_with_dx<Layer, Engine, Input>));
@@ -114,9 +112,8 @@ template <class Layer>
 template <class Layer, class Engine, class Input>
 [[nodiscard]] consteval bool runs_forward() {
   constexpr bool named = has_forward<std::remove_const_t<Layer>>();
-  constexpr bool called = requires(Layer & layer, frame<Engine> & call, const Input& input) {
-    layer.forward(call, input);
-  };
+  constexpr bool called =
+      requires(Layer& layer, frame<Engine>& call, const Input& input) { layer.forward(call, input); };
   constexpr bool gives = requires { typename constant_view_t<output_of<Layer, Engine, Input>>; };
   static_assert(named,
                 "belay: this layer has no forward: write forward(frame, input), which returns a residue with `out`");
@@ -149,21 +146,19 @@ template <class Layer, class Engine, class Input>
 /// called where the handle is discarded instead of its backward.
 template <class Layer, class Engine, class Input>
 concept discarding_layer = requires(Layer& layer, frame<Engine>& call, residue_of<Layer, Engine, Input>&& residue,
-                                    const char* why) {
-  layer.discard(call, std::move(residue), why);
-};
+                                    const char* why) { layer.discard(call, std::move(residue), why); };
 
 /// Whether a backward reads the output of its own forward.
 enum class output_use : std::uint8_t { read, unread };
 
 /// A layer whose backward does not read `out` of its residue may say so: `using output_in_backward = belay::unread`.
-/// Where the layer is offloaded (step/offloads.hpp), its output is then not copied, and in the backward it is a view
-/// without memory, which faults when read.
+/// Where the layer is offloaded (step/offloaded_activations.hpp), its output is then not copied, and in the backward it
+/// is a view without memory, which faults when read.
 struct unread {};
 template <class Layer>
 inline constexpr output_use output_use_of = output_use::read;
 template <class Layer>
-requires std::same_as<typename Layer::output_in_backward, unread>
+  requires std::same_as<typename Layer::output_in_backward, unread>
 inline constexpr output_use output_use_of<Layer> = output_use::unread;
 
 /// The base of a wrapper: it says of the wrapper's output what the layer inside says, if anything.
@@ -171,7 +166,7 @@ template <class Layer>
 struct output_of_wrapped {};
 /// A wrapper of a layer that says whether its backward reads its output.
 template <class Layer>
-requires requires { typename Layer::output_in_backward; }
+  requires requires { typename Layer::output_in_backward; }
 struct output_of_wrapped<Layer> {
   using output_in_backward = typename Layer::output_in_backward;
 };

@@ -23,7 +23,6 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/ledger.hpp"
-#include "belay/core/obligation.hpp"
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/step/contribution.hpp"
@@ -153,27 +152,8 @@ class [[nodiscard("belay: an owed backward is discharged")]] BELAY_OBLIGATION ow
     obligations_->close(std::exchange(obligation_, {}), at);
   }
   // One parameter that has changed is enough: a gradient may be zero.
-  void expect_added(where at) const {
-    bool known = false;
-    for (std::size_t i = 0; i < count_; ++i) {
-      if (before_[i] == 0) continue;
-      if (targets_[i]->content() != before_[i]) return;
-      known = true;
-    }
-    if (known) refuse_untouched(at);
-  }
-  [[noreturn, gnu::cold, gnu::noinline]] void refuse_untouched(where at) const {
-    std::string names;
-    for (std::size_t i = 0; i < count_; ++i)
-      names += (i == 0 ? " " : ", ") + printable(std::string(targets_[i]->parameter_name()));
-    throw usage_error("the owed backward of layer " + std::to_string(call_.layer_index) + " '" +
-                          printable(call_.layer) + "' (micro-batch " + std::to_string(call_.micro_batch) +
-                          ") opened at " + call_.at.text() +
-                          " is discharged, and nothing was added since to the gradient of" + names +
-                          ": discharge after the backward, or std::move(owed).backward(f), which runs it, also where "
-                          "it adds nothing",
-                      at);
-  }
+  void expect_added(where at) const;
+  [[noreturn, gnu::cold]] void refuse_untouched(where at) const;
 
   using contents = std::array<std::uint64_t, checked(check_level::local) ? max_parameters : 0>;
 
@@ -241,3 +221,7 @@ template <step_scope Scope>
 }
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/step/owed.ipp"  // IWYU pragma: export
+#endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A rehearsal's tensors are addresses without memory, so a layer that touches one outside of its kernels faults. While
-// a rehearsed step is open, a handler of SIGSEGV prints which layer's call it was. The signal is then handled as
-// before: by the handler that was installed earlier (of a sanitizer, of a crash reporter), or by the system.
+// A rehearsal's tensors are addresses without memory, so a layer that touches one outside of its kernels faults. Where
+// that was asked for, a handler of SIGSEGV prints which layer's call it was, while a rehearsed step is open. The signal
+// is then handled as before: by the handler that was installed earlier (of a sanitizer, of a crash reporter), or by the
+// system.
 // IWYU pragma: private, include "belay/step.hpp"
 #pragma once
 
@@ -44,17 +45,32 @@ struct call_under_way {
   where opened_at;
 };
 
-/// Explains faults in one rehearsed step of one thread.
+/// Explains faults in one rehearsed step of one thread, where it is asked to.
 class rehearsal_watch {
  public:
   rehearsal_watch() = default;
-  rehearsal_watch(rehearsal_watch&&) noexcept {}  // only between steps, where there is no state to move
-  rehearsal_watch& operator=(rehearsal_watch&&) noexcept { return *this; }
+  rehearsal_watch(const rehearsal_watch&) = delete;
+  rehearsal_watch& operator=(const rehearsal_watch&) = delete;
   ~rehearsal_watch() { end(); }
+
+  /// Explains faults of steps from now on, between steps. Without this call no handler is installed.
+  void explain_faults() noexcept { explains_ = true; }
+  /// Says on standard error, once a process, that a body is rehearsed and which option explains a fault in it.
+  static void announce() noexcept {
+    ::pthread_mutex_lock(&fault_handler_.changing);
+    if (!std::exchange(fault_handler_.announced, true)) {
+      message text;
+      text << "belay: the body is rehearsed over addresses without memory; if it faults there (SIGSEGV), "
+              "launch_options::explain_faults = fault_explanation::by_handler says in which layer";
+      text.write_to_stderr();
+    }
+    ::pthread_mutex_unlock(&fault_handler_.changing);
+  }
 
   /// `bytes` from `first` are addresses without memory until `end`, which is called by the same thread.
   void begin(const std::byte* first, std::size_t bytes, where step_at) {
     end();
+    if (!explains_) return;
     first_ = first;
     bytes_ = bytes;
     step_at_ = step_at;
@@ -96,7 +112,7 @@ class rehearsal_watch {
 
  private:
   // A signal handler may neither lock nor allocate, so its state is global: the open rehearsals of the faulting thread,
-  // and the handler that was installed before.
+  // and the handler that was installed before. Beside it, whether this process has been told of it.
   struct faulting_thread {
     rehearsal_watch* innermost;
     bool handling;
@@ -105,9 +121,10 @@ class rehearsal_watch {
     pthread_mutex_t changing;
     std::size_t holders;
     struct sigaction before;
+    bool announced;
   };
   static inline constinit thread_local faulting_thread rehearsing_thread_{nullptr, false};
-  static inline constinit handler_of_process fault_handler_{PTHREAD_MUTEX_INITIALIZER, 0, {}};
+  static inline constinit handler_of_process fault_handler_{PTHREAD_MUTEX_INITIALIZER, 0, {}, false};
 
   static void install_handler() noexcept {
     ::pthread_mutex_lock(&fault_handler_.changing);
@@ -255,6 +272,7 @@ class rehearsal_watch {
   rehearsal_watch* outer_ = nullptr;
   const call_under_way* call_ = nullptr;
   std::vector<std::byte> stack_;
+  bool explains_ = false;
   bool begun_ = false;
 };
 
@@ -263,6 +281,7 @@ struct no_watch {
   struct mark {
     mark(no_watch&, const call_under_way&) noexcept {}
   };
+  void explain_faults() const noexcept {}
   void begin(const std::byte*, std::size_t, where) const noexcept {}
   void end() const noexcept {}
 };

@@ -32,14 +32,14 @@ template <class T>
 inline constexpr bool always_false = false;
 
 template <class Engine, class Layer, class Input>
-requires backward_layer<Layer, Engine, Input>
+  requires backward_layer<Layer, Engine, Input>
 class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLIGATION saved final {
  public:
   using residue_type = residue_of<Layer, Engine, Input>;
   using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
 
   /// Runs the layer's forward and opens the obligation. Use `belay::forward`.
-  BELAY_OPENS saved(Engine & engine, Layer & layer, const Input& input, const invocation& call)
+  BELAY_OPENS saved(Engine& engine, Layer& layer, const Input& input, const invocation& call)
       : engine_(&engine), layer_(&layer), input_(input), call_(call), residue_(run_forward()), epoch_(engine.epoch()) {
     if constexpr (checked(check_level::local)) {
       expect_kept(engine, call_, memory_, residue_, input_, residue_use::until_backward);
@@ -73,11 +73,11 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   }
 
   /// Nobody reads the output any more but this handle's backward: its memory is free when what has been queued has read
-  /// it. Of a layer whose activations are offloaded (step/offloads.hpp); afterwards `out` is a usage_error.
+  /// it. Of a layer whose activations are offloaded (step/offloaded_activations.hpp); afterwards `out` is a
+  /// usage_error.
   BELAY_IF_OPEN void let_go(where at = where::current()) {
-    constexpr bool keeps_own = requires(Layer & layer, residue_type & residue, invocation_memory & memory) {
-      layer.let_go(residue, memory);
-    };
+    constexpr bool keeps_own =
+        requires(Layer& layer, residue_type& residue, invocation_memory& memory) { layer.let_go(residue, memory); };
     static_assert(keeps_own,
                   "belay: the output of this layer is kept until its backward, which may read it: let go of the output "
                   "of a belay::offloads{layer, activations}, which has a copy of what its backward reads");
@@ -89,7 +89,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   /// Runs the backward: adds to the layer's parameter gradients, and returns the gradient of the input, or nothing
   /// where the input has none. Afterwards all memory of this invocation is free. A second call is a usage_error in
   /// checked builds; in release builds it computes nothing, and the step refuses to commit.
-  BELAY_DISCHARGES auto backward(output_type dout, where at = where::current())&& {
+  BELAY_DISCHARGES auto backward(output_type dout, where at = where::current()) && {
     // The obligation stays open while the layer runs, so that a recompute is recorded as its child. In release builds a
     // handle that owes nothing computes nothing: the step will refuse.
     const bool owed = owes();
@@ -128,13 +128,13 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
 
   /// Backward consumes the handle; on a named handle it is `std::move(handle).backward(...)`.
   template <class Dout>
-  void backward(const Dout&)& {
+  void backward(const Dout&) & {
     static_assert(always_false<Dout>, "belay: backward consumes its handle: write std::move(handle).backward(...)");
   }
 
   /// Ends the obligation without a backward; `why` is for the reader of the code. A layer that has a `discard` ends the
   /// obligations of its residue there.
-  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current())&& {
+  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current()) && {
     if constexpr (discarding_layer<Layer, Engine, Input>) {
       call_.parent = obligation_.index;
       if (owes()) {
@@ -148,7 +148,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
 
   /// Returns a named handle from a function: `return std::move(handle).hand_over();`. Clang's analysis would take
   /// `return handle;` for a lost one.
-  BELAY_DISCHARGES BELAY_OPENS saved hand_over()&& { return saved{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS saved hand_over() && { return saved{std::move(*this)}; }
 
   /// The call that owes this backward: its layer, micro-batch and site.
   [[nodiscard]] const invocation& call() const noexcept { return call_; }
@@ -162,7 +162,7 @@ class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLI
   static constexpr std::uint64_t used_up = ~std::uint64_t{0};  // no engine's epoch
 
   // Private, so that a named handle goes nowhere but through `hand_over`.
-  BELAY_OPENS saved(saved && other) noexcept
+  BELAY_OPENS saved(saved&& other) noexcept
       : engine_(other.engine_),
         layer_(other.layer_),
         input_(other.input_),

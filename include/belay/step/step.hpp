@@ -30,9 +30,94 @@
 #include "belay/step/participant.hpp"
 #include "belay/step/saved.hpp"
 #include "belay/step/step_core.hpp"
-#include "belay/step/tape.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+template <class Engine, class... Saved>
+class tape;
+
+/// A tape after a backward, and the gradient for the next one.
+template <class Tape, class Gradient>
+struct unwound {
+  /// The tape without its last forward, and the gradient of that one's input.
+  Tape rest;
+  Gradient gradient;
+
+  /// The backward of the forward below, with this gradient.
+  [[nodiscard]] auto backward(where at = where::current()) && { return std::move(rest).backward(gradient, at); }
+};
+
+/// A tape without forwards.
+/// The typed tape: what is owed is part of the tape's type, the last forward on top. A body that must return an empty
+/// tape cannot forget a backward, with any compiler.
+template <class Engine>
+class [[nodiscard]] tape<Engine> {
+ public:
+  /// Of one micro-batch.
+  explicit tape(Engine& engine, std::size_t micro_batch = 0) noexcept : engine_(&engine), micro_batch_(micro_batch) {}
+
+  /// The engine, and the micro-batch.
+  [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
+  [[nodiscard]] std::size_t micro_batch() const noexcept { return micro_batch_; }
+
+  /// Runs the layer and puts its handle on the tape, which is used up.
+  template <class Layer, class Input>
+  [[nodiscard]] auto forward(Layer& layer, const Input& input, where at = where::current()) && {
+    if constexpr (runs_backward<Layer, Engine, Input>()) {
+      using next = saved<Engine, Layer, Input>;
+      return tape<Engine, next>{
+          std::move(*this), layer, input, {layer_name(layer), layer_index(layer), micro_batch_, at}};
+    }
+  }
+
+ private:
+  Engine* engine_;
+  std::size_t micro_batch_;
+};
+
+/// A tape with forwards, of which the first is the last that ran.
+template <class Engine, class First, class... Rest>
+class [[nodiscard]] tape<Engine, First, Rest...> {
+ public:
+  using shorter = tape<Engine, Rest...>;
+
+  /// Runs the forward and opens its obligation on top of `rest`.
+  template <class Layer, class Input>
+  tape(shorter rest, Layer& layer, const Input& input, const invocation& call)
+      : rest_(std::move(rest)), last_(rest_.engine(), layer, input, call) {}
+
+  /// The engine, and the micro-batch.
+  [[nodiscard]] Engine& engine() const noexcept { return rest_.engine(); }
+  [[nodiscard]] std::size_t micro_batch() const noexcept { return rest_.micro_batch(); }
+  /// The output of the last forward.
+  [[nodiscard]] auto out() const { return last_.out(); }
+
+  /// Runs the layer and puts its handle on the tape, which is used up.
+  template <class Layer, class Input>
+  [[nodiscard]] auto forward(Layer& layer, const Input& input, where at = where::current()) && {
+    if constexpr (runs_backward<Layer, Engine, Input>()) {
+      using next = saved<Engine, Layer, Input>;
+      const invocation call{layer_name(layer), layer_index(layer), micro_batch(), at};
+      return tape<Engine, next, First, Rest...>{std::move(*this), layer, input, call};
+    }
+  }
+
+  /// The backward of the last forward. Returns the shorter tape, with the input's gradient where there is one.
+  template <class Dout>
+  [[nodiscard]] auto backward(const Dout& dout, where at = where::current()) && {
+    if constexpr (std::is_void_v<decltype(std::move(last_).backward(dout, at))>) {
+      std::move(last_).backward(dout, at);
+      return std::move(rest_);
+    } else {
+      auto gradient = std::move(last_).backward(dout, at);
+      return unwound<shorter, decltype(gradient)>{std::move(rest_), std::move(gradient)};
+    }
+  }
+
+ private:
+  shorter rest_;
+  First last_;
+};
 
 /// One micro-batch of a step: the scope of a `forward` where a step has several.
 template <class Engine>
@@ -138,8 +223,8 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   /// none. Where obligations are open, a checked build throws `open_obligations`, which names them; a release build
   /// reclaims the memory and refuses.
   template <class Vote>
-  requires(std::invocable<Vote, ballot> && sizeof...(Participants) == 0) BELAY_DISCHARGES [[nodiscard]] step_outcome
-      commit(Vote&& vote, where at = where::current()) && {
+    requires(std::invocable<Vote, ballot> && sizeof...(Participants) == 0)
+  BELAY_DISCHARGES [[nodiscard]] step_outcome commit(Vote&& vote, where at = where::current()) && {
     ended_step done = core_.commit([&](const ballot& own) { return vote(own); }, at);
     if (done.how == end_of_step::committed) return committed_step{done.summary.number};
     if (done.how == end_of_step::replay) return replay_step{done.needed_rows};
@@ -147,16 +232,17 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   }
   BELAY_DISCHARGES [[nodiscard]] step_outcome commit(where at = where::current()) &&
       requires(sizeof...(Participants) == 0) {
-    return std::move(*this).commit([](const ballot& own) { return own; }, at);
-  }
+        return std::move(*this).commit([](const ballot& own) { return own; }, at);
+      }
 
-  /// Ends the step: finishes every participant (gradients are reduced, and divided once by `divisor`), and votes.
-  /// `divisor` is `samples{n}` or `target_tokens{n}` of the whole batch, equal on all ranks, or `local_targets{n}` of
-  /// this rank, which are summed. Collective over the mesh. Where obligations are open, a checked build throws
-  /// `open_obligations`; a release build refuses. Throws usage_error, on all ranks, where they disagree on the divisor,
-  /// the participants or the optimizer's arguments; where a parameter lacks a contribution.
-  template <votes Mesh, class Divisor>
-  requires(sizeof...(Participants) > 0) BELAY_DISCHARGES [[nodiscard]] outcome_type
+      /// Ends the step: finishes every participant (gradients are reduced, and divided once by `divisor`), and votes.
+      /// `divisor` is `samples{n}` or `target_tokens{n}` of the whole batch, equal on all ranks, or `local_targets{n}`
+      /// of this rank, which are summed. Collective over the mesh. Where obligations are open, a checked build throws
+      /// `open_obligations`; a release build refuses. Throws usage_error, on all ranks, where they disagree on the
+      /// divisor, the participants or the optimizer's arguments; where a parameter lacks a contribution.
+      template <votes Mesh, class Divisor>
+        requires(sizeof...(Participants) > 0)
+      BELAY_DISCHARGES [[nodiscard]] outcome_type
       commit(const Mesh& mesh, const Divisor& divisor, where at = where::current()) && {
     static_assert(is_step_divisor<Divisor>,
                   "belay: a step is divided by belay::samples{n} or belay::target_tokens{n} of the global batch, or by "
@@ -175,8 +261,8 @@ class [[nodiscard]] BELAY_OBLIGATION step {
   }
   /// Any other call does not compile, with a sentence.
   template <class Mesh, class... Arguments>
-  requires(sizeof...(Participants) == 0 && !std::invocable<Mesh, ballot> && !std::same_as<Mesh, where>)
-      BELAY_DISCHARGES outcome_type commit(const Mesh&, const Arguments&...) && {
+    requires(sizeof...(Participants) == 0 && !std::invocable<Mesh, ballot> && !std::same_as<Mesh, where>)
+  BELAY_DISCHARGES outcome_type commit(const Mesh&, const Arguments&...) && {
     static_assert(
         sizeof...(Participants) > 0,
         "belay: this step has no participants, so its commit has no gradients to reduce: name the store, and "
@@ -184,8 +270,8 @@ class [[nodiscard]] BELAY_OBLIGATION step {
     std::terminate();
   }
   template <class... Arguments>
-  requires(sizeof...(Participants) > 0 && sizeof...(Arguments) < 2) BELAY_DISCHARGES outcome_type
-      commit(Arguments&&...) && {
+    requires(sizeof...(Participants) > 0 && sizeof...(Arguments) < 2)
+  BELAY_DISCHARGES outcome_type commit(Arguments&&...) && {
     static_assert(sizeof...(Arguments) == 2,
                   "belay: a step with participants is committed over the mesh, with the divisor of its gradients: "
                   "commit(mesh, belay::samples{n}), target_tokens{n}, or local_targets{n} of this rank");

@@ -47,9 +47,7 @@
 #include "belay/train/checkpoint/checkpoint_layout.hpp"
 #include "belay/train/checkpoint/checkpoint_reader.hpp"
 #include "belay/train/checkpoint/checkpoint_writer.hpp"
-#include "belay/train/checkpoint/declared_state.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
-#include "belay/train/checkpoint/manifest_parser.hpp"
 #include "belay/train/residency_hold.hpp"
 #include "belay/train/safetensors/file_agreement.hpp"
 #include "belay/train/stop_request.hpp"
@@ -103,11 +101,11 @@ struct resumed_run {
 /// All ranks of the mesh make one and call it alike. Run, mesh, stores, optimizers and states outlive it. It takes part
 /// in steps. State that is saved changes by `optimizer.apply` alone while a step is trained; whoever changes it
 /// otherwise calls `before_update` first.
-template <class Run, class Mesh, folders_policy Files = posix_files>
+template <class Run, folders_policy Files = posix_files>
 class checkpoints final : public participant {
  public:
   /// Makes no folder yet. `run` and `mesh` outlive it.
-  checkpoints(Run& run, const Mesh& mesh, checkpoint_options options, where at = where::current())
+  checkpoints(Run& run, const mesh& mesh, checkpoint_options options, where at = where::current())
       : run_(&run), mesh_(&mesh), options_(std::move(options)), folder_(options_.folder) {
     if (!enabled()) return;
     ring_ = run.template lease<std::byte>(tier::host, checkpoint_writer<Files>::memory_bytes(options_.ring_bytes),
@@ -269,7 +267,7 @@ class checkpoints final : public participant {
   }
 
  private:
-  using control_type = typename Mesh::control_type;
+  using control_type = group;
   static constexpr std::size_t copied_at_once = std::size_t{1} << 16U;  // bytes, of the ring, which nothing uses then
 
   [[nodiscard]] const control_type& control() const noexcept { return mesh_->control(); }
@@ -482,7 +480,7 @@ class checkpoints final : public participant {
   }
 
   Run* run_;
-  const Mesh* mesh_;
+  const mesh* mesh_;
   checkpoint_options options_;
   checkpoint_folder<Files> folder_;
   std::span<std::byte> ring_, staging_;
@@ -502,7 +500,7 @@ class checkpoints final : public participant {
   std::optional<checkpoint_writer<Files>> writer_;  // the last: its thread uses the others
 };
 
-template <class Run, class Mesh>
-checkpoints(Run&, const Mesh&, checkpoint_options) -> checkpoints<Run, Mesh>;
+template <class Run>
+checkpoints(Run&, const mesh&, checkpoint_options) -> checkpoints<Run>;
 
 }  // namespace belay::inline BELAY_ABI

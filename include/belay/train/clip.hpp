@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/mesh.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
@@ -121,10 +122,11 @@ class gradient_norm {
     fill(gradients, plane, at);
     return fold_along(stages, at);
   }
-  /// The sum of squares over all ranks of a mesh.
-  template <class Mesh>
-  [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const Mesh& mesh, where at) {
-    fill(gradients, mesh.replicas(at), at);
+  /// The sum of squares over all ranks of a mesh, whose groups work on the gradients as `Group`.
+  template <class Group>
+  [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const mesh& mesh, where at) {
+    const Group& replicas = mesh.replicas(at);
+    fill(gradients, replicas, at);
     if (mesh.shape().tensor > 1) control_of(mesh.tensor(at)).all_reduce(memory_, sum, at);
     return fold_along(mesh.pipeline(at), at);
   }
@@ -177,6 +179,10 @@ class gradient_norm {
       double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
       for (std::size_t c = 0; c < own.size(); ++c) entries[c * parameter_chunk / unit] += own[c];
       if (told_by_) continue;
+      if constexpr (tells_traits<std::remove_cvref_t<Group>> && !works_on_device<std::remove_cvref_t<Group>>)
+        if (world.traits().on_device)
+          throw usage_error(
+              "these gradients are memory of a device: a store takes their norm, or a belay::device_group", at);
       if constexpr (works_on_device<std::remove_cvref_t<Group>>)
         range.gradient_file == nullptr ? add_on_device(world, range, entries, at) : add_on_host(range, entries, at);
       else

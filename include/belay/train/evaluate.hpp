@@ -20,6 +20,7 @@
 #include <span>
 
 #include "belay/comm/collective.hpp"
+#include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -40,8 +41,8 @@ struct evaluation {
 /// Runs `body()`, which makes forward-only passes, on every rank; where one of any rank overflowed, all run it again
 /// with more room. Losses are added in rank order. Collective over the mesh, between steps. Throws open_obligations
 /// where a layer has left some open, usage_error for an index that is none, and what `body` throws.
-template <class Run, class Mesh, std::invocable Body>
-[[nodiscard]] evaluation evaluate(Run& run, const Mesh& mesh, Body&& body, where at = where::current()) {
+template <class Run, std::invocable Body>
+[[nodiscard]] evaluation evaluate(Run& run, const mesh& mesh, Body&& body, where at = where::current()) {
   const auto& ranks = mesh.control();
   for (;;) {
     static_cast<void>(run.engine().take_pass_findings());

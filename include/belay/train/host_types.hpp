@@ -21,32 +21,27 @@
 namespace belay::inline BELAY_ABI {
 
 /// The run, the mesh, and over parameters of type T the store and the optimizer, of ranks of the host.
-using host_run = run<rank, host_engine>;
-using host_mesh = mesh<rank>;
 template <class T>
-using host_store = parameter_store<host_run, host_mesh, precision<T>>;
+using host_store = parameter_store<run, precision<T>>;
 template <class T>
 using host_adamw = adamw<T, group, host_kit<>>;
 
 #if defined(BELAY_SEPARATE_COMPILATION)
-extern template class run<rank, host_engine>;
+extern template class run_of<host_engine>;
 extern template class rank_rehearsal<host_engine>;
-extern template rehearsal_result rehearse_on<host_engine>(int, function_ref<void(rank&, host_run&)>, computes_on,
-                                                          const group_traits&, where);
-extern template void launch_rank<host_engine, host_engine>(launch_under_way&, rank&, body_call<rank, host_engine>,
-                                                           body_call<rank, host_engine>);
-extern template void expect_agreement(const host_mesh&, std::uint64_t, where);
-extern template ballot vote_over(const host_mesh&, const ballot&, std::uint64_t, where);
-extern template class mesh<rank>;
+extern template rehearsal_result rehearse_on<host_engine>(int, function_ref<void(rank&, run&)>, computes_on,
+                                                          const group_traits&, fault_explanation, where);
+extern template void launch_rank<host_engine, host_engine>(launch_under_way&, rank&, const run_parts<host_engine>&,
+                                                           body_call<host_engine>, body_call<host_engine>);
 extern template class parameter_base<float>;
 extern template class parameter_base<double>;
 extern template class parameter_base<bf16>;
-extern template class store_memory<host_run, host_mesh, precision<float>>;
-extern template class store_memory<host_run, host_mesh, precision<double>>;
-extern template class store_memory<host_run, host_mesh, precision<bf16>>;
-extern template class parameter_store<host_run, host_mesh, precision<float>>;
-extern template class parameter_store<host_run, host_mesh, precision<double>>;
-extern template class parameter_store<host_run, host_mesh, precision<bf16>>;
+extern template class store_memory<run, precision<float>>;
+extern template class store_memory<run, precision<double>>;
+extern template class store_memory<run, precision<bf16>>;
+extern template class parameter_store<run, precision<float>>;
+extern template class parameter_store<run, precision<double>>;
+extern template class parameter_store<run, precision<bf16>>;
 extern template class adamw<float, group, host_kit<>>;
 extern template class adamw<double, group, host_kit<>>;
 extern template class adamw<bf16, group, host_kit<>>;

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -34,11 +33,7 @@ struct rank_shards {
 class lasting_leases {
  public:
   /// A row of the plan, and the memory that is it, where it is not a file's or in symmetric memory.
-  void add(plan_item item, std::span<std::byte> memory = {}) {
-    if (!memory.empty()) leases_.push_back({memory, rows_.items().size()});
-    rows_.add(std::move(item));
-    vacated_.push_back(0);
-  }
+  void add(plan_item item, std::span<std::byte> memory = {});
   /// The next row is of a lease of which ranks have shards: `bytes_of(rank)` each.
   template <class BytesOf>
   void add_shards(int ranks, const BytesOf& bytes_of) {
@@ -51,38 +46,18 @@ class lasting_leases {
 
   [[nodiscard]] const rank_plan& rows() const noexcept { return rows_; }
   /// Of row `item` what ranks have; null where they have no shards.
-  [[nodiscard]] const rank_shards* shares_of(std::size_t item) const noexcept {
-    const rank_shards* out = nullptr;
-    for (const rank_shards& each : shards_)
-      if (each.item == item) out = &each;
-    return out;
-  }
+  [[nodiscard]] const rank_shards* shares_of(std::size_t item) const noexcept;
   /// Leases of a tier for a purpose.
-  [[nodiscard]] std::vector<lasting_lease> of(tier where_it_is, std::string_view purpose) const {
-    std::vector<lasting_lease> out;
-    for (const lasting_lease& each : leases_)
-      if (const plan_item& item = rows_.items()[each.item];
-          item.where_it_is == where_it_is && item.purpose == purpose && !each.memory.empty())
-        out.push_back(each);
-    return out;
-  }
+  [[nodiscard]] std::vector<lasting_lease> of(tier where_it_is, std::string_view purpose) const;
 
   /// A part of a lease is given back for some time, and used again; leased bytes of the row are those that are not.
   void vacate(const std::span<std::byte> part) noexcept { row_of(part) += leased_size(part.size()); }
   void occupy(const std::span<std::byte> part) noexcept { row_of(part) -= leased_size(part.size()); }
-  [[nodiscard]] std::size_t live_bytes(std::size_t row) const noexcept {
-    return rows_.items()[row].bytes - vacated_[row];
-  }
+  [[nodiscard]] std::size_t live_bytes(std::size_t row) const noexcept;
 
  private:
   // What is no lease's, as a part of a file, is counted where nobody reads it.
-  [[nodiscard]] std::size_t& row_of(const std::span<std::byte> part) noexcept {
-    for (const lasting_lease& each : leases_)
-      if (!std::less<>()(part.data(), each.memory.data()) &&
-          std::less<>()(part.data(), each.memory.data() + each.memory.size()))
-        return vacated_[each.item];
-    return elsewhere_;
-  }
+  [[nodiscard]] std::size_t& row_of(const std::span<std::byte> part) noexcept;
 
   rank_plan rows_;
   std::vector<rank_shards> shards_;
@@ -92,3 +67,7 @@ class lasting_leases {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/train/lasting_leases.ipp"  // IWYU pragma: export
+#endif

@@ -92,22 +92,27 @@ template <class World>
 
 /// The plan of `body` on `size` ranks: it is run over addresses without memory, and computes, sends and prints nothing;
 /// once for all ranks that give the same answers to what it asks of its rank (number, coordinates, places in groups).
-/// Throws what the body throws. Ranks compute on the host, unless `on` says otherwise, with `Kit`.
+/// Throws what the body throws. Ranks compute on the host, unless `on` says otherwise, with `Kit`. The options say
+/// whether a fault of the body is explained.
 template <class Kit = kit_of_world, training_body<rehearsed_engine_of<Kit>> Body>
-[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, computes_on on, where at = where::current()) {
-  return rehearse_on<rehearsed_engine_of<Kit>>(size, body, on, rehearsal::group::all_promises(), at);
+[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, computes_on on, const launch_options& options = {},
+                                        where at = where::current()) {
+  return rehearse_on<rehearsed_engine_of<Kit>>(size, body, on, rehearsal::group::all_promises(), options.explain_faults,
+                                               at);
 }
 template <class Kit = kit_of_world, training_body<rehearsed_engine_of<Kit>> Body>
-[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, where at = where::current()) {
-  return rehearse<Kit>(size, body, computes_on::host, at);
+[[nodiscard]] rehearsal_result rehearse(int size, Body&& body, const launch_options& options = {},
+                                        where at = where::current()) {
+  return rehearse<Kit>(size, body, computes_on::host, options, at);
 }
 /// The plan of `body` on the ranks of `world`, whose groups promise what they will in a run: what they lack is refused
 /// here, before anything is allocated.
 template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
   requires requires(const World& world) { world.size(); }
-[[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, where at = where::current()) {
+[[nodiscard]] rehearsal_result rehearse(const World& world, Body&& body, const launch_options& options = {},
+                                        where at = where::current()) {
   return rehearse_on<rehearsed_engine_of<Kit, World>>(world.size(), body, computes_on_of<World>, promises_of(world),
-                                                      at);
+                                                      options.explain_faults, at);
 }
 
 /// A world whose ranks are threads of this process.
@@ -148,17 +153,13 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
   using kit_streams = launch_under_way::kit_streams;
   launch_under_way launched(facts_of(world, planned.meshes, at), planned, options, at);
   launched.choose_streams(has_stream_settings<engine_type> ? kit_streams::of_settings : kit_streams::at_once);
-  // Bodies have one type of rank, whatever the backend; those of devices are still types of their own.
+  // Bodies have one type of rank, whatever the backend.
   if constexpr (runs_ranks<World>) {
-    world.run_ranks([&](rank& self) { launch_rank<engine_type, rehearsed_type>(launched, self, body, body); }, at);
+    world.run_ranks([&](rank& self) { launch_rank<engine_type, rehearsed_type>(launched, self, {}, body, body); }, at);
   } else {
-    const auto rank_body = [&](auto& self) {
-      if constexpr (backend_rank<std::remove_reference_t<decltype(self)>>) {
-        rank of_body(self);
-        launch_rank<engine_type, rehearsed_type>(launched, of_body, body, body);
-      } else {
-        launch_rank<engine_type, rehearsed_type>(launched, self, body, body);
-      }
+    const auto rank_body = [&](auto& of_backend) {
+      rank self(of_backend);
+      launch_rank<engine_type, rehearsed_type>(launched, self, run_parts_of<engine_type>(of_backend), body, body);
     };
     if constexpr (requires { world.run(rank_body, at); })
       world.run(rank_body, at);
@@ -172,7 +173,7 @@ void launch(World&& world, Body&& body, const rehearsal_result& planned, const l
 /// what `world.run` throws: the first cause. Layers compute with `Kit`: `launch<my_kit>(world, body)`.
 template <class Kit = kit_of_world, class World, training_body<rehearsed_engine_of<Kit, World>> Body>
 void launch(World&& world, Body&& body, const launch_options& options = {}, where at = where::current()) {
-  launch<Kit>(world, body, rehearse<Kit>(world, body, at), options, at);
+  launch<Kit>(world, body, rehearse<Kit>(world, body, options, at), options, at);
 }
 
 /// Whether this process prints `error`, of all that a launcher has started: errors that every rank has alike are told

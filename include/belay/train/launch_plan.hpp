@@ -8,28 +8,26 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "belay/comm/mesh.hpp"
-#include "belay/core/bounds.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/available_memory.hpp"
 #include "belay/device/device_usage.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/train/plan.hpp"
-#include "belay/train/plan_table.hpp"
 #include "belay/train/run_memory.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// Whether a fault of a body in the addresses of its rehearsal is explained, with the layer's name. Only a handler of
+/// SIGSEGV can do that; it is installed while a rehearsed step is open.
+enum class fault_explanation : std::uint8_t { none, by_handler };
 
 /// The limits of a launch: a budget a tier, what the machine has left, and when kernels run.
 struct launch_options {
@@ -40,7 +38,13 @@ struct launch_options {
   stream_choice streams = {};  // when kernels run: at once unless chosen otherwise
   /// Called by rank 0 of ranks that have devices, when their runs are made.
   std::function<void(std::span<const device_usage>)> measured = {};
+  /// The explanation of faults in the rehearsal. None: a checked build names this option before it rehearses, once.
+  fault_explanation explain_faults = fault_explanation::none;
 };
+
+/// In a checked build, where `faults` are not explained, one line on standard error names the option that does it: once
+/// a process, and of those that a launcher has started in that of rank 0 alone.
+void announce_rehearsal(fault_explanation faults);
 
 /// The plan of a body on all ranks, and the regions that its run needs.
 struct rehearsal_result {
@@ -78,56 +82,24 @@ struct estimated_communication {
 };
 /// The plan with a row for that communication in tier device: budgets count it, comparisons with measured memory do
 /// not.
-[[nodiscard]] rehearsal_result priced(const rehearsal_result& planned, const estimated_communication& communication);
+[[nodiscard]] BELAY_DECL rehearsal_result priced(const rehearsal_result& planned,
+                                                 const estimated_communication& communication);
 
 /// The bytes that a rank leases of the owner's memory at its peak; of files only those in memory; of a device what the
 /// regions take, without the row of communication.
-[[nodiscard]] checked_size memory_of(const rank_plan& plan, memory_owner whose = memory_owner::machine) noexcept;
+[[nodiscard]] BELAY_DECL checked_size memory_of(const rank_plan& plan,
+                                                memory_owner whose = memory_owner::machine) noexcept;
 
 /// Throws plan_refused where this machine's ranks need more than `available`.
-void expect_room(const rehearsal_result& planned, const launch_options& options, int ranks_here, memory_owner whose,
-                 std::size_t available, where at);
+BELAY_DECL void expect_room(const rehearsal_result& planned, const launch_options& options, int ranks_here,
+                            memory_owner whose, std::size_t available, where at);
 /// Throws plan_refused where a rank needs more of its device than that has left.
-void expect_devices(const rehearsal_result& planned, const launch_options& options,
-                    const std::vector<std::size_t>& left, where at);
+BELAY_DECL void expect_devices(const rehearsal_result& planned, const launch_options& options,
+                               const std::vector<std::size_t>& left, where at);
 /// Throws plan_refused, with the table and what would help, where a rank's plan is over its budget, or those of this
 /// machine's ranks are more than the machine has left, or than their devices have.
-void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
-                 const device_room& devices = {});
-
-inline std::string rehearsal_result::text(const launch_options& options) const {
-  std::vector<std::string> purposes;
-  std::vector<std::vector<std::uint64_t>> bytes;
-  std::vector<std::string_view> tiers;
-  std::vector<plan_budget> budgets;
-  for (std::size_t number = 0; number < tier_count; ++number) {
-    const tier of = static_cast<tier>(number);
-    for (const std::string& purpose : plan.purposes(of)) {
-      std::vector<std::uint64_t> row;
-      for (const rank_plan& rank : plan.ranks()) {
-        checked_size all;
-        for (const plan_item& item : rank.items())
-          if (item.where_it_is == of && item.purpose == purpose) all += item.bytes;
-        row.push_back(all.saturated());
-      }
-      purposes.push_back(purpose);
-      bytes.push_back(std::move(row));
-      tiers.emplace_back(name(of));
-    }
-    if (options.budget[of] != unlimited_bytes) budgets.push_back({name(of), options.budget[of]});
-  }
-  std::vector<plan_row> rows;
-  for (std::size_t i = 0; i < purposes.size(); ++i) rows.push_back({tiers[i], purposes[i], bytes[i]});
-  std::vector<std::string> words;
-  if (const auto missing = plan.shortage(options.budget); missing && options.advice)
-    words = options.advice(missing->where_it_is);
-  const std::vector<std::string_view> suggestions(words.begin(), words.end());
-  std::size_t gaps = 0;
-  for (const rank_plan& rank : plan.ranks())
-    gaps = greater_of(gaps, rank.capacity_bytes(tier::device) - rank.peak_bytes(tier::device));
-  return plan_printer({rows, budgets, suggestions}).text() + "gaps between leases add at most " + std::to_string(gaps) +
-         " bytes of arena to a rank's device tier\n";
-}
+BELAY_DECL void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
+                            const device_room& devices = {});
 
 }  // namespace belay::inline BELAY_ABI
 

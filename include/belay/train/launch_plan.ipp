@@ -3,9 +3,25 @@
 // What a launch holds a plan against, and says where it does not fit.
 #pragma once
 
+#include <string_view>
+#include <utility>
+
+#include "belay/comm/launcher.hpp"
+#include "belay/core/bounds.hpp"
+#include "belay/core/error.hpp"
+#include "belay/step/rehearsal_watch.hpp"
 #include "belay/train/launch_plan.hpp"
+#include "belay/train/plan_table.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void announce_rehearsal(fault_explanation faults) {
+  if (!checked(check_level::local) || faults != fault_explanation::none) return;
+  try {
+    if (find_launcher().rank == 0) rehearsal_watch::announce();
+  } catch (const input_error&) {  // a launch throws it where it needs to know the launcher
+  }
+}
 
 BELAY_DECL rehearsal_result priced(const rehearsal_result& planned, const estimated_communication& communication) {
   if (communication.bytes == 0) return planned;
@@ -78,6 +94,40 @@ BELAY_DECL void expect_fits(const rehearsal_result& planned, const launch_option
   if (devices.whose == device_room::of::all_ranks)
     expect_room(planned, options, ranks_here, memory_owner::device, devices.shared, at);
   expect_devices(planned, options, devices.by_rank, at);
+}
+
+BELAY_DECL std::string rehearsal_result::text(const launch_options& options) const {
+  std::vector<std::string> purposes;
+  std::vector<std::vector<std::uint64_t>> bytes;
+  std::vector<std::string_view> tiers;
+  std::vector<plan_budget> budgets;
+  for (std::size_t number = 0; number < tier_count; ++number) {
+    const tier of = static_cast<tier>(number);
+    for (const std::string& purpose : plan.purposes(of)) {
+      std::vector<std::uint64_t> row;
+      for (const rank_plan& rank : plan.ranks()) {
+        checked_size all;
+        for (const plan_item& item : rank.items())
+          if (item.where_it_is == of && item.purpose == purpose) all += item.bytes;
+        row.push_back(all.saturated());
+      }
+      purposes.push_back(purpose);
+      bytes.push_back(std::move(row));
+      tiers.emplace_back(name(of));
+    }
+    if (options.budget[of] != unlimited_bytes) budgets.push_back({name(of), options.budget[of]});
+  }
+  std::vector<plan_row> rows;
+  for (std::size_t i = 0; i < purposes.size(); ++i) rows.push_back({tiers[i], purposes[i], bytes[i]});
+  std::vector<std::string> words;
+  if (const auto missing = plan.shortage(options.budget); missing && options.advice)
+    words = options.advice(missing->where_it_is);
+  const std::vector<std::string_view> suggestions(words.begin(), words.end());
+  std::size_t gaps = 0;
+  for (const rank_plan& rank : plan.ranks())
+    gaps = greater_of(gaps, rank.capacity_bytes(tier::device) - rank.peak_bytes(tier::device));
+  return plan_printer({rows, budgets, suggestions}).text() + "gaps between leases add at most " + std::to_string(gaps) +
+         " bytes of arena to a rank's device tier\n";
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -32,26 +32,6 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// A rank whose world bounds the waits for its streams.
-template <class Rank>
-concept watches_streams = requires(const Rank& rank) {
-  { rank.watch() } -> std::convertible_to<std::shared_ptr<const stream_watch>>;
-};
-/// A rank whose communication an arbiter can order: one that is a thread of this process.
-template <class Rank>
-concept takes_arbiter = requires(Rank& rank, std::shared_ptr<stream_arbiter> arbiter) { rank.use(arbiter); };
-/// A rank that says what it takes of its device beside the plan.
-template <class Rank>
-concept tells_usage = requires(const Rank& rank) {
-  { rank.usage() } -> std::same_as<device_usage>;
-};
-/// A rank that has a device of its own, makes its communicators at launch, and measures what that has left.
-template <class Rank>
-concept measures_device = tells_usage<Rank> && requires(Rank& rank, where at) {
-  rank.make_recorded_groups(at);
-  { rank.available_device_memory(at) } -> std::same_as<std::size_t>;
-};
-
 /// A world, as its launch knows it before it runs.
 struct launched_world_facts {
   /// The ranks, and what they compute on.
@@ -112,11 +92,11 @@ template <class T, class Rank>
   return all;
 }
 
-/// A body on ranks of one type, in runs on one engine, and its rehearsal.
-template <class Rank, class Engine>
-using body_call = std::type_identity_t<function_ref<void(Rank&, run<Rank, Engine>&)>>;
+/// A body, in runs on one engine, and its rehearsal.
+template <class Engine>
+using body_call = std::type_identity_t<function_ref<void(rank&, typename run_with<Engine>::type&)>>;
 
-/// Where a rank's run gets its memory and its kit.
+/// Where the run of a backend's rank gets its memory and its kit. The rank outlives them.
 template <class Engine, class Rank>
 [[nodiscard]] run_parts<Engine> run_parts_of([[maybe_unused]] Rank& rank) {
   if constexpr (requires { rank.make_kit(); })
@@ -126,12 +106,12 @@ template <class Engine, class Rank>
     return {};
 }
 
-/// Runs `body` as one rank of a launch. A replay rehearses it anew, as `rehearsed`. A communication that begins after a
-/// copy between tiers fails where that has: what the rank then throws is why the copy failed, such as a
-/// `tier_file_error`.
-template <class Engine, class Rehearsed, class Rank>
-void launch_rank(launch_under_way& launch, Rank& rank, body_call<Rank, Engine> body,
-                 body_call<belay::rank, Rehearsed> rehearsed);
+/// Runs `body` as one rank of a launch, whose run has its memory and kit of `parts`. A replay rehearses it anew, as
+/// `rehearsed`. A communication that begins after a copy between tiers fails where that has: what the rank then throws
+/// is why the copy failed, such as a `tier_file_error`.
+template <class Engine, class Rehearsed>
+void launch_rank(launch_under_way& launch, rank& self, const run_parts<Engine>& parts, body_call<Engine> body,
+                 body_call<Rehearsed> rehearsed);
 
 }  // namespace belay::inline BELAY_ABI
 

@@ -16,52 +16,48 @@
 
 namespace belay::inline BELAY_ABI {
 
-template <class Engine, class Rehearsed, class Rank>
-void launch_rank(launch_under_way& launch, Rank& rank, body_call<Rank, Engine> body,
-                 body_call<belay::rank, Rehearsed> rehearsed) {
+template <class Engine, class Rehearsed>
+void launch_rank(launch_under_way& launch, rank& self, const run_parts<Engine>& parts, body_call<Engine> body,
+                 body_call<Rehearsed> rehearsed) {
   const launched_world_facts& world = launch.world();
   const where at = launch.site();
-  const int number = layout_rank(rank);
+  const int number = self.unasked_rank();
   stream_settings streams = launch.streams();
   std::optional<stream_arbiter::host> turns;
   if (streams.arbiter != nullptr) turns.emplace(*streams.arbiter);
-  rank.meshes().add(launch.meshes());
+  self.meshes().add(launch.meshes());
   // Ranks with a device each measure it when they have their communicators; all see all, so that all refuse, or none.
   device_room room = world.devices;
-  if constexpr (measures_device<Rank>) {
-    rank.make_recorded_groups(at);
-    room.by_rank = told_by_ranks(rank, rank.available_device_memory(at), at);
+  if (const std::optional<std::size_t> left = self.room_beside_groups(at)) {
+    room.by_rank = told_by_ranks(self, *left, at);
     launch.expect_fits_in(room);
   }
   // Each rank rehearses itself; the same.
   const auto again = [&, number, rehearsed](std::uint64_t rows) {
-    const rank_rehearsal<Rehearsed> kind(number, world.size, rehearsed, rows, at, world.on, world.promises);
+    const rank_rehearsal<Rehearsed> kind(number, world.size, rehearsed, rows, at, world.on, world.promises,
+                                         launch.options().explain_faults);
     planned_run own = kind.leased_by(number);
     widen_workspace(own, world.workspace);
-    launch.expect_fits_in(room, exchanged_plans(control_of(rank.world()), own.plan, at));
+    launch.expect_fits_in(room, exchanged_plans(self.control(), own.plan, at));
     return own;
   };
-  if constexpr (watches_streams<Rank>) streams.watch = rank.watch();
-  using run_type = run<Rank, Engine>;
-  const auto self = std::make_shared<run_type>(number, world.size, launch.planned(number), again, streams,
-                                               run_parts_of<Engine>(rank));
-  launch.keep(number, self);
-  if constexpr (tells_usage<Rank>) {
-    device_usage used = rank.usage();
-    used.planned = world.communication.bytes;
-    const std::vector<device_usage> measured = told_by_ranks(rank, used, at);
+  streams.watch = self.watch();
+  const auto own_run = std::make_shared<typename run_with<Engine>::type>(number, world.size, launch.planned(number),
+                                                                         again, streams, parts);
+  launch.keep(number, own_run);
+  if (std::optional<device_usage> used = self.usage()) {
+    used->planned = world.communication.bytes;
+    const std::vector<device_usage> measured = told_by_ranks(self, *used, at);
     if (number == 0 && launch.options().measured) launch.options().measured(measured);
   }
-  if constexpr (takes_arbiter<Rank>)
-    if (streams.arbiter != nullptr) rank.use(streams.arbiter);
+  if (streams.arbiter != nullptr) self.use(streams.arbiter);
   try {
-    body(rank, *self);
+    body(self, *own_run);
   } catch (const comm_error&) {
-    if (self->engine().has_copies()) self->engine().copies().synchronize();
+    if (own_run->engine().has_copies()) own_run->engine().copies().synchronize();
     throw;
   }
-  if constexpr (takes_arbiter<Rank>)
-    if (streams.arbiter != nullptr) rank.finish();
+  if (streams.arbiter != nullptr) self.finish();
 }
 
 }  // namespace belay::inline BELAY_ABI

@@ -14,6 +14,7 @@
 #include <numeric>
 #include <span>
 
+#include "belay/comm/mesh.hpp"
 #include "belay/comm/reduction.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -26,14 +27,14 @@ namespace belay::inline BELAY_ABI {
 class memory_report {
  public:
   /// Leases the memory; `gather` fills it.
-  template <class Run, class Mesh>
-  memory_report(Run& run, const Mesh& mesh, where at = where::current())
+  template <class Run>
+  memory_report(Run& run, const mesh& mesh, where at = where::current())
       : ranks_(static_cast<std::size_t>(mesh.shape().ranks())),
         all_(run.template lease<std::uint64_t>(tier::host, kinds * tier_count * ranks_ + ranks_, "report", at)) {}
 
   /// Puts in what this rank has leased, and gets the others'. Collective over the mesh: one sum.
-  template <class Run, class Mesh>
-  void gather(const Run& run, const Mesh& mesh, where at = where::current()) {
+  template <class Run>
+  void gather(const Run& run, const mesh& mesh, where at = where::current()) {
     if (!run.rehearsing()) {
       std::fill(all_.begin(), all_.end(), std::uint64_t{0});
       const auto own = static_cast<std::size_t>(mesh.control().rank());

@@ -38,7 +38,6 @@
 #include "belay/train/safetensors/folder.hpp"             // IWYU pragma: export
 #include "belay/train/safetensors/folder_writer.hpp"      // IWYU pragma: export
 #include "belay/train/safetensors/header.hpp"
-#include "belay/train/safetensors/layout.hpp"
 #include "belay/train/safetensors/stored_type.hpp"
 #include "belay/train/stage_names.hpp"
 
@@ -79,8 +78,8 @@ void each_tensor_part(std::span<const safetensors::declaration> tensors, std::si
 /// Calls `visit(parameter, global_offset, std::span<const T>)` for what this rank writes of the parameters of `model`:
 /// over all ranks of the mesh, which call it with models that list the same ones, every element once. What several
 /// ranks hold alike is divided among them, in pieces of at least a megabyte, or else goes to each in turn.
-template <class Mesh, lists_parameters Model, class Visit>
-void each_written(const Mesh& mesh, Model& model, Visit&& visit) {
+template <lists_parameters Model, class Visit>
+void each_written(const mesh& mesh, Model& model, Visit&& visit) {
   std::size_t number = 0;
   model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
     using element = const typename Parameter::value_type;
@@ -105,8 +104,8 @@ struct declared_tensors {
 
 /// Throws usage_error on all ranks of the mesh where stages have different values of a tensor that several list.
 /// Collective, where there is one.
-template <class Mesh, lists_parameters Model, class Tensors>
-void expect_equal_copies(const Mesh& mesh, Model& model, const declared_tensors& declared, const Tensors& tensors_of,
+template <lists_parameters Model, class Tensors>
+void expect_equal_copies(const mesh& mesh, Model& model, const declared_tensors& declared, const Tensors& tensors_of,
                          where at) {
   std::map<std::string_view, std::size_t> first;  // of a tensor's sums, one a stage
   std::size_t count = 0;
@@ -137,8 +136,8 @@ void expect_equal_copies(const Mesh& mesh, Model& model, const declared_tensors&
 /// Those of the parameters of all stages, in the order of stages and models. A tensor that several stages list, as they
 /// do with constants, is there once; of other shapes, types or values it is a usage_error on all ranks. Collective over
 /// the mesh; a rehearsal knows its own stage's.
-template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
-[[nodiscard]] declared_tensors tensors_of_mesh(const Mesh& mesh, Model& model, const Tensors& tensors_of = {},
+template <lists_parameters Model, class Tensors = one_tensor_each>
+[[nodiscard]] declared_tensors tensors_of_mesh(const mesh& mesh, Model& model, const Tensors& tensors_of = {},
                                                where at = where::current()) {
   std::vector<safetensors::declaration> own;
   model.for_each_parameter([&](auto& parameter) {
@@ -187,8 +186,8 @@ struct every_tensor {
 };
 
 /// Gives `out` what this rank writes of the parameters of `model`, of the tensors of which `is_mine(name)` is true.
-template <class Mesh, lists_parameters Model, class Writer, class Tensors = one_tensor_each, class Mine = every_tensor>
-void write_parameters(const Mesh& mesh, Model& model, Writer& out, const Tensors& tensors_of = {},
+template <lists_parameters Model, class Writer, class Tensors = one_tensor_each, class Mine = every_tensor>
+void write_parameters(const mesh& mesh, Model& model, Writer& out, const Tensors& tensors_of = {},
                       const Mine& is_mine = {}, where at = where::current()) {
   if (!is_rehearsed(mesh.world())) {
     std::vector<safetensors::declaration> tensors;
@@ -211,8 +210,8 @@ struct export_options {
 /// Writes the parameters of all ranks' models into `folder`, which is there and which all ranks see: model.safetensors,
 /// or several files and model.safetensors.index.json. Files of these names are replaced when all bytes are on the
 /// medium. Collective over the mesh, outside of a step; what a `collective_writer` throws, all ranks throw.
-template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
-void export_parameters(const Mesh& mesh, Model& model, const std::string& folder, export_options options = {},
+template <lists_parameters Model, class Tensors = one_tensor_each>
+void export_parameters(const mesh& mesh, Model& model, const std::string& folder, export_options options = {},
                        const Tensors& tensors_of = {}, where at = where::current()) {
   if (!is_rehearsed(mesh.world())) {
     const declared_tensors declared = tensors_of_mesh(mesh, model, tensors_of, at);
@@ -263,8 +262,8 @@ void fill_parameters(Model& model, const safetensors::basic_folder<Files>& in, c
 /// Fills the parameters of all ranks' models from `path`, a file or a folder as of `safetensors::folder`. Every rank
 /// opens the files that hold a part of what it keeps, and reads those bytes alone. Collective over the mesh, outside
 /// of a step: a file_error of one rank is thrown on all, with its number, and parameters are filled in part.
-template <class Mesh, lists_parameters Model, class Tensors = one_tensor_each>
-void import_parameters(const Mesh& mesh, Model& model, const std::string& path, const Tensors& tensors_of = {},
+template <lists_parameters Model, class Tensors = one_tensor_each>
+void import_parameters(const mesh& mesh, Model& model, const std::string& path, const Tensors& tensors_of = {},
                        where at = where::current()) {
   if (!is_rehearsed(mesh.world())) {
     mesh.control().barrier(at);  // nobody reads what is here, and is to be filled

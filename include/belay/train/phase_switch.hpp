@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
@@ -75,7 +76,7 @@ class [[nodiscard]] in_phase {
   }
 
  private:
-  template <class, class, class...>
+  template <class, class...>
   friend class phase_switch;
   explicit in_phase(const void* owner) noexcept : owner_(owner) {}
 
@@ -83,11 +84,11 @@ class [[nodiscard]] in_phase {
 };
 
 /// Run, mesh and stores outlive it.
-template <class Run, class Mesh, class... Stores>
+template <class Run, class... Stores>
 class phase_switch {
  public:
   /// All outlive it. No phase has begun yet.
-  phase_switch(Run& run, const Mesh& mesh, Stores&... stores) : run_(&run), mesh_(&mesh), stores_(stores...) {
+  phase_switch(Run& run, const mesh& mesh, Stores&... stores) : run_(&run), mesh_(&mesh), stores_(stores...) {
     for (std::vector<drained>& each : given_back_)
       each.assign(sizeof...(stores), {"gathered parameters", tier::device, 0});
   }
@@ -245,7 +246,7 @@ class phase_switch {
   };
 
   Run* run_;
-  const Mesh* mesh_;
+  const mesh* mesh_;
   std::tuple<Stores&...> stores_;
   std::array<std::vector<drained>, phase_count> given_back_;
   std::array<std::vector<std::function<std::size_t(where)>>, phase_count> hooks_;
@@ -259,7 +260,7 @@ class phase_switch {
   bool agrees_ = false;  // on what fails of a rank's files
 };
 
-template <class Run, class Mesh, class... Stores>
-phase_switch(Run&, const Mesh&, Stores&...) -> phase_switch<Run, Mesh, Stores...>;
+template <class Run, class... Stores>
+phase_switch(Run&, const mesh&, Stores&...) -> phase_switch<Run, Stores...>;
 
 }  // namespace belay::inline BELAY_ABI

@@ -55,7 +55,7 @@ struct plan_table {
 }
 
 /// "12.5 MiB", to the nearest tenth, in the unit that leaves one to four digits before the point.
-[[nodiscard]] std::string bytes_text(std::uint64_t bytes);
+[[nodiscard]] BELAY_DECL std::string bytes_text(std::uint64_t bytes);
 
 /// Formats plan tables. It builds strings, so it is not for every step.
 class plan_printer {

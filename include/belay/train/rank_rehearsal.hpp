@@ -45,19 +45,20 @@ struct rehearsed_engine<Engine> {
 /// A body that is rehearsed on `Engine`, and run: `body(rank, run)`, a generic lambda or function object. On ranks that
 /// compute on the host `rank` is a `belay::rank`.
 template <class Body, class Engine = host_engine>
-concept training_body = requires(Body& body, belay::rank& as, run<belay::rank, Engine>& in) { body(as, in); };
+concept training_body = requires(Body& body, belay::rank& as, typename run_with<Engine>::type& in) { body(as, in); };
 
 /// One rank's rehearsal of a body on `Engine`, whose streams run nothing, and which other ranks it stands for.
 template <class Engine = host_engine>
 class rank_rehearsal {
-  using run_type = run<belay::rank, Engine>;
+  using run_type = typename run_with<Engine>::type;
 
  public:
   /// Runs `body` as rank `number` of `size`, with room for `rows` rows a dispatch (0: what the body says), where ranks
-  /// compute on what `on` says and their groups promise `promises`.
+  /// compute on what `on` says and their groups promise `promises`; `faults` says whether its faults are explained.
   rank_rehearsal(int number, int size, std::type_identity_t<function_ref<void(belay::rank&, run_type&)>> body,
                  std::uint64_t rows, where at, computes_on on = computes_on::host,
-                 const group_traits& promises = rehearsal::group::all_promises());
+                 const group_traits& promises = rehearsal::group::all_promises(),
+                 fault_explanation faults = fault_explanation::none);
 
   /// Whether `other` runs the body alike: it gives the same answers to all that the body has asked of its rank.
   [[nodiscard]] bool stands_for(int other) const noexcept;
@@ -72,6 +73,7 @@ class rank_rehearsal {
 
   int number_;
   group_traits promises_;
+  fault_explanation faults_;
   std::optional<rehearsal::rank> asked_;
   std::optional<belay::rank> rank_;
   std::optional<run_type> run_;
@@ -79,8 +81,10 @@ class rank_rehearsal {
 
 /// The plan of `body` on `size` ranks, rehearsed on `Engine`; see `rehearse`.
 template <class Engine>
-[[nodiscard]] rehearsal_result rehearse_on(int size, function_ref<void(belay::rank&, run<belay::rank, Engine>&)> body,
-                                           computes_on on, const group_traits& promises, where at);
+[[nodiscard]] rehearsal_result rehearse_on(int size,
+                                           function_ref<void(belay::rank&, typename run_with<Engine>::type&)> body,
+                                           computes_on on, const group_traits& promises, fault_explanation faults,
+                                           where at);
 
 /// A world whose ranks compute on a device, and one that gives each its own.
 template <class World>

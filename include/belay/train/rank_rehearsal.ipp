@@ -18,8 +18,10 @@ namespace belay::inline BELAY_ABI {
 template <class Engine>
 rank_rehearsal<Engine>::rank_rehearsal(int number, int size,
                                        std::type_identity_t<function_ref<void(belay::rank&, run_type&)>> body,
-                                       std::uint64_t rows, where at, computes_on on, const group_traits& promises)
-    : number_(number), promises_(promises) {
+                                       std::uint64_t rows, where at, computes_on on, const group_traits& promises,
+                                       fault_explanation faults)
+    : number_(number), promises_(promises), faults_(faults) {
+  announce_rehearsal(faults);
   run_memory memory = everything();
   memory.computes = on;
   rehearse(size, body, memory, rows, at);
@@ -48,6 +50,7 @@ void rank_rehearsal<Engine>::rehearse(int size, function_ref<void(belay::rank&, 
   rank_.emplace(*asked_);
   run_.emplace(number_, size, planned_run{{}, memory}, typename run_type::planner(),
                stream_settings{stream_policy::rehearsal});
+  if (faults_ == fault_explanation::by_handler) run_->engine().watch().explain_faults();
   run_->engine().make_room(rows);
   body(*rank_, *run_);
 }
@@ -63,13 +66,13 @@ auto rank_rehearsal<Engine>::everything() -> run_memory {
 }
 
 template <class Engine>
-rehearsal_result rehearse_on(int size, function_ref<void(belay::rank&, run<belay::rank, Engine>&)> body, computes_on on,
-                             const group_traits& promises, where at) {
+rehearsal_result rehearse_on(int size, function_ref<void(belay::rank&, typename run_with<Engine>::type&)> body,
+                             computes_on on, const group_traits& promises, fault_explanation faults, where at) {
   rehearsal_result out;
   std::vector<std::optional<planned_run>> all(static_cast<std::size_t>(size));
   for (int number = 0; number < size; ++number) {
     if (all[static_cast<std::size_t>(number)]) continue;
-    const rank_rehearsal<Engine> kind(number, size, body, 0, at, on, promises);
+    const rank_rehearsal<Engine> kind(number, size, body, 0, at, on, promises, faults);
     for (int other = number; other < size; ++other)
       if (kind.stands_for(other)) all[static_cast<std::size_t>(other)] = kind.leased_by(other);
     out.meshes.add(kind.meshes());

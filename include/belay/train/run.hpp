@@ -26,6 +26,8 @@
 #include <utility>
 #include <vector>
 
+#include "belay/comm/device_group.hpp"
+#include "belay/comm/heap_of.hpp"
 #include "belay/comm/symmetric.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
@@ -90,23 +92,24 @@ class step_numbers {
   std::size_t count_, done_;
 };
 
-/// One rank's run of a body. `Rank` is a backend's rank, or that of a rehearsal.
-template <class Rank, class Engine>
-class run {
+/// One rank's run of a body, whose steps compute on `Engine`. On a host with the kit that a launch has unless it names
+/// another it is a `belay::run`.
+template <class Engine>
+class run_of {
  public:
   using engine_type = Engine;
-  using group_type = typename Rank::group_type;
+  using group_type = typename group_with_kit<group, typename Engine::kit_type>::type;
   using memory_type = typename Engine::memory_type;
   using heap_type = typename heap_of<group_type>::type;
   /// Plans the memory of steps that have room for so many rows a dispatch; see `steps`.
   using planner = std::function<planned_run(std::uint64_t rows)>;
 
   /// Rank `number` of `ranks`. `again` is asked when a step must be replayed. Kernels run as `streams` says.
-  run(int number, int ranks, planned_run planned, planner again = {}, const stream_settings& streams = {},
-      run_parts<Engine> parts = {});
-  run(const run&) = delete;  // bodies and stores point to it
-  run& operator=(const run&) = delete;
-  ~run();
+  run_of(int number, int ranks, planned_run planned, planner again = {}, const stream_settings& streams = {},
+         run_parts<Engine> parts = {});
+  run_of(const run_of&) = delete;  // bodies and stores point to it
+  run_of& operator=(const run_of&) = delete;
+  ~run_of();
 
   /// The engine of all steps. It stays where it is when a replay gives it more memory.
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }
@@ -219,7 +222,7 @@ class run {
   /// The numbers 1 to `count`, or those after `done`, each until its step is committed: one that must be replayed comes
   /// again, with room for what overflowed; one whose refusal was not read (`belay::refused(outcome)`) is thrown as
   /// `error`. When the next number is there, all that the step has queued is done. A rehearsal has one step.
-  [[nodiscard]] step_numbers<run> steps(std::size_t count, std::size_t done = 0) noexcept {
+  [[nodiscard]] step_numbers<run_of> steps(std::size_t count, std::size_t done = 0) noexcept {
     return {*this, rehearsing() && count > done + 1 ? done + 1 : count, done};
   }
 
@@ -239,7 +242,7 @@ class run {
   [[nodiscard]] planned_run leased_by(int rank) const;
 
  private:
-  friend class step_numbers<run>;
+  friend class step_numbers<run_of>;
   struct window {
     explicit window(const group_type& ranks) : group(ranks) {}
     group_type group;
@@ -302,6 +305,23 @@ class run {
   std::vector<std::unique_ptr<window>> windows_;
   std::vector<gather_plan> gathers_;
   std::vector<std::unique_ptr<rehearsed_order>> returns_;
+};
+
+/// The run of a rank that computes on a host, with the kit of a launch that names none. A class, so that what is made
+/// of it has a short name in messages of a compiler.
+class run final : public run_of<host_engine> {
+ public:
+  using run_of::run_of;
+};
+
+/// The run that a body is called with, whose steps compute on `Engine`.
+template <class Engine>
+struct run_with {
+  using type = run_of<Engine>;
+};
+template <>
+struct run_with<host_engine> {
+  using type = run;
 };
 
 }  // namespace belay::inline BELAY_ABI

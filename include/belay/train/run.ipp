@@ -20,8 +20,8 @@
 
 namespace belay::inline BELAY_ABI {
 
-template <class Rank, class Engine>
-run<Rank, Engine>::run(int number, int ranks, planned_run planned, planner again, const stream_settings& streams,
+template <class Engine>
+run_of<Engine>::run_of(int number, int ranks, planned_run planned, planner again, const stream_settings& streams,
                        run_parts<Engine> parts)
     : number_(number),
       ranks_(ranks),
@@ -39,8 +39,8 @@ run<Rank, Engine>::run(int number, int ranks, planned_run planned, planner again
   if constexpr (requires { engine_->kit().use_workspace(workspace); }) engine_->kit().use_workspace(workspace);
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::each_live(function_ref<void(tier, std::string_view, std::size_t)> see) const {
+template <class Engine>
+void run_of<Engine>::each_live(function_ref<void(tier, std::string_view, std::size_t)> see) const {
   const std::vector<plan_item>& rows = lasting().items();
   for (std::size_t row = 0; row < rows.size(); ++row)
     see(rows[row].where_it_is, std::string_view(rows[row].purpose), leased_.live_bytes(row));
@@ -53,34 +53,34 @@ void run<Rank, Engine>::each_live(function_ref<void(tier, std::string_view, std:
   see(tier::device, std::string_view("expert windows"), windows);
 }
 
-template <class Rank, class Engine>
-std::vector<lasting_lease> run<Rank, Engine>::leases_of(tier where_it_is, std::string_view purpose) const {
+template <class Engine>
+std::vector<lasting_lease> run_of<Engine>::leases_of(tier where_it_is, std::string_view purpose) const {
   return leased_.of(where_it_is, purpose);
 }
 
-template <class Rank, class Engine>
-std::size_t run<Rank, Engine>::bytes_on(const lasting_lease& leased, int rank) const {
+template <class Engine>
+std::size_t run_of<Engine>::bytes_on(const lasting_lease& leased, int rank) const {
   const rank_shards* const shards = leased_.shares_of(leased.item);
   return shards == nullptr ? leased.memory.size() : shards->bytes[static_cast<std::size_t>(rank)];
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::vacate(tier where_it_is, std::span<std::byte> part) noexcept {
+template <class Engine>
+void run_of<Engine>::vacate(tier where_it_is, std::span<std::byte> part) noexcept {
   meters_[where_it_is].remove(leased_size(part.size()));
   leased_.vacate(part);
   if constexpr (!device_region<memory_type>)
     if (!rehearsing()) discard_pages(part.data(), part.size());
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::occupy(tier where_it_is, std::span<std::byte> part) noexcept {
+template <class Engine>
+void run_of<Engine>::occupy(tier where_it_is, std::span<std::byte> part) noexcept {
   meters_[where_it_is].add(leased_size(part.size()));
   leased_.occupy(part);
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::charge_shard(tier where_it_is, function_ref<std::size_t(int)> bytes_of, const char* purpose,
-                                     file_bytes of_file) {
+template <class Engine>
+void run_of<Engine>::charge_shard(tier where_it_is, function_ref<std::size_t(int)> bytes_of, const char* purpose,
+                                  file_bytes of_file) {
   if (rehearsing()) leased_.add_shards(ranks_, bytes_of);
   const std::size_t bytes = leased_size(bytes_of(number_));
   leased_.add({where_it_is, purpose, bytes, bytes, of_file});
@@ -88,16 +88,16 @@ void run<Rank, Engine>::charge_shard(tier where_it_is, function_ref<std::size_t(
   meters_[where_it_is].count_allocation();
 }
 
-template <class Rank, class Engine>
-auto run<Rank, Engine>::windows(const group_type& group, where at) -> heap_type& {
+template <class Engine>
+auto run_of<Engine>::windows(const group_type& group, where at) -> heap_type& {
   const std::size_t bytes = rehearsing() ? planned_.activations : planned_.windows.at(windows_.size());
   windows_.push_back(std::make_unique<window>(group));
   open_window(windows_.size() - 1, bytes, at);
   return *windows_.back()->heap;
 }
 
-template <class Rank, class Engine>
-auto run<Rank, Engine>::step_memory(const char* purpose, tier in, file_bytes of_file) -> arena<memory_type>& {
+template <class Engine>
+auto run_of<Engine>::step_memory(const char* purpose, tier in, file_bytes of_file) -> arena<memory_type>& {
   const std::size_t bytes = rehearsing() ? planned_.activations : planned_.of_steps.at(of_steps_.size());
   of_steps_.push_back(std::make_unique<within_steps>(
       within_steps{purpose, {in, parts_.region(in, bytes), most_leases, meters_[in]}, of_file}));
@@ -109,33 +109,33 @@ auto run<Rank, Engine>::step_memory(const char* purpose, tier in, file_bytes of_
   return of_steps_.back()->leases;
 }
 
-template <class Rank, class Engine>
-auto run<Rank, Engine>::rehearsed_returns() -> rehearsed_order& {
+template <class Engine>
+auto run_of<Engine>::rehearsed_returns() -> rehearsed_order& {
   returns_.push_back(std::make_unique<rehearsed_order>());
   if (returns_.size() <= planned_.returns.size()) returns_.back()->expected = planned_.returns[returns_.size() - 1];
   return *returns_.back();
 }
 
-template <class Rank, class Engine>
-std::size_t run<Rank, Engine>::add_gathers() {
+template <class Engine>
+std::size_t run_of<Engine>::add_gathers() {
   gathers_.emplace_back();
   return gathers_.size() - 1;
 }
 
-template <class Rank, class Engine>
-auto run<Rank, Engine>::planned_gathers(std::size_t store) const -> gather_plan {
+template <class Engine>
+auto run_of<Engine>::planned_gathers(std::size_t store) const -> gather_plan {
   gather_plan out;
   if (store < planned_.gathers.size()) out = planned_.gathers[store];
   return out;
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::note_gathers(std::size_t store, phase in, const gather_order& found) {
+template <class Engine>
+void run_of<Engine>::note_gathers(std::size_t store, phase in, const gather_order& found) {
   gathers_[store][static_cast<std::size_t>(in)] = found;
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::make_room(std::uint64_t rows, where at) {
+template <class Engine>
+void run_of<Engine>::make_room(std::uint64_t rows, where at) {
   rows = greater_of(rows, engine_->room());
   if (again_) {
     planned_run grown = again_(rows);
@@ -150,8 +150,8 @@ void run<Rank, Engine>::make_room(std::uint64_t rows, where at) {
   engine_->make_room(rows);
 }
 
-template <class Rank, class Engine>
-auto run<Rank, Engine>::leased_by(int rank) const -> planned_run {
+template <class Engine>
+auto run_of<Engine>::leased_by(int rank) const -> planned_run {
   planned_run out;
   out.memory.computes = planned_.computes;
   if (rehearsing()) add_workspace(out, engine_->kit().workspace_bytes());
@@ -198,8 +198,8 @@ auto run<Rank, Engine>::leased_by(int rank) const -> planned_run {
   return out;
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::open_window(std::size_t index, std::size_t bytes, where at) {
+template <class Engine>
+void run_of<Engine>::open_window(std::size_t index, std::size_t bytes, where at) {
   window& one = *windows_[index];
   const symmetric_heap_options options{
       .bytes = bytes, .meter = &meters_[tier::device], .at = at, .when_full = rehearsing() ? "" : of_smaller_step};
@@ -207,15 +207,15 @@ void run<Rank, Engine>::open_window(std::size_t index, std::size_t bytes, where 
   engine_->adopt(*one.heap);
 }
 
-template <class Rank, class Engine>
-std::size_t run<Rank, Engine>::lasting_bytes(tier where_it_is, std::size_t elements, std::size_t size, where at) {
+template <class Engine>
+std::size_t run_of<Engine>::lasting_bytes(tier where_it_is, std::size_t elements, std::size_t size, where at) {
   const auto owner = [&] { return std::string(name(where_it_is)) + " tier"; };
   return tensor_bytes(extents<1>{elements}, size, owner, at);
 }
 
-template <class Rank, class Engine>
-std::byte* run<Rank, Engine>::lease_bytes(tier where_it_is, std::size_t wanted, lease_mark mark, const char* purpose,
-                                          where at) {
+template <class Engine>
+std::byte* run_of<Engine>::lease_bytes(tier where_it_is, std::size_t wanted, lease_mark mark, const char* purpose,
+                                       where at) {
   auto& region = persistent_[static_cast<std::size_t>(where_it_is)];
   const std::size_t most = planned_.persistent[static_cast<std::size_t>(where_it_is)];
   if (!region)
@@ -226,18 +226,18 @@ std::byte* run<Rank, Engine>::lease_bytes(tier where_it_is, std::size_t wanted, 
   return memory;
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::note_shards(tier where_it_is, function_ref<std::size_t(int)> bytes_of) {
+template <class Engine>
+void run_of<Engine>::note_shards(tier where_it_is, function_ref<std::size_t(int)> bytes_of) {
   if (!rehearsing()) return;
   leased_.add_shards(ranks_, bytes_of);
   if (engine_->step_number() > 0)
     meters_[where_it_is].expect_peak(meters_[where_it_is].peak_bytes() + leased_size(bytes_of(number_)));
 }
 
-template <class Rank, class Engine>
-std::byte* run<Rank, Engine>::reached_bytes(tier where_it_is, const group_type& group,
-                                            function_ref<std::size_t(int)> bytes_of, lease_mark mark,
-                                            const char* purpose, std::vector<std::byte*>& ranks, where at) {
+template <class Engine>
+std::byte* run_of<Engine>::reached_bytes(tier where_it_is, const group_type& group,
+                                         function_ref<std::size_t(int)> bytes_of, lease_mark mark, const char* purpose,
+                                         std::vector<std::byte*>& ranks, where at) {
   std::size_t most = 0;  // each rank has as much address space
   for (int rank = 0; rank < ranks_; ++rank) most = greater_of(most, leased_size(bytes_of(rank)));
   const std::size_t own = bytes_of(number_);
@@ -263,8 +263,8 @@ std::byte* run<Rank, Engine>::reached_bytes(tier where_it_is, const group_type& 
   return unreached_.back()->lease_bytes(own, leases_, at, mark);
 }
 
-template <class Rank, class Engine>
-void run<Rank, Engine>::grow_step_memory(std::size_t index) {
+template <class Engine>
+void run_of<Engine>::grow_step_memory(std::size_t index) {
   arena<memory_type>& leases = of_steps_[index]->leases;
   const std::size_t bytes = planned_.of_steps.at(index);
   if (leases.memory().size_bytes() == bytes) return;
@@ -279,8 +279,8 @@ void run<Rank, Engine>::grow_step_memory(std::size_t index) {
     leases.name_lost_of(engine_->obligations());
 }
 
-template <class Rank, class Engine>
-auto run<Rank, Engine>::next() -> next_step {
+template <class Engine>
+auto run_of<Engine>::next() -> next_step {
   engine_->synchronize(engine_->step_site());  // the optimizer's update
   engine_->expect_refusal_read();
   if (engine_->last_end() != end_of_step::replay) return next_step::another;
@@ -288,7 +288,7 @@ auto run<Rank, Engine>::next() -> next_step {
   return next_step::same;
 }
 
-template <class Rank, class Engine>
-run<Rank, Engine>::~run() = default;
+template <class Engine>
+run_of<Engine>::~run_of() = default;
 
 }  // namespace belay::inline BELAY_ABI

@@ -15,7 +15,6 @@
 #include "belay/train/safetensors/folder.hpp"         // IWYU pragma: export
 #include "belay/train/safetensors/folder_writer.hpp"  // IWYU pragma: export
 #include "belay/train/safetensors/header.hpp"         // IWYU pragma: export
-#include "belay/train/safetensors/layout.hpp"         // IWYU pragma: export
 #include "belay/train/safetensors/reader.hpp"         // IWYU pragma: export
 #include "belay/train/safetensors/stored_type.hpp"    // IWYU pragma: export
 #include "belay/train/safetensors/writer.hpp"         // IWYU pragma: export

@@ -47,8 +47,7 @@ class stage_names {
 
   /// Throws usage_error on all ranks of the pipeline where two stages have a parameter of one name and one of them
   /// trains it. Collective over `mesh.pipeline()`.
-  template <class Mesh>
-  void expect_apart(const Mesh& mesh, where at) const {
+  void expect_apart(const mesh& mesh, where at) const {
     const auto& stages = control_of(mesh.pipeline(at));
     std::uint64_t most[] = {words_.size()};
     stages.all_reduce(std::span<std::uint64_t>(most), maximum, at);

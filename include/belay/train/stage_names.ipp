@@ -13,7 +13,6 @@
 #include <string_view>
 #include <vector>
 
-#include "belay/comm/ranks_text.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/printable.hpp"
@@ -28,9 +27,8 @@ BELAY_DECL std::string stage_text(const axes& shape, int stage) {
   return "stage " + std::to_string(stage) + " (" + ranks_text(ranks) + ")";
 }
 
-BELAY_DECL std::uint64_t sum_of_elements(std::uint64_t kind, std::uint64_t first,
-                                                   std::span<const std::byte> values,
-                                                   std::size_t element_bytes) noexcept {
+BELAY_DECL std::uint64_t sum_of_elements(std::uint64_t kind, std::uint64_t first, std::span<const std::byte> values,
+                                         std::size_t element_bytes) noexcept {
   std::uint64_t out = 0;
   for (std::size_t i = 0; i * element_bytes < values.size(); ++i) {
     std::uint64_t word = 0;
@@ -41,7 +39,7 @@ BELAY_DECL std::uint64_t sum_of_elements(std::uint64_t kind, std::uint64_t first
 }
 
 BELAY_DECL void expect_one_value(const axes& shape, std::string_view tensor, std::span<const int> stages,
-                             std::span<const std::uint64_t> sums, where at) {
+                                 std::span<const std::uint64_t> sums, where at) {
   for (std::size_t i = 1; i < stages.size(); ++i)
     if (sums[i] != sums[0])
       throw usage_error(stage_text(shape, stages[0]) + " and " + stage_text(shape, stages[i]) +

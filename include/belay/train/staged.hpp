@@ -24,7 +24,7 @@ namespace belay::inline BELAY_ABI {
 
 /// `T` elements of a run, leased for as long as it on both sides. It belongs to the rank's thread.
 template <class T, class Run>
-requires std::is_trivially_copyable_v<T>
+  requires std::is_trivially_copyable_v<T>
 class staged {
  public:
   /// Leases `count` elements, zeros, of tier device and as many of tier host; `purpose` is their row in the plan. The

@@ -32,13 +32,14 @@
 #include <utility>
 
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/group_interface.hpp"
+#include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/function_ref.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/ledger.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/captured_part.hpp"  // IWYU pragma: export
 #include "belay/device/device_numbers.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/stream.hpp"
@@ -53,12 +54,58 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// Whether host threads of the ranks of a group meet in each operation.
-template <class Group>
-inline constexpr bool meets_on_host = requires { requires std::remove_cvref_t<Group>::meets_on_host; };
-/// Whether an operation that a group starts while a stream is captured is in the graph.
-template <class Group>
-inline constexpr bool is_captured = requires { requires std::remove_cvref_t<Group>::is_captured; };
+/// Whether steps are captured as graphs of a device, or run as they are (train/step_graphs.hpp).
+enum class graph_use : std::uint8_t { none, captured };
+
+/// A stream that has graphs. `capture(work)` calls `work()`, whose kernels, copies and events on the stream are
+/// recorded and not run; `launch(graph)` queues all of them, as often as one likes, with the pointers and scalars of
+/// then. Work that is captured does not wait, and allocates nothing.
+template <class S>
+concept capturing_stream = stream<S> && requires(S& s, void (*work)(), typename S::graph_type& made, where at) {
+  { s.capture(work, at) } -> std::same_as<typename S::graph_type>;
+  s.launch(made, at);
+};
+
+/// A part of a step that is the same in every step: it is queued as it is the first time, captured the second, and
+/// launched from then on.
+template <capturing_stream Stream>
+class captured_part {
+ public:
+  /// How the next run is done.
+  enum class turn : std::uint8_t { queued, captured, launched };
+
+  /// The way that the next run is done, of a part that belongs to `version`: a graph of another version is dropped, and
+  /// the first run is queued again. A first run makes what a capture may not: handles, connections.
+  [[nodiscard]] turn next(std::uint64_t version) {
+    if (std::exchange(version_, version) != version) drop();
+    return graph_ ? turn::launched : queued_ ? turn::captured : turn::queued;
+  }
+  /// A run was queued and has not thrown: the next is captured.
+  void note_queued() noexcept { queued_ = true; }
+  /// Records what `queue()` gives the stream, to be launched; nothing has run. Throws what `queue()` throws.
+  void capture(Stream& stream, function_ref<void()> queue, where at) { graph_.emplace(stream.capture(queue, at)); }
+  void launch(Stream& stream, where at) { stream.launch(*graph_, at); }
+  void drop() noexcept {
+    graph_.reset();
+    queued_ = false;
+  }
+
+  /// Does what `queue()` does, in the order of the stream.
+  void run(Stream& stream, std::uint64_t version, function_ref<void()> queue, where at = where::current()) {
+    const turn now = next(version);
+    if (now == turn::queued) {
+      queue();
+      return note_queued();
+    }
+    if (now == turn::captured) capture(stream, queue, at);
+    launch(stream, at);
+  }
+
+ private:
+  std::optional<typename Stream::graph_type> graph_;
+  std::uint64_t version_ = 0;
+  bool queued_ = false;
+};
 
 /// A part of a step where streams have graphs; elsewhere none.
 template <class Stream>
@@ -85,8 +132,8 @@ class step_graphs {
   /// In a body, before its first step; all outlive it. With `graph_use::none` it does nothing, and `run` calls its
   /// body. Throws usage_error where steps cannot be captured: streams have no graphs, ranks share a device, experts are
   /// divided among ranks, or parameters, gradients or state lie in a file.
-  template <class Mesh, class Optimizer>
-  step_graphs(const Mesh& mesh, Store& store, Optimizer& optimizer, graph_use use, where at = where::current())
+  template <class Optimizer>
+  step_graphs(const mesh& mesh, Store& store, Optimizer& optimizer, graph_use use, where at = where::current())
       : store_(&store), use_(use) {
     if (use == graph_use::none) return;
     if (!store.run().rehearsing()) expect_possible(mesh, optimizer, at);
@@ -141,8 +188,8 @@ class step_graphs {
     return fnv1a().add(engine().memory_version()).add(dropped_).add(micro_batches).value();
   }
 
-  template <class Mesh, class Optimizer>
-  void expect_possible(const Mesh& mesh, const Optimizer& optimizer, where at) const {
+  template <class Optimizer>
+  void expect_possible(const mesh& mesh, const Optimizer& optimizer, where at) const {
     const auto refuse = [&](const std::string& why) { throw usage_error(why + ": take belay::graph_use::none", at); };
     if (!can_capture)
       refuse(
@@ -151,11 +198,10 @@ class step_graphs {
     if (const int ranks = mesh.shape().expert; ranks > 1)
       refuse("experts are divided among " + std::to_string(ranks) +
              " ranks, whose exchange waits for counts on the host, which no graph does");
-    using group_type = typename Store::group_type;
-    if (const int ranks = mesh.world().size(); ranks > 1 && meets_on_host<group_type>)
+    if (const int ranks = mesh.world().size(); ranks > 1 && meets_on_host(mesh.world()))
       refuse(std::to_string(ranks) +
              " ranks share a device, and meet on the host in each operation, which no graph has");
-    else if (ranks > 1 && !is_captured<group_type>)
+    else if (ranks > 1 && !is_captured(mesh.world()))
       refuse("what the " + std::to_string(ranks) + " ranks of this world communicate is not captured");
     if (store_->buckets().value_file() != nullptr || store_->buckets().gradient_file() != nullptr)
       refuse_file("shards of parameters or gradients are", at);
@@ -283,7 +329,7 @@ class step_graphs {
   std::uint64_t launches_ = 0;
 };
 
-template <class Mesh, class Store, class Optimizer>
-step_graphs(const Mesh&, Store&, Optimizer&, graph_use) -> step_graphs<Store>;
+template <class Store, class Optimizer>
+step_graphs(const mesh&, Store&, Optimizer&, graph_use) -> step_graphs<Store>;
 
 }  // namespace belay::inline BELAY_ABI

@@ -9,16 +9,9 @@
 //   return stop.followed() ? belay::exit_code_of_a_stop : 0;
 #pragma once
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <atomic>
-#include <cerrno>
-#include <csignal>
-#include <new>
 
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -30,38 +23,17 @@ inline constexpr int exit_code_of_a_stop = 75;
 class stop_request {
  public:
   /// Throws usage_error where there is one already, file_error where the system has no page for it.
-  explicit stop_request(where at = where::current()) {
-    void* const page =
-        ::mmap(nullptr, sizeof(request_state), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) throw file_error("mmap", 0, "no page for a request to stop", at);
-    state_ = new (page) request_state;
-    request_state* none = nullptr;
-    if (!requested_stop_.compare_exchange_strong(none, state_)) {
-      ::munmap(page, sizeof(request_state));
-      throw usage_error("there is a stop_request in this process already", at);
-    }
-    struct sigaction action = {};
-    action.sa_handler = note;
-    action.sa_flags = SA_RESTART;
-    ::sigemptyset(&action.sa_mask);
-    ::sigaction(SIGTERM, &action, &before_);
-  }
+  explicit stop_request(where at = where::current());
   stop_request(const stop_request&) = delete;
   stop_request& operator=(const stop_request&) = delete;
-  ~stop_request() {
-    end();
-    ::munmap(state_, sizeof(request_state));
-  }
+  ~stop_request();
 
   /// Whether a SIGTERM came, to this process or to one that shares it.
   [[nodiscard]] bool asked() const noexcept { return state_->asked.load(std::memory_order_relaxed); }
   /// As if one had come.
   void ask() const noexcept { state_->asked.store(true, std::memory_order_relaxed); }
   /// From here on SIGTERM does what it did before, in this process.
-  void end() const noexcept {
-    request_state* own = state_;
-    if (requested_stop_.compare_exchange_strong(own, nullptr)) ::sigaction(SIGTERM, &before_, nullptr);
-  }
+  void end() const noexcept;
   /// Whether a run has stopped for it, with its state on the medium.
   [[nodiscard]] bool followed() const noexcept { return state_->followed.load(std::memory_order_relaxed); }
   void note_followed() const noexcept { state_->followed.store(true, std::memory_order_relaxed); }
@@ -83,3 +55,7 @@ class stop_request {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/train/stop_request.ipp"  // IWYU pragma: export
+#endif

@@ -49,11 +49,11 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// `Run` has the memory (run.hpp), `Mesh` the ranks, `Precision` the element types. It stays where it was made:
+/// `Run` has the memory (run.hpp), `Precision` the element types. It stays where it was made:
 /// parameters point to it.
-template <class Run, class Mesh, class Precision = precision<>>
-class parameter_store final : public participant, public store_memory<Run, Mesh, Precision> {
-  using memory = store_memory<Run, Mesh, Precision>;
+template <class Run, class Precision = precision<>>
+class parameter_store final : public participant, public store_memory<Run, Precision> {
+  using memory = store_memory<Run, Precision>;
   using memory::buckets_, memory::frozen_, memory::gathers_, memory::mesh_, memory::run_;
 
  public:
@@ -68,12 +68,12 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
   /// that `lends_memory` keeps its own. `run`, `mesh` and `model` outlive the store. Throws usage_error where two
   /// parameters have one name, on one stage of a pipeline or, if it is trained, on two, or one is listed twice.
   template <lists_parameters Model, int Stage>
-  parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
+  parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, Precision = {},
                   store_options options = {}, where at = where::current())
       : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
                         {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
   template <lists_parameters Model, int Stage>
-  parameter_store(Run& run, const Mesh& mesh, Model& model, zero<Stage> divided, store_options options,
+  parameter_store(Run& run, const mesh& mesh, Model& model, zero<Stage> divided, store_options options,
                   where at = where::current())
       : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
                         {stage_in(divided.stage, tier::device, options, at)}, options, at) {}
@@ -82,19 +82,19 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
   /// outlive the store. Throws usage_error where two parameters have one name, on one stage of a pipeline or, if it is
   /// trained, on two, or one is listed twice.
   template <lists_parameters Model>
-  parameter_store(Run& run, const Mesh& mesh, Model& model, zero_stage divided, store_options options = {},
+  parameter_store(Run& run, const mesh& mesh, Model& model, zero_stage divided, store_options options = {},
                   where at = where::current())
       : parameter_store(run, mesh, listed(model, mesh, options.whole_below, at),
                         {stage_in(divided, tier::device, options, at)}, options, at) {}
   /// Of several parts, each with a stage of its own; the model's order is theirs.
   template <lists_parameters... Parts>
     requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const Mesh& mesh, store_options options, held_parameters<Parts>... parts)
+  parameter_store(Run& run, const mesh& mesh, store_options options, held_parameters<Parts>... parts)
       : parameter_store(run, mesh, listed(mesh, options.whole_below, parts...),
                         {stage_in(parts.stage, parts.values, options, parts.at)...}, options, first_site(parts...)) {}
   template <lists_parameters... Parts>
     requires(sizeof...(Parts) > 0)
-  parameter_store(Run& run, const Mesh& mesh, held_parameters<Parts>... parts)
+  parameter_store(Run& run, const mesh& mesh, held_parameters<Parts>... parts)
       : parameter_store(run, mesh, store_options{}, parts...) {}
   parameter_store(const parameter_store&) = delete;
   parameter_store& operator=(const parameter_store&) = delete;
@@ -190,7 +190,7 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
   void note_update(std::uint64_t arguments) noexcept { updated_with_ = fnv1a(updated_with_).add(arguments).value(); }
 
  private:
-  struct parameters {
+  struct listed_parameters {
     stored_parameters<value_type, gradient_type> stored;
     norm_table norm;
     std::vector<norm_place> places;
@@ -201,13 +201,13 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
   void note_unapplied(std::uint64_t step) noexcept;
 
   void end_gathers(order_of_step own, where at);
-  parameter_store(Run& run, const Mesh& mesh, parameters found, std::vector<held_stage> stages, store_options options,
-                  where at);
+  parameter_store(Run& run, const mesh& mesh, listed_parameters found, std::vector<held_stage> stages,
+                  store_options options, where at);
   void write_first_values(std::uint64_t seed, where at);
 
   template <class Model>
-  [[nodiscard]] static parameters listed(Model& model, const Mesh& mesh, std::size_t whole_below, where at) {
-    parameters found;
+  [[nodiscard]] static listed_parameters listed(Model& model, const mesh& mesh, std::size_t whole_below, where at) {
+    listed_parameters found;
     list(found, 0, model, mesh, whole_below, at);
     if constexpr (lends_memory<Model>) {
       found.stored.values = model.borrowed_values();
@@ -217,9 +217,9 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
     return found;
   }
   template <class... Parts>
-  [[nodiscard]] static parameters listed(const Mesh& mesh, std::size_t whole_below,
-                                         const held_parameters<Parts>&... parts) {
-    parameters found;
+  [[nodiscard]] static listed_parameters listed(const mesh& mesh, std::size_t whole_below,
+                                                const held_parameters<Parts>&... parts) {
+    listed_parameters found;
     std::size_t number = 0;
     (list(found, number++, *parts.part, mesh, whole_below, parts.at), ...);
     found.norm.widen(mesh.pipeline(), first_site(parts...));
@@ -232,8 +232,8 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
 
   // The parameters of one part, in its replica groups.
   template <class Model>
-  static void list(parameters& found, std::size_t number, Model& model, const Mesh& mesh, std::size_t whole_below,
-                   where at) {
+  static void list(listed_parameters& found, std::size_t number, Model& model, const mesh& mesh,
+                   std::size_t whole_below, where at) {
     const parameter_layers layers(model);
     model.for_each_parameter([&]<class Parameter>(Parameter& parameter) {
       using element = typename Parameter::value_type;
@@ -290,20 +290,20 @@ class parameter_store final : public participant, public store_memory<Run, Mesh,
   bool gathers_compared_ = false;  // in this step
 };
 
-template <class Run, class Mesh, class... Parts>
-parameter_store(Run&, const Mesh&, held_parameters<Parts>...) -> parameter_store<Run, Mesh>;
-template <class Run, class Mesh, class... Parts>
-parameter_store(Run&, const Mesh&, store_options, held_parameters<Parts>...) -> parameter_store<Run, Mesh>;
-template <class Run, class Mesh, class Model, int Stage>
-parameter_store(Run&, const Mesh&, Model&, zero<Stage>) -> parameter_store<Run, Mesh>;
-template <class Run, class Mesh, class Model, int Stage>
-parameter_store(Run&, const Mesh&, Model&, zero<Stage>, store_options) -> parameter_store<Run, Mesh>;
-template <class Run, class Mesh, class Model, int Stage, class... Types>
-parameter_store(Run&, const Mesh&, Model&, zero<Stage>, precision<Types...>)
-    -> parameter_store<Run, Mesh, precision<Types...>>;
-template <class Run, class Mesh, class Model, int Stage, class... Types>
-parameter_store(Run&, const Mesh&, Model&, zero<Stage>, precision<Types...>, store_options)
-    -> parameter_store<Run, Mesh, precision<Types...>>;
+template <class Run, class... Parts>
+parameter_store(Run&, const mesh&, held_parameters<Parts>...) -> parameter_store<Run>;
+template <class Run, class... Parts>
+parameter_store(Run&, const mesh&, store_options, held_parameters<Parts>...) -> parameter_store<Run>;
+template <class Run, class Model, int Stage>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>) -> parameter_store<Run>;
+template <class Run, class Model, int Stage>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>, store_options) -> parameter_store<Run>;
+template <class Run, class Model, int Stage, class... Types>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>, precision<Types...>)
+    -> parameter_store<Run, precision<Types...>>;
+template <class Run, class Model, int Stage, class... Types>
+parameter_store(Run&, const mesh&, Model&, zero<Stage>, precision<Types...>, store_options)
+    -> parameter_store<Run, precision<Types...>>;
 
 }  // namespace belay::inline BELAY_ABI
 

@@ -24,18 +24,18 @@
 
 namespace belay::inline BELAY_ABI {
 
-template <class Run, class Mesh, class Precision>
-double parameter_store<Run, Mesh, Precision>::norm_of(std::size_t parameter) const noexcept {
+template <class Run, class Precision>
+double parameter_store<Run, Precision>::norm_of(std::size_t parameter) const noexcept {
   return norm_.of_parameter(norm_places_[parameter].parameter);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::fill(std::uint64_t seed, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::fill(std::uint64_t seed, where at) {
   this->rewrite([&] { write_first_values(seed, at); }, at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::note_before_update(where at) const {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::note_before_update(where at) const {
   if (mover_ != nullptr && (mover_->away() || !mover_->here()))
     throw usage_error(
         "gradients and optimizer state are away from the device: they are updated in training, after "
@@ -44,15 +44,15 @@ void parameter_store<Run, Mesh, Precision>::note_before_update(where at) const {
   if (before_update_) before_update_();
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::moved_by(state_mover* mover, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::moved_by(state_mover* mover, where at) {
   if (mover != nullptr && mover_ != nullptr)
     throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already", at);
   mover_ = mover;
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::begin(const step_start& start, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::begin(const step_start& start, where at) {
   if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
   this->note_micro_batches(start.micro_batches);
   if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
@@ -68,27 +68,27 @@ void parameter_store<Run, Mesh, Precision>::begin(const step_start& start, where
   if (gathers_) gathers_->begin_step(run_->engine(), at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::compare(order_of_step own, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::compare(order_of_step own, where at) {
   if (gathers_ && !std::exchange(gathers_compared_, true)) gathers_->expect_one_order(own, at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::finish(const divisor_value& divisor, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::finish(const divisor_value& divisor, where at) {
   end_gathers(order_of_step::executed, at);
   static_cast<void>(reduced_.emplace(divisor.where_it_is == divisor_value::counted::on_this_rank
                                          ? buckets_.finish(local_targets{divisor.count}, mesh_->replicas(), at)
                                          : buckets_.finish(target_tokens{divisor.count, at}, at)));
-  squares_ = this->rehearsed() ? 0 : norm_.squares_over(*reduced_, *mesh_, at);
+  squares_ = this->rehearsed() ? 0 : norm_.template squares_over<group_type>(*reduced_, *mesh_, at);
 }
 
-template <class Run, class Mesh, class Precision>
-auto parameter_store<Run, Mesh, Precision>::reduced() const -> reduced_sums {
+template <class Run, class Precision>
+auto parameter_store<Run, Precision>::reduced() const -> reduced_sums {
   return reduced_ ? reduced_sums{squares_, reduced_->targets(), true} : reduced_sums{};
 }
 
-template <class Run, class Mesh, class Precision>
-std::string parameter_store<Run, Mesh, Precision>::not_finite() const {
+template <class Run, class Precision>
+std::string parameter_store<Run, Precision>::not_finite() const {
   std::string first;
   std::size_t more = 0;
   for (std::size_t p = 0; p < buckets_.parameters(); ++p) {
@@ -101,70 +101,70 @@ std::string parameter_store<Run, Mesh, Precision>::not_finite() const {
   return more == 0 ? first : first + " and " + std::to_string(more) + " more";
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::each_not_finite(function_ref<void(double)> see) const {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::each_not_finite(function_ref<void(double)> see) const {
   for (std::size_t p = 0; p < buckets_.parameters(); ++p)
     if (const double norm = norm_of(p); !kernel::are_finite(&norm, 1)) see(norm);
 }
 
-template <class Run, class Mesh, class Precision>
-auto parameter_store<Run, Mesh, Precision>::take_part() noexcept -> committed_part {
+template <class Run, class Precision>
+auto parameter_store<Run, Precision>::take_part() noexcept -> committed_part {
   committed_part out{*this, std::move(*reduced_), squares_};
   reduced_.reset();
   return out;
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::abandon(where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::abandon(where at) {
   end_gathers(order_of_step::abandoned, at);
   buckets_.abandon(mesh_->replicas(), at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::withdraw() noexcept {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::withdraw() noexcept {
   reduced_.reset();
   if (gathers_) gathers_->end_step();
   if (std::exchange(stepping_, false)) buckets_.withdraw();
 }
 
-template <class Run, class Mesh, class Precision>
-std::uint64_t parameter_store<Run, Mesh, Precision>::fingerprint() const {
+template <class Run, class Precision>
+std::uint64_t parameter_store<Run, Precision>::fingerprint() const {
   return fnv1a().add_text("parameter_store").add(updated_with_).value();
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::finish_by(typename buckets_type::divider divide,
-                                                      typename gradient_norm<value_type>::teller squares) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::finish_by(typename buckets_type::divider divide,
+                                                typename gradient_norm<value_type>::teller squares) {
   buckets_.divide_by(std::move(divide));
   norm_.squares_by(std::move(squares));
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::gathers_in(gathers_begin when) noexcept {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::gathers_in(gathers_begin when) noexcept {
   if (gathers_) gathers_->begin_gathers(when);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::begin_body(where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::begin_body(where at) {
   if (gathers_) gathers_->begin_in(run_->engine().compute(), at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::end_body(where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::end_body(where at) {
   auto& stream = run_->engine().compute();
   if (gathers_) gathers_->end_in(stream, at);
   buckets_.join(stream, at);
 }
 
-template <class Run, class Mesh, class Precision>
-std::string parameter_store<Run, Mesh, Precision>::unapplied_text(std::uint64_t step) {
+template <class Run, class Precision>
+std::string parameter_store<Run, Precision>::unapplied_text(std::uint64_t step) {
   return "the gradients of step " + std::to_string(step) +
          " were committed, and neither applied nor discarded: optimizer.apply(std::move(*ok), {...}), or "
          "std::move(*ok).discard()";
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::note_unapplied(std::uint64_t step) noexcept {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::note_unapplied(std::uint64_t step) noexcept {
   unapplied_ = step;
   try {
     if (std::uncaught_exceptions() == 0)
@@ -173,8 +173,8 @@ void parameter_store<Run, Mesh, Precision>::note_unapplied(std::uint64_t step) n
   }
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::end_gathers(order_of_step own, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::end_gathers(order_of_step own, where at) {
   stepping_ = false;
   if (!gathers_) return;
   compare(own, at);
@@ -182,13 +182,13 @@ void parameter_store<Run, Mesh, Precision>::end_gathers(order_of_step own, where
   gathers_->retire(at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::write_first_values(std::uint64_t seed, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::write_first_values(std::uint64_t seed, where at) {
   for (const auto& write : fillers_) write(seed, at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::expect_names_apart(where at) const {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::expect_names_apart(where at) const {
   if (this->rehearsed() || mesh_->shape().pipeline == 1) return;
   stage_names own;
   for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add_trained(buckets_.parameter(p).name());
@@ -196,8 +196,8 @@ void parameter_store<Run, Mesh, Precision>::expect_names_apart(where at) const {
   own.expect_apart(*mesh_, at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::compare_along_tensor(where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::compare_along_tensor(where at) {
   if (this->rehearsed() || mesh_->shape().tensor == 1) return;
   tensor_copies<value_type> own;
   for (std::size_t p = 0; p < buckets_.parameters(); ++p) own.add(buckets_.parameter(p));
@@ -205,9 +205,9 @@ void parameter_store<Run, Mesh, Precision>::compare_along_tensor(where at) {
   own.expect_equal(mesh_->tensor(at), at);
 }
 
-template <class Run, class Mesh, class Precision>
-void parameter_store<Run, Mesh, Precision>::expect_even(const parameter_base<value_type>& parameter,
-                                                        std::size_t elements, where at) {
+template <class Run, class Precision>
+void parameter_store<Run, Precision>::expect_even(const parameter_base<value_type>& parameter, std::size_t elements,
+                                                  where at) {
   if (parameter.local_size() == elements) return;
   throw usage_error("parameter " + printable(parameter.name()) + ": box " + parameter.local_box().text() + " has " +
                         std::to_string(parameter.local_size()) + " elements, even cuts give this rank of the mesh " +
@@ -215,9 +215,9 @@ void parameter_store<Run, Mesh, Precision>::expect_even(const parameter_base<val
                     at);
 }
 
-template <class Run, class Mesh, class Precision>
-parameter_store<Run, Mesh, Precision>::parameter_store(Run& run, const Mesh& mesh, parameters found,
-                                                       std::vector<held_stage> stages, store_options options, where at)
+template <class Run, class Precision>
+parameter_store<Run, Precision>::parameter_store(Run& run, const mesh& mesh, listed_parameters found,
+                                                 std::vector<held_stage> stages, store_options options, where at)
     : memory(run, mesh, std::move(found.stored), std::move(stages), options, found.norm.unit(), at),
       norm_places_(found.places),
       norm_(found.norm, std::move(found.places),
@@ -230,14 +230,14 @@ parameter_store<Run, Mesh, Precision>::parameter_store(Run& run, const Mesh& mes
   if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
 template <class Parameter>
-void parameter_store<Run, Mesh, Precision>::add_filler(Parameter& parameter) {
+void parameter_store<Run, Precision>::add_filler(Parameter& parameter) {
   if (this->rehearsed() || parameter.spec().first_values.how() == initial::initializer::filled) return;
   fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
 }
 
-template <class Run, class Mesh, class Precision>
-parameter_store<Run, Mesh, Precision>::~parameter_store() = default;
+template <class Run, class Precision>
+parameter_store<Run, Precision>::~parameter_store() = default;
 
 }  // namespace belay::inline BELAY_ABI

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/device_group.hpp"
+#include "belay/comm/group_interface.hpp"
 #include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -56,13 +58,13 @@ struct stored_copies {
 };
 
 /// The base of a `parameter_store`: all that it has beside its part in steps.
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
 class store_memory {
  public:
   using value_type = typename Precision::parameters;
   using gradient_type = typename Precision::gradients;
-  using group_type = typename Mesh::group_type;
+  using group_type = typename group_with_kit<group, typename Run::engine_type::kit_type>::type;
   using buckets_type = gradient_buckets<value_type, group_type>;
 
   store_memory(const store_memory&) = delete;
@@ -176,7 +178,7 @@ class store_memory {
   void note_settled() noexcept { settled_ = true; }
 
  protected:
-  store_memory(Run& run, const Mesh& mesh, stored_parameters<value_type, gradient_type> found,
+  store_memory(Run& run, const mesh& mesh, stored_parameters<value_type, gradient_type> found,
                std::vector<held_stage> stages, const store_options& options, ownership_unit unit, where at);
 
   void note_micro_batches(std::size_t count);
@@ -190,7 +192,7 @@ class store_memory {
   ~store_memory();
 
   Run* run_;
-  const Mesh* mesh_;
+  const mesh* mesh_;
   std::size_t parts_;  // of `holds`
   bool in_file_;
   gather_by gathers_by_;

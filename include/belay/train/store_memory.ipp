@@ -20,66 +20,66 @@
 
 namespace belay::inline BELAY_ABI {
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-std::size_t store_memory<Run, Mesh, Precision>::owned_elements(int number) const {
+std::size_t store_memory<Run, Precision>::owned_elements(int number) const {
   return buckets_.layout().owned_elements(in_replica_groups(number));
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::ask_shards() const {
+void store_memory<Run, Precision>::ask_shards() const {
   static_cast<void>(mesh_->replicas().rank());
   static_cast<void>(mesh_->data().rank());
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-auto store_memory<Run, Mesh, Precision>::gathered(phase in) const noexcept -> gather_counts {
+auto store_memory<Run, Precision>::gathered(phase in) const noexcept -> gather_counts {
   return gathers_ ? gathers_->counts(in) : gather_counts{};
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-auto store_memory<Run, Mesh, Precision>::take_gathered(phase in) noexcept -> gather_counts {
+auto store_memory<Run, Precision>::take_gathered(phase in) noexcept -> gather_counts {
   return gathers_ ? gathers_->take_counts(in) : gather_counts{};
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-std::size_t store_memory<Run, Mesh, Precision>::gathered_bytes() const noexcept {
+std::size_t store_memory<Run, Precision>::gathered_bytes() const noexcept {
   return gathers_ ? gathers_->live_bytes() : 0;
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-bool store_memory<Run, Mesh, Precision>::in_file() const noexcept {
+bool store_memory<Run, Precision>::in_file() const noexcept {
   return in_file_;
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-bool store_memory<Run, Mesh, Precision>::gathers_alone() const noexcept {
+bool store_memory<Run, Precision>::gathers_alone() const noexcept {
   return !gathers_ || (reaches_ && !together_);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-std::size_t store_memory<Run, Mesh, Precision>::drain(where at) {
+std::size_t store_memory<Run, Precision>::drain(where at) {
   const std::size_t bytes = gathered_bytes();
   if (gathers_) gathers_->retire(at);
   return bytes;
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-std::uint64_t store_memory<Run, Mesh, Precision>::plan_hash() const noexcept {
+std::uint64_t store_memory<Run, Precision>::plan_hash() const noexcept {
   return gathers_ ? gathers_->fingerprint() : 0;
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-auto store_memory<Run, Mesh, Precision>::copies_of(std::size_t p) const -> stored_copies {
+auto store_memory<Run, Precision>::copies_of(std::size_t p) const -> stored_copies {
   const std::size_t number = buckets_.layout().buckets()[buckets_.bucket_of(p)].replica_group;
   const replica_group_shape replica_group = buckets_.layout().replica_groups()[number];
   const bool divides_state = replica_group.ranks > 1 && replica_group.stage >= zero_stage::optimizer_state;
@@ -87,30 +87,30 @@ auto store_memory<Run, Mesh, Precision>::copies_of(std::size_t p) const -> store
   return {copies_of_box(parameter, replica_group.divides_values()), copies_of_box(parameter, divides_state)};
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::give_back(std::uint32_t layer) noexcept {
+void store_memory<Run, Precision>::give_back(std::uint32_t layer) noexcept {
   gathers_->give_back(layer);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-bool store_memory<Run, Mesh, Precision>::rehearsed() const {
+bool store_memory<Run, Precision>::rehearsed() const {
   return is_rehearsed(mesh_->world());
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-std::size_t store_memory<Run, Mesh, Precision>::bytes_of(std::uint32_t layer) const noexcept {
+std::size_t store_memory<Run, Precision>::bytes_of(std::uint32_t layer) const noexcept {
   return gathers_->bytes_of(layer);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
-                                                 stored_parameters<value_type, gradient_type> found,
-                                                 std::vector<held_stage> stages, const store_options& options,
-                                                 ownership_unit unit, where at)
+store_memory<Run, Precision>::store_memory(Run& run, const mesh& mesh,
+                                           stored_parameters<value_type, gradient_type> found,
+                                           std::vector<held_stage> stages, const store_options& options,
+                                           ownership_unit unit, where at)
     : run_(&run),
       mesh_(&mesh),
       parts_(stages.size()),
@@ -121,10 +121,11 @@ store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
                                                       : found.gathers),
       files_(options.files),
       buckets_(std::move(found.members),
-               replica_groups_of_parts(mesh, stages, std::identity(), zero_stage::optimizer_state, options.reduce),
+               replica_groups_of_parts<group_type>(mesh, stages, std::identity(), zero_stage::optimizer_state,
+                                                   options.reduce),
                options.bucket_bytes, 1, unit, at),
       frozen_(std::move(found.frozen),
-              replica_groups_of_parts(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
+              replica_groups_of_parts<group_type>(mesh, stages, frozen_stage, zero_stage::none, options.reduce),
               options.bucket_bytes, at) {
   run.keep(buckets_.kept_layout());
   if (!found.values.empty() && stages.front().stage >= zero_stage::gradients)
@@ -137,10 +138,9 @@ store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
   if (mesh.shape().replicates_shards() &&
       std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients == tier::file; }))
     throw usage_error("gradients in tier file are not summed over shard groups: keep them in tier host or pinned", at);
-  if constexpr (requires { requires group_type::takes_device_memory_alone; })
-    if (mesh.shape().replicates_shards() &&
-        std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
-      throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
+  if (takes_device_memory_alone(mesh.world()) && mesh.shape().replicates_shards() &&
+      std::ranges::any_of(stages, [](const held_stage& each) { return each.tiers.gradients != tier::device; }))
+    throw usage_error("NCCL sums gradients over shard groups in memory of the device alone: keep them there", at);
   bind(found.values, found.gradients, at);
   if (buckets_.divides_gradients()) {
     staging_.emplace(run.step_memory("gradient buckets"));
@@ -166,23 +166,23 @@ store_memory<Run, Mesh, Precision>::store_memory(Run& run, const Mesh& mesh,
   }
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::note_micro_batches(std::size_t count) {
+void store_memory<Run, Precision>::note_micro_batches(std::size_t count) {
   if (rehearsed() && gathers_) run_->note_micro_batches(gathers_number_, count);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::expect_plan_compared(where at) {
+void store_memory<Run, Precision>::expect_plan_compared(where at) {
   if (!gathers_ || std::exchange(compared_plan_, true)) return;
   rank_comparison compared;
   expect_one_plan(compared, mesh_->replicas(), gathers_->fingerprint(), at, gathers_->micro_batches());
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::expect_settled(where at) const {
+void store_memory<Run, Precision>::expect_settled(where at) const {
   if (!gathers_ || settled_) return;
   throw usage_error(
       "parameters that ranks divide are gathered between a commit and its update: "
@@ -190,10 +190,9 @@ void store_memory<Run, Mesh, Precision>::expect_settled(where at) const {
       at);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::bind(std::span<value_type> values, std::span<gradient_type> gradients,
-                                              where at) {
+void store_memory<Run, Precision>::bind(std::span<value_type> values, std::span<gradient_type> gradients, where at) {
   const auto& layout = buckets_.layout();
   const std::size_t own = layout.elements();
   const auto lease_gradients = [&](std::size_t count, const char* purpose) {
@@ -225,25 +224,25 @@ void store_memory<Run, Mesh, Precision>::bind(std::span<value_type> values, std:
   buckets_.bind(memory, at);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-auto store_memory<Run, Mesh, Precision>::copies_of_box(const parameter_base<value_type>& parameter, bool divided) const
+auto store_memory<Run, Precision>::copies_of_box(const parameter_base<value_type>& parameter, bool divided) const
     -> copy_place {
   return belay::copies_of(mesh_->shape(), mesh_->layout_coordinate(), parameter.cut_directions(),
                           divided ? kept_part::shard : kept_part::local_part);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-std::size_t store_memory<Run, Mesh, Precision>::bucket_of(const parameter_base<value_type>& parameter) const noexcept {
+std::size_t store_memory<Run, Precision>::bucket_of(const parameter_base<value_type>& parameter) const noexcept {
   std::size_t p = 0;
   while (&buckets_.parameter(p) != &parameter) ++p;
   return buckets_.bucket_of(p);
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-std::vector<std::size_t> store_memory<Run, Mesh, Precision>::in_replica_groups(int number) const {
+std::vector<std::size_t> store_memory<Run, Precision>::in_replica_groups(int number) const {
   const coordinate there = coordinate_of(mesh_->shape(), number);
   std::vector<std::size_t> all;
   for (std::size_t p = 0; p < parts_; ++p)
@@ -253,9 +252,9 @@ std::vector<std::size_t> store_memory<Run, Mesh, Precision>::in_replica_groups(i
   return all;
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-void store_memory<Run, Mesh, Precision>::hold(std::uint32_t layer, typename Run::engine_type& engine, where at) {
+void store_memory<Run, Precision>::hold(std::uint32_t layer, typename Run::engine_type& engine, where at) {
   expect_plan_compared(at);
   expect_settled(at);
   gathers_->hold(layer, engine, at);
@@ -263,8 +262,8 @@ void store_memory<Run, Mesh, Precision>::hold(std::uint32_t layer, typename Run:
     for (const phase each : all_phases) run_->note_gathers(gathers_number_, each, gathers_->noted(each));
 }
 
-template <class Run, class Mesh, class Precision>
+template <class Run, class Precision>
   requires is_precision<Precision>
-store_memory<Run, Mesh, Precision>::~store_memory() = default;
+store_memory<Run, Precision>::~store_memory() = default;
 
 }  // namespace belay::inline BELAY_ABI

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "belay/comm/axis.hpp"
+#include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
@@ -118,19 +119,20 @@ inline constexpr std::size_t first_small_replica_group = 2;
 
 /// A replica group has the ranks that reduce its gradients. What is divided is divided within a shard group of the
 /// mesh, and its shards are replicated over the groups.
-template <class Mesh>
-[[nodiscard]] std::vector<bucket_replica_group<typename Mesh::group_type>> replica_groups_of(
-    const Mesh& mesh, zero_stage stage, zero_stage of_small, reduce_when reduces, shard_tiers tiers = {}) {
-  using replica_group = bucket_replica_group<typename Mesh::group_type>;
+template <class Group>
+[[nodiscard]] std::vector<bucket_replica_group<Group>> replica_groups_of(const mesh& mesh, zero_stage stage,
+                                                                         zero_stage of_small, reduce_when reduces,
+                                                                         shard_tiers tiers = {}) {
+  using replica_group = bucket_replica_group<Group>;
   std::vector<replica_group> out;
   for (std::size_t number = 0; number < replica_groups_of_part; ++number) {
     const zero_stage divided = number < first_small_replica_group || stage < of_small ? stage : of_small;
-    const auto& all = mesh.group(reduced_over(cut_of_replica_group(number)));
+    const Group& all = mesh.group(reduced_over(cut_of_replica_group(number)));
     if (!mesh.shape().replicates_shards()) {
       out.push_back({all, divided, reduces});
       continue;
     }
-    const auto& shards = mesh.group(divided_over(cut_of_replica_group(number)));
+    const Group& shards = mesh.group(divided_over(cut_of_replica_group(number)));
     if (divided == zero_stage::none || shards.size() == 1)  // a group of one rank divides nothing
       out.push_back({all, zero_stage::none, reduces});
     else
@@ -143,13 +145,15 @@ template <class Mesh>
   return out;
 }
 /// The replica groups of parts of several stages, one after the other: those of part `p` begin with the 4 p-th.
-template <class Mesh, class StageOf>
-[[nodiscard]] std::vector<bucket_replica_group<typename Mesh::group_type>> replica_groups_of_parts(
-    const Mesh& mesh, std::span<const held_stage> parts, const StageOf& stage_of, zero_stage of_small,
-    reduce_when reduces) {
-  std::vector<bucket_replica_group<typename Mesh::group_type>> all;
+template <class Group, class StageOf>
+[[nodiscard]] std::vector<bucket_replica_group<Group>> replica_groups_of_parts(const mesh& mesh,
+                                                                               std::span<const held_stage> parts,
+                                                                               const StageOf& stage_of,
+                                                                               zero_stage of_small,
+                                                                               reduce_when reduces) {
+  std::vector<bucket_replica_group<Group>> all;
   for (const held_stage& part : parts)
-    for (auto& one : replica_groups_of(mesh, stage_of(part.stage), of_small, reduces, part.tiers))
+    for (auto& one : replica_groups_of<Group>(mesh, stage_of(part.stage), of_small, reduces, part.tiers))
       all.push_back(std::move(one));
   return all;
 }

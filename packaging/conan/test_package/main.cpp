@@ -25,7 +25,7 @@ struct linear {
 };
 
 int main() {
-  belay::launch(belay::host::world{2}, [](auto& rank, auto& run) {
+  belay::launch(belay::host::world{2}, [](belay::rank& rank, belay::run& run) {
     belay::mesh mesh{rank, {.data = 2}};
     linear layer;
     belay::parameter_store store{run, mesh, layer, belay::zero<1>{}};

@@ -7,10 +7,10 @@
 #include "belay/train.hpp"
 
 using rank_type = belay::rehearsal::rank;
-using run_type = belay::run<rank_type, belay::rehearsal_engine>;
-using mesh_type = belay::mesh<rank_type>;
-using store_type = belay::parameter_store<run_type, mesh_type>;
-using optimizer_type = belay::adamw<float, belay::rehearsal::group>;
+using run_type = belay::run_of<belay::rehearsal_engine>;
+using mesh_type = belay::mesh;
+using store_type = belay::parameter_store<run_type>;
+using optimizer_type = belay::adamw<float, belay::group>;
 
 struct network {
   belay::parameter<float> weight{"weight", {2, 2}};

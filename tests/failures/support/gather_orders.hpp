@@ -103,10 +103,10 @@ class rounds {
   Run* run_;
   found* out_;
   three_layers net_;
-  belay::parameter_store<Run, Mesh> store_;
+  belay::parameter_store<Run> store_;
   belay::gathers<layer, decltype(store_)> first_{net_.first, store_}, second_{net_.second, store_},
       last_{net_.last, store_};
-  belay::adamw<float, typename Mesh::group_type, typename Run::engine_type::kit_type> optimizer_{store_};
+  belay::adamw<float, typename Run::group_type, typename Run::engine_type::kit_type> optimizer_{store_};
   batches data_{*run_, 1};
 };
 

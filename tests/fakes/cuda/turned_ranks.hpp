@@ -111,6 +111,10 @@ class turned_group : public belay::group_operations<turned_group<Group>> {
     const turned_wait waits(*by_, belay::name(call.what()));
     of_.run_call(call);
   }
+  [[nodiscard]] belay::pending start_call(const belay::op_call& call, const belay::start_order& how) const {
+    by_->note_started();
+    return turned(call.what(), of_.start_call(call, how), how.at);
+  }
 
  private:
   [[nodiscard]] belay::pending turned(belay::operation what, belay::pending started, const belay::where& at) const {

@@ -197,8 +197,7 @@ template <class T, class Kit = model::host_kit, class Parts = model::trains_all>
   std::mutex lock;
   std::string unplanned;
   launch<Kit>(run, [&](auto& rank, auto& self) {
-    using trainer_type =
-        trainer<T, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>, Parts>;
+    using trainer_type = trainer<T, std::remove_reference_t<decltype(self)>, Parts>;
     trainer_type trained{run, rank, self, source};
     if (from == beginning::rounded && !self.rehearsing()) {
       trained.model().for_each_parameter([](auto& parameter) {

@@ -12,7 +12,7 @@
 #include <random>
 
 #include "belay/backend/host/bootstrap/coordinator.hpp"
-#include "belay/core/process_identity.hpp"
+#include "belay/core/process.hpp"
 #include "unit/backend/test_world.hpp"
 
 using namespace belay::host;

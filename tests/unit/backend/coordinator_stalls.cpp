@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/host/bootstrap/rank_record.hpp"
-#include "belay/core/process_identity.hpp"
+#include "belay/backend/host/bootstrap/coordinator.hpp"
+#include "belay/core/process.hpp"
 #include "unit/backend/forked.hpp"
 
 using namespace belay::host;

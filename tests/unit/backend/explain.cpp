@@ -13,9 +13,7 @@
 #include "belay/core/error.hpp"
 
 using belay::operation;
-using belay::host::algorithm;
 using belay::host::call_descriptor;
-using belay::host::copy_table;
 using belay::host::online_tuner;
 
 namespace {
@@ -27,20 +25,6 @@ std::string line_with(const std::string& text, const std::string& word) {
 }
 
 }  // namespace
-
-TEST_CASE("the rules name an algorithm for every operation and size") {
-  const std::string text = belay::host::rules_text(2, algorithm::automatic, copy_table());
-  const std::string all_reduce = line_with(text, "all_reduce");
-  CHECK(all_reduce.find("flag_line") < all_reduce.find("eager_buffer"));
-  CHECK(all_reduce.find("eager_buffer") < all_reduce.find("push"));
-  for (const char* what : {"reduce_scatter,", "all_gather,", "broadcast,", "reduce,", "gather,", "scatter,", "copy"}) {
-    CAPTURE(what);
-    CHECK(line_with(text, what) != "");
-  }
-  const std::string forced = belay::host::rules_text(2, algorithm::staged, copy_table());
-  CHECK(forced.find("BELAY_ALGORITHM=staged") != std::string::npos);
-  CHECK(line_with(forced, "all_reduce").find("push") == std::string::npos);
-}
 
 TEST_CASE("a settled kind is told with its variant and the times of all") {
   online_tuner tuner;

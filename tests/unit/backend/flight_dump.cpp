@@ -24,7 +24,7 @@
 #include "belay/backend/host.hpp"
 #include "belay/backend/host/membership/thread_membership.hpp"
 #include "belay/backend/host/options.hpp"
-#include "belay/backend/host/rendezvous/group_directory.hpp"
+#include "belay/backend/host/rendezvous/group_state.hpp"
 #include "belay/comm.hpp"
 
 namespace {
@@ -100,7 +100,7 @@ json flight_of(host::world_options options, const std::function<void(host::rank&
   CHECK_THROWS((host::world{3, options}.run(body)));
   ::unsetenv("BELAY_FLIGHT_DIR");
   REQUIRE(folder.files().size() == 1);  // and nothing temporary
-  struct stat facts {};
+  struct stat facts{};
   REQUIRE(::stat(folder.files().front().c_str(), &facts) == 0);
   CHECK((facts.st_mode & 0777) == 0600);
   const json out = read(folder.files().front());

@@ -26,8 +26,7 @@ using group_type = rank_type<>::group_type;
 using ordered_group = rank_type<fakes::nccl_api, sums::fixed_order>::group_type;
 
 // What it promises, and what not.
-static_assert(belay::communicator<group_type> && belay::has_groups<rank_type<>> && belay::has_control<rank_type<>> &&
-              belay::has_mesh_record<rank_type<>>);
+static_assert(belay::communicator<group_type> && belay::has_groups<rank_type<>>);
 static_assert(belay::sums_in_rank_order<ordered_group> && !belay::sums_in_rank_order<group_type>);
 static_assert(belay::has_varying_counts<ordered_group> && belay::can_all_gather_v<group_type, float> &&
               belay::can_reduce_scatter_v<group_type, float> && belay::works_on_device<group_type> &&
@@ -207,8 +206,7 @@ struct mixing : fakes::nccl_api {
 
 template <class Policy>
 outcome run_with(const auto& body) {
-  return run(
-      2, {}, [](fakes::nccl_fabric& fabric, int) { return Policy(fabric); }, body);
+  return run(2, {}, [](fakes::nccl_fabric& fabric, int) { return Policy(fabric); }, body);
 }
 const auto swap_values = [](auto& rank, const device_type& device, auto&) {
   bridge memory(device, 4096);

@@ -20,7 +20,7 @@
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/bootstrap/private_directory.hpp"
 #include "belay/comm.hpp"
-#include "belay/core/process_identity.hpp"
+#include "belay/core/process.hpp"
 #include "unit/backend/forked.hpp"
 
 using belay::host::processes;

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "belay/backend/host/tuning/variant.hpp"
-
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "belay/backend/host/processes.hpp"
+#include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/backend/host/tuning/online_tuner.hpp"
 #include "belay/backend/host/world.hpp"
 #include "belay/comm/symmetric.hpp"

@@ -82,6 +82,9 @@ TEST_CASE("what a group promises is asked when the program runs") {
     CHECK(world.size() == 2);
     CHECK(world.rank() == rank.number());
     CHECK(world.members().size() == 2);
+    REQUIRE(world.backend<belay::host::group>() != nullptr);
+    CHECK(world.backend<belay::host::group>()->size() == 2);
+    CHECK(world.backend<belay::rehearsal::group>() == nullptr);
   });
 }
 

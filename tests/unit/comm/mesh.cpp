@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -18,7 +19,7 @@ static_assert(belay::rank_at(shape, {.pipeline = 1, .data = 2, .expert = 0, .ten
               ((1 * 3 + 2) * 2 + 0) * 2 + 1);
 static_assert(belay::coordinate_of(shape, 21) == belay::coordinate{1, 2, 0, 1});
 
-std::vector<int> members(const belay::rehearsal::group& group) {
+std::vector<int> members(const belay::group& group) {
   return {group.members().begin(), group.members().end()};
 }
 
@@ -27,6 +28,7 @@ struct counting_rank {
   using group_type = belay::rehearsal::group;
 
   [[nodiscard]] int number() const { return rank.number(); }
+  [[nodiscard]] static constexpr std::uint64_t abandoned() { return 0; }
   [[nodiscard]] int size() const { return rank.size(); }
   [[nodiscard]] group_type world() const { return rank.world(); }
   [[nodiscard]] group_type group(std::span<const int> members, belay::where at) {
@@ -37,16 +39,6 @@ struct counting_rank {
   belay::rehearsal::rank rank;
   std::vector<std::vector<int>> made;
 };
-
-// A rank whose data groups cannot count: its votes go beside them.
-struct device_rank : counting_rank {
-  using control_type = belay::host::group;
-
-  [[nodiscard]] const control_type& control() const { return beside->world(); }
-
-  belay::host::rank* beside;
-};
-static_assert(belay::has_control<device_rank> && !belay::has_control<counting_rank>);
 
 std::string slip_of(const std::function<void()>& call) {
   try {
@@ -170,12 +162,14 @@ TEST_CASE("what a rehearsal has asked for is made with the mesh, in the order of
     static_cast<void>(mesh.pipeline());
     return at_first;
   };
-  belay::rehearsal::rank rehearsed{5, 8};
+  belay::rehearsal::rank asked{5, 8};
+  belay::rank rehearsed{asked};
   CHECK(body(rehearsed).empty());
   CHECK(rehearsed.meshes().asked(grid) == belay::axis_set{belay::axis::pipeline, belay::axis::replica});
   CHECK(rehearsed.meshes().asked({.data = 8}).empty());
 
-  const auto at_first = belay::host::world{8}.run([&](belay::host::rank& rank) {
+  const auto at_first = belay::host::world{8}.run([&](belay::host::rank& self) {
+    belay::rank rank{self};
     rank.meshes().add(rehearsed.meshes());
     return body(rank);
   });
@@ -198,18 +192,14 @@ TEST_CASE("ranks that ask for a mesh's groups in different orders are told so, a
   }
 }
 
-TEST_CASE("control is the world's group, or the one beside it where the backend has one") {
+TEST_CASE("control is the world's group where buffers are the host's") {
   const auto sums = belay::host::world{3}.run([](belay::host::rank& rank) {
     const belay::mesh mesh{rank, {.data = 3}};
     int one = 1;
     mesh.control().all_reduce(std::span(&one, 1), belay::sum);
-    device_rank device{{{rank.number(), 3}, {}}, &rank};
-    const belay::mesh beside{device, {.data = 3}};
-    static_assert(std::is_same_v<decltype(beside.data()), const belay::rehearsal::group&>);
-    beside.control().all_reduce(std::span(&one, 1), belay::sum);
     return one;
   });
-  CHECK(sums == std::vector<int>{9, 9, 9});
+  CHECK(sums == std::vector<int>{3, 3, 3});
 }
 
 TEST_CASE("a group of one takes nothing of the world") {

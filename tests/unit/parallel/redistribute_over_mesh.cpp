@@ -26,7 +26,7 @@ using belay::placed;
 using belay::replicate;
 using belay::shard;
 
-using mesh_type = belay::mesh<belay::host::rank>;
+using mesh_type = belay::mesh;
 template <class Placement, class T = float>
 using tensor = belay::sharded<T, Placement, mesh_type>;
 

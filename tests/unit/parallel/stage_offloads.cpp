@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "belay/parallel/pipeline_stage.hpp"
-#include "belay/step/offloads.hpp"
+#include "belay/step/offloaded_activations.hpp"
 #include "unit/parallel/support/staged_network.hpp"
 
 using namespace staged;

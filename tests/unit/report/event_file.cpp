@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "belay/core/view.hpp"
-#include "belay/report/step_events.hpp"
 #include "support/event_reader.hpp"
 #include "tools/heap_allocations/heap_allocations.hpp"
 

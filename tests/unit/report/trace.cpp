@@ -14,7 +14,6 @@
 
 #include "belay/backend/host.hpp"
 #include "belay/device.hpp"
-#include "belay/report/trace_clock.hpp"
 #include "belay/step.hpp"
 #include "unit/report/support/trace_format.hpp"
 

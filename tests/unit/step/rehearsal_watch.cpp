@@ -2,20 +2,25 @@
 #include "belay/step/rehearsal_watch.hpp"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 
-#include <array>
 #include <atomic>
-#include <string>
+#include <csignal>
 #include <thread>
 
 #include "belay/step.hpp"
+#include "unit/step/support/ended_child.hpp"
 
 namespace {
 
-using engine = belay::rehearsal_engine;
+using ended_child::ended, ended_child::in_child, ended_child::segv_is_default;
+
+// A rehearsed engine that explains faults.
+struct engine : belay::rehearsal_engine {
+  explicit engine(belay::tier_meter& meter) : belay::rehearsal_engine(belay::reserved_addresses{1 << 20}, meter) {
+    watch().explain_faults();
+  }
+};
 using input = belay::view<const float, 2>;
 
 // Touches its output by itself, not in a kernel, in one of its calls.
@@ -47,42 +52,9 @@ struct careless {
 };
 const float careless::constant = 4;
 
-struct ended {
-  int status = 0;
-  std::string said;
-  [[nodiscard]] bool by_segv() const { return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV; }
-  [[nodiscard]] bool says(const std::string& words) const { return said.find(words) != std::string::npos; }
-};
-
-// Runs `body` in a child process without a handler of SIGSEGV (neither of doctest nor of a sanitizer), and returns what
-// it prints.
-template <class Body>
-ended in_child(Body body) {
-  std::array<int, 2> pipe{};
-  REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
-  const pid_t child = ::fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    const rlimit no_core{0, 0};
-    ::setrlimit(RLIMIT_CORE, &no_core);
-    ::dup2(pipe[1], STDERR_FILENO);
-    ::signal(SIGSEGV, SIG_DFL);
-    body();
-    ::_exit(0);
-  }
-  ::close(pipe[1]);
-  ended out;
-  std::array<char, 512> some{};
-  for (ssize_t n = 0; (n = ::read(pipe[0], some.data(), some.size())) > 0;)
-    out.said.append(some.data(), static_cast<std::size_t>(n));
-  ::close(pipe[0]);
-  ::waitpid(child, &out.status, 0);
-  return out;
-}
-
 void rehearse(careless::fault fault, bool recomputed = false) {
   belay::tier_meter meter;
-  engine planned{belay::reserved_addresses{1 << 20}, meter};
+  engine planned{meter};
   careless layer{fault};
   belay::recompute again{layer};
   belay::step step{planned};
@@ -97,12 +69,6 @@ void rehearse(careless::fault fault, bool recomputed = false) {
   else
     both(layer);
   static_cast<void>(std::move(step).commit());
-}
-
-bool segv_is_default() {
-  struct sigaction now = {};
-  ::sigaction(SIGSEGV, nullptr, &now);
-  return now.sa_handler == SIG_DFL && (now.sa_flags & SA_SIGINFO) == 0;
 }
 
 }  // namespace
@@ -131,7 +97,7 @@ TEST_CASE("a layer that touches memory in a rehearsal is named, with its call, a
 TEST_CASE("a touch between the calls of layers is said to be one, and other faults keep to themselves") {
   const ended between = in_child([] {
     belay::tier_meter meter;
-    engine planned{belay::reserved_addresses{1 << 20}, meter};
+    engine planned{meter};
     careless layer;
     belay::step step{planned};
     auto h = belay::forward(step, layer, input{nullptr, {4, 8}});
@@ -178,7 +144,7 @@ TEST_CASE("what handled the signal before handles it still, and has it back afte
   }
   const ended sent = in_child([&] {  // by a process, which is no fault of a layer
     belay::tier_meter meter;
-    engine planned{belay::reserved_addresses{1 << 20}, meter};
+    engine planned{meter};
     belay::step step{planned};
     ::raise(SIGSEGV);
     step.cut_off();
@@ -189,7 +155,7 @@ TEST_CASE("what handled the signal before handles it still, and has it back afte
     rehearse(careless::fault::none);
     if (!segv_is_default()) ::_exit(3);
     belay::tier_meter meter;
-    engine one{belay::reserved_addresses{1 << 20}, meter}, two{belay::reserved_addresses{1 << 20}, meter};
+    engine one{meter}, two{meter};
     {
       belay::step outer{one};
       belay::step inner{two};
@@ -217,7 +183,7 @@ TEST_CASE("two threads rehearse at once: the end of one leaves the other's layer
     std::atomic<bool> over{false};
     std::thread other([&] {
       belay::tier_meter meter;
-      engine planned{belay::reserved_addresses{1 << 20}, meter};
+      engine planned{meter};
       belay::step step{planned};
       ++open;
       over.wait(false);
@@ -226,7 +192,7 @@ TEST_CASE("two threads rehearse at once: the end of one leaves the other's layer
     while (open.load() == 0) std::this_thread::yield();
     std::thread faulty([&] {
       belay::tier_meter meter;
-      engine planned{belay::reserved_addresses{1 << 20}, meter};
+      engine planned{meter};
       belay::step step{planned};
       over = true;
       over.notify_all();

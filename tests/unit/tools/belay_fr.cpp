@@ -14,7 +14,7 @@
 #include "belay/backend/host/failure/flight_dump.hpp"
 #include "belay/backend/host/membership/thread_membership.hpp"
 #include "belay/backend/host/options.hpp"
-#include "belay/backend/host/rendezvous/group_directory.hpp"
+#include "belay/backend/host/rendezvous/group_state.hpp"
 #include "unit/tools/program_output.hpp"
 
 using namespace program_output;

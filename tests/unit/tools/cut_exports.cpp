@@ -19,10 +19,10 @@
 #include <vector>
 
 #include "belay/backend/host/processes.hpp"
-#include "belay/train/temporary_folder/folder_guard.hpp"
 #include "train_moe/hugging_face.cpp"
 #include "train_moe/model_config.cpp"
 #include "unit/backend/forked.hpp"
+#include "whole_folder/folder_guard.hpp"
 
 #ifdef BELAY_RUN
 
@@ -269,7 +269,8 @@ TEST_CASE("signals do afterwards what they did before, and those that came meanw
 }
 
 TEST_CASE("only what nobody holds and nobody else may have made is swept") {
-  CHECK_FALSE(belay::each_entry(-1, [](const char*) { return true; }));  // what cannot be listed may hold anything
+  CHECK_FALSE(
+      whole_folder::each_entry(-1, [](const char*) { return true; }));  // what cannot be listed may hold anything
   const place here;
   const auto kept = [&](const std::string& name, const char* file) {
     std::filesystem::create_directory(here / name);

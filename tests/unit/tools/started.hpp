@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "belay/core/process_identity.hpp"
+#include "belay/core/process.hpp"
 #include "unit/backend/forked.hpp"
 
 struct outcome {

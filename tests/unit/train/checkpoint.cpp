@@ -5,6 +5,7 @@
 #include "unit/train/support/checkpoint.hpp"
 
 #include <doctest/doctest.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cerrno>

@@ -36,10 +36,10 @@ struct trainer {
   const Mesh& mesh;
   Run& run;
   three_layers net{};
-  belay::parameter_store<Run, Mesh> store{run, mesh, net, belay::zero<3>{}};
-  belay::gathers<listed, belay::parameter_store<Run, Mesh>> first{net.first, store}, second{net.second, store},
+  belay::parameter_store<Run> store{run, mesh, net, belay::zero<3>{}};
+  belay::gathers<listed, belay::parameter_store<Run>> first{net.first, store}, second{net.second, store},
       last{net.last, store};
-  belay::adamw<float, typename Mesh::group_type, typename Run::engine_type::kit_type> optimizer{store};
+  belay::adamw<float, typename Run::group_type, typename Run::engine_type::kit_type> optimizer{store};
 
   double step(std::size_t number) {
     const data batch{number, 0};

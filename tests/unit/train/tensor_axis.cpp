@@ -113,7 +113,7 @@ result train(const settings& with) {
     belay::mesh mesh{rank, with.shape};
     using group_type = typename decltype(mesh)::group_type;
     divided_network<group_type> net(mesh, with.hidden);
-    using store_type = belay::parameter_store<std::remove_reference_t<decltype(run)>, decltype(mesh)>;
+    using store_type = belay::parameter_store<std::remove_reference_t<decltype(run)>>;
     store_type store{run, mesh, net, with.stage, {.seed = 3, .bucket_bytes = 64}};
     belay::adamw optimizer{store};
     const auto mine = belay::even_part(global_micro_batches, static_cast<std::size_t>(with.shape.data),

@@ -73,6 +73,11 @@ class device_calls {
         placed_(on, at) {}
 
   [[nodiscard]] cuda::stream<Api>& stream() noexcept { return stream_; }
+  /// The stream for kernels, which are waited for. Throws usage_error while a graph is being captured.
+  [[nodiscard]] cuda::stream<Api>& stream_for_kernels(where at) {
+    expect_no_capture("a kernel between operations", at);
+    return stream_;
+  }
   /// Memory of the device for what one such call tells the host.
   [[nodiscard]] std::span<std::byte> scratch() const noexcept { return {scratch_.data(), room}; }
 
@@ -91,8 +96,7 @@ class device_calls {
 
   template <kernel::indexed F>
   void each(std::size_t count, const F& f, where at) {
-    expect_no_capture("a kernel between operations", at);
-    stream_.each(count, f);
+    stream_for_kernels(at).each(count, f);
     stream_.synchronize(at);
   }
   void fetch(void* to, const void* from, std::size_t bytes, where at) {

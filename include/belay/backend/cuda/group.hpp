@@ -24,7 +24,7 @@
 #include "belay/backend/cuda/shared_transfers.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
-#include "belay/comm/checked_timeout.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_operations.hpp"
@@ -88,6 +88,11 @@ class group : public group_operations<group<Api, ControlRank>> {
   void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
     order_->of_calls().place(to, from, bytes, at);
   }
+  /// The stream of such kernels and copies, on which a caller waits for what it queues. Throws usage_error while a
+  /// graph is captured.
+  [[nodiscard]] cuda::stream<Api>& stream_of_calls(where at = where::current()) const {
+    return order_->of_calls().stream_for_kernels(at);
+  }
   /// Memory of the device for what such a kernel tells the host.
   [[nodiscard]] std::span<std::byte> scratch() const noexcept { return order_->of_calls().scratch(); }
 
@@ -132,15 +137,16 @@ class group : public group_operations<group<Api, ControlRank>> {
     [[nodiscard]] int size() const noexcept { return member_->size(); }
     /// The operations of the same ranks for memory of the host.
     [[nodiscard]] const Calls& control() const noexcept { return *calls_; }
+    /// The stream of what the rank has started.
+    [[nodiscard]] cuda::stream<Api>& stream() const noexcept { return *stream_; }
     /// Queue f(0) ... f(count - 1), and a team for each row.
     template <kernel::indexed F>
     void each(std::size_t count, const F& f) const {
       stream_->each(count, f);
     }
     template <kernel::cooperative G>
-      requires queueable_kernel<G>
     void teams(std::size_t count, const G& g) const {
-      if (count > 0) stream_->expect(stream_->api().teams(stream_->handle(), count, g), "teams", 0, {});
+      stream_->teams(count, g);
     }
     /// Copies to memory of the host what this stream has made, and waits for that alone.
     void fetch(void* to, const void* from, std::size_t bytes, where at = where::current()) const {

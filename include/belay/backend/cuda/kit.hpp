@@ -59,10 +59,7 @@ class kit {
   }
   template <kernel::cooperative G>
   void teams(std::size_t count, const G& g) {
-    static_assert(queueable_kernel<G>,
-                  "belay: a kernel for a device is kept by value until it has run: a struct of pointers and scalars of "
-                  "at most 256 bytes");
-    if (count > 0) stream_.expect(api().teams(stream_.handle(), count, g), "teams", 0, {});
+    stream_.teams(count, g);
   }
   template <class T>
   void product(operand<T> c, operand<const std::type_identity_t<T>> a, operand<const std::type_identity_t<T>> b,

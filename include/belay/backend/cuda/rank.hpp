@@ -20,7 +20,6 @@
 #include "belay/backend/cuda/kit.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/shared_device.hpp"
-#include "belay/comm/mesh.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/device_usage.hpp"
@@ -76,8 +75,6 @@ class rank {
   [[nodiscard]] device_usage usage() const noexcept { return shared_->usage(); }
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return order_->abandoned(); }
-  /// The groups that meshes of this rank make at once, as a rehearsal has recorded them: the same on all ranks.
-  [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
 
  private:
   [[nodiscard]] std::shared_ptr<communication_order<Api>> open(where at) const {
@@ -97,7 +94,6 @@ class rank {
   std::shared_ptr<communication_order<Api>> order_;
   std::map<std::vector<int>, std::size_t> made_;
   std::optional<group_type> world_;
-  mesh_record meshes_;
 };
 
 }  // namespace belay::inline BELAY_ABI::cuda

@@ -37,6 +37,7 @@
 #include "belay/device/stream_spans.hpp"
 #include "belay/device/stream_watch.hpp"
 #include "belay/kernel/for_each.hpp"
+#include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
 
@@ -90,6 +91,14 @@ class stream : public counted_stream {
                   "belay: a kernel for a device is kept by value until it has run: a struct of pointers and scalars of "
                   "at most 256 bytes");
     if (count > 0) expect(api().each(handle(), count, f), "each", 0, {});
+  }
+  /// Queues a team for each of `count` rows.
+  template <kernel::cooperative G>
+  void teams(std::size_t count, const G& g, where at = {}) {
+    static_assert(queueable_kernel<G>,
+                  "belay: a kernel for a device is kept by value until it has run: a struct of pointers and scalars of "
+                  "at most 256 bytes");
+    if (count > 0) expect(api().teams(handle(), count, g), "teams", 0, at);
   }
   /// Queues a copy, where the device addresses both places: its own memory, or registered memory of the host.
   void copy(void* to, const void* from, std::size_t bytes, where at = where::current()) {

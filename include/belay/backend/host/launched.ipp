@@ -25,8 +25,8 @@
 #include "belay/backend/host/membership/process_membership.hpp"
 #include "belay/backend/host/membership/thread_membership.hpp"
 #include "belay/core/bounds.hpp"
-#include "belay/core/environment.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/process.hpp"
 #include "belay/core/unique_fd.hpp"
 
 namespace belay::inline BELAY_ABI {

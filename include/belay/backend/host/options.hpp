@@ -13,7 +13,7 @@
 
 #include "belay/backend/host/memory/control_block.hpp"
 #include "belay/backend/host/tuning/algorithm_rules.hpp"
-#include "belay/comm/checked_timeout.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
@@ -52,8 +52,8 @@ struct world_options {
 /// The control block of such a world.
 [[nodiscard]] BELAY_DECL control_shape control_shape_for(int ranks, address_space space, const world_options& options);
 
-/// Publishes the calibration of this machine in a fresh control block, before any rank's body; prints the rules where
-/// BELAY_TUNING is `print`. A world of one rank copies for no other and is not calibrated.
+/// Publishes the calibration of this machine in a fresh control block, before any rank's body. A world of one rank
+/// copies for no other and is not calibrated.
 BELAY_DECL void calibrate(const control_block& fresh, const world_options& options);
 
 /// Keeps the calling thread on the `number`-th core that it may run on, round and round.

@@ -11,12 +11,12 @@
 #include <string>
 
 #include "belay/backend/host/options.hpp"
-#include "belay/backend/host/rendezvous/group_directory.hpp"
+#include "belay/backend/host/rendezvous/group_state.hpp"
 #include "belay/backend/host/tuning/explain.hpp"
 #include "belay/comm/event_count.hpp"
 #include "belay/core/checked_size.hpp"
-#include "belay/core/core_set.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/process.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -55,13 +55,11 @@ BELAY_DECL control_shape control_shape_for(int ranks, address_space space, const
 }
 
 BELAY_DECL void calibrate(const control_block& fresh, const world_options& options) {
-  const int ranks = fresh.shape().ranks;
-  if (ranks < 2) return;
+  if (fresh.shape().ranks < 2) return;
   if (options.calibration == calibration::measure) {
     static const copy_table measured = calibrate_copies();  // a process measures its machine once
     fresh.header().copies = measured;
   }
-  if (fresh.shape().epoch == 0) print_rules(ranks, options.algorithm, fresh.header().copies);
 }
 
 BELAY_DECL void pin_to_core(int number) noexcept {

@@ -25,7 +25,6 @@
 #include "belay/backend/host/group.hpp"
 #include "belay/backend/host/membership/membership.hpp"
 #include "belay/backend/host/rendezvous/group_state.hpp"
-#include "belay/comm/mesh.hpp"
 #include "belay/comm/world_watch.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -97,9 +96,6 @@ class rank {
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return stream_->abandoned(); }
 
-  /// The groups that meshes of this rank make at once, as a rehearsal has recorded them: the same on all ranks.
-  [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
-
   /// Communications of this rank run when `arbiter` says so, which all ranks share. Before the first of them.
   void use(std::shared_ptr<stream_arbiter> arbiter) { stream_->use(std::move(arbiter)); }
 
@@ -127,10 +123,7 @@ class rank {
   group_directory groups_;
   std::shared_ptr<async_stream> stream_;
   std::optional<host::group> world_;
-  mesh_record meshes_;
 };
-
-static_assert(has_groups<rank> && has_mesh_record<rank>);
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI

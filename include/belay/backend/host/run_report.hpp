@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <string>
 
-#include "belay/comm/signal_name.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/process.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {

@@ -21,7 +21,6 @@
 #include "belay/backend/mpi/group.hpp"
 #include "belay/backend/mpi/progress/mpi_progress.hpp"
 #include "belay/backend/mpi/rendezvous/group_state.hpp"
-#include "belay/comm/mesh.hpp"
 #include "belay/comm/world_watch.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
@@ -66,9 +65,6 @@ class rank {
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return stream_->abandoned(); }
 
-  /// The groups that meshes of this rank make at once, as a rehearsal has recorded them: the same on all ranks.
-  [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
-
   /// For the streams of this rank: their waits end at the world's timeout, and when it fails.
   [[nodiscard]] std::shared_ptr<const stream_watch> watch() const {
     return std::make_shared<world_watch<mpi_progress>>(progress_, number());
@@ -87,10 +83,7 @@ class rank {
   group_directory groups_;
   std::shared_ptr<async_stream> stream_;
   std::optional<mpi::group> world_;
-  mesh_record meshes_;
 };
-
-static_assert(has_groups<rank> && has_mesh_record<rank>);
 
 }  // namespace mpi
 }  // namespace belay::inline BELAY_ABI

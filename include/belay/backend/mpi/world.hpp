@@ -22,7 +22,7 @@
 #include "belay/backend/mpi/progress/mpi_progress.hpp"
 #include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/backend/mpi/rank.hpp"
-#include "belay/comm/checked_timeout.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/comm/group.hpp"
 #include "belay/comm/rank.hpp"
 #include "belay/core/bounds.hpp"

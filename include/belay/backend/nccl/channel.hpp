@@ -38,7 +38,7 @@
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/own_process.hpp"
+#include "belay/core/process.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_clock.hpp"

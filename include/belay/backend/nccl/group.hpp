@@ -24,7 +24,7 @@
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/backend/nccl/operations.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
-#include "belay/comm/checked_timeout.hpp"
+#include "belay/comm/call_arguments.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_operations.hpp"
@@ -195,6 +195,11 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
   void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
     channel_->calls().place(to, from, bytes, at);
   }
+  /// The stream of such kernels and copies, on which a caller waits for what it queues. Throws usage_error while a
+  /// graph is captured.
+  [[nodiscard]] cuda::stream<Api>& stream_of_calls(where at = where::current()) const {
+    return channel_->calls().stream_for_kernels(at);
+  }
   /// Memory of the device for what such a kernel tells the host.
   [[nodiscard]] std::span<std::byte> scratch() const noexcept { return channel_->calls().scratch(); }
 
@@ -223,21 +228,21 @@ class group : public group_operations<group<Api, N, Sums, Control>> {
     [[nodiscard]] int size() const noexcept { return of_->size(); }
     /// The operations of the same ranks for memory of the host.
     [[nodiscard]] const Control& control() const noexcept { return of_->control(); }
+    /// The stream of what the rank has started.
+    [[nodiscard]] cuda::stream<Api>& stream() const noexcept { return of_->in().stream(); }
     /// Queues f(0) ... f(count - 1).
     template <kernel::indexed F>
     void each(std::size_t count, const F& f) const {
-      of_->in().stream().each(count, f);
+      stream().each(count, f);
     }
     /// Queues a team for each row.
     template <kernel::cooperative G>
-      requires queueable_kernel<G>
     void teams(std::size_t count, const G& g) const {
-      auto& stream = of_->in().stream();
-      if (count > 0) stream.expect(stream.api().teams(stream.handle(), count, g), "teams", 0, site_->at);
+      stream().teams(count, g, site_->at);
     }
     /// Queues a copy between places of the device, and one from memory of the host, which is free when it returns.
     void copy(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
-      of_->in().stream().copy(to, from, bytes, at);
+      stream().copy(to, from, bytes, at);
     }
     void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
       channel_type& in = of_->in();

@@ -173,11 +173,10 @@ class rank {
     along_.push_back({shape, which, group(members, at)});
     return along_.back().group;
   }
-  /// Makes the groups that a rehearsal has asked for, in the order of its meshes and of axes. What groups take of the
-  /// device has been taken then. Collective over the world.
-  void make_recorded_groups(where at = where::current()) {
-    const mesh_record recorded = meshes_;
-    for (const auto& [shape, asked] : recorded.entries()) static_cast<void>(belay::mesh<rank>(*this, shape, asked, at));
+  /// Makes the groups of `recorded`, which a rehearsal has asked for, in the order of its meshes and of axes. What they
+  /// take of the device has been taken then. Collective over the world.
+  void make_recorded_groups(const mesh_record& recorded, where at = where::current()) {
+    for (const auto& [shape, asked] : recorded.entries()) static_cast<void>(belay::mesh(*this, shape, asked, at));
     const std::size_t left = measured(at).free;
     communication_ = before_.free - lesser_of(before_.free, left);
   }
@@ -240,8 +239,6 @@ class rank {
 
   /// Started communications of this rank whose handle was lost.
   [[nodiscard]] std::uint64_t abandoned() const noexcept { return channel_->abandoned(); }
-  /// The groups that meshes of this rank make at once, as a rehearsal has recorded them: the same on all ranks.
-  [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
   /// For the streams of this rank: their waits end at the world's timeout, and when it fails.
   [[nodiscard]] std::shared_ptr<const stream_watch> watch() const { return control_->watch(); }
 
@@ -368,7 +365,6 @@ class rank {
   std::shared_ptr<channel<Api, N>> channel_;
   std::optional<group_type> world_;
   std::optional<watchdog> watchdog_;
-  mesh_record meshes_;
   std::vector<made_along> along_;
   std::uint32_t groups_ = 0;
   bool versions_ = true;

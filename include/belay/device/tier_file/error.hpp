@@ -4,8 +4,6 @@
 // IWYU pragma: private, include "belay/device/tier_file.hpp"
 #pragma once
 
-#include <sys/statvfs.h>
-
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +13,6 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -80,40 +77,15 @@ class tier_file_error : public file_error {
   tier_file_error(where at, const std::string& directory, const details& what)
       : file_error(directory, what.offset + what.done, text(what), at), details_(what) {}
 
-  static details with_free(const std::string& directory, details what) {
-    struct statvfs facts {};
-    if (what.fault == tier_file_fault::full && ::statvfs(directory.c_str(), &facts) == 0)
-      what.free = static_cast<std::uint64_t>(facts.f_bavail) * facts.f_frsize;
-    return what;
-  }
+  static details with_free(const std::string& directory, details what);
 
-  static std::string text(const details& d) {
-    std::string message = "tier file: cannot ";
-    message += name(d.operation);
-    if (d.operation == tier_file_operation::allocate) message += " " + std::to_string(d.bytes) + " bytes";
-    if (d.operation == tier_file_operation::read || d.operation == tier_file_operation::write)
-      message += " " + std::to_string(d.bytes) + " bytes from byte " + std::to_string(d.offset) + " on, " +
-                 std::to_string(d.done) + " are done";
-    message += ": ";
-    if (d.fault == tier_file_fault::truncated)
-      message += "the file ends there, it was truncated";
-    else if (d.fault == tier_file_fault::stalled)
-      message += "the system takes less than a block of the rest";
-    else if (d.code != 0)
-      message += error_text(d.code);
-    message += d.more;
-    if (d.fault == tier_file_fault::full) {
-      if (d.free) message += ", " + std::to_string(*d.free) + " bytes are free";
-      message += "; take a folder of a disk with more room, or offload less";
-    } else if (d.code == EFBIG) {
-      message += "; raise the limit on files (ulimit -f), or offload less";
-    } else if (d.operation == tier_file_operation::open && !is_shortage(d.code)) {
-      message += ": no file can be made in this folder; take one of a disk in which this user may make files";
-    }
-    return message;
-  }
+  static std::string text(const details& d);
 
   details details_;
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/device/tier_file/error.ipp"  // IWYU pragma: export
+#endif

@@ -17,8 +17,7 @@
 #include <optional>
 
 #include "belay/core/config.hpp"
-#include "belay/core/direct_io.hpp"
-#include "belay/device/tier_file/liburing_ring.hpp"
+#include "belay/core/policies.hpp"
 #include "belay/device/tier_file/transfer_ring.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -27,19 +26,20 @@ namespace belay::inline BELAY_ABI {
 /// posix_fallocate(3) does; `direct_alignment` is what the file system tells of O_DIRECT, 0 where it has none for this
 /// file, and nothing where it does not tell; `in_memory` says whether the file takes memory instead of a disk.
 template <class C>
-concept tier_file_calls = transfer_ring<typename C::ring> &&
+concept tier_file_calls =
+    transfer_ring<typename C::ring> &&
     requires(C calls, const char* path, int descriptor, void* to, const void* from, std::size_t bytes, off_t offset) {
-  { calls.open_unnamed(path) } -> std::same_as<int>;
-  { calls.open_new(path) } -> std::same_as<int>;
-  { calls.unlink(path) } -> std::same_as<int>;
-  { calls.allocate(descriptor, offset) } -> std::same_as<int>;
-  { calls.in_memory(descriptor) } -> std::same_as<bool>;
-  { calls.direct_alignment(descriptor) } -> std::same_as<std::optional<std::size_t>>;
-  { calls.make_direct(descriptor) } -> std::same_as<int>;
-  { calls.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
-  { calls.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
-  { calls.close(descriptor) } -> std::same_as<int>;
-};
+      { calls.open_unnamed(path) } -> std::same_as<int>;
+      { calls.open_new(path) } -> std::same_as<int>;
+      { calls.unlink(path) } -> std::same_as<int>;
+      { calls.allocate(descriptor, offset) } -> std::same_as<int>;
+      { calls.in_memory(descriptor) } -> std::same_as<bool>;
+      { calls.direct_alignment(descriptor) } -> std::same_as<std::optional<std::size_t>>;
+      { calls.make_direct(descriptor) } -> std::same_as<int>;
+      { calls.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
+      { calls.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
+      { calls.close(descriptor) } -> std::same_as<int>;
+    };
 
 /// The machine's.
 template <transfer_ring Ring>
@@ -57,7 +57,7 @@ struct basic_tier_file_calls {
     return ::posix_fallocate(descriptor, 0, bytes);
   }
   [[nodiscard]] static bool in_memory(int descriptor) noexcept {
-    struct statfs facts {};
+    struct statfs facts{};
     if (::fstatfs(descriptor, &facts) != 0) return false;
     return facts.f_type == TMPFS_MAGIC || facts.f_type == RAMFS_MAGIC;
   }

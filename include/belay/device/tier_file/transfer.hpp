@@ -8,7 +8,6 @@
 
 #include <sys/types.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
@@ -21,7 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/tier_file/error.hpp"
@@ -40,21 +38,12 @@ class file_transfer {
   file_transfer() noexcept = default;
   file_transfer(file_transfer&& other) noexcept { take(other); }
   /// Waits for what this handle held before.
-  file_transfer& operator=(file_transfer&& other) noexcept {
-    if (this == &other) return *this;
-    settle();
-    take(other);
-    return *this;
-  }
+  file_transfer& operator=(file_transfer&& other) noexcept;
   ~file_transfer() { settle(); }
 
   /// Returns when all bytes have moved; after that, at once. Throws tier_file_error where they could not; this is about
   /// this transfer alone.
-  void wait(where at = where::current()) {
-    settle();
-    if (fault_ == tier_file_fault::none) return;
-    throw tier_file_error(*directory_, {call_.operation, fault_, code_, call_.offset, call_.bytes, done_, {}}, at);
-  }
+  void wait(where at = where::current());
 
   /// True when `wait` would not block.
   [[nodiscard]] inline bool ready();
@@ -63,8 +52,8 @@ class file_transfer {
   friend class file_transfers;
   file_transfer(file_transfers& owner, std::shared_ptr<const std::string> directory, const transfer_call& call);
 
-  inline void settle() noexcept;
-  inline void take(file_transfer& other) noexcept;
+  void settle() noexcept;
+  void take(file_transfer& other) noexcept;
   void copy_outcome(const file_transfer& other) noexcept {
     fault_ = other.fault_;
     code_ = other.code_;
@@ -99,9 +88,7 @@ class file_transfers {
   virtual ~file_transfers() = default;
 
   [[nodiscard]] file_transfer start(tier_file_operation operation, std::uint64_t offset, std::byte* address,
-                                    std::size_t bytes) {
-    return {*this, directory_, {operation, descriptor_, address, bytes, offset}};
-  }
+                                    std::size_t bytes);
 
   [[nodiscard]] std::size_t slot_count() const noexcept { return slots_.size(); }
   [[nodiscard]] std::uint64_t waits_for_slot() const noexcept { return waits_.load(std::memory_order_relaxed); }
@@ -116,49 +103,15 @@ class file_transfers {
   // Looks whether some are.
   virtual void poll(guard&) noexcept {}
 
-  [[nodiscard]] transfer_call next_call(std::size_t index) const noexcept {
-    constexpr std::size_t most = std::size_t{1} << 30;  // Linux moves less than 2 GiB a call
-    const progress& it = slots_[index];
-    transfer_call call = it.transfer->call_;
-    call.address += it.done;
-    call.offset += it.done;
-    call.bytes = lesser_of(call.bytes - it.done, most);
-    return call;
-  }
+  [[nodiscard]] transfer_call next_call(std::size_t index) const noexcept;
 
   // Takes what a call has returned: bytes, or an error number below 0. True where another one is to be made.
-  [[nodiscard]] bool finish_call(std::size_t index, std::int64_t result) noexcept {
-    if (result == -EINTR || result == -EAGAIN || result == -ECANCELED) return true;  // nothing was said about the file
-    if (result < 0) return finish(index, fault_of(static_cast<int>(-result)), static_cast<int>(-result));
-    progress& it = slots_[index];
-    const std::size_t rest = it.transfer->call_.bytes - it.done;
-    const std::size_t moved = lesser_of(static_cast<std::size_t>(result), rest);
-    // A direct call begins at a whole block: what was moved of one is moved again.
-    const std::size_t kept = moved == rest ? moved : moved - moved % granularity_;
-    it.done += kept;
-    if (it.done == it.transfer->call_.bytes) return finish(index, tier_file_fault::none, 0);
-    if (kept != 0) return true;
-    it.done += moved;
-    const bool reads = it.transfer->call_.operation == tier_file_operation::read;
-    return finish(index, reads ? tier_file_fault::truncated : tier_file_fault::stalled, 0);
-  }
+  [[nodiscard]] bool finish_call(std::size_t index, std::int64_t result) noexcept;
 
-  [[nodiscard]] bool finish(std::size_t index, tier_file_fault fault, int code) noexcept {
-    const progress it = std::exchange(slots_[index], progress{});
-    free_.push_back(index);
-    it.transfer->fault_ = fault;
-    it.transfer->code_ = code;
-    it.transfer->done_ = it.done;
-    it.transfer->under_way_.store(false, std::memory_order_release);  // from here on the handle may be gone
-    changed_.notify_all();
-    return false;
-  }
+  [[nodiscard]] bool finish(std::size_t index, tier_file_fault fault, int code) noexcept;
 
   // For destructors of derived classes: nothing may write to a caller's memory any more.
-  void drain() noexcept {
-    guard lock(mutex_);
-    while (free_.size() != slots_.size()) await_change(lock);
-  }
+  void drain() noexcept;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -171,25 +124,9 @@ class file_transfers {
     std::size_t done = 0;
   };
 
-  void admit(file_transfer& transfer) {
-    guard lock(mutex_);
-    if (free_.empty()) waits_.fetch_add(1, std::memory_order_relaxed);
-    while (free_.empty()) await_change(lock);
-    transfer.slot_ = free_.back();
-    free_.pop_back();
-    transfer.under_way_.store(true, std::memory_order_relaxed);
-    slots_[transfer.slot_] = {&transfer, 0};
-    begin_call(transfer.slot_);
-  }
-  void await(const file_transfer& transfer) noexcept {
-    guard lock(mutex_);
-    while (transfer.under_way_.load(std::memory_order_relaxed)) await_change(lock);
-  }
-  [[nodiscard]] bool over(const file_transfer& transfer) noexcept {
-    guard lock(mutex_);
-    if (transfer.under_way_.load(std::memory_order_relaxed)) poll(lock);
-    return !transfer.under_way_.load(std::memory_order_relaxed);
-  }
+  void admit(file_transfer& transfer);
+  void await(const file_transfer& transfer) noexcept;
+  [[nodiscard]] bool over(const file_transfer& transfer) noexcept;
   void move(file_transfer& from, file_transfer& to) noexcept {
     const guard lock(mutex_);
     to.slot_ = from.slot_;
@@ -208,28 +145,7 @@ class file_transfers {
   std::atomic<std::uint64_t> waits_{0};
 };
 
-inline file_transfer::file_transfer(file_transfers& owner, std::shared_ptr<const std::string> directory,
-                                    const transfer_call& call)
-    : owner_(&owner), directory_(std::move(directory)), call_(call) {
-  if (call.bytes != 0) owner.admit(*this);
-}
-
 inline bool file_transfer::ready() { return !under_way_.load(std::memory_order_acquire) || owner_->over(*this); }
-
-inline void file_transfer::settle() noexcept {
-  if (under_way_.load(std::memory_order_acquire)) owner_->await(*this);
-}
-
-inline void file_transfer::take(file_transfer& other) noexcept {
-  owner_ = other.owner_;
-  directory_ = other.directory_;  // a copy: the owner still reads what is under way
-  call_ = other.call_;
-  if (other.under_way_.load(std::memory_order_acquire))
-    owner_->move(other, *this);
-  else
-    copy_outcome(other);
-  other.fault_ = tier_file_fault::none;
-}
 
 /// Transfers by a ring of calls that the kernel makes. There is no thread: who waits takes what is over, for all.
 template <transfer_ring Ring>
@@ -336,3 +252,7 @@ class thread_transfers final : public file_transfers {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/device/tier_file/transfer.ipp"  // IWYU pragma: export
+#endif

@@ -29,6 +29,7 @@
 
 #include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
+#include "belay/comm/device_group.hpp"
 #include "belay/comm/group_interface.hpp"
 #include "belay/comm/heap_of.hpp"
 #include "belay/core/config.hpp"
@@ -341,14 +342,17 @@ class expert_exchange final : public participant {
     [[maybe_unused]] T* const own = rows_in(slot).data();
     if constexpr (moves_rows_by_kernels<Frame>)
       if (shape_.ranks == 1) return by_kernels(placed(state, own), addressed_peers{}).here(frame);
-    if constexpr (has_local_memory<Group>) {
-      const peers_by_messages<T, moves_type> peers{moves_.get(), state.messages, state.packed.data(), own};
-      start(frame, by_kernels(placed(state, peers.packed), peers), slot, at);
-    } else if constexpr (works_on_device<Group>) {  // whose parts are side by side
+    constexpr bool typed_device = works_on_device<Group> && !tells_traits<Group>;
+    if constexpr (works_on_device<Group> && (has_local_memory<Group> || !typed_device))
+      if (sends_to_peers(group_)) {
+        const peers_by_messages<T, moves_type> peers{moves_.get(), state.messages, state.packed.data(), own};
+        return start(frame, by_kernels(placed(state, peers.packed), peers), slot, at);
+      }
+    if constexpr (works_on_device<Group> && !has_local_memory<Group>) {  // whose parts are side by side
       T* const first = reinterpret_cast<T*>(heap_->base(0) + slot.offset_bytes());
       const auto apart = static_cast<std::size_t>(heap_->base(1) - heap_->base(0));
       start(frame, by_kernels(placed(state, first, apart), addressed_peers{}), slot, at);
-    } else {
+    } else if constexpr (!works_on_device<Group>) {
       communicate(frame, move, slot, at);
     }
   }
@@ -382,7 +386,7 @@ class expert_exchange final : public participant {
   Heap* heap_;
   expert_shape shape_;
   std::size_t first_layer_ = 0;
-  bool sends_ = has_local_memory<Group> && shape_.ranks > 1;  // rows, or will where it is rehearsed
+  bool sends_ = sends_to_peers(group_) && shape_.ranks > 1;  // rows, or will where it is rehearsed
   bool unread_ = false;
   bool named_ = false;  // by the step or pass that runs
   participation part_ = participation::unasked;
@@ -390,6 +394,7 @@ class expert_exchange final : public participant {
 };
 
 template <class Run, class Group>
-expert_exchange(Run&, const Group&, expert_settings) -> expert_exchange<float, Group>;
+expert_exchange(Run&, const Group&, expert_settings)
+    -> expert_exchange<float, typename group_with_kit<Group, typename Run::engine_type::kit_type>::type>;
 
 }  // namespace belay::inline BELAY_ABI

@@ -173,7 +173,7 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
     state.exchange->abandon(frame, state, at);
   }
 
-  /// Its layer's activations were offloaded and have come back (step/offloads.hpp).
+  /// Its layer's activations were offloaded and have come back (step/offloaded_activations.hpp).
   void relocate(const auto& to) {
     to(state_.routed);
     to(state_.places);

@@ -59,7 +59,7 @@ class row_moves {
         shifts_(works_on_device<Group> ? shape.experts : 0),
         gather_counts_(shape.ranks, shape.experts),
         bases_(shape.ranks) {
-    if constexpr (has_local_memory<Group>) transfers_.reserve(2 * shape.experts);
+    if (sends_to_peers(group)) transfers_.reserve(2 * shape.experts);
   }
 
   expert_statistics statistics;

@@ -11,12 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/error.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/routing.hpp"
@@ -58,19 +55,8 @@ class expert_statistics {
   /// Statistics over memory of the caller, `layers` x `micro_batches` x `experts` entries each, that outlives them.
   /// Throws usage_error where it has another size.
   expert_statistics(std::size_t layers, std::size_t micro_batches, std::size_t experts, std::size_t k,
-                    std::span<std::int64_t> selections, std::span<double> probability_sums, where at = where::current())
-      : layers_(layers),
-        micro_batches_(micro_batches),
-        experts_(experts),
-        k_(k),
-        selections_(selections),
-        probability_sums_(probability_sums) {
-    if (const std::size_t needed = entries(layers, micro_batches, experts, at);
-        selections.size() != needed || probability_sums.size() != needed)
-      throw usage_error("expert statistics of " + std::to_string(needed) + " entries are given memory for " +
-                            std::to_string(selections.size()) + " and " + std::to_string(probability_sums.size()),
-                        at);
-  }
+                    std::span<std::int64_t> selections, std::span<double> probability_sums,
+                    where at = where::current());
   expert_statistics(expert_statistics&&) noexcept = default;  // vectors keep their memory
   expert_statistics& operator=(expert_statistics&&) noexcept = default;
 
@@ -79,10 +65,7 @@ class expert_statistics {
   [[nodiscard]] std::size_t experts() const noexcept { return experts_; }
 
   /// Zeroes all entries, at the beginning of a step; not those of a caller's memory, which may be a device's.
-  void clear() noexcept {
-    for (std::int64_t& count : own_selections_) count = 0;
-    for (double& total : own_sums_) total = 0;
-  }
+  void clear() noexcept;
 
   /// Assigns the entry of a dispatched routing. Throws `usage_error` beyond the prepared sizes.
   template <class T>
@@ -118,48 +101,19 @@ class expert_statistics {
   [[nodiscard]] std::span<const double> probability_sums() const noexcept { return probability_sums_; }
 
   /// Tokens of one layer and micro-batch over the expert group.
-  [[nodiscard]] double rows(std::size_t layer, std::size_t micro_batch, where at = where::current()) const {
-    const std::size_t first = entry(layer, micro_batch, at);
-    std::int64_t total = 0;
-    for (std::size_t e = 0; e < experts_; ++e) total += selections_[first + e];
-    return static_cast<double>(total) / static_cast<double>(k_);
-  }
+  [[nodiscard]] double rows(std::size_t layer, std::size_t micro_batch, where at = where::current()) const;
 
   /// The load-balancing term of one layer and micro-batch, from reduced sums; k where the load is balanced.
-  [[nodiscard]] double balance(std::size_t layer, std::size_t micro_batch, where at = where::current()) const {
-    const std::size_t first = entry(layer, micro_batch, at);
-    return balance_loss(selections_.data() + first, probability_sums_.data() + first, experts_,
-                        rows(layer, micro_batch, at));
-  }
+  [[nodiscard]] double balance(std::size_t layer, std::size_t micro_batch, where at = where::current()) const;
 
   /// Adds the selections of every expert in `layer`, over all recorded micro-batches, to `tokens` [experts].
-  void add_expert_tokens(std::size_t layer, std::span<std::int64_t> tokens, where at = where::current()) const {
-    if (tokens.size() != experts_) throw usage_error("expert tokens: one count for each expert", at);
-    for (std::size_t m = 0; m < micro_batches_; ++m) {
-      const std::size_t first = entry(layer, m, at);
-      for (std::size_t e = 0; e < experts_; ++e) tokens[e] += selections_[first + e];
-    }
-  }
+  void add_expert_tokens(std::size_t layer, std::span<std::int64_t> tokens, where at = where::current()) const;
 
  private:
   [[nodiscard]] static std::size_t entries(std::size_t layers, std::size_t micro_batches, std::size_t experts,
-                                           where at) {
-    const auto words = [&] {
-      return "statistics of " + std::to_string(layers) + " layers, " + std::to_string(micro_batches) +
-             " micro-batches and " + std::to_string(experts) + " experts are";
-    };
-    return (checked_size(layers) * micro_batches * experts * sizeof(double)).value(words, at) / sizeof(double);
-  }
+                                           where at);
 
-  [[nodiscard]] std::size_t entry(std::size_t layer, std::size_t micro_batch, where at) const {
-    if (layer >= layers_ || micro_batch >= micro_batches_) {
-      throw usage_error("expert statistics were prepared for " + std::to_string(layers_) + " layers and " +
-                            std::to_string(micro_batches_) + " micro-batches, asked for layer " +
-                            std::to_string(layer) + ", micro-batch " + std::to_string(micro_batch),
-                        at);
-    }
-    return (layer * micro_batches_ + micro_batch) * experts_;
-  }
+  [[nodiscard]] std::size_t entry(std::size_t layer, std::size_t micro_batch, where at) const;
 
   std::size_t layers_ = 0;
   std::size_t micro_batches_ = 0;
@@ -172,3 +126,7 @@ class expert_statistics {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/parallel/experts/statistics.ipp"  // IWYU pragma: export
+#endif

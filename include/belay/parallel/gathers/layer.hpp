@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "belay/core/config.hpp"
-#include "belay/core/obligation.hpp"
+#include "belay/core/ledger.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/layer_learning.hpp"
 #include "belay/parallel/lists_parameters.hpp"

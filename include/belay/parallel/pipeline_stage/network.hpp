@@ -22,9 +22,8 @@
 #include "belay/parallel/parameter.hpp"
 #include "belay/step/gradient.hpp"
 #include "belay/step/layer.hpp"
-#include "belay/step/offloads.hpp"
+#include "belay/step/offloaded_activations.hpp"
 #include "belay/step/recompute.hpp"
-#include "belay/step/recomputed_part.hpp"
 #include "belay/step/step.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -40,24 +39,20 @@ concept offers_layers = requires(N& network) {
   std::end(network.layers());
   // A container that is returned by value would take its layers with it; a span does not.
   requires std::is_lvalue_reference_v<decltype(network.layers())> ||
-      std::is_trivially_copyable_v<decltype(network.layers())>;
+               std::is_trivially_copyable_v<decltype(network.layers())>;
 };
 /// Whether a network offers its layers, as a value, for a message without the list of what is missing.
 template <class N>
 inline constexpr bool is_offering_layers = offers_layers<N>;
 
 template <class N>
-concept offers_first = requires(N& network) {
-  network.first();
-};
+concept offers_first = requires(N& network) { network.first(); };
 /// The first layer is never trained, and says so: `using learning_type = belay::frozen`.
 template <class N>
 concept freezes_first =
     offers_first<N> && !has_gradient<layer_learning_t<std::remove_reference_t<decltype(std::declval<N&>().first())>>>;
 template <class N>
-concept offers_last = requires(N& network) {
-  network.last();
-};
+concept offers_last = requires(N& network) { network.last(); };
 
 /// A layer as a stage runs it: itself, or with its activations in a lower tier.
 template <class Layer, class Activations>
@@ -193,9 +188,8 @@ inline constexpr bool is_batch_view = false;
 template <class T, std::size_t Rank>
 inline constexpr bool is_batch_view<view<T, Rank>> = Rank > 1;
 template <class Inputs>
-concept gives_micro_batches = is_batch_view<Inputs> || requires(const Inputs& inputs, std::size_t micro_batch) {
-  inputs(micro_batch).shape();
-};
+concept gives_micro_batches =
+    is_batch_view<Inputs> || requires(const Inputs& inputs, std::size_t micro_batch) { inputs(micro_batch).shape(); };
 
 /// The input of one micro-batch. That of a batch of floating point has no gradient.
 template <gives_micro_batches Inputs>

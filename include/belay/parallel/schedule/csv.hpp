@@ -17,13 +17,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
-#include "belay/parallel/schedule/action.hpp"
 #include "belay/parallel/schedule/table.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -69,148 +66,27 @@ class csv_reader {
  public:
   csv_reader(std::string_view text, where at) : rest_(text), at_(at) {}
 
-  [[nodiscard]] dynamic_table read() {
-    next_row();
-    if (next_cell() != "belay-schedule 1") refuse("expected 'belay-schedule 1', found '" + shown() + "'");
-    std::string name(next_cell());
-    if (name.find('\r') != std::string::npos) refuse("the schedule's name holds a line break");
-    const std::size_t stages = size("the number of stages", most_stages);
-    const std::size_t micro_batches = size("the number of micro-batches", most_micro_batches);
-    if (stages * micro_batches > most_cells) refuse("stages times micro-batches must not exceed 16777216");
-    if (more_cells_) refuse("the first row ends after the number of micro-batches");
-    std::vector<action> actions;
-    std::vector<std::size_t> offsets(1);
-    for (std::size_t stage = 0; stage < stages; ++stage) {
-      if (rest_.empty()) {
-        ++row_;
-        column_ = 1;
-        refuse("the row of stage " + std::to_string(stage) + " is missing; the first row announces " +
-               std::to_string(stages) + " stages");
-      }
-      next_row();
-      if (trimmed(line_).empty()) more_cells_ = false;
-      while (more_cells_) actions.push_back(parse(next_cell()));
-      offsets.push_back(actions.size());
-    }
-    while (!rest_.empty()) {
-      next_row();
-      if (!trimmed(next_cell()).empty()) refuse("there are more rows than the first row announces stages");
-    }
-    return {std::move(name), stages, micro_batches, std::move(actions), std::move(offsets)};
-  }
+  [[nodiscard]] dynamic_table read();
 
  private:
-  static std::string_view trimmed(std::string_view text) {
-    const std::size_t first = text.find_first_not_of(" \t\r");
-    if (first == std::string_view::npos) return {};
-    return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-  }
+  static std::string_view trimmed(std::string_view text);
 
-  void next_row() {
-    const std::size_t end = rest_.find('\n');
-    line_ = rest_.substr(0, end);
-    rest_ = end == std::string_view::npos ? std::string_view{} : rest_.substr(end + 1);
-    ++row_;
-    column_ = 0;
-    more_cells_ = true;
-  }
+  void next_row();
 
-  std::string_view next_cell() {
-    ++column_;
-    if (!more_cells_) {
-      cell_ = {};
-      return cell_;
-    }
-    const std::size_t end = line_.find(',');
-    cell_ = trimmed(line_.substr(0, end));
-    more_cells_ = end != std::string_view::npos;
-    line_ = more_cells_ ? line_.substr(end + 1) : std::string_view{};
-    return cell_;
-  }
+  std::string_view next_cell();
 
-  [[noreturn]] void refuse(const std::string& why) const {
-    throw input_error("schedule CSV, row " + std::to_string(row_) + ", column " + std::to_string(column_) + ": " + why,
-                      at_);
-  }
-  [[noreturn]] void refuse_cell() const {
-    refuse("'" + shown() +
-           "' is no action; expected F, B, I or W and a micro-batch, such as F0, or transfers, such "
-           "as SA0>1 or SA1>1+RG0<1");
-  }
-  [[nodiscard]] std::string shown() const {
-    return std::string(cell_.substr(0, 40)) + (cell_.size() > 40 ? "..." : "");
-  }
+  [[noreturn]] void refuse(const std::string& why) const;
+  [[noreturn]] void refuse_cell() const;
+  [[nodiscard]] std::string shown() const;
 
-  std::size_t size(const char* what, std::size_t most) {
-    std::string_view text = next_cell();
-    std::size_t value = 0;
-    if (!take_number(text, most, value) || !text.empty() || value == 0) {
-      refuse(std::string(what) + " must be between 1 and " + std::to_string(most) + ", not '" + shown() + "'");
-    }
-    return value;
-  }
+  std::size_t size(const char* what, std::size_t most);
 
   // Reads digits at the front; false where there are none or their value exceeds `most`.
-  static bool take_number(std::string_view& text, std::size_t most, std::size_t& value) {
-    value = 0;
-    std::size_t digits = 0;
-    for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9'; ++digits) {
-      value = value * 10 + static_cast<std::size_t>(text[digits] - '0');
-      if (value > most) return false;
-    }
-    text.remove_prefix(digits);
-    return digits > 0;
-  }
-  static bool take(std::string_view& text, char expected) {
-    if (text.empty() || text.front() != expected) return false;
-    text.remove_prefix(1);
-    return true;
-  }
-  static bool take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk) {
-    std::size_t value = 0;
-    if (!take_number(text, most_micro_batches, value)) return false;
-    micro_batch = static_cast<std::uint32_t>(value);
-    chunk = 0;
-    if (!take(text, '.')) return true;
-    if (!take_number(text, 65'535, value)) return false;
-    chunk = static_cast<std::uint16_t>(value);
-    return true;
-  }
+  static bool take_number(std::string_view& text, std::size_t most, std::size_t& value);
+  static bool take(std::string_view& text, char expected);
+  static bool take_micro_batch(std::string_view& text, std::uint32_t& micro_batch, std::uint16_t& chunk);
 
-  [[nodiscard]] action parse(std::string_view text) const {
-    action made;
-    const std::size_t kind = text.empty() ? std::string_view::npos : std::string_view("FBIW").find(text.front());
-    if (kind != std::string_view::npos) {
-      made.kind = static_cast<action_kind>(kind);
-      text.remove_prefix(1);
-      if (!take_micro_batch(text, made.micro_batch, made.chunk) || !text.empty()) refuse_cell();
-      return made;
-    }
-    made.kind = action_kind::exchange;
-    do {
-      if (made.transfer_count == action::most_transfers) refuse("an exchange holds at most 4 transfers");
-      transfer& moved = made.group[made.transfer_count++];
-      if (take(text, 'R')) {
-        moved.direction = transfer_direction::receive;
-      } else if (!take(text, 'S')) {
-        refuse_cell();
-      }
-      if (take(text, 'G')) {
-        moved.what = payload::gradient;
-      } else if (!take(text, 'A')) {
-        refuse_cell();
-      }
-      std::size_t peer = 0;
-      if (!take_micro_batch(text, moved.micro_batch, moved.chunk) ||
-          !take(text, moved.direction == transfer_direction::send ? '>' : '<') ||
-          !take_number(text, most_stages, peer)) {
-        refuse_cell();
-      }
-      moved.peer = static_cast<std::uint32_t>(peer);
-    } while (take(text, '+'));
-    if (!text.empty()) refuse_cell();
-    return made;
-  }
+  [[nodiscard]] action parse(std::string_view text) const;
 
   std::string_view rest_;
   where at_;
@@ -222,9 +98,11 @@ class csv_reader {
 };
 
 /// Reads what `to_csv` writes. Throws input_error with row and column, counted from 1.
-[[nodiscard]] inline dynamic_table from_csv(std::string_view text, where at = where::current()) {
-  return csv_reader(text, at).read();
-}
+[[nodiscard]] BELAY_DECL dynamic_table from_csv(std::string_view text, where at = where::current());
 
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/parallel/schedule/csv.ipp"  // IWYU pragma: export
+#endif

@@ -12,7 +12,6 @@
 #include <span>
 
 #include "belay/core/config.hpp"
-#include "belay/parallel/schedule/action.hpp"
 #include "belay/parallel/schedule/table.hpp"
 
 namespace belay::inline BELAY_ABI {

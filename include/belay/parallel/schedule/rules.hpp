@@ -17,7 +17,6 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
-#include "belay/parallel/schedule/action.hpp"
 #include "belay/parallel/schedule/table.hpp"
 
 namespace belay::inline BELAY_ABI {

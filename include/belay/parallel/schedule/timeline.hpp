@@ -15,7 +15,6 @@
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/proof.hpp"
-#include "belay/parallel/schedule/action.hpp"
 #include "belay/parallel/schedule/play.hpp"
 #include "belay/parallel/schedule/table.hpp"
 

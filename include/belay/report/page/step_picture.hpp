@@ -18,7 +18,6 @@
 #include "belay/report/page/plot.hpp"
 #include "belay/report/page/room.hpp"
 #include "belay/report/page/sample.hpp"
-#include "belay/report/page/tier_colours.hpp"
 
 namespace belay::inline BELAY_ABI {
 

@@ -11,17 +11,15 @@
 #include <string_view>
 
 #include "belay/core/config.hpp"
-#include "belay/report/page/curves.hpp"
 #include "belay/report/page/ending.hpp"
 #include "belay/report/page/expert_map.hpp"
-#include "belay/report/page/expert_picture.hpp"
 #include "belay/report/page/history.hpp"
 #include "belay/report/page/markup.hpp"
 #include "belay/report/page/memory_stack.hpp"
+#include "belay/report/page/plot.hpp"
 #include "belay/report/page/rank_waits.hpp"
 #include "belay/report/page/sample.hpp"
 #include "belay/report/page/step_picture.hpp"
-#include "belay/report/page/style.hpp"
 #include "belay/report/page/tables.hpp"
 #include "belay/report/text_buffer.hpp"
 

@@ -8,7 +8,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -26,9 +25,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/hexadecimal.hpp"
 #include "belay/core/policies.hpp"
-#include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 #include "belay/train/safetensors/file.hpp"
 
@@ -38,34 +35,15 @@ inline constexpr std::string_view manifest_name = "manifest.json";
 inline constexpr std::string_view unfinished_manifest_name = "manifest.json.tmp";
 
 /// "step-00000050".
-[[nodiscard]] inline std::string checkpoint_name(std::uint64_t step) {
-  char text[32];
-  std::snprintf(text, sizeof text, "step-%08llu", static_cast<unsigned long long>(step));
-  return text;
-}
+[[nodiscard]] BELAY_DECL std::string checkpoint_name(std::uint64_t step);
 /// "parameters-00003.safetensors": of `group`, the file that rank 3 writes.
-[[nodiscard]] inline std::string checkpoint_file_name(std::string_view group, int rank) {
-  char text[32];
-  std::snprintf(text, sizeof text, "-%05d.safetensors", rank);
-  return std::string(group) + text;
-}
+[[nodiscard]] BELAY_DECL std::string checkpoint_file_name(std::string_view group, int rank);
 
 /// The step as files of a checkpoint say it, in as many bytes for every step: "000000000050".
-[[nodiscard]] inline std::string padded_step(std::uint64_t step) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%012llu", static_cast<unsigned long long>(step));
-  return text;
-}
+[[nodiscard]] BELAY_DECL std::string padded_step(std::uint64_t step);
 
 /// 16 hexadecimal digits for a run, which all of its files have.
-[[nodiscard]] inline std::string random_checkpoint_id(where at) {
-  std::uint64_t random = 0;
-  if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random))
-    throw file_error("getrandom", 0, "no number can be drawn for a checkpoint", at);
-  std::string out;
-  append_hex(out, random, 16);
-  return out;
-}
+[[nodiscard]] BELAY_DECL std::string random_checkpoint_id(where at);
 
 /// The content of a folder of checkpoints, and what was done there.
 struct checkpoint_contents {
@@ -289,3 +267,7 @@ class checkpoint_folder {
 };
 
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/train/checkpoint/checkpoint_folder.ipp"  // IWYU pragma: export
+#endif

@@ -37,7 +37,7 @@
 #include "belay/train/safetensors/file.hpp"
 #include "belay/train/safetensors/file_agreement.hpp"
 #include "belay/train/safetensors/folder_writer.hpp"
-#include "belay/train/safetensors/layout.hpp"
+#include "belay/train/safetensors/header.hpp"
 #include "belay/train/safetensors/stored_type.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -128,7 +128,7 @@ class basic_collective_writer {
   /// Returns when every file is on the medium under its name, the index last. Throws on all ranks, with no file
   /// replaced: file_error with the rank, the file and the bytes of a write or an fsync that failed; usage_error where
   /// the ranks together did not write each tensor once. A file_error of a rename comes when files before it may have
-  /// their names: a folder that must appear in one instant is a `temporary_folder`.
+  /// their names: a folder that must appear in one instant is written beside its place, and renamed.
   void commit(where at = where::current()) {
     if (!is_rehearsed(group_)) {
       if (std::exchange(committed_, true)) throw usage_error("this writer has been committed", at);

@@ -21,9 +21,7 @@
 #include <utility>
 
 #include "belay/core/config.hpp"
-#include "belay/core/direct_io.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/missing_folder.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"

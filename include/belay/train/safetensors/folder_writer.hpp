@@ -28,7 +28,6 @@
 #include "belay/core/where.hpp"
 #include "belay/train/safetensors/file.hpp"
 #include "belay/train/safetensors/header.hpp"
-#include "belay/train/safetensors/layout.hpp"
 #include "belay/train/safetensors/stored_type.hpp"
 #include "belay/train/safetensors/writer.hpp"
 
@@ -84,7 +83,8 @@ void publish_index(const std::string& path, const std::string& index, const std:
   sync_folder<Files>(path, at);
 }
 
-/// `write` may be called from several threads. A folder that must appear whole or not at all is a `temporary_folder`.
+/// `write` may be called from several threads. A folder that must appear whole or not at all is written beside its
+/// place, and renamed.
 template <files_policy Files>
 class basic_folder_writer {
  public:

@@ -39,11 +39,12 @@ struct tensor {
 };
 
 /// The order of `tensors` by name; find_tensor needs it.
-[[nodiscard]] std::vector<std::size_t> order_by_name(const std::vector<tensor>& tensors);
+[[nodiscard]] BELAY_DECL std::vector<std::size_t> order_by_name(const std::vector<tensor>& tensors);
 
 /// The tensor called `name`, or null.
-[[nodiscard]] const tensor* find_tensor(const std::vector<tensor>& tensors, const std::vector<std::size_t>& by_name,
-                                        std::string_view name) noexcept;
+[[nodiscard]] BELAY_DECL const tensor* find_tensor(const std::vector<tensor>& tensors,
+                                                   const std::vector<std::size_t>& by_name,
+                                                   std::string_view name) noexcept;
 
 /// Free text about a file, as keys and values.
 using metadata_list = std::vector<std::pair<std::string, std::string>>;
@@ -55,8 +56,8 @@ struct header {
 };
 
 /// Computes the bytes of `shape` elements of `type`; false where they overflow or end inside of a byte.
-[[nodiscard]] bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
-                                 std::uint64_t& bytes) noexcept;
+[[nodiscard]] BELAY_DECL bool size_in_bytes(stored_type type, const std::vector<std::uint64_t>& shape,
+                                            std::uint64_t& bytes) noexcept;
 
 class header_scanner;
 
@@ -65,6 +66,32 @@ class header_scanner;
 template <class Scanner = header_scanner>
 [[nodiscard]] header parse_header(std::string_view text, std::uint64_t data_bytes, const std::string& path,
                                   where at = where::current());
+
+/// A tensor of a file that is to be written.
+struct declaration {
+  std::string name;
+  stored_type type = stored_type::f32;
+  std::vector<std::uint64_t> shape;
+};
+
+/// The metadata that other readers expect: {"format": "pt"}.
+[[nodiscard]] BELAY_DECL metadata_list usual_metadata();
+
+/// Where everything will lie in a file that is about to be written: the bytes of the header and the range of each
+/// tensor, from the declarations alone. The same declarations always give the same bytes.
+struct layout {
+  std::string prefix;           // length and header, ready to be written at byte 0
+  std::vector<tensor> tensors;  // in the order declared; bytes counted from the end of `prefix`
+  std::uint64_t data_bytes = 0;
+
+  [[nodiscard]] std::uint64_t file_bytes() const noexcept { return prefix.size() + data_bytes; }
+};
+
+/// Places the declared tensors one after another, in their order. The header is padded with spaces, so that the data
+/// begins at a multiple of 8. Tensors that a reader with that scanner would refuse are a usage_error.
+template <class Scanner = header_scanner>
+[[nodiscard]] layout lay_out(const std::vector<declaration>& tensors, const metadata_list& about,
+                             where at = where::current());
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI

@@ -15,7 +15,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/finite.hpp"
-#include "belay/core/utf8.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {

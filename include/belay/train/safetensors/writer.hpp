@@ -23,7 +23,7 @@
 #include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
 #include "belay/train/safetensors/file.hpp"
-#include "belay/train/safetensors/layout.hpp"
+#include "belay/train/safetensors/header.hpp"
 #include "belay/train/safetensors/stored_type.hpp"
 
 namespace belay::inline BELAY_ABI {

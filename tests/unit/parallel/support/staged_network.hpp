@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -183,6 +184,15 @@ struct trained {
   }
 };
 
+// The runs of micro-batches of a rank, for which some ask its run too.
+template <class MakeRunner, class Run>
+auto runner_of(const MakeRunner& made_of, belay::mesh& mesh, network& net, Run& run) {
+  if constexpr (std::is_invocable_v<const MakeRunner&, belay::mesh&, network&, Run&>)
+    return made_of(mesh, net, run);
+  else
+    return made_of(mesh, net);
+}
+
 /// Trains for `steps` steps on `stages` stages. `micro_batches_of(step, net, data)` runs the micro-batches.
 template <class MakeRunner>
 auto training_body(std::size_t steps, trained& out, MakeRunner make_runner) {
@@ -191,12 +201,7 @@ auto training_body(std::size_t steps, trained& out, MakeRunner make_runner) {
     network net(static_cast<std::size_t>(rank.number()), static_cast<std::size_t>(rank.size()));
     belay::parameter_store store{run, mesh, net, belay::zero<1>{}};
     belay::adamw optimizer{store};
-    auto runner = [&] {
-      if constexpr (requires { make_runner(mesh, net, run); })
-        return make_runner(mesh, net, run);
-      else
-        return make_runner(mesh, net);
-    }();
+    auto runner = runner_of(make_runner, mesh, net, run);
     for (auto number : run.steps(steps)) {
       const batch data(number);
       belay::step step{run.engine(), store};

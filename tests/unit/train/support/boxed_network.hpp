@@ -151,7 +151,7 @@ void run_rank(const settings& with, record& out, std::mutex& lock, auto& rank, a
   belay::mesh mesh{rank, with.shape};
   layer<T> net(mesh, with.seed);
   using run_type = std::remove_reference_t<decltype(run)>;
-  using store_type = belay::parameter_store<run_type, decltype(mesh), belay::precision<T>>;
+  using store_type = belay::parameter_store<run_type, belay::precision<T>>;
   store_type store{run, mesh, net, with.zero, {.seed = 3, .bucket_bytes = 256, .whole_below = with.whole_below}};
   belay::gathers<layer<T>, store_type> whole{net, store};
   belay::adamw optimizer{store};

@@ -127,7 +127,7 @@ void run_rank(const settings& with, record& out, std::mutex& lock, auto& rank, a
   belay::mesh mesh{rank, {.data = rank.size()}};
   layer<T> net;
   using run_type = std::remove_reference_t<decltype(run)>;
-  using store_type = belay::parameter_store<run_type, decltype(mesh), belay::precision<T>>;
+  using store_type = belay::parameter_store<run_type, belay::precision<T>>;
   store_type store{run,
                    mesh,
                    net,
@@ -140,7 +140,7 @@ void run_rank(const settings& with, record& out, std::mutex& lock, auto& rank, a
   belay::adamw<T, typename store_type::group_type, typename store_type::kit_type, Calls> optimizer{
       store, {}, with.memory};
   cursor data;
-  belay::checkpoints<run_type, decltype(mesh), Files> saved{run, mesh, with.saved};
+  belay::checkpoints<run_type, Files> saved{run, mesh, with.saved};
   saved.add(store, optimizer);
   saved.add("data", data);
   const belay::resumed_run from = saved.open(with.from);

@@ -144,7 +144,7 @@ auto trained(result& out, const settings& how) {
     using run_type = std::remove_reference_t<decltype(run)>;
     belay::mesh mesh{rank, {.data = rank.size()}};
     network<T> net(how.hidden);
-    belay::parameter_store<run_type, decltype(mesh), belay::precision<T>> store{run, mesh, net, how.stage, how.store};
+    belay::parameter_store<run_type, belay::precision<T>> store{run, mesh, net, how.stage, how.store};
     if (rank.number() == 0) out.gathers_alone = store.gathers_alone();
     belay::gathers first_whole{net.first, store}, last_whole{net.last, store};
     belay::offloaded_activations activations{run, how.activations, how.store.files};

@@ -78,7 +78,7 @@ auto body(const trial& what, record& out, const std::function<std::size_t()>& ca
     network<T> net(what.hidden);
     const belay::file_memory files{.folder = what.folder};
     using run_type = std::remove_reference_t<decltype(run)>;
-    belay::parameter_store<run_type, decltype(mesh), belay::precision<T>> store{
+    belay::parameter_store<run_type, belay::precision<T>> store{
         run,
         mesh,
         net,

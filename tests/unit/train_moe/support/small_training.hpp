@@ -119,7 +119,7 @@ record trained(const options& run, const Launch& launch, belay::trace_file* trac
   for (int i = 0; i < 23; ++i) text.push_back(i * i % 19);  // four windows, and a short one
   record out;
   launch([&](auto& rank, auto& self) {
-    using trainer_type = trainer<T, std::remove_reference_t<decltype(rank)>, std::remove_reference_t<decltype(self)>>;
+    using trainer_type = trainer<T, std::remove_reference_t<decltype(self)>>;
     trainer_type one(run, rank, self, source);
     text_evaluation<trainer_type> evaluation(one, text, run.sequence);
     rollout<trainer_type> sample(one, {.prompt = "\1\2\3", .context = run.sequence}, 4);

@@ -14,11 +14,10 @@
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/core/bounds.hpp"
-#include "belay/core/environment.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
-#include "belay/core/hexadecimal.hpp"
-#include "belay/core/process_identity.hpp"
+#include "belay/core/printable.hpp"
+#include "belay/core/process.hpp"
 #include "belay/core/unique_fd.hpp"
 
 namespace belay::inline BELAY_ABI {

@@ -19,7 +19,7 @@
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/bootstrap/private_directory.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/hexadecimal.hpp"
+#include "belay/core/printable.hpp"
 #include "belay/core/unique_fd.hpp"
 
 namespace belay::inline BELAY_ABI {

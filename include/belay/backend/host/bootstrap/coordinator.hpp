@@ -8,26 +8,160 @@
 #include <poll.h>
 #include <sys/types.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
-#include "belay/backend/host/bootstrap/handshake.hpp"
 #include "belay/backend/host/bootstrap/messages.hpp"
-#include "belay/backend/host/bootstrap/rank_record.hpp"
 #include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/backend/host/memory/memory_segment.hpp"
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
+
+/// One rank, from the start to the end of the world. It joins once.
+/// The coordinator's record of one rank, and the watch that finds ranks whose process is stopped for too long.
+struct rank_record {
+  struct shrink_request {
+    std::uint64_t ticket = 0;
+    time_point until;
+  };
+
+  std::optional<watched_process> child;   // the process that the coordinator's process started for it, if it told
+  std::optional<watched_process> member;  // the process that joined, where it is not the child itself
+  connection socket;
+  bool joined = false;
+  bool said_goodbye = false;
+  bool deaf = false;  // did not take an answer
+  bool child_gone = false;
+  bool over = false;  // the rank's process is gone
+  std::optional<shrink_request> shrink;
+  std::optional<time_point::duration> stopped_for;  // as far as it was seen
+  bool told_stalled = false;
+  bool beyond_reach = false;  // stopped, and this process may not kill it
+
+  /// The process that is this rank, if one is known and lives.
+  [[nodiscard]] const watched_process* alive() const noexcept;
+  [[nodiscard]] bool finished() const noexcept { return over && (!child || child_gone); }
+  /// It will never again answer or ask.
+  [[nodiscard]] bool left() const noexcept {
+    return over || said_goodbye || beyond_reach || deaf || (joined && !socket);
+  }
+
+  /// Whether a process of it is stopped: the rank, or the child that let another process join.
+  [[nodiscard]] bool stopped() const noexcept;
+  /// Looks whether it is stopped, `step` after the last look; true when that has lasted for the limit, once for each
+  /// stop.
+  [[nodiscard]] bool found_stalled(time_point::duration step, time_point::duration limit);
+
+  /// "rank 2 (stopped)"
+  [[nodiscard]] std::string text(int rank) const;
+};
+
+/// Finds ranks whose process is stopped for too long, by polling: the kernel reports no stop of another process. Looks
+/// at all ranks each eighth of the limit, 10 to 250 ms apart, and when one may have reached it.
+class stall_watch {
+ public:
+  using duration = time_point::duration;
+
+  explicit stall_watch(duration limit) noexcept
+      : limit_(limit), last_(std::chrono::steady_clock::now()), next_(last_) {}
+
+  [[nodiscard]] time_point next() const noexcept { return next_; }
+
+  /// `tell(rank)` for each that has been stopped for the limit, once for each stop. Does nothing before `next()`.
+  template <class Tell>
+  void look(std::vector<rank_record>& seats, time_point now, Tell tell) {
+    if (now < next_) return;
+    const duration pause =
+        std::clamp<duration>(limit_ / 8, std::chrono::milliseconds(10), std::chrono::milliseconds(250));
+    // A long gap says that this process was stopped too (Ctrl-Z stops all): the ranks are not charged with it.
+    const duration longest = lesser_of<duration>(limit_ / 2, std::chrono::seconds(1));
+    const duration step = lesser_of(now - last_, longest);
+    last_ = now;
+    next_ = now + pause;
+    for (std::size_t i = 0; i < seats.size(); ++i) {
+      rank_record& here = seats[i];
+      if (here.found_stalled(step, limit_)) tell(static_cast<int>(i));
+      if (here.stopped_for && !here.told_stalled) next_ = lesser_of(next_, now + (limit_ - *here.stopped_for));
+    }
+  }
+
+ private:
+  duration limit_;
+  time_point last_, next_;
+};
+
+/// Accepts a process that has the token, is of this user, is the process that its hello names, and whose rank is free.
+/// Each connection gets a nonce that its hello must repeat, so that a recorded hello is of no use.
+/// Processes that have connected to the coordinator and have not yet proved which rank they are.
+class handshake {
+ public:
+  /// For so long a connection that waits for a free descriptor is tried again: other threads of this process use
+  /// descriptors too.
+  static constexpr time_point::duration shortage_limit = std::chrono::seconds(1);
+
+  struct joined_process {
+    int rank = 0;
+    connection socket;
+    watched_process process;
+  };
+
+  /// A connection without a hello is closed after `hello_limit`.
+  handshake(bootstrap_socket& socket, time_point::duration hello_limit, where at)
+      : listener_(&socket), hello_limit_(hello_limit), at_(at) {}
+
+  /// The listening socket, or -1: closed, or no descriptor is free.
+  [[nodiscard]] int listener() const noexcept {
+    return std::chrono::steady_clock::now() < pause_ ? -1 : listener_->listener();
+  }
+  [[nodiscard]] std::size_t pending() const noexcept { return pending_.size(); }
+  [[nodiscard]] int fd(std::size_t which) const noexcept { return pending_[which].socket.fd(); }
+
+  /// The next time at which something is to be done without an event.
+  [[nodiscard]] time_point next(time_point until) const noexcept;
+
+  /// Accepts a connection and sends a greeting, unless another user connected. Throws `file_error` where for
+  /// `shortage_limit` no descriptor was free.
+  void accept(std::size_t ranks);
+
+  /// Reads the hello of a pending connection: a rank's process; or nothing, where the hello was refused in words.
+  [[nodiscard]] std::optional<joined_process> read_hello(std::size_t which, const std::vector<rank_record>& records);
+
+  /// Closes connections that waited too long, and all once the listening socket is closed.
+  void drop_expired();
+
+ private:
+  struct pending_connection {
+    connection socket;
+    pid_t pid = 0;
+    std::uint64_t nonce = 0;
+    time_point until;
+  };
+  static constexpr std::size_t most_beyond = 64;  // pending connections beyond one for each rank
+
+  [[nodiscard]] std::string why_not(const pending_connection& from, const message& hello,
+                                    const std::vector<rank_record>& records) const;
+
+  bootstrap_socket* listener_;
+  time_point::duration hello_limit_;
+  where at_;
+  std::vector<pending_connection> pending_;
+  time_point pause_;
+  std::optional<time_point> short_since_;  // of descriptors
+};
 
 /// The segments that a world's processes share, by number, each with its holders: a rank as often as it attached. The
 /// coordinator keeps each until the last of its holders is gone, so that it outlives the process that made it. A number

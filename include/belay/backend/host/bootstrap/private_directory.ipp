@@ -13,8 +13,7 @@
 
 #include "belay/backend/host/bootstrap/private_directory.hpp"
 #include "belay/backend/host/failure/watched_process.hpp"
-#include "belay/core/environment.hpp"
-#include "belay/core/process_identity.hpp"
+#include "belay/core/process.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {

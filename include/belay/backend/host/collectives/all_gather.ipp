@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "belay/backend/host/collectives/bounce_buffers.hpp"
 #include "belay/backend/host/collectives/call.hpp"
 #include "belay/core/bounds.hpp"
 

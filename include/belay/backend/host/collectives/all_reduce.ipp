@@ -3,7 +3,6 @@
 // Larger all_reduces, on bytes.
 #pragma once
 
-#include "belay/backend/host/collectives/bounce_buffers.hpp"
 #include "belay/backend/host/collectives/call.hpp"
 #include "belay/core/bounds.hpp"
 

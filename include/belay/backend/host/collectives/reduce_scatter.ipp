@@ -3,7 +3,6 @@
 // Larger reduce_scatters, on bytes.
 #pragma once
 
-#include "belay/backend/host/collectives/bounce_buffers.hpp"
 #include "belay/backend/host/collectives/call.hpp"
 
 namespace belay::inline BELAY_ABI {

@@ -8,9 +8,8 @@
 #include <string>
 
 #include "belay/backend/host/failure/world_status.hpp"
-#include "belay/comm/flight_diagnosis.hpp"
 #include "belay/comm/flight_file.hpp"
-#include "belay/comm/flight_snapshot.hpp"
+#include "belay/comm/flight_recorder.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/policies.hpp"
 

@@ -16,7 +16,7 @@
 #include "belay/backend/host/memory/control_block.hpp"
 #include "belay/backend/host/rendezvous/group_layout.hpp"
 #include "belay/comm/flight_recorder.hpp"
-#include "belay/core/process_identity.hpp"
+#include "belay/core/process.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {

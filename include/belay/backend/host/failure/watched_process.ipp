@@ -12,9 +12,8 @@
 #include <cerrno>
 
 #include "belay/backend/host/failure/watched_process.hpp"
-#include "belay/comm/signal_name.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/process_identity.hpp"
+#include "belay/core/process.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {

@@ -16,14 +16,11 @@
 #include "belay/comm/event_count.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
-#include "belay/comm/flight_snapshot.hpp"
 #include "belay/comm/lane.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
-#include "belay/core/core_set.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/own_process.hpp"
-#include "belay/core/process_identity.hpp"
+#include "belay/core/process.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {

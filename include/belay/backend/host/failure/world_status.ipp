@@ -12,7 +12,7 @@
 #include "belay/backend/host/memory/address_map.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/policies.hpp"
-#include "belay/core/process_identity.hpp"
+#include "belay/core/process.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {

@@ -13,8 +13,8 @@
 
 #include "belay/backend/host/membership/thread_membership.hpp"
 #include "belay/core/bounds.hpp"
-#include "belay/core/core_set.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/process.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {

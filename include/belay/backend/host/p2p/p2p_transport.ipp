@@ -13,7 +13,6 @@
 #include "belay/backend/host/p2p/p2p_transport.hpp"
 #include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/backend/host/tuning/explain.hpp"
-#include "belay/backend/host/tuning/variant.hpp"
 #include "belay/backend/host/tuning/variant_choice.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -210,8 +209,7 @@ BELAY_DECL void p2p_transport::abort_and_refuse(session& now, mailbox& there, in
 BELAY_DECL void p2p_transport::give_up(session& now, wait_diagnosis& missing, deadline& limit) {
   if (!world_->aborted()) {
     if (progress(now)) return;  // what a rank posted before it left may still be in the mailbox
-    world_->abort(missing.cause(
-        now.call, [&](int peer) { return waits_for(now, peer); }, none));
+    world_->abort(missing.cause(now.call, [&](int peer) { return waits_for(now, peer); }, none));
   }
   fail(now, limit.seconds());
 }

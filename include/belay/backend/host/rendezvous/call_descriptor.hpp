@@ -13,7 +13,6 @@
 #include "belay/backend/host/memory/address_map.hpp"
 #include "belay/backend/host/rendezvous/peer_flags.hpp"
 #include "belay/backend/host/tuning/algorithm_rules.hpp"
-#include "belay/backend/host/tuning/variant.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/core/config.hpp"
 

@@ -30,7 +30,7 @@
 #include "belay/comm/call_mismatch.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
-#include "belay/comm/reduction_arithmetic.hpp"
+#include "belay/comm/reduce_simd.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/function_ref.hpp"

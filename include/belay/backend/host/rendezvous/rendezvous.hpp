@@ -15,7 +15,6 @@
 #include "belay/backend/host/rendezvous/peer_flags.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/copy.hpp"
-#include "belay/core/prefetch.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {

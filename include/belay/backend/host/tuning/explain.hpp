@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What `BELAY_TUNING=print` writes to standard error: the static rules and the calibration when a world starts, and the
-// variants that a group has settled for when it ends.
+// What `BELAY_TUNING=print` writes to standard error: the variants that a group has settled for when it ends.
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
 #include <string>
 
-#include "belay/backend/host/copy/calibration.hpp"
-#include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/backend/host/tuning/online_tuner.hpp"
 #include "belay/core/config.hpp"
 
@@ -18,15 +15,10 @@ namespace host {
 /// Whether BELAY_TUNING is `print`. Throws input_error for any other text.
 [[nodiscard]] BELAY_DECL bool prints_tuning();
 
-/// A table of the rules for a world of `ranks` ranks: the algorithm of each operation and size, for buffers that peers
-/// have mapped and for others, and the memory access of each size of copy.
-[[nodiscard]] BELAY_DECL std::string rules_text(int ranks, algorithm forced, const copy_table& copies);
-
 /// A line for each kind of call that is settled: the variant and every variant's microseconds. Empty where none is.
 [[nodiscard]] BELAY_DECL std::string settled_text(const online_tuner& tuner, int ranks);
 
 /// Where BELAY_TUNING is `print`. Never throws: what cannot be printed is not.
-BELAY_DECL void print_rules(int ranks, algorithm forced, const copy_table& copies) noexcept;
 BELAY_DECL void print_settled(const online_tuner& tuner, int ranks) noexcept;
 
 }  // namespace host

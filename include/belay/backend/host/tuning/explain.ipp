@@ -9,10 +9,10 @@
 #include <string_view>
 
 #include "belay/backend/host/rendezvous/call_descriptor.hpp"
+#include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/backend/host/tuning/explain.hpp"
-#include "belay/backend/host/tuning/variant.hpp"
-#include "belay/core/environment.hpp"
 #include "belay/core/error.hpp"
+#include "belay/core/process.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -35,49 +35,6 @@ BELAY_DECL bool prints_tuning() {
     throw input_error("BELAY_TUNING=" + std::string(text) + ": there is print");
   }
   return true;
-}
-
-BELAY_DECL std::string rules_text(int ranks, algorithm forced, const copy_table& copies) {
-  constexpr std::size_t sizes[] = {8,         56,         256,         1024,        2048,    16 * 1024,
-                                   64 * 1024, 256 * 1024, 1024 * 1024, 4096 * 1024, 64 << 20};
-  struct row {
-    operation what;
-    eager_traffic traffic;
-    bool parts;  // what a rank gives is its part of the larger buffer
-  };
-  constexpr row rows[] = {{operation::all_reduce, eager_traffic::all, false},
-                          {operation::reduce_scatter, eager_traffic::all_in_parts, false},
-                          {operation::all_gather, eager_traffic::all, true},
-                          {operation::broadcast, eager_traffic::root, false},
-                          {operation::reduce, eager_traffic::root, false},
-                          {operation::gather, eager_traffic::root, true},
-                          {operation::scatter, eager_traffic::root, false}};
-  std::string out = "belay tuning: rules for " + std::to_string(ranks) + " ranks";
-  if (forced != algorithm::automatic) out += ", BELAY_ALGORITHM=" + std::string(name(forced));
-  constexpr std::size_t title = 28, cell = 13;
-  out += "\n  " + column("bytes of the whole buffer", title);
-  for (const std::size_t bytes : sizes) out += column(size_text(bytes), cell);
-  for (const row& each : rows) {
-    for (const bool mapped : {true, false}) {
-      out += "\n  " + column(name(each.what) + std::string(mapped ? ", mapped" : ", not mapped"), title);
-      selection_input known;
-      known.forced = forced;
-      known.direct = mapped;
-      known.cma_possible = true;
-      known.slices = each.what == operation::all_reduce;
-      known.root_reduces = each.what == operation::reduce;
-      for (const std::size_t bytes : sizes) {
-        const std::size_t given = each.parts ? bytes / static_cast<std::size_t>(ranks) : bytes;
-        const algorithm eager = choose_small(forced, given, 1, ranks, each.traffic);
-        out += column(name(eager == algorithm::automatic ? choose(known, bytes) : eager), cell);
-      }
-    }
-  }
-  out += "\n  " + column("copy of one rank", title);
-  for (const std::size_t bytes : sizes) {
-    out += column(name(copies.access_of(bytes)), cell);
-  }
-  return out + "\n";
 }
 
 BELAY_DECL std::string settled_text(const online_tuner& tuner, int ranks) {
@@ -106,12 +63,6 @@ BELAY_DECL std::string settled_text(const online_tuner& tuner, int ranks) {
   return "belay tuning: settled variants of a group of " + std::to_string(ranks) + " ranks\n" + out;
 }
 
-BELAY_DECL void print_rules(int ranks, algorithm forced, const copy_table& copies) noexcept {
-  try {
-    if (prints_tuning()) std::fputs(rules_text(ranks, forced, copies).c_str(), stderr);
-  } catch (...) {  // checked when the world was made
-  }
-}
 BELAY_DECL void print_settled(const online_tuner& tuner, int ranks) noexcept {
   try {
     if (prints_tuning()) std::fputs(settled_text(tuner, ranks).c_str(), stderr);

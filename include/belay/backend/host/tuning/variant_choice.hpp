@@ -11,9 +11,9 @@
 #include <optional>
 
 #include "belay/backend/host/rendezvous/call_descriptor.hpp"
+#include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/backend/host/tuning/explain.hpp"
 #include "belay/backend/host/tuning/online_tuner.hpp"
-#include "belay/backend/host/tuning/variant.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {

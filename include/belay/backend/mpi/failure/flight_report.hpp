@@ -17,12 +17,10 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/mpi/failure/process.hpp"
 #include "belay/backend/mpi/failure/world_status.hpp"
 #include "belay/backend/mpi/progress/mpi_runtime.hpp"
-#include "belay/comm/flight_diagnosis.hpp"
 #include "belay/comm/flight_file.hpp"
-#include "belay/comm/flight_snapshot.hpp"
+#include "belay/comm/flight_recorder.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "belay/backend/mpi/failure/world_status.hpp"
-#include "belay/backend/mpi/progress/message_queue.hpp"
+#include "belay/backend/mpi/progress/control_channel.hpp"
 #include "belay/backend/mpi/progress/mpi_runtime.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"

@@ -16,7 +16,6 @@
 
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/flight_recorder.hpp"
-#include "belay/comm/flight_snapshot.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 

@@ -23,7 +23,6 @@
 
 #include "belay/backend/mpi/failure/flight_report.hpp"
 #include "belay/backend/mpi/failure/out_of_band.hpp"
-#include "belay/backend/mpi/failure/process.hpp"
 #include "belay/backend/mpi/failure/world_status.hpp"
 #include "belay/backend/mpi/progress/control_channel.hpp"
 #include "belay/backend/mpi/progress/mpi_runtime.hpp"
@@ -34,7 +33,7 @@
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
-#include "belay/core/own_process.hpp"
+#include "belay/core/process.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace mpi {

@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "train_moe/nccl_trainer.cuh"
-
-namespace train_moe {
-
-template void run_rank_as<belay::bf16>(prepared_run&, nccl_rank&, nccl_run&);
-
-}  // namespace train_moe

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The faults of a schedule in words.
+#pragma once
+
+#include "belay/parallel/proof.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::string explain(const schedule::fault& found) {
+  using schedule::fault_kind;
+  using schedule::nowhere;
+  const std::string batch = "micro-batch " + std::to_string(found.micro_batch);
+  const std::string stage = "stage " + std::to_string(found.stage);
+  const std::string peer = "stage " + std::to_string(found.peer);
+  const std::string tensor = std::string("the ") + name(found.what) + " of " + batch;
+  const bool sends = found.direction == schedule::transfer_direction::send;
+  const std::string at = found.action == nowhere ? "" : " (action " + std::to_string(found.action) + ")";
+  switch (found.kind) {
+    case fault_kind::none: return "";
+    case fault_kind::micro_batch_unknown: return stage + " names " + batch + ", which the schedule does not have" + at;
+    case fault_kind::chunk_unknown: return stage + " names a chunk other than 0 for " + batch + at;
+    case fault_kind::route_unknown:
+      return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer +
+             ", but activations go to the next stage and gradients to the one before" + at;
+    case fault_kind::group_size: return stage + " has an exchange that does not hold 1 to 4 transfers" + at;
+    case fault_kind::forward_missing: return stage + " never runs the forward of " + batch;
+    case fault_kind::forward_twice: return stage + " runs the forward of " + batch + " twice" + at;
+    case fault_kind::backward_missing: return stage + " never runs the backward of " + batch;
+    case fault_kind::backward_twice: return stage + " runs the backward of " + batch + " twice" + at;
+    case fault_kind::backward_before_forward:
+      return stage + " runs the backward of " + batch + " before its forward" + at;
+    case fault_kind::backward_out_of_order:
+      return stage + " runs the backward of " + batch + " after that of a later one" + at +
+             "; backwards run in the order 0, 1, 2, ... so that gradients keep their bits";
+    case fault_kind::weight_gradient_missing:
+      return stage + " computes the input gradient of " + batch + " but never its weight gradient";
+    case fault_kind::transfer_twice:
+      return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer + " twice" + at;
+    case fault_kind::send_unmatched:
+      return stage + " sends " + tensor + " to " + peer + ", which never receives it" + at;
+    case fault_kind::receive_unmatched:
+      return stage + " receives " + tensor + " from " + peer + ", which never sends it" + at;
+    case fault_kind::order_mismatch:
+      return stage + " receives " + tensor + at + " where " + peer + " sends that of micro-batch " +
+             std::to_string(found.peer_micro_batch) + "; sends and receives between two stages run in one order";
+    case fault_kind::forward_before_receive:
+      return stage + " runs the forward of " + batch + " before its activation is received" + at;
+    case fault_kind::backward_before_receive:
+      return stage + " runs the backward of " + batch + " before its gradient is received" + at;
+    case fault_kind::send_before_compute:
+      return stage + " sends " + tensor + " to " + peer + " before it is computed" + at;
+    case fault_kind::deadlock:
+      return stage + " waits for ever to " + (sends ? "send " : "receive ") + tensor + (sends ? " to " : " from ") +
+             peer + at + ": both sides wait in other exchanges; put transfers that cross into one exchange";
+  }
+  return "unknown fault";
+}
+
+}  // namespace belay::inline BELAY_ABI

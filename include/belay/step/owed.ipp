@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// What is said where a backward has left parameters untouched.
+#pragma once
+
+#include "belay/step/owed.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void owed::expect_added(where at) const {
+  bool known = false;
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (before_[i] == 0) continue;
+    if (targets_[i]->content() != before_[i]) return;
+    known = true;
+  }
+  if (known) refuse_untouched(at);
+}
+
+BELAY_DECL void owed::refuse_untouched(where at) const {
+  std::string names;
+  for (std::size_t i = 0; i < count_; ++i)
+    names += (i == 0 ? " " : ", ") + printable(std::string(targets_[i]->parameter_name()));
+  throw usage_error("the owed backward of layer " + std::to_string(call_.layer_index) + " '" + printable(call_.layer) +
+                        "' (micro-batch " + std::to_string(call_.micro_batch) + ") opened at " + call_.at.text() +
+                        " is discharged, and nothing was added since to the gradient of" + names +
+                        ": discharge after the backward, or std::move(owed).backward(f), which runs it, also where "
+                        "it adds nothing",
+                    at);
+}
+
+}  // namespace belay::inline BELAY_ABI
