@@ -8205,7 +8205,7 @@ struct device_usage {
 
 // ---- belay/device/device_usage.ipp
 //
-// What ranks have used of their devices, in words.
+// The memory that ranks have used of their devices, in words.
 
 namespace belay::inline BELAY_ABI {
 
@@ -11165,7 +11165,7 @@ class findings {
 
 // ---- belay/device/findings.ipp
 //
-// What kernels have found, in words.
+// The findings of kernels, in words.
 
 namespace belay::inline BELAY_ABI {
 
@@ -13750,7 +13750,7 @@ struct causal_softmax_rows {
 /// Row r is query `first` + r; later keys get 0. `out` and `dout` are the rows of the attention's output and of its
 /// gradient: their inner product is that of the probabilities and their gradient. A narrower `out` is not read: its
 /// rounding would be most of the error of what cancels here.
-/// What a causal attention does between its products in the backward, row by row of a block of queries. Probabilities
+/// The step of a causal attention between its products in the backward, row by row of a block of queries. Probabilities
 /// are made again from the scores and one number a row, the logarithm of the softmax's sum.
 template <real T, stored_real Row = T>
 struct attention_rows_backward {
@@ -21735,7 +21735,7 @@ class expert_statistics {
 
 // ---- belay/parallel/experts/statistics.ipp
 //
-// What is read of the statistics of experts after a step.
+// Statistics of experts as they are read after a step.
 
 namespace belay::inline BELAY_ABI {
 
@@ -22299,8 +22299,7 @@ class expert_exchange final : public participant {
     [[maybe_unused]] T* const own = rows_in(slot).data();
     if constexpr (moves_rows_by_kernels<Frame>)
       if (shape_.ranks == 1) return by_kernels(placed(state, own), addressed_peers{}).here(frame);
-    constexpr bool typed_device = works_on_device<Group> && !tells_traits<Group>;
-    if constexpr (works_on_device<Group> && (has_local_memory<Group> || !typed_device))
+    if constexpr (has_local_memory<Group> || (works_on_device<Group> && tells_traits<Group>))
       if (sends_to_peers(group_)) {
         const peers_by_messages<T, moves_type> peers{moves_.get(), state.messages, state.packed.data(), own};
         return start(frame, by_kernels(placed(state, peers.packed), peers), slot, at);
@@ -22910,7 +22909,7 @@ class tier_file_error : public file_error {
 
 // ---- belay/device/tier_file/error.ipp
 //
-// What a tier's file says when it fails.
+// The errors of a tier's file, in words.
 
 #include <sys/statvfs.h>
 
@@ -23575,7 +23574,7 @@ class unnamed_file {
       descriptor_ = Calls::open_unnamed(directory_.c_str());
     } while (descriptor_ < 0 && errno == EINTR);
     if (descriptor_ >= 0) return;
-    // What file systems and kernels without O_TMPFILE answer.
+    // Answers of file systems and kernels without O_TMPFILE.
     if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) refuse(errno, "", at);
     const std::string stem = directory_ + "/.belay-tier-" + std::to_string(::getpid()) + "-";
     for (int attempt = 0; attempt < 1000; ++attempt) {
@@ -24713,7 +24712,7 @@ offloaded_activations(Run&, tier) -> offloaded_activations<typename Run::engine_
 template <class Run>
 offloaded_activations(Run&, tier, file_memory) -> offloaded_activations<typename Run::engine_type>;
 
-// What other rooms ask of a layer, where it says it.
+// Questions of other rooms to a layer, where it answers them.
 /// A layer whose activations leave the device between its forward and its backward. It wraps a layer, and is one; the
 /// layer does not change. What leaves is what the forward has kept, and a copy of the input: so the handle of the layer
 /// before need not keep its output on the device, and says so with `let_go`.
@@ -26115,9 +26114,9 @@ struct transfer {
 
 /// One entry of a stage's list: a compute of `micro_batch` and `chunk`, or a group of transfers. Transfers of a group
 /// are posted together, and the group is complete when each of them has met its partner.
-/// What a stage does next: compute one micro-batch, or exchange tensors with neighbours. Transfers that must be in
-/// flight at the same time form one group. Sends and receives have rendezvous semantics (neither side buffers): two
-/// neighbours that both send first, each in an action of its own, deadlock.
+/// The next thing that a stage does: compute one micro-batch, or exchange tensors with neighbours. Transfers that must
+/// be in flight at the same time form one group. Sends and receives have rendezvous semantics (neither side buffers):
+/// two neighbours that both send first, each in an action of its own, deadlock.
 struct action {
   static constexpr std::size_t most_transfers = 4;
 
@@ -26562,7 +26561,7 @@ template <step_scope Scope>
 
 // ---- belay/step/owed.ipp
 //
-// What is said where a backward has left parameters untouched.
+// The error of a backward that has left parameters untouched.
 
 namespace belay::inline BELAY_ABI {
 
@@ -38046,7 +38045,7 @@ class lasting_leases {
 
 // ---- belay/train/lasting_leases.ipp
 //
-// What a run has leased, looked up by row, by purpose and by address.
+// The leases of a run, looked up by row, by purpose and by address.
 
 namespace belay::inline BELAY_ABI {
 
@@ -45278,7 +45277,7 @@ class rendezvous {
 
 // ---- belay/backend/host/tuning/explain.hpp
 //
-// What `BELAY_TUNING=print` writes to standard error: the variants that a group has settled for when it ends.
+// Lines that `BELAY_TUNING=print` writes to standard error: the variants that a group has settled for when it ends.
 
 // ---- belay/backend/host/tuning/online_tuner.hpp
 //
@@ -46382,7 +46381,7 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// One rank's endpoint, and how long a call waits there.
-/// What the collectives share: the endpoint and the limit of one call, how a buffer divides among ranks, and which
+/// Shared by all collectives: the endpoint and the limit of one call, how a buffer divides among ranks, and which
 /// variant moves the bytes.
 struct collective_context {
   host::collective_endpoint* endpoint;

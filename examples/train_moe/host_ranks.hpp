@@ -23,7 +23,7 @@ void run_rank_frozen_parts(prepared_run& prepared, belay::rank& rank, host_run& 
 /// The session of a rank by the trainer that the flags name. Throws missing_trainer.
 void run_rank(prepared_run& prepared, belay::rank& rank, host_run& run);
 
-/// What the ranks of a run compute on; before it has seen GPUs, as its flags say.
+/// The processor that the ranks of a run compute on; before it has seen GPUs, as its flags say.
 [[nodiscard]] inline belay::computes_on computes_on_of(const command_line& line) {
   if (line.device != device_kind::cuda) return belay::computes_on::host;
   const bool own =
@@ -44,8 +44,8 @@ void run_on(World&& world, prepared_run& prepared, void (*begin)() = [] {}) {
   belay::launch<model::host_kit>(world, body, prepared.plan, launch_options_of(prepared.line.run));
 }
 
-/// The same for this process's rank of a world that mpirun has started. Throws belay::input_error where the program was
-/// built without MPI.
+/// Runs what was planned as this process's rank of a world that mpirun has started. Throws belay::input_error where the
+/// program was built without MPI.
 void run_mpi_session(prepared_run& prepared);
 
 }  // namespace train_moe

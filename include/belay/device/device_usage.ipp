@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What ranks have used of their devices, in words.
+// The memory that ranks have used of their devices, in words.
 #pragma once
 
 #include <utility>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What kernels have found, in words.
+// The findings of kernels, in words.
 #pragma once
 
 #include "belay/core/printable.hpp"

@@ -82,7 +82,7 @@ class unnamed_file {
       descriptor_ = Calls::open_unnamed(directory_.c_str());
     } while (descriptor_ < 0 && errno == EINTR);
     if (descriptor_ >= 0) return;
-    // What file systems and kernels without O_TMPFILE answer.
+    // Answers of file systems and kernels without O_TMPFILE.
     if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) refuse(errno, "", at);
     const std::string stem = directory_ + "/.belay-tier-" + std::to_string(::getpid()) + "-";
     for (int attempt = 0; attempt < 1000; ++attempt) {

@@ -393,7 +393,7 @@ offloaded_activations(Run&, tier) -> offloaded_activations<typename Run::engine_
 template <class Run>
 offloaded_activations(Run&, tier, file_memory) -> offloaded_activations<typename Run::engine_type>;
 
-// What other rooms ask of a layer, where it says it.
+// Questions of other rooms to a layer, where it answers them.
 /// A layer whose activations leave the device between its forward and its backward. It wraps a layer, and is one; the
 /// layer does not change. What leaves is what the forward has kept, and a copy of the input: so the handle of the layer
 /// before need not keep its output on the device, and says so with `let_go`.

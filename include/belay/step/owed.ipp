@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What is said where a backward has left parameters untouched.
+// The error of a backward that has left parameters untouched.
 #pragma once
 
 #include "belay/step/owed.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a run has leased, looked up by row, by purpose and by address.
+// The leases of a run, looked up by row, by purpose and by address.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a tier's file says when it fails.
+// The errors of a tier's file, in words.
 #pragma once
 
 #include <sys/statvfs.h>

@@ -70,7 +70,7 @@ struct causal_softmax_rows {
 /// Row r is query `first` + r; later keys get 0. `out` and `dout` are the rows of the attention's output and of its
 /// gradient: their inner product is that of the probabilities and their gradient. A narrower `out` is not read: its
 /// rounding would be most of the error of what cancels here.
-/// What a causal attention does between its products in the backward, row by row of a block of queries. Probabilities
+/// The step of a causal attention between its products in the backward, row by row of a block of queries. Probabilities
 /// are made again from the scores and one number a row, the logarithm of the softmax's sum.
 template <real T, stored_real Row = T>
 struct attention_rows_backward {

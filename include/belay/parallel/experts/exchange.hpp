@@ -342,8 +342,7 @@ class expert_exchange final : public participant {
     [[maybe_unused]] T* const own = rows_in(slot).data();
     if constexpr (moves_rows_by_kernels<Frame>)
       if (shape_.ranks == 1) return by_kernels(placed(state, own), addressed_peers{}).here(frame);
-    constexpr bool typed_device = works_on_device<Group> && !tells_traits<Group>;
-    if constexpr (works_on_device<Group> && (has_local_memory<Group> || !typed_device))
+    if constexpr (has_local_memory<Group> || (works_on_device<Group> && tells_traits<Group>))
       if (sends_to_peers(group_)) {
         const peers_by_messages<T, moves_type> peers{moves_.get(), state.messages, state.packed.data(), own};
         return start(frame, by_kernels(placed(state, peers.packed), peers), slot, at);

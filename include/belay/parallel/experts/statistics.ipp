@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What is read of the statistics of experts after a step.
+// Statistics of experts as they are read after a step.
 #pragma once
 
 #include <string>

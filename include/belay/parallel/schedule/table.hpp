@@ -45,9 +45,9 @@ struct transfer {
 
 /// One entry of a stage's list: a compute of `micro_batch` and `chunk`, or a group of transfers. Transfers of a group
 /// are posted together, and the group is complete when each of them has met its partner.
-/// What a stage does next: compute one micro-batch, or exchange tensors with neighbours. Transfers that must be in
-/// flight at the same time form one group. Sends and receives have rendezvous semantics (neither side buffers): two
-/// neighbours that both send first, each in an action of its own, deadlock.
+/// The next thing that a stage does: compute one micro-batch, or exchange tensors with neighbours. Transfers that must
+/// be in flight at the same time form one group. Sends and receives have rendezvous semantics (neither side buffers):
+/// two neighbours that both send first, each in an action of its own, deadlock.
 struct action {
   static constexpr std::size_t most_transfers = 4;
 

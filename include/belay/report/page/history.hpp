@@ -353,7 +353,7 @@ class sample_reader {
   void clear() {
     live_.clear(), peak_.clear(), planned_.clear(), rows_.clear(), tokens_.clear(), waiting_.clear(), tiers_.clear();
   }
-  // What has another shape is left out.
+  // A line of another shape is left out.
   void finish(report_sample& sample) {
     if (!same_shape_) return;
     for (std::size_t i = 0; i < live_.size() && i < peak_.size(); ++i)

@@ -22,7 +22,7 @@ namespace belay::inline BELAY_ABI {
 namespace host {
 
 /// One rank's endpoint, and how long a call waits there.
-/// What the collectives share: the endpoint and the limit of one call, how a buffer divides among ranks, and which
+/// Shared by all collectives: the endpoint and the limit of one call, how a buffer divides among ranks, and which
 /// variant moves the bytes.
 struct collective_context {
   host::collective_endpoint* endpoint;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What `BELAY_TUNING=print` writes to standard error: the variants that a group has settled for when it ends.
+// Lines that `BELAY_TUNING=print` writes to standard error: the variants that a group has settled for when it ends.
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
