@@ -7372,8 +7372,6 @@ class device_group : public group_operations<device_group<Stream>> {
   }
   /// The group of the same ranks for memory of the host.
   [[nodiscard]] const group& control() const { return of_.control(); }
-  /// The group without the type of its device's streams.
-  [[nodiscard]] const group& untyped() const noexcept { return of_; }
 
   /// Runs f(0) ... f(count - 1) on the device; returns when they are over. What streams have queued is not waited for.
   template <class F>
