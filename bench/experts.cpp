@@ -97,7 +97,7 @@ template <class Exchange, class Watch>
 struct there_and_back {
   struct residue {
     belay::view<float, 2> out;
-    belay::merged<Exchange> tokens;
+    belay::merged<float> tokens;
   };
   Exchange& exchange;
   Watch& watch;
@@ -189,7 +189,7 @@ int main(int, char** argv) {
     using group = typename std::remove_reference_t<decltype(rank)>::group_type;
     belay::mesh mesh{rank, {.expert = ranks_wanted}};
     const group& ranks = mesh.expert();
-    belay::expert_exchange<float, group> exchange{run, ranks, {of.experts, of.k, of.hidden, of.capacity()}};
+    belay::expert_exchange<float> exchange{run, ranks, {of.experts, of.k, of.hidden, of.capacity()}};
     stopwatch<group> watch(ranks);
     const auto x = run.template lease<float>(belay::tier::host, of.tokens * of.hidden, "tokens");
     const auto sums = run.template lease<float>(belay::tier::host, of.tokens * of.hidden, "sums");

@@ -27,7 +27,8 @@ BELAY_SEPARATE_COMPILATION"
 // ---- belay/comm/axis.hpp
 //
 // The axes of a mesh: their names, by which placements and groups say which ranks they mean, how many ranks each has,
-// and where a rank is along them. The arithmetic is constexpr.
+// and where a rank is along them. The arithmetic is constexpr. A rehearsed body that asks where its rank is asks a
+// question, which is noted.
 //
 //   using stacked = belay::shard<0, belay::axis::expert>;            // cut over the ranks of the expert axis
 //   belay::all_reduce(mesh.group(belay::axis::data), grad, belay::sum);
@@ -36,8 +37,10 @@ BELAY_SEPARATE_COMPILATION"
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 // ---- belay/core/checked_size.hpp
@@ -385,6 +388,14 @@ class usage_error : public error {
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::usage; }
 };
 
+/// A size that a caller gave, or that follows from one, is more than any memory holds. `what` names operation and
+/// argument. The refused call has written and allocated nothing.
+class size_error : public usage_error {
+ public:
+  /// `what` is the whole sentence.
+  size_error(const std::string& what, where at);
+};
+
 /// Input from outside (a flag, a configuration, a file's content) cannot be used as it is. The message may quote it:
 /// `what()` is one line of printable text.
 class input_error : public error {
@@ -528,7 +539,6 @@ class backend_error : public error {
 #include <cerrno>
 #include <new>
 #include <string_view>
-#include <utility>
 
 // ---- belay/core/printable.hpp
 //
@@ -756,6 +766,9 @@ namespace belay::inline BELAY_ABI {
   }
 }
 
+[[gnu::cold]] BELAY_DECL size_error::size_error(const std::string& what, where at)
+    : usage_error(what + " more than any memory holds", at) {}
+
 [[gnu::cold]] BELAY_DECL input_error::input_error(const std::string& message, where at)
     : error(printable(message), at) {}
 
@@ -822,14 +835,6 @@ namespace belay::inline BELAY_ABI {
 /// The most bytes an object can have: the difference of two pointers is signed.
 inline constexpr std::size_t largest_size = largest_value<std::size_t> / 2;
 
-/// A size that a caller gave, or that follows from one, is more than any memory holds. `what` names operation and
-/// argument. The refused call has written and allocated nothing.
-class size_error : public usage_error {
- public:
-  /// `what` is the whole sentence.
-  size_error(const std::string& what, where at);
-};
-
 /// A size in bytes or elements. Operators saturate: a value too large for `std::size_t` stays too large, unless it is
 /// multiplied by zero.
 class checked_size {
@@ -880,17 +885,6 @@ class checked_size {
 
   std::size_t value_;
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/core/checked_size.ipp
-//
-// The error of a size that no memory holds.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL size_error::size_error(const std::string& what, where at)
-    : usage_error(what + " more than any memory holds", at) {}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -1072,6 +1066,85 @@ class mesh_record {
 
 /// Throws `usage_error` if the ranks have asked for different groups: `asked[r]` is rank r's (see `axis`).
 BELAY_DECL void check_same_axis(std::span<const std::uint64_t> asked, where at);
+
+namespace rehearsal {
+
+/// The questions that a rehearsed body has asked of its rank, which ranks could answer differently. Ranks that answer
+/// alike run the body alike, so that one of them is rehearsed for all.
+class rank_questions {
+ public:
+  /// The body has asked for the rank's number, or its place along an axis.
+  void ask_number() noexcept { number_ = true; }
+  void ask_place(const axes& shape, axis which) {
+    for (shape_asked& each : places_) {
+      if (each.shape == shape) return each.along.add(which);
+    }
+    places_.push_back({shape, {which}});
+  }
+
+  /// Whether the ranks `a` and `b` of one world give the same answers.
+  [[nodiscard]] bool same(int a, int b) const noexcept {
+    if (number_ && a != b) return false;
+    for (const shape_asked& each : places_) {
+      const coordinate one = coordinate_of(each.shape, a), other = coordinate_of(each.shape, b);
+      const auto asked = [&](axis which) { return each.along.has(which); };
+      const bool plane = asked(axis::replica) || asked(axis::dense_shard);
+      const bool data = asked(axis::data) || asked(axis::shard) || asked(axis::shard_replica);
+      if (asked(axis::pipeline) && one.pipeline != other.pipeline) return false;
+      if ((data || plane) && one.data != other.data) return false;
+      if ((asked(axis::expert) || plane) && one.expert != other.expert) return false;
+      if (asked(axis::tensor) && one.tensor != other.tensor) return false;
+    }
+    return true;
+  }
+
+ private:
+  struct shape_asked {
+    axes shape;
+    axis_set along;
+  };
+  std::vector<shape_asked> places_;
+  bool number_ = false;
+};
+
+/// A number of a rank along an axis; in a rehearsal reading it is a question.
+class asked_number {
+ public:
+  /// A number that notes in `asked` that it was read; null: it is no question.
+  asked_number(std::shared_ptr<rank_questions> asked, const axes& shape, axis which, int value) noexcept
+      : asked_(std::move(asked)), shape_(shape), which_(which), value_(value) {}
+  operator int() const {
+    if (asked_ != nullptr) asked_->ask_place(shape_, which_);
+    return value_;
+  }
+
+ private:
+  std::shared_ptr<rank_questions> asked_;
+  axes shape_;
+  axis which_;
+  int value_;
+};
+
+/// The coordinate of a rank, each number of which is a question of its own.
+struct asked_coordinate {
+  /// Numbers that note that they were read.
+  asked_number pipeline, data, expert, tensor;
+
+  /// All of them, which counts as a question for each.
+  operator coordinate() const { return {pipeline, data, expert, tensor}; }
+};
+
+/// The coordinate of rank `number` in a mesh of that shape, whose numbers note in `asked` that they were read.
+[[nodiscard]] inline asked_coordinate coordinate_asked(const std::shared_ptr<rank_questions>& asked, const axes& shape,
+                                                       int number) {
+  const coordinate here = coordinate_of(shape, number);
+  return {{asked, shape, axis::pipeline, here.pipeline},
+          {asked, shape, axis::data, here.data},
+          {asked, shape, axis::expert, here.expert},
+          {asked, shape, axis::tensor, here.tensor}};
+}
+
+}  // namespace rehearsal
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -2047,12 +2120,11 @@ struct p2p {
 //   compute();              // not with `grad`
 //   std::move(sum).wait();  // `grad` is the sum, and the rank's again
 
-#include <memory>
-
 // ---- belay/device/stream.hpp
 //
 // A stream runs work in the order in which it was given. An event marks a point in that order. Everything that starts
-// work names its stream; there is no default one.
+// work names its stream; there is no default one. Spans of what a stream runs have times that are written in its order,
+// by the thread that runs its work.
 //
 //   belay::queue_stream compute, copies;
 //   copies.run([=] { std::memcpy(to, from, bytes); });
@@ -2060,15 +2132,338 @@ struct p2p {
 //   compute.run([=] { use(to); });
 //   compute.synchronize();
 
-// ---- belay/device/stream_clock.hpp
+// ---- belay/core/span_log.hpp
 //
-// What the work that a stream gets next comes after, in the order of the program: a place in each stream of the rank.
-// Nobody asks whether an event is ready. So the answer is the same under every stream policy and in a rehearsal, and
-// memory that goes from one stream to another goes at the same call.
+// What one rank did and when: spans of time, in memory that its caller gives. Engine, streams and groups have a pointer
+// to it while a step is traced, and a null pointer else: that is one branch, and no clock is read. The rank's thread
+// adds a span when it starts or queues something; whichever thread then runs it writes the times. So no thread waits
+// for another, and spans are read when all that was queued is over, or, of a run that has failed, as far as they are. A
+// full log forgets what comes later, and counts it.
 //
-//   const belay::stream_clock released = *compute.clock();                  // what used the range so far
-//   copies.wait(compute.record());                                          // later copies come after it
-//   if (copies.clock()->covers(released)) {}                                // so they may have the range
+//   belay::span_log log(room);                                                  // of the run's memory
+//   const belay::span_timer timed(log.add({.name = "fill_batch", .kind = belay::span_kind::layer}));
+
+// ---- belay/core/policies.hpp
+//
+// What a protocol needs of the machine, as a type parameter: time, atomics, files. The defaults call the machine
+// directly and cost nothing. A test gives a clock that it moves by hand, atomics that a model checker schedules, or
+// files that fail at the n-th call. Each policy asks for the least that the protocols use.
+//
+//   template <belay::clock_policy Clock = belay::monotonic_clock>
+//   std::int64_t nanoseconds_of(void (*work)()) {
+//     const std::int64_t begin = Clock::now();
+//     work();
+//     return Clock::now() - begin;
+//   }
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+
+namespace belay::inline BELAY_ABI {
+
+// Transfers of an open file around the page cache (O_DIRECT), where its file system has them.
+
+/// The number of bytes that offsets, lengths and addresses of direct transfers are multiples of, a power of two; 0
+/// where the file system has no such transfers for this file, and nothing where it does not tell.
+[[nodiscard]] inline std::optional<std::size_t> direct_alignment_of(int descriptor) noexcept {
+#if defined(STATX_DIOALIGN)  // kernel headers from 6.1 on
+  struct statx facts{};
+  if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &facts) == 0 && (facts.stx_mask & STATX_DIOALIGN) != 0) {
+    const std::size_t of_memory = facts.stx_dio_mem_align;
+    const std::size_t of_offsets = facts.stx_dio_offset_align;
+    return of_offsets < of_memory && of_offsets != 0 ? of_memory : of_offsets;
+  }
+#else
+  static_cast<void>(descriptor);
+#endif
+  return std::nullopt;
+}
+
+/// Makes later transfers go around the page cache, or through it again: 0, or -1 and errno.
+[[nodiscard]] inline int make_direct(int descriptor) noexcept {
+  const int flags = ::fcntl(descriptor, F_GETFL);
+  return flags < 0 ? flags : ::fcntl(descriptor, F_SETFL, flags | O_DIRECT);
+}
+[[nodiscard]] inline int make_buffered(int descriptor) noexcept {
+  const int flags = ::fcntl(descriptor, F_GETFL);
+  return flags < 0 ? flags : ::fcntl(descriptor, F_SETFL, flags & ~O_DIRECT);
+}
+
+/// A clock that never goes back. `now` is in nanoseconds since an arbitrary origin. `sleep` returns after that many
+/// nanoseconds of this clock, or earlier.
+template <class C>
+concept clock_policy = requires(C clock, std::int64_t nanoseconds) {
+  { clock.now() } -> std::same_as<std::int64_t>;
+  clock.sleep(nanoseconds);
+};
+
+/// The machine's monotonic clock.
+struct monotonic_clock {
+  /// Nanoseconds that never go back; sleeps for so many.
+  [[nodiscard]] static std::int64_t now() noexcept {
+    timespec time{};
+    ::clock_gettime(CLOCK_MONOTONIC, &time);
+    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  }
+  static void sleep(std::int64_t nanoseconds) noexcept {
+    if (nanoseconds <= 0) return;
+    const timespec time{static_cast<time_t>(nanoseconds / 1'000'000'000),
+                        static_cast<long>(nanoseconds % 1'000'000'000)};
+    ::nanosleep(&time, nullptr);
+  }
+};
+
+/// The operations of a lock-free protocol: atomics, a hint to the core that it spins (`relax`), and giving the core to
+/// another thread (`yield`). There are no fences, because thread sanitizer does not understand them.
+template <class A>
+concept atomics_policy = requires(typename A::template atomic<std::uint32_t> word, std::uint32_t value) {
+  { word.load(std::memory_order_acquire) } -> std::same_as<std::uint32_t>;
+  word.store(value, std::memory_order_release);
+  { word.fetch_add(value, std::memory_order_acq_rel) } -> std::same_as<std::uint32_t>;
+  { word.exchange(value, std::memory_order_acq_rel) } -> std::same_as<std::uint32_t>;
+  { word.compare_exchange_strong(value, value, std::memory_order_acq_rel) } -> std::same_as<bool>;
+  A::relax();
+  A::yield();
+};
+
+/// The standard library's atomics.
+struct std_atomics {
+  template <class T>
+  using atomic = std::atomic<T>;
+
+  /// Tells the core that this thread spins, so that the sibling hyper-thread runs faster.
+  static void relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+  static void yield() noexcept { ::sched_yield(); }
+};
+
+/// The system calls that write a file so that a crash loses nothing, and those that read one or ask for it. Results and
+/// errno are those of POSIX, so that an injected failure looks like a real one.
+template <class F>
+concept files_policy = requires(F files, const char* path, int flags, int descriptor, void* to, const void* from,
+                                std::size_t bytes, off_t offset, struct stat& facts) {
+  { files.open(path, flags, mode_t{}) } -> std::same_as<int>;
+  { files.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
+  { files.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
+  { files.sync(descriptor) } -> std::same_as<int>;
+  { files.close(descriptor) } -> std::same_as<int>;
+  { files.rename(path, path) } -> std::same_as<int>;
+  { files.remove(path) } -> std::same_as<int>;
+  { files.ask(path, facts) } -> std::same_as<int>;
+  { files.ask_open(descriptor, facts) } -> std::same_as<int>;
+  { files.permit(descriptor, mode_t{}) } -> std::same_as<int>;
+  { files.reserve(descriptor, offset) } -> std::same_as<int>;
+  { files.resize(descriptor, offset) } -> std::same_as<int>;
+  { files.make_direct(descriptor) } -> std::same_as<int>;
+  { files.make_buffered(descriptor) } -> std::same_as<int>;
+};
+
+/// Folders by system calls: they are made, listed, locked and removed.
+template <class F>
+concept folders_policy = files_policy<F> && requires(F files, const char* path, int folder, void* to, std::size_t bytes,
+                                                     struct stat& facts) {
+  { files.make_folder(path, mode_t{}) } -> std::same_as<int>;
+  { files.remove_folder(path) } -> std::same_as<int>;
+  { files.ask_link(path, facts) } -> std::same_as<int>;
+  { files.list(folder, to, bytes) } -> std::same_as<ssize_t>;
+  { files.remove_in(folder, path) } -> std::same_as<int>;
+  { files.lock(folder) } -> std::same_as<int>;
+};
+
+/// The machine's files.
+struct posix_files {
+  /// The system's calls, with their results and errno.
+  [[nodiscard]] static int open(const char* path, int flags, mode_t mode) noexcept { return ::open(path, flags, mode); }
+  [[nodiscard]] static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) noexcept {
+    return ::pread(descriptor, to, bytes, offset);
+  }
+  [[nodiscard]] static ssize_t write_at(int descriptor, const void* from, std::size_t bytes, off_t offset) noexcept {
+    return ::pwrite(descriptor, from, bytes, offset);
+  }
+  [[nodiscard]] static int sync(int descriptor) noexcept { return ::fsync(descriptor); }
+  [[nodiscard]] static int close(int descriptor) noexcept { return ::close(descriptor); }
+  [[nodiscard]] static int rename(const char* from, const char* to) noexcept { return ::rename(from, to); }
+  [[nodiscard]] static int remove(const char* path) noexcept { return ::unlink(path); }
+  [[nodiscard]] static int make_folder(const char* path, mode_t mode) noexcept { return ::mkdir(path, mode); }
+  [[nodiscard]] static int remove_folder(const char* path) noexcept { return ::rmdir(path); }
+  /// Asks about the file at `path`, behind links or, `ask_link`, the link itself; what is open.
+  [[nodiscard]] static int ask(const char* path, struct stat& facts) noexcept { return ::stat(path, &facts); }
+  [[nodiscard]] static int ask_link(const char* path, struct stat& facts) noexcept { return ::lstat(path, &facts); }
+  [[nodiscard]] static int ask_open(int descriptor, struct stat& facts) noexcept { return ::fstat(descriptor, &facts); }
+  [[nodiscard]] static int permit(int descriptor, mode_t mode) noexcept { return ::fchmod(descriptor, mode); }
+  /// `reserve` takes the room on the medium, `resize` gives the size alone.
+  [[nodiscard]] static int reserve(int descriptor, off_t bytes) noexcept {
+    return ::fallocate(descriptor, 0, 0, bytes);
+  }
+  [[nodiscard]] static int resize(int descriptor, off_t bytes) noexcept { return ::ftruncate(descriptor, bytes); }
+  /// Writes go around the page cache, or through it.
+  [[nodiscard]] static int make_direct(int descriptor) noexcept { return belay::make_direct(descriptor); }
+  [[nodiscard]] static int make_buffered(int descriptor) noexcept { return belay::make_buffered(descriptor); }
+  /// Fills `to` with the next `dirent64` of an open folder, as getdents64 does.
+  [[nodiscard]] static ssize_t list(int folder, void* to, std::size_t bytes) noexcept {
+    return ::getdents64(folder, to, bytes);
+  }
+  /// Removes a name of an open folder: of a link, the link.
+  [[nodiscard]] static int remove_in(int folder, const char* name) noexcept { return ::unlinkat(folder, name, 0); }
+  /// A lock that ends with the descriptor, and is not waited for.
+  [[nodiscard]] static int lock(int folder) noexcept { return ::flock(folder, LOCK_EX | LOCK_NB); }
+};
+
+static_assert(clock_policy<monotonic_clock> && atomics_policy<std_atomics> && folders_policy<posix_files>);
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Whose time it is: that of the rank's own thread, or of one of its streams.
+enum class span_lane : std::uint8_t { host, compute, communication, copy };
+inline constexpr std::size_t span_lanes = 4;
+
+/// As a trace names the lane.
+[[nodiscard]] constexpr const char* name(span_lane which) noexcept {
+  switch (which) {
+    case span_lane::host: return "host";
+    case span_lane::compute: return "compute";
+    case span_lane::communication: return "communication";
+    case span_lane::copy: return "copy";
+  }
+  return "unknown";
+}
+
+/// The subject of a span. `action`: of a pipeline's row; `update`: of an optimizer. `send` and `receive` have no times:
+/// they belong to the span of the communication before them. `memory` is a number of bytes from then on.
+enum class span_kind : std::uint8_t { step, action, layer, update, communication, copy, wait, send, receive, memory };
+
+/// As a trace names the category.
+[[nodiscard]] constexpr const char* name(span_kind which) noexcept {
+  switch (which) {
+    case span_kind::step: return "step";
+    case span_kind::action: return "action";
+    case span_kind::layer: return "layer";
+    case span_kind::update: return "update";
+    case span_kind::communication: return "communication";
+    case span_kind::copy: return "copy";
+    case span_kind::wait: return "wait";
+    case span_kind::send: return "send";
+    case span_kind::receive: return "receive";
+    case span_kind::memory: return "memory";
+  }
+  return "unknown";
+}
+
+/// Texts are string literals, or outlive the log. What does not apply is left as it is.
+struct traced_span {
+  static constexpr std::uint32_t none = ~std::uint32_t{0};  // a number that does not apply
+
+  const char* name = "";              // of a layer, an operation, a tier
+  const char* call = "";              // of a layer: what it was called for
+  const char* file = "";              // where it was started, with `line`
+  std::int64_t begin = 0;             // nanoseconds of `monotonic_clock`; 0: it has not begun
+  std::int64_t end = 0;               // 0: it is not over
+  std::uint64_t bytes = 0;            // moved, or leased
+  std::uint64_t group = 0;            // which ranks communicate: the same number on each of them
+  std::uint32_t line = 0;             // of `file`
+  std::uint32_t layer = none;         // its place in its model
+  std::uint32_t micro_batch = none;   // of a layer or action
+  std::uint32_t number = none;        // of a step; the tag of a send or receive
+  std::uint32_t peer = none;          // of a send or receive, a rank of the world
+  span_kind kind = span_kind::layer;  // what it is of
+  span_lane lane = span_lane::host;   // whose time it is
+
+  /// Writes a time, by whichever thread runs it, for another that may look meanwhile.
+  void begin_at(std::int64_t now) noexcept { __atomic_store_n(&begin, now, __ATOMIC_RELEASE); }
+  void end_at(std::int64_t now) noexcept { __atomic_store_n(&end, now, __ATOMIC_RELEASE); }
+  /// Whether it has begun; whether it is over, too.
+  [[nodiscard]] bool begun() const noexcept { return __atomic_load_n(&begin, __ATOMIC_ACQUIRE) != 0; }
+  [[nodiscard]] bool over() const noexcept { return __atomic_load_n(&end, __ATOMIC_ACQUIRE) != 0 && begun(); }
+};
+
+/// The spans of a rank.
+class span_log {
+ public:
+  /// `room` outlives the log and all that was started while it was given.
+  explicit span_log(std::span<traced_span> room) noexcept : room_(room) {}
+  span_log(const span_log&) = delete;  // spans that are not over point into its room
+  span_log& operator=(const span_log&) = delete;
+
+  /// Adds a span, whose times are still to be written; null where there is no room, which is counted. By the rank's
+  /// thread.
+  [[nodiscard]] traced_span* add(const traced_span& what) noexcept {
+    if (count_ == room_.size()) {
+      ++forgotten_;
+      return nullptr;
+    }
+    traced_span& out = room_[count_++];
+    out = what;
+    return &out;
+  }
+  /// Forgets all, when all that was started is over.
+  void clear() noexcept { count_ = 0, forgotten_ = 0; }
+
+  /// In the order in which they were added.
+  [[nodiscard]] std::span<const traced_span> spans() const noexcept { return room_.first(count_); }
+  [[nodiscard]] std::uint64_t forgotten() const noexcept { return forgotten_; }
+  /// The clock of all times.
+  [[nodiscard]] static std::int64_t now() noexcept { return monotonic_clock::now(); }
+
+ private:
+  std::span<traced_span> room_;
+  std::size_t count_ = 0;
+  std::uint64_t forgotten_ = 0;
+};
+
+/// Its own lifetime is the time of a span. Without one it does nothing.
+class span_timer {
+ public:
+  /// Begins `of`, or nothing where it is null.
+  explicit span_timer(traced_span* of) noexcept : of_(of) {
+    if (of_ != nullptr) [[unlikely]]
+      of_->begin_at(span_log::now());
+  }
+  span_timer(const span_timer&) = delete;
+  span_timer& operator=(const span_timer&) = delete;
+  ~span_timer() {
+    if (of_ != nullptr) [[unlikely]]
+      of_->end_at(span_log::now());
+  }
+
+ private:
+  traced_span* of_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/stream_event.hpp
+//
+// An event marks a place in the order of a stream: of a compute stream, a copy stream or a communication stream, all
+// alike. Streams and the host wait for it. Where the work before it has failed, who waits gets the first cause.
+//
+// An event also says what the work behind it comes after, in the order of the program: a place in each stream of the
+// rank. Nobody asks whether an event is ready. So the answer is the same under every stream policy and in a rehearsal,
+// and memory that goes from one stream to another goes at the same call.
+//
+//   const belay::stream_event computed = compute.record();
+//   belay::pending sum = group.start_all_reduce(gradients, belay::sum, belay::after(computed));
+//   std::move(sum).then(compute);  // later work of `compute` begins when the sum is there
+//
+//   const belay::stream_clock released = *compute.clock();  // what used the range so far
+//   copies.wait(compute.record());                          // later copies come after it
+//   if (copies.clock()->covers(released)) {}                // so they may have the range
+
+#include <chrono>
 
 namespace belay::inline BELAY_ABI {
 
@@ -2139,21 +2534,6 @@ class stream_clock {
   static constexpr std::uint64_t latest = largest_value<std::uint64_t>;
   std::array<std::uint64_t, stream_kinds> places_{};
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/stream_event.hpp
-//
-// An event marks a place in the order of a stream: of a compute stream, a copy stream or a communication stream, all
-// alike. Streams and the host wait for it. Where the work before it has failed, who waits gets the first cause.
-//
-//   const belay::stream_event computed = compute.record();
-//   belay::pending sum = group.start_all_reduce(gradients, belay::sum, belay::after(computed));
-//   std::move(sum).then(compute);  // later work of `compute` begins when the sum is there
-
-#include <chrono>
-
-namespace belay::inline BELAY_ABI {
 
 /// The pace of a stream, for those who wait for it: so they see whether it gets on.
 struct stream_pace {
@@ -2359,6 +2739,72 @@ class rehearsal_stream : public counted_stream {
 
 static_assert(clocked_stream<immediate_stream> && clocked_stream<rehearsal_stream>);
 
+/// The lane in a trace of a stream of that kind.
+[[nodiscard]] constexpr span_lane lane_of(stream_kind which) noexcept {
+  return which == stream_kind::compute         ? span_lane::compute
+         : which == stream_kind::communication ? span_lane::communication
+                                               : span_lane::copy;
+}
+
+/// The name of a span of a wait for a stream of kind `of`.
+[[nodiscard]] constexpr const char* wait_name(stream_kind of) noexcept {
+  switch (of) {
+    case stream_kind::compute: return "wait for compute";
+    case stream_kind::communication: return "wait for communication";
+    case stream_kind::copy: return "wait for copy";
+  }
+  return "wait";
+}
+
+/// A wait in `lane` for `mark`: null without a log, and where nobody has to wait.
+[[nodiscard]] inline traced_span* add_wait(span_log* to, span_lane lane, const stream_event& mark, const where& at) {
+  if (to == nullptr || mark.ready()) return nullptr;
+  return to->add({.name = wait_name(mark.source()->kind()),
+                  .file = at.file,
+                  .line = static_cast<std::uint32_t>(at.line),
+                  .kind = span_kind::wait,
+                  .lane = lane});
+}
+
+/// A stream that times its spans itself, because what it runs cannot write to the host's memory.
+template <class S>
+concept span_timing_stream = requires(S& stream, traced_span* of) {
+  stream.begin_span(of);
+  stream.end_span(of);
+};
+
+/// Lasts in the order of `stream` from what it has been given before to what it has been given when this goes. The
+/// stream of a device that times no spans has none: it does not run the host's clock.
+template <class Stream>
+class queued_span {
+ public:
+  /// Of nothing where `of` is null. The stream outlives it.
+  queued_span(Stream& stream, traced_span* of) : stream_(&stream), of_(of) {
+    if (of_ == nullptr) return;
+    if constexpr (span_timing_stream<Stream>)
+      stream_->begin_span(of);
+    else if constexpr (!device_stream<Stream>)
+      stream_->run([of] { of->begin_at(span_log::now()); });
+  }
+  queued_span(const queued_span&) = delete;
+  queued_span& operator=(const queued_span&) = delete;
+  ~queued_span() {
+    if (of_ == nullptr) return;
+    try {
+      if constexpr (span_timing_stream<Stream>)
+        stream_->end_span(of_);
+      else if constexpr (!device_stream<Stream>)
+        stream_->run([of = of_] { of->end_at(span_log::now()); });
+    } catch (...) {  // a stream that is stuck says so to whoever queues next; this span is not over
+      return;
+    }
+  }
+
+ private:
+  Stream* stream_;
+  traced_span* of_;
+};
+
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
@@ -2512,11 +2958,35 @@ void all_then(std::span<pending> started, Stream& stream, where at = where::curr
 
 // ---- belay/comm/start_order.hpp
 //
-// When a started communication begins: in its turn, or in its turn after an event.
+// The order of communications: the two lanes in which the ranks of a group meet, and which of them a call takes; and
+// when a started communication begins: in its turn, or in its turn after an event.
 //
 //   belay::pending sum = group.start_all_reduce(gradients, belay::sum, belay::after(compute.record()));
 
 namespace belay::inline BELAY_ABI {
+
+/// A group has a meeting point in each lane. Collectives of a group of which nothing was started yet meet in the
+/// caller's, and from its first start on all of them in the stream's: they have one order. The first start is told in
+/// the caller's lane, as the last thing there: who calls instead of starting differs from it. Transfers between pairs,
+/// which not all ranks call, stay in the lane of who runs them.
+enum class lane : std::uint8_t { caller, stream };
+
+/// How many lanes there are, all of them, and the number of one from 0.
+inline constexpr std::size_t lane_count = 2;
+inline constexpr lane all_lanes[] = {lane::caller, lane::stream};
+[[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }
+
+/// The order of a group's collectives, as one rank knows: its ranks start the same, so all know the same.
+class collective_order {
+ public:
+  /// Whether it is the first.
+  [[nodiscard]] bool note_started() noexcept { return std::exchange(blocking_, lane::stream) == lane::caller; }
+  /// Where a blocking one meets the other ranks.
+  [[nodiscard]] lane blocking() const noexcept { return blocking_; }
+
+ private:
+  lane blocking_ = lane::caller;
+};
 
 /// A started communication begins when what `event` marks is done. It fails, for all ranks of its group, where that has
 /// failed or takes longer than the group waits for peers.
@@ -2569,9 +3039,7 @@ concept has_size = requires(const C& c) {
   { c.size() } -> std::same_as<int>;
 };
 template <class C>
-concept can_barrier = requires(const C& c, where at) {
-  c.barrier(at);
-};
+concept can_barrier = requires(const C& c, where at) { c.barrier(at); };
 
 /// The minimum: one of several ranks that can wait for each other.
 template <class C>
@@ -2580,9 +3048,7 @@ concept communicator = std::copyable<C> && has_rank<C> && has_size<C> && can_bar
 /// A rehearsal's communicator: it moves nothing, and memory used with it may be addresses without pages, which no code
 /// may touch.
 template <class C>
-concept moves_nothing = communicator<C> && requires {
-  requires C::moves_nothing;
-};
+concept moves_nothing = communicator<C> && requires { requires C::moves_nothing; };
 
 /// A group whose abilities and promises are asked when the program runs: `traits()`. What a template would refuse of
 /// another group when it is compiled, it refuses of this one when it is called (see `expect_promise`).
@@ -2621,9 +3087,7 @@ concept has_varying_counts = tells_traits<C> || (communicator<C> && requires { r
 
 /// Sends and receives between pairs of its ranks can be called.
 template <class C>
-concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) {
-  c.exchange(transfers, at);
-};
+concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) { c.exchange(transfers, at); };
 
 /// A barrier can be started, as well as called.
 template <class C>
@@ -2658,9 +3122,7 @@ concept directly_addressable = communicator<C> && requires(const C& c, std::size
 /// Peers' memory is reached by messages: the group agrees on its size and exchanges ranges of it (see symmetric.hpp).
 template <class C>
 concept mirrored_by_messages = communicator<C> && !directly_addressable<C> && can_exchange<C> &&
-                               requires(const C& c, std::size_t bytes, where at) {
-  c.agree_symmetric(bytes, at);
-};
+                               requires(const C& c, std::size_t bytes, where at) { c.agree_symmetric(bytes, at); };
 
 /// One boolean, so that a diagnostic does not list both alternatives.
 template <class C>
@@ -2688,7 +3150,8 @@ template <class C>
 concept has_symmetric_memory = reaches_peers_memory<C>;
 
 /// Peers' memory is not addressed, and no mirror of it is kept: what is sent is received into memory of this rank
-/// alone, which `local_memory()`, a group of one, makes (see heap_of.hpp).
+/// alone, which `local_memory()`, a group of one, makes (see symmetric.hpp).
+/// alone, which `local_memory()`, a group of one, makes (`ranks_of_heap`).
 template <class C>
 concept has_local_memory = communicator<C> && !has_symmetric_memory<C> && requires(const C& c) {
   requires directly_addressable<std::remove_cvref_t<decltype(c.local_memory())>>;
@@ -2699,13 +3162,13 @@ concept has_local_memory = communicator<C> && !has_symmetric_memory<C> && requir
 /// memory there for what such a kernel tells the host. What ranks agree on travels on `control()`, the communicator of
 /// the same ranks for memory of the host.
 template <class C>
-concept works_on_device = communicator<C> && requires(const C& c, void* to, const void* from, std::size_t bytes,
-                                                      where at) {
-  { c.control().rank() } -> std::same_as<int>;
-  { c.scratch() } -> std::same_as<std::span<std::byte>>;
-  c.fetch(to, from, bytes, at);
-  c.place(to, from, bytes, at);
-};
+concept works_on_device =
+    communicator<C> && requires(const C& c, void* to, const void* from, std::size_t bytes, where at) {
+      { c.control().rank() } -> std::same_as<int>;
+      { c.scratch() } -> std::same_as<std::span<std::byte>>;
+      c.fetch(to, from, bytes, at);
+      c.place(to, from, bytes, at);
+    };
 
 /// Whether ranks send each other what is in memory that no peer addresses, nor mirrors.
 template <class C>
@@ -3352,9 +3815,9 @@ concept has_all_operations =
 // ---- belay/comm/call_guard.hpp
 //
 // A rank belongs to one thread, of one process, while its run lasts. In checked builds a call that breaks this is an
-// error, which names the line of the call in progress, before anything of it reaches a peer.
+// error, which names the line of the call in progress, before anything of it reaches a peer. So is the call after the
+// handle of a started communication was lost: those are counted in their destructors.
 
-#include <atomic>
 #include <mutex>
 
 // ---- belay/core/process.hpp
@@ -3365,9 +3828,6 @@ concept has_all_operations =
 //   const auto seen = belay::read_process_status(pid);  // nothing: there is no such process
 //   const bool same = seen && seen->start_time == start_time;
 //   if (belay::state_of_process(pid) == belay::process_state::stopped) std::puts("stopped by a signal");
-
-#include <sys/types.h>
-#include <unistd.h>
 
 // ---- belay/core/unique_fd.hpp
 //
@@ -3530,14 +3990,11 @@ class own_process {
 //
 // Reading and parsing /proc/PID/stat.
 
-#include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 
 #include <bit>
 #include <charconv>
-#include <cstdio>
 #include <cstdlib>
 #include <system_error>
 
@@ -3650,7 +4107,7 @@ BELAY_DECL const char* environment_variable(const char* name) noexcept { return 
 
 namespace belay::inline BELAY_ABI {
 
-/// One of a rank. Any thread may call anything.
+/// The guard of a rank's calls. Any thread may call anything.
 class call_guard {
  public:
   /// `home` may be null: then any process is the rank's.
@@ -3728,6 +4185,52 @@ class call_guard {
   const char* current_ = nullptr;
   where at_;
 };
+
+/// Handles of started communications of a rank that nobody has waited for, said by the next call of the rank in checked
+/// builds. Of any thread.
+class lost_handles {
+ public:
+  void note(where started_at) noexcept;
+  [[nodiscard]] std::uint64_t count() const noexcept;
+  /// Throws usage_error of the last, once, in checked builds.
+  void tell([[maybe_unused]] const where& at);
+
+ private:
+  mutable std::mutex mutex_;
+  std::uint64_t count_ = 0;
+  bool unreported_ = false;
+  where last_at_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/call_guard.ipp
+//
+// The handles that were lost, counted, and the error that says so.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void lost_handles::note(where started_at) noexcept {
+  const std::lock_guard lock(mutex_);
+  ++count_;
+  unreported_ = true;
+  last_at_ = started_at;
+}
+
+BELAY_DECL std::uint64_t lost_handles::count() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return count_;
+}
+
+BELAY_DECL void lost_handles::tell([[maybe_unused]] const where& at) {
+  if constexpr (checked(check_level::local)) {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(unreported_, false)) return;
+    throw usage_error(
+        "the communication started at " + last_at_.text() + " was never waited for; its buffers may still be in use",
+        at);
+  }
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -5100,313 +5603,6 @@ namespace belay::inline BELAY_ABI {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/core/span_log.hpp
-//
-// What one rank did and when: spans of time, in memory that its caller gives. Engine, streams and groups have a pointer
-// to it while a step is traced, and a null pointer else: that is one branch, and no clock is read. The rank's thread
-// adds a span when it starts or queues something; whichever thread then runs it writes the times. So no thread waits
-// for another, and spans are read when all that was queued is over, or, of a run that has failed, as far as they are. A
-// full log forgets what comes later, and counts it.
-//
-//   belay::span_log log(room);                                                  // of the run's memory
-//   const belay::span_timer timed(log.add({.name = "fill_batch", .kind = belay::span_kind::layer}));
-
-// ---- belay/core/policies.hpp
-//
-// What a protocol needs of the machine, as a type parameter: time, atomics, files. The defaults call the machine
-// directly and cost nothing. A test gives a clock that it moves by hand, atomics that a model checker schedules, or
-// files that fail at the n-th call. Each policy asks for the least that the protocols use.
-//
-//   template <belay::clock_policy Clock = belay::monotonic_clock>
-//   std::int64_t nanoseconds_of(void (*work)()) {
-//     const std::int64_t begin = Clock::now();
-//     work();
-//     return Clock::now() - begin;
-//   }
-
-#include <dirent.h>
-#include <sys/file.h>
-#include <time.h>
-
-namespace belay::inline BELAY_ABI {
-
-// Transfers of an open file around the page cache (O_DIRECT), where its file system has them.
-
-/// The number of bytes that offsets, lengths and addresses of direct transfers are multiples of, a power of two; 0
-/// where the file system has no such transfers for this file, and nothing where it does not tell.
-[[nodiscard]] inline std::optional<std::size_t> direct_alignment_of(int descriptor) noexcept {
-#if defined(STATX_DIOALIGN)  // kernel headers from 6.1 on
-  struct statx facts{};
-  if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &facts) == 0 && (facts.stx_mask & STATX_DIOALIGN) != 0) {
-    const std::size_t of_memory = facts.stx_dio_mem_align;
-    const std::size_t of_offsets = facts.stx_dio_offset_align;
-    return of_offsets < of_memory && of_offsets != 0 ? of_memory : of_offsets;
-  }
-#else
-  static_cast<void>(descriptor);
-#endif
-  return std::nullopt;
-}
-
-/// Makes later transfers go around the page cache, or through it again: 0, or -1 and errno.
-[[nodiscard]] inline int make_direct(int descriptor) noexcept {
-  const int flags = ::fcntl(descriptor, F_GETFL);
-  return flags < 0 ? flags : ::fcntl(descriptor, F_SETFL, flags | O_DIRECT);
-}
-[[nodiscard]] inline int make_buffered(int descriptor) noexcept {
-  const int flags = ::fcntl(descriptor, F_GETFL);
-  return flags < 0 ? flags : ::fcntl(descriptor, F_SETFL, flags & ~O_DIRECT);
-}
-
-/// A clock that never goes back. `now` is in nanoseconds since an arbitrary origin. `sleep` returns after that many
-/// nanoseconds of this clock, or earlier.
-template <class C>
-concept clock_policy = requires(C clock, std::int64_t nanoseconds) {
-  { clock.now() } -> std::same_as<std::int64_t>;
-  clock.sleep(nanoseconds);
-};
-
-/// The machine's monotonic clock.
-struct monotonic_clock {
-  /// Nanoseconds that never go back; sleeps for so many.
-  [[nodiscard]] static std::int64_t now() noexcept {
-    timespec time{};
-    ::clock_gettime(CLOCK_MONOTONIC, &time);
-    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-  }
-  static void sleep(std::int64_t nanoseconds) noexcept {
-    if (nanoseconds <= 0) return;
-    const timespec time{static_cast<time_t>(nanoseconds / 1'000'000'000),
-                        static_cast<long>(nanoseconds % 1'000'000'000)};
-    ::nanosleep(&time, nullptr);
-  }
-};
-
-/// The operations of a lock-free protocol: atomics, a hint to the core that it spins (`relax`), and giving the core to
-/// another thread (`yield`). There are no fences, because thread sanitizer does not understand them.
-template <class A>
-concept atomics_policy = requires(typename A::template atomic<std::uint32_t> word, std::uint32_t value) {
-  { word.load(std::memory_order_acquire) } -> std::same_as<std::uint32_t>;
-  word.store(value, std::memory_order_release);
-  { word.fetch_add(value, std::memory_order_acq_rel) } -> std::same_as<std::uint32_t>;
-  { word.exchange(value, std::memory_order_acq_rel) } -> std::same_as<std::uint32_t>;
-  { word.compare_exchange_strong(value, value, std::memory_order_acq_rel) } -> std::same_as<bool>;
-  A::relax();
-  A::yield();
-};
-
-/// The standard library's atomics.
-struct std_atomics {
-  template <class T>
-  using atomic = std::atomic<T>;
-
-  /// Tells the core that this thread spins, so that the sibling hyper-thread runs faster.
-  static void relax() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-  }
-  static void yield() noexcept { ::sched_yield(); }
-};
-
-/// The system calls that write a file so that a crash loses nothing, and those that read one or ask for it. Results and
-/// errno are those of POSIX, so that an injected failure looks like a real one.
-template <class F>
-concept files_policy = requires(F files, const char* path, int flags, int descriptor, void* to, const void* from,
-                                std::size_t bytes, off_t offset, struct stat& facts) {
-  { files.open(path, flags, mode_t{}) } -> std::same_as<int>;
-  { files.read_at(descriptor, to, bytes, offset) } -> std::same_as<ssize_t>;
-  { files.write_at(descriptor, from, bytes, offset) } -> std::same_as<ssize_t>;
-  { files.sync(descriptor) } -> std::same_as<int>;
-  { files.close(descriptor) } -> std::same_as<int>;
-  { files.rename(path, path) } -> std::same_as<int>;
-  { files.remove(path) } -> std::same_as<int>;
-  { files.ask(path, facts) } -> std::same_as<int>;
-  { files.ask_open(descriptor, facts) } -> std::same_as<int>;
-  { files.permit(descriptor, mode_t{}) } -> std::same_as<int>;
-  { files.reserve(descriptor, offset) } -> std::same_as<int>;
-  { files.resize(descriptor, offset) } -> std::same_as<int>;
-  { files.make_direct(descriptor) } -> std::same_as<int>;
-  { files.make_buffered(descriptor) } -> std::same_as<int>;
-};
-
-/// Folders by system calls: they are made, listed, locked and removed.
-template <class F>
-concept folders_policy = files_policy<F> && requires(F files, const char* path, int folder, void* to, std::size_t bytes,
-                                                     struct stat& facts) {
-  { files.make_folder(path, mode_t{}) } -> std::same_as<int>;
-  { files.remove_folder(path) } -> std::same_as<int>;
-  { files.ask_link(path, facts) } -> std::same_as<int>;
-  { files.list(folder, to, bytes) } -> std::same_as<ssize_t>;
-  { files.remove_in(folder, path) } -> std::same_as<int>;
-  { files.lock(folder) } -> std::same_as<int>;
-};
-
-/// The machine's files.
-struct posix_files {
-  /// The system's calls, with their results and errno.
-  [[nodiscard]] static int open(const char* path, int flags, mode_t mode) noexcept { return ::open(path, flags, mode); }
-  [[nodiscard]] static ssize_t read_at(int descriptor, void* to, std::size_t bytes, off_t offset) noexcept {
-    return ::pread(descriptor, to, bytes, offset);
-  }
-  [[nodiscard]] static ssize_t write_at(int descriptor, const void* from, std::size_t bytes, off_t offset) noexcept {
-    return ::pwrite(descriptor, from, bytes, offset);
-  }
-  [[nodiscard]] static int sync(int descriptor) noexcept { return ::fsync(descriptor); }
-  [[nodiscard]] static int close(int descriptor) noexcept { return ::close(descriptor); }
-  [[nodiscard]] static int rename(const char* from, const char* to) noexcept { return ::rename(from, to); }
-  [[nodiscard]] static int remove(const char* path) noexcept { return ::unlink(path); }
-  [[nodiscard]] static int make_folder(const char* path, mode_t mode) noexcept { return ::mkdir(path, mode); }
-  [[nodiscard]] static int remove_folder(const char* path) noexcept { return ::rmdir(path); }
-  /// Asks about the file at `path`, behind links or, `ask_link`, the link itself; what is open.
-  [[nodiscard]] static int ask(const char* path, struct stat& facts) noexcept { return ::stat(path, &facts); }
-  [[nodiscard]] static int ask_link(const char* path, struct stat& facts) noexcept { return ::lstat(path, &facts); }
-  [[nodiscard]] static int ask_open(int descriptor, struct stat& facts) noexcept { return ::fstat(descriptor, &facts); }
-  [[nodiscard]] static int permit(int descriptor, mode_t mode) noexcept { return ::fchmod(descriptor, mode); }
-  /// `reserve` takes the room on the medium, `resize` gives the size alone.
-  [[nodiscard]] static int reserve(int descriptor, off_t bytes) noexcept {
-    return ::fallocate(descriptor, 0, 0, bytes);
-  }
-  [[nodiscard]] static int resize(int descriptor, off_t bytes) noexcept { return ::ftruncate(descriptor, bytes); }
-  /// Writes go around the page cache, or through it.
-  [[nodiscard]] static int make_direct(int descriptor) noexcept { return belay::make_direct(descriptor); }
-  [[nodiscard]] static int make_buffered(int descriptor) noexcept { return belay::make_buffered(descriptor); }
-  /// Fills `to` with the next `dirent64` of an open folder, as getdents64 does.
-  [[nodiscard]] static ssize_t list(int folder, void* to, std::size_t bytes) noexcept {
-    return ::getdents64(folder, to, bytes);
-  }
-  /// Removes a name of an open folder: of a link, the link.
-  [[nodiscard]] static int remove_in(int folder, const char* name) noexcept { return ::unlinkat(folder, name, 0); }
-  /// A lock that ends with the descriptor, and is not waited for.
-  [[nodiscard]] static int lock(int folder) noexcept { return ::flock(folder, LOCK_EX | LOCK_NB); }
-};
-
-static_assert(clock_policy<monotonic_clock> && atomics_policy<std_atomics> && folders_policy<posix_files>);
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// Whose time it is: that of the rank's own thread, or of one of its streams.
-enum class span_lane : std::uint8_t { host, compute, communication, copy };
-inline constexpr std::size_t span_lanes = 4;
-
-/// As a trace names the lane.
-[[nodiscard]] constexpr const char* name(span_lane which) noexcept {
-  switch (which) {
-    case span_lane::host: return "host";
-    case span_lane::compute: return "compute";
-    case span_lane::communication: return "communication";
-    case span_lane::copy: return "copy";
-  }
-  return "unknown";
-}
-
-/// The subject of a span. `action`: of a pipeline's row; `update`: of an optimizer. `send` and `receive` have no times:
-/// they belong to the span of the communication before them. `memory` is a number of bytes from then on.
-enum class span_kind : std::uint8_t { step, action, layer, update, communication, copy, wait, send, receive, memory };
-
-/// As a trace names the category.
-[[nodiscard]] constexpr const char* name(span_kind which) noexcept {
-  switch (which) {
-    case span_kind::step: return "step";
-    case span_kind::action: return "action";
-    case span_kind::layer: return "layer";
-    case span_kind::update: return "update";
-    case span_kind::communication: return "communication";
-    case span_kind::copy: return "copy";
-    case span_kind::wait: return "wait";
-    case span_kind::send: return "send";
-    case span_kind::receive: return "receive";
-    case span_kind::memory: return "memory";
-  }
-  return "unknown";
-}
-
-/// Texts are string literals, or outlive the log. What does not apply is left as it is.
-struct traced_span {
-  static constexpr std::uint32_t none = ~std::uint32_t{0};  // a number that does not apply
-
-  const char* name = "";              // of a layer, an operation, a tier
-  const char* call = "";              // of a layer: what it was called for
-  const char* file = "";              // where it was started, with `line`
-  std::int64_t begin = 0;             // nanoseconds of `monotonic_clock`; 0: it has not begun
-  std::int64_t end = 0;               // 0: it is not over
-  std::uint64_t bytes = 0;            // moved, or leased
-  std::uint64_t group = 0;            // which ranks communicate: the same number on each of them
-  std::uint32_t line = 0;             // of `file`
-  std::uint32_t layer = none;         // its place in its model
-  std::uint32_t micro_batch = none;   // of a layer or action
-  std::uint32_t number = none;        // of a step; the tag of a send or receive
-  std::uint32_t peer = none;          // of a send or receive, a rank of the world
-  span_kind kind = span_kind::layer;  // what it is of
-  span_lane lane = span_lane::host;   // whose time it is
-
-  /// Writes a time, by whichever thread runs it, for another that may look meanwhile.
-  void begin_at(std::int64_t now) noexcept { __atomic_store_n(&begin, now, __ATOMIC_RELEASE); }
-  void end_at(std::int64_t now) noexcept { __atomic_store_n(&end, now, __ATOMIC_RELEASE); }
-  /// Whether it has begun; whether it is over, too.
-  [[nodiscard]] bool begun() const noexcept { return __atomic_load_n(&begin, __ATOMIC_ACQUIRE) != 0; }
-  [[nodiscard]] bool over() const noexcept { return __atomic_load_n(&end, __ATOMIC_ACQUIRE) != 0 && begun(); }
-};
-
-/// The spans of a rank.
-class span_log {
- public:
-  /// `room` outlives the log and all that was started while it was given.
-  explicit span_log(std::span<traced_span> room) noexcept : room_(room) {}
-  span_log(const span_log&) = delete;  // spans that are not over point into its room
-  span_log& operator=(const span_log&) = delete;
-
-  /// Adds a span, whose times are still to be written; null where there is no room, which is counted. By the rank's
-  /// thread.
-  [[nodiscard]] traced_span* add(const traced_span& what) noexcept {
-    if (count_ == room_.size()) {
-      ++forgotten_;
-      return nullptr;
-    }
-    traced_span& out = room_[count_++];
-    out = what;
-    return &out;
-  }
-  /// Forgets all, when all that was started is over.
-  void clear() noexcept { count_ = 0, forgotten_ = 0; }
-
-  /// In the order in which they were added.
-  [[nodiscard]] std::span<const traced_span> spans() const noexcept { return room_.first(count_); }
-  [[nodiscard]] std::uint64_t forgotten() const noexcept { return forgotten_; }
-  /// The clock of all times.
-  [[nodiscard]] static std::int64_t now() noexcept { return monotonic_clock::now(); }
-
- private:
-  std::span<traced_span> room_;
-  std::size_t count_ = 0;
-  std::uint64_t forgotten_ = 0;
-};
-
-/// Its own lifetime is the time of a span. Without one it does nothing.
-class span_timer {
- public:
-  /// Begins `of`, or nothing where it is null.
-  explicit span_timer(traced_span* of) noexcept : of_(of) {
-    if (of_ != nullptr) [[unlikely]]
-      of_->begin_at(span_log::now());
-  }
-  span_timer(const span_timer&) = delete;
-  span_timer& operator=(const span_timer&) = delete;
-  ~span_timer() {
-    if (of_ != nullptr) [[unlikely]]
-      of_->end_at(span_log::now());
-  }
-
- private:
-  traced_span* of_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 
 /// Bytes of the largest closure that is started.
@@ -5698,6 +5894,8 @@ class group : public group_operations<group> {
     return typed == nullptr ? nullptr : &typed->of();
   }
 
+  /// Its blocking operations as those of a composite, for work that is written once for both; this outlives them.
+  [[nodiscard]] group_calls calls() const noexcept { return {*of_, of_->unasked_rank(), of_->size()}; }
   /// Runs, and starts, an operation that was checked (see `check_call`).
   void run_call(const op_call& call) const { of_->run(call); }
   [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const { return of_->start(call, how); }
@@ -5705,6 +5903,13 @@ class group : public group_operations<group> {
  private:
   std::shared_ptr<group_interface> of_;
 };
+
+/// The ranks that a heap of a group is made of: all of them, where they reach each other's memory; or, where its ranks
+/// have a device each and address no peer, a group of this rank alone, whose symmetric memory is that of its device and
+/// which starts nothing.
+///
+///   belay::symmetric_heap windows(belay::ranks_of_heap(mesh.expert()), {.bytes = 1 << 20});
+[[nodiscard]] BELAY_DECL group ranks_of_heap(const group& of);
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -5892,10 +6097,2057 @@ class typed_group final : public group_interface {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/comm/heap_of.hpp
+// ---- belay/comm/group.ipp
 //
-// The heap of a group: symmetric memory where its ranks reach each other's; memory of this rank alone where they send
-// each other what is in it.
+// Memory of one rank of a group, to which peers send.
+
+namespace belay::inline BELAY_ABI {
+
+// Memory of a group's device that no peer addresses, as of a rank alone: peers send into it.
+class single_rank_memory final : public group_interface {
+ public:
+  explicit single_rank_memory(group of) : group_interface(0, 1, own_traits(of)), of_(std::move(of)) {}
+
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] std::span<const int> members() const override {
+    return of_.members().subspan(static_cast<std::size_t>(of_.unasked_rank()), 1);
+  }
+  void run(const op_call&) override {}
+  [[nodiscard]] pending start(const op_call& call, const start_order&) override { refuse(call.at); }
+  [[nodiscard]] pending start_composite(operation, const borrowed_work<const group_calls&>&,
+                                        const start_order& how) override {
+    refuse(how.at);
+  }
+  [[nodiscard]] pending start_local(operation, const borrowed_work<void*>&, const start_order& how) override {
+    refuse(how.at);
+  }
+  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at) override {
+    return of_.make_symmetric(bytes, at);
+  }
+  [[nodiscard]] std::shared_ptr<group_interface> within(std::chrono::duration<double>, where) override {
+    return std::make_shared<single_rank_memory>(of_);
+  }
+  void trace_into(span_log*, where) override {}
+  [[nodiscard]] group_memory* device() override { return of_.device(); }
+
+ private:
+  [[nodiscard]] static group_traits own_traits(const group& of) {
+    group_traits out = of.traits();
+    out.addresses_peers = true;
+    out.mirrors_peers = false;
+    return out;
+  }
+  [[noreturn]] static void refuse(where at) {
+    throw usage_error("memory of a rank alone: operations are started in the group of its peers", at);
+  }
+
+  group of_;
+};
+
+BELAY_DECL group ranks_of_heap(const group& of) {
+  if (!of.traits().on_device || of.traits().addresses_peers) return of;
+  return group(std::make_shared<single_rank_memory>(of));
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// Throws usage_error where `memory` is no device's, or one with streams of another type.
+template <device_stream Stream>
+void expect_streams(const group_memory* memory, where at) {
+  if (memory == nullptr || memory->stream_type() != typeid(Stream))
+    throw usage_error("kernels are queued on another device than that of the group: make both of one world", at);
+}
+/// The stream of `memory` for kernels. Throws usage_error as above.
+template <device_stream Stream>
+[[nodiscard]] Stream& stream_for_kernels(group_memory* memory, where at) {
+  expect_streams<Stream>(memory, at);
+  return *static_cast<Stream*>(memory->stream(at));
+}
+
+/// Operations of a group and kernels, which a composite queues on a device in one order.
+template <device_stream Stream>
+class device_group_calls : public group_operations<device_group_calls<Stream>> {
+ public:
+  /// Of a composite's calls, which outlive it.
+  device_group_calls(const group_calls& of, where at)
+      : of_(&of), stream_(&stream_for_kernels<Stream>(of.device(), at)) {}
+
+  /// This rank's number in the group, and how many it has.
+  [[nodiscard]] int rank() const noexcept { return of_->rank(); }
+  [[nodiscard]] int size() const noexcept { return of_->size(); }
+  /// The operations of the same ranks for memory of the host.
+  [[nodiscard]] const group_calls& control() const noexcept { return of_->control(); }
+  /// Queue f(0) ... f(count - 1), a team for each row, and a copy between places of the device.
+  template <class F>
+  void each(std::size_t count, const F& f) const {
+    stream_->each(count, f);
+  }
+  template <class G>
+  void teams(std::size_t count, const G& g) const {
+    stream_->teams(count, g);
+  }
+  void copy(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+    stream_->copy(to, from, bytes, at);
+  }
+  /// Copies to memory of the host what this composite has made, and waits for that alone. Throws usage_error where the
+  /// host waits for nothing that a composite queues, as over NCCL.
+  void fetch(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+    of_->device()->fetch(to, from, bytes, at);
+  }
+  /// Queues a copy to memory of the device; `from` is free when it returns.
+  void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+    of_->device()->place(to, from, bytes, at);
+  }
+  /// Queues an operation that was checked.
+  void run_call(const op_call& call) const { of_->run_call(call); }
+
+ private:
+  const group_calls* of_;
+  Stream* stream_;
+};
+
+/// One rank's handle onto an ordered set of ranks, whose buffers are memory of a device with streams of type `Stream`.
+/// Copies are the same handle; it is made of a `group` wherever one is asked for.
+template <device_stream Stream>
+class device_group : public group_operations<device_group<Stream>> {
+ public:
+  using control_type = group;
+
+  /// Of a group over memory of a device; one without is a usage_error where kernels are queued. (A template, so that a
+  /// copy of this is not asked whether it could be a group.)
+  template <std::same_as<group> G>
+  device_group(G of) noexcept : of_(std::move(of)) {}
+
+  /// This rank's number in the group, and how many it has.
+  [[nodiscard]] int rank() const { return of_.rank(); }
+  [[nodiscard]] int unasked_rank() const noexcept { return of_.unasked_rank(); }
+  [[nodiscard]] int size() const noexcept { return of_.size(); }
+  /// The ranks of the world that the group is made of, in group order.
+  [[nodiscard]] std::span<const int> members() const { return of_.members(); }
+  /// The abilities and promises of the group.
+  [[nodiscard]] group_traits traits() const noexcept { return of_.traits(); }
+  /// A handle onto the group whose calls wait `timeout` for peers. Throws usage_error.
+  [[nodiscard]] device_group within(std::chrono::duration<double> timeout, where at = where::current()) const {
+    return of_.within(timeout, at);
+  }
+  /// The group of the same ranks for memory of the host.
+  [[nodiscard]] const group& control() const { return of_.control(); }
+
+  /// Runs f(0) ... f(count - 1) on the device; returns when they are over. What streams have queued is not waited for.
+  template <class F>
+  void each(std::size_t count, const F& f, where at = where::current()) const {
+    Stream& queue = stream_for_kernels<Stream>(of_.device(), at);
+    queue.each(count, f);
+    queue.synchronize(at);
+  }
+  /// Copies to memory of the host what is there when `how` lets a communication begin, and `place` to the device; each
+  /// returns when that is over.
+  void fetch(void* to, const void* from, std::size_t bytes, const start_order& how = where::current()) const {
+    of_.device()->fetch(to, from, bytes, how);
+  }
+  void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
+    of_.device()->place(to, from, bytes, at);
+  }
+  /// Memory of the device for what such a kernel tells the host.
+  [[nodiscard]] std::span<std::byte> scratch() const { return of_.device()->scratch(); }
+
+  /// Starts `work(calls)`, `calls` a `device_group_calls`, which queues kernels and operations of this group as one, in
+  /// its turn. All ranks of the group start the same. `what` names it in messages.
+  template <std::invocable<const device_group_calls<Stream>&> Work>
+  [[nodiscard]] pending start_composite(operation what, const Work& work,
+                                        const start_order& how = where::current()) const {
+    return of_.start_composite(
+        what, [work](const group_calls& calls) { work(device_group_calls<Stream>(calls, where::current())); }, how);
+  }
+  /// Starts `work(stream)`, which queues kernels and copies of this rank alone, in its turn. Throws usage_error where
+  /// `traits().starts_local_work` is false.
+  template <std::invocable<Stream&> Work>
+  [[nodiscard]] pending start_local(operation what, const Work& work, const start_order& how = where::current()) const {
+    const auto run = [work](void* stream) { work(*static_cast<Stream*>(stream)); };
+    expect_streams<Stream>(of_.device(), how.at);
+    return of_.start_on_device(what, borrowed_work<void*>::of(run), how);
+  }
+
+  /// Memory of `bytes` of the device on every rank; collective, the same size everywhere.
+  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
+    return of_.make_symmetric(bytes, at);
+  }
+  /// Operations of this rank in all of its groups are spans of `log` from now on; null: of none.
+  void trace_into(span_log* log, where at = where::current()) const { of_.trace_into(log, at); }
+  /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
+  [[nodiscard]] call_guard::scoped_entry checked_call(const char* what, const where& at) const {
+    return of_.checked_call(what, at);
+  }
+  /// Runs, and starts, an operation that was checked (see `check_call`).
+  void run_call(const op_call& call) const { of_.run_call(call); }
+  [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const {
+    return of_.start_call(call, how);
+  }
+
+ private:
+  group of_;
+};
+
+/// The type of groups of a rank that computes with `Kit`: those of a device have its streams.
+template <class Group, class Kit>
+struct group_with_kit {
+  using type = Group;
+};
+template <class Kit>
+  requires device_stream<typename Kit::stream_type>
+struct group_with_kit<group, Kit> {
+  using type = device_group<typename Kit::stream_type>;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/flight_recorder.hpp
+//
+// The flight recorder of a rank: a ring of its last operations. An error can say what a missing peer was doing, and a
+// dead rank's history outlives it. One thread writes; any other, of any process that maps the memory, may read at any
+// time. Each entry holds its position, which a reader loads before and after the rest, so that words of different
+// operations are not taken for one. Call sites are kept as text, once each, because a pointer means nothing to another
+// process. No clock is read: an operation that does not wait must not pay for one.
+
+// ---- belay/comm/abort_cause.hpp
+//
+// Why a world stopped, and the error that calls get from then on. The same on all backends.
+
+namespace belay::inline BELAY_ABI {
+
+/// Why a world stopped.
+struct abort_cause {
+  comm_fault fault = comm_fault::revoked;
+  std::vector<int> culprits;  // ranks of the world
+  std::string message;
+  std::string there;  // where a culprit called
+  int signal = 0;
+  int exit_code = -1;
+  error_kind thrown = error_kind::none;
+  std::uint64_t at_us = 0;    // when, by the steady clock of the rank that reports
+  bool process_gone = false;  // of a rank: what waits for all of them does not end
+};
+
+/// One call as its rank sees it: what its error says of this side.
+struct call_site {
+  operation what = operation::none;
+  std::uint32_t group = 0;
+  std::uint64_t number = 0;
+  std::size_t bytes = 0;
+  where at;
+
+  /// "all_reduce #3"
+  [[nodiscard]] std::string text() const { return std::string(name(what)) + " #" + std::to_string(number); }
+};
+
+/// Throws the cause as an error of this call.
+[[noreturn, gnu::cold]] BELAY_DECL void raise_cause(abort_cause why, const call_site& mine, double seconds_waited);
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/abort_cause.ipp
+//
+// Throws what a world was aborted for.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void raise_cause(abort_cause why, const call_site& mine, double seconds_waited) {
+  comm_error::details what;
+  what.fault = why.fault;
+  what.culprits = std::move(why.culprits);
+  what.message = std::move(why.message);
+  what.there = std::move(why.there);
+  what.signal = why.signal;
+  what.exit_code = why.exit_code;
+  what.thrown = why.thrown;
+  if (mine.what != operation::none) what.operation = name(mine.what);
+  what.group = mine.group;
+  what.operation_number = mine.number;
+  what.bytes = mine.bytes;
+  what.here = mine.at;
+  what.seconds_waited = seconds_waited;
+  throw comm_error(std::move(what));
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The record of one operation: `number` counts the operations of its group from 0; `group` is the group's number.
+struct flight_record {
+  operation what = operation::none;
+  bool finished = false;
+  std::uint32_t group = 0;
+  std::uint64_t number = 0;
+  std::size_t bytes = 0;
+  std::uint64_t waited_us = 0;   // finished: how long it slept, 0 where it did not
+  std::uint64_t waiting_us = 0;  // not finished: since when it sleeps, by the steady clock; 0 where it does not
+  std::string site;              // "train.cpp:88"
+  bool reported = false;         // known by a control message of the rank alone: it has entered, and may be through
+
+  /// "in barrier #3 at train.cpp:88", "after barrier #3 of group 2 at train.cpp:88", "last seen in barrier #3 at
+  /// train.cpp:88" where it is `reported`, "before its first operation"; group 0 is the world.
+  [[nodiscard]] std::string text() const;
+};
+
+/// The state of a rank in words, by its last records of two orders of operations: "after barrier #2 at a.cpp:8, and in
+/// started barrier #0 at a.cpp:9" where it does nothing in the order that is asked for, and something in the other.
+[[nodiscard]] BELAY_DECL std::string text_of(const flight_record& here, const flight_record& aside,
+                                             const char* kind_aside);
+
+/// "train.cpp:88" as it is kept: the end of a long path, which is what tells files apart. A line of an object that the
+/// standard library made for the user is said to be one.
+struct call_line {
+  char characters[112] = {};
+
+  void set(const char* file, int line) noexcept;
+  [[nodiscard]] std::string get() const;
+};
+
+/// The text of the call sites of one rank: each is written once, by that rank, and never changes.
+template <std::size_t Capacity = 512>
+class site_table {
+  static_assert((Capacity & (Capacity - 1)) == 0, "a site table's capacity is a power of two");
+
+ public:
+  static constexpr std::uint16_t unknown = 0xffff;
+
+  /// The number of a site; `unknown` when more sites than are kept want the same places.
+  [[nodiscard]] std::uint16_t number_of(const char* file, int line) noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(file);
+    std::size_t place = (static_cast<std::size_t>(line) * 0x9e3779b1U ^ (address >> 4)) & (Capacity - 1);
+    for (int attempt = 0; attempt < 16; ++attempt, place = (place + 1) & (Capacity - 1)) {
+      site& here = sites_[place];
+      if (here.line == line && here.file == address) return static_cast<std::uint16_t>(place);
+      if (here.file == 0) {
+        here.text.set(file, line);
+        here.file = address;
+        here.line = line;
+        return static_cast<std::uint16_t>(place);
+      }
+    }
+    return unknown;
+  }
+
+  /// "train.cpp:88"; only for a number that was published after it was given, and none is unknown.
+  [[nodiscard]] std::string text(std::uint16_t number) const { return sites_[number % Capacity].text.get(); }
+
+ private:
+  struct site {
+    std::uintptr_t file = 0;  // the key; an address of the process that writes
+    int line = 0;
+    call_line text;
+  };
+
+  std::array<site, Capacity> sites_{};
+};
+
+/// The site called last of those for which the table has no room: overwritten by the next one.
+class latest_site {
+ public:
+  /// The writer: from operation `position` on, counted from 1.
+  void set(std::uint64_t position, const char* file, int line) noexcept;
+  /// The site of operation `position`, if it is the one kept.
+  [[nodiscard]] std::string of(std::uint64_t position) const;
+
+ private:
+  static constexpr std::size_t words = sizeof(call_line) / sizeof(std::uint64_t);
+
+  std::atomic<std::uint64_t> since_{0};  // 0: none, or being written
+  std::array<std::atomic<std::uint64_t>, words> text_{};
+};
+
+template <std::size_t Capacity = 4096>
+class flight_recorder {
+ public:
+  void enter(operation what, std::uint32_t group, std::uint64_t number, std::size_t bytes, const char* file,
+             int line) noexcept {
+    const std::uint64_t position = written_.load(std::memory_order_relaxed);
+    if (file != last_file_ || line != last_line_) remember_site(file, line);
+    open_ = &ring_[position % Capacity];
+    // The word with the position is first, and each is stored before the next: a reader in the meantime finds out.
+    open_->what.store(
+        stamp_of(position) | std::uint64_t{group & 0xffffff} << 24 | last_site_ << 8 | static_cast<std::uint64_t>(what),
+        std::memory_order_release);
+    open_->number.store(number, std::memory_order_release);
+    open_->bytes.store(bytes, std::memory_order_release);
+    open_->end.store(0, std::memory_order_release);
+    written_.store(position + 1, std::memory_order_release);
+    __builtin_prefetch(&ring_[(position + 4) % Capacity], 1);  // a seldom caller finds the ring evicted from its caches
+  }
+
+  /// The operation entered last, of which there must be one, goes to sleep, at this time of the steady clock in
+  /// microseconds.
+  void wait_from(std::uint64_t now_us) noexcept { open_->end.store(now_us << 1, std::memory_order_release); }
+
+  /// The operation entered last, of which there must be one, is over; it slept for so many microseconds.
+  void finish(std::uint64_t waited_us = 0) noexcept { open_->end.store(waited_us << 1 | 1, std::memory_order_release); }
+
+  /// For the writer: the number of the site of the operation entered last. Any thread may ask for its text.
+  [[nodiscard]] std::uint16_t last_site() const noexcept {
+    return count() == 0 ? site_table<>::unknown : static_cast<std::uint16_t>(last_site_);
+  }
+  [[nodiscard]] std::string site_text(std::uint16_t number) const { return text_of(number, count()); }
+
+  /// Operations entered so far.
+  [[nodiscard]] std::uint64_t count() const noexcept { return written_.load(std::memory_order_acquire); }
+  [[nodiscard]] static constexpr std::size_t capacity() noexcept { return Capacity; }
+
+  /// Operation `position` (from 0); an empty record when it is no longer, or not yet, in the ring.
+  [[nodiscard, gnu::cold]] flight_record operator[](std::uint64_t position) const {
+    if (position >= count()) return {};
+    const record_slot& slot = ring_[position % Capacity];
+    const std::uint64_t what = slot.what.load(std::memory_order_acquire);
+    flight_record out;
+    out.number = slot.number.load(std::memory_order_acquire);
+    out.bytes = slot.bytes.load(std::memory_order_acquire);
+    const std::uint64_t end = slot.end.load(std::memory_order_acquire);
+    // Had one of them been of a later operation, the word with the position would be too by now.
+    if (what >> 48 != stamp_of(position) >> 48 || what != slot.what.load(std::memory_order_relaxed)) return {};
+    // That word has the position modulo 65,536; a reader that was delayed for so many operations sees it here.
+    if (count() > position + Capacity) return {};
+    out.what = static_cast<operation>(what & 0xff);
+    out.group = static_cast<std::uint32_t>(what >> 24 & 0xffffff);
+    out.finished = (end & 1) != 0;
+    (out.finished ? out.waited_us : out.waiting_us) = end >> 1;
+    out.site = text_of(static_cast<std::uint16_t>(what >> 8), position + 1);
+    return out;
+  }
+
+  /// The operation entered last; an empty record before the first.
+  [[nodiscard, gnu::cold]] flight_record last() const {
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      const std::uint64_t position = count();
+      if (position == 0) return {};
+      flight_record out = (*this)[position - 1];
+      if (out.what != operation::none) return out;
+    }
+    return {};
+  }
+
+ private:
+  struct record_slot {
+    std::atomic<std::uint64_t> what{
+        0};  // operation, site, group, and in the upper 16 bits the position, counted from 1
+    std::atomic<std::uint64_t> number{0};
+    std::atomic<std::uint64_t> bytes{0};
+    std::atomic<std::uint64_t> end{0};  // microseconds, and whether it is over: slept, or since when it sleeps
+  };
+
+  [[nodiscard]] static constexpr std::uint64_t stamp_of(std::uint64_t position) noexcept {
+    return (position + 1) << 48;
+  }
+  // Of an operation that enters.
+  [[gnu::cold, gnu::noinline]] void remember_site(const char* file, int line) noexcept {
+    last_site_ = sites_.number_of(file, line);
+    last_file_ = file;
+    last_line_ = line;
+    if (last_site_ == site_table<>::unknown) latest_.set(written_.load(std::memory_order_relaxed) + 1, file, line);
+  }
+  [[nodiscard]] std::string text_of(std::uint16_t site, std::uint64_t position) const {
+    return site == site_table<>::unknown ? latest_.of(position) : sites_.text(site);
+  }
+
+  std::atomic<std::uint64_t> written_{0};
+  // Of the writer, whose addresses mean nothing to others. A loop calls from the same line again and again.
+  record_slot* open_ = nullptr;  // entered last
+  const char* last_file_ = nullptr;
+  int last_line_ = 0;
+  std::uint64_t last_site_ = 0;
+  alignas(64) std::array<record_slot, Capacity> ring_{};
+  site_table<> sites_;
+  latest_site latest_;
+};
+
+/// The state of a rank: `left` has ended its body, `gone` has lost its process before that, `absent` has not had one
+/// yet; `unknown` runs on a machine of which nothing is known here.
+enum class rank_state { running, stopped, gone, left, absent, unknown };
+
+[[nodiscard]] constexpr const char* name(rank_state state) noexcept {
+  switch (state) {
+    case rank_state::running: return "running";
+    case rank_state::stopped: return "stopped";
+    case rank_state::gone: return "gone";
+    case rank_state::left: return "left";
+    case rank_state::absent: return "absent";
+    case rank_state::unknown: return "unknown";
+  }
+  return "unknown";
+}
+
+/// A group by its number, and its ranks of the world in group order.
+struct known_group {
+  std::uint32_t number = 0;
+  std::vector<int> members;
+};
+
+/// The operations of one rank in one lane: its recorder, which must outlive this, or what its messages said.
+class flight_history {
+ public:
+  flight_history() = default;
+  explicit flight_history(const flight_recorder<>& own) noexcept : recorder_(&own) {}
+  /// The latest ones of `count`, the oldest first.
+  flight_history(std::vector<flight_record> records, std::uint64_t count) noexcept
+      : records_(std::move(records)), count_(count) {}
+
+  /// Operations so far, and the oldest that may be kept.
+  [[nodiscard]] std::uint64_t count() const noexcept { return recorder_ != nullptr ? recorder_->count() : count_; }
+  [[nodiscard]] std::uint64_t first() const noexcept {
+    const std::uint64_t kept = recorder_ != nullptr ? recorder_->capacity() : records_.size();
+    return count() > kept ? count() - kept : 0;
+  }
+  /// Operation `number`; an empty record when it is not kept.
+  [[nodiscard]] flight_record operator[](std::uint64_t number) const {
+    if (recorder_ != nullptr) return (*recorder_)[number];
+    return number < first() || number >= count_ ? flight_record{} : records_[number - first()];
+  }
+  [[nodiscard]] flight_record last() const {
+    if (recorder_ != nullptr) return recorder_->last();
+    return records_.empty() ? flight_record{} : records_.back();
+  }
+
+ private:
+  const flight_recorder<>* recorder_ = nullptr;
+  std::vector<flight_record> records_;
+  std::uint64_t count_ = 0;
+};
+
+/// All that is known of a world of ranks when it stopped: why, the state of each rank, and its last operations. A
+/// backend fills it in: from recorders that all ranks share, or from its own one and the messages of the others.
+struct flight_rank {
+  std::int64_t pid = 0;  // 0: a thread
+  rank_state state = rank_state::unknown;
+  flight_history called, started;
+
+  [[nodiscard]] const flight_history& of(lane which) const noexcept { return which == lane::caller ? called : started; }
+};
+
+/// A world as the process that reports sees it.
+struct flight_snapshot {
+  std::uint64_t job = 0;
+  std::uint64_t epoch = 0;  // how often survivors went on without others
+  std::string transport;    // "threads", "processes", "mpi"
+  int told_by = -1;  // the rank that reports, with its own operations and the messages of others; -1: all are known
+  std::optional<abort_cause> cause;
+  std::uint64_t until_us = 0;  // when it stopped, by the steady clock; else now
+  std::vector<flight_rank> ranks;
+  std::vector<known_group> groups;
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks.size()); }
+  [[nodiscard]] const flight_rank& rank(int which) const noexcept { return ranks[static_cast<std::size_t>(which)]; }
+};
+
+/// A time as recorders keep it.
+[[nodiscard]] inline std::uint64_t flight_microseconds(std::chrono::steady_clock::time_point at) noexcept {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch()).count());
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/flight_recorder.ipp
+//
+// Records and call sites as text.
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL std::string flight_record::text() const {
+  if (what == operation::none) return "before its first operation";
+  return std::string(reported   ? "last seen in "
+                     : finished ? "after "
+                                : "in ") +
+         name(what) + " #" + std::to_string(number) +
+         (group == 0 ? std::string() : " of group " + std::to_string(group)) + " at " + site;
+}
+
+[[gnu::cold]] BELAY_DECL std::string text_of(const flight_record& here, const flight_record& aside,
+                                             const char* kind_aside) {
+  std::string out = here.text();
+  const auto is_open = [](const flight_record& last) { return last.what != operation::none && !last.finished; };
+  if (is_open(aside) && !is_open(here)) out += std::string(", and in ") + kind_aside + aside.text().substr(2);
+  return out;
+}
+
+[[gnu::cold]] BELAY_DECL void call_line::set(const char* file, int line) noexcept {
+  char digits[16];
+  std::size_t count = 0;
+  for (auto rest = static_cast<unsigned>(line); count == 0 || rest > 0; rest /= 10) {
+    digits[count++] = static_cast<char>('0' + rest % 10);
+  }
+  const char* const note = where{file, "", line}.in_standard_library() ? " (the standard library)" : "";
+  const std::size_t room = sizeof characters - 1 - count - 1 - std::strlen(note);
+  const std::size_t length = std::strlen(file);
+  const std::size_t kept = length < room ? length : room;
+  std::memset(characters, 0, sizeof characters);
+  std::memcpy(characters, file + (length - kept), kept);
+  characters[kept] = ':';
+  for (std::size_t i = 0; i < count; ++i) characters[kept + 1 + i] = digits[count - 1 - i];
+  std::memcpy(characters + kept + 1 + count, note, std::strlen(note));
+}
+
+[[gnu::cold]] BELAY_DECL std::string call_line::get() const {
+  return std::string(characters, ::strnlen(characters, sizeof characters));
+}
+
+[[gnu::cold]] BELAY_DECL void latest_site::set(std::uint64_t position, const char* file, int line) noexcept {
+  call_line text;
+  text.set(file, line);
+  since_.store(0, std::memory_order_relaxed);
+  // A reader of one of these words sees, in the word that tells the position, that they are being written.
+  for (std::size_t i = 0; i < words; ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text.characters + i * sizeof word, sizeof word);
+    text_[i].store(word, std::memory_order_release);
+  }
+  since_.store(position, std::memory_order_release);
+}
+
+[[gnu::cold]] BELAY_DECL std::string latest_site::of(std::uint64_t position) const {
+  const std::uint64_t since = since_.load(std::memory_order_acquire);
+  call_line text;
+  for (std::size_t i = 0; i < words; ++i) {
+    const std::uint64_t word = text_[i].load(std::memory_order_acquire);
+    std::memcpy(text.characters + i * sizeof word, &word, sizeof word);
+  }
+  const bool kept = since != 0 && since <= position && since == since_.load(std::memory_order_relaxed);
+  return kept ? text.get() : "a site that was not kept";
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/launcher.hpp
+//
+// Which rank of how many this process is. Each launcher says it in environment variables of its own. Several sets can
+// be present at once (mpirun inside a Slurm allocation); two that disagree are an error.
+//
+//   const belay::launcher_environment mine = belay::find_launcher();
+//   std::printf("%s\n", mine.text().c_str());  // torchrun: rank 1 of 4
+
+namespace belay::inline BELAY_ABI {
+
+/// The place of this process among the ranks, as a launcher says it.
+struct launcher_environment {
+  const char* launcher = "none";  // belay-run, torchrun, openmpi, pmi, slurm; none: started by hand
+  /// This process's rank and the number of ranks.
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;  // among the ranks of this host
+  int local_size = 0;  // ranks of this host; 0: the launcher does not say
+
+  /// Whether the launcher says that ranks run on other hosts too.
+  [[nodiscard]] bool several_hosts() const noexcept { return local_size > 0 && local_size < size; }
+
+  /// "torchrun: rank 1 of 4"
+  [[nodiscard]] std::string text() const;
+};
+
+/// The variables of one launcher; null where it has none for that number.
+struct launcher_variables {
+  /// A launcher's name and its variables; null where it has none for that.
+  const char* launcher;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+};
+
+/// In order of precedence. Two of them that disagree are an error.
+inline constexpr launcher_variables known_launchers[] = {
+    {"belay-run", "BELAY_RANK", "BELAY_SIZE", "BELAY_RANK", "BELAY_SIZE"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"pmi", "PMI_RANK", "PMI_SIZE", nullptr, nullptr},
+};
+/// Comes last, and conflicts with none: a launcher inside an allocation inherits it.
+inline constexpr launcher_variables slurm_variables{"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr};
+
+/// Looks a variable up as std::getenv does: null where it is not set.
+using environment = function_ref<const char*(const char* name)>;
+
+/// Which rank this process is, by the first of belay-run, torchrun, Open MPI, PMI and Slurm that has left its
+/// variables; one rank where none has. BELAY_LAUNCHER=name asks that one alone ("none": a single rank). Throws
+/// input_error for a set that is incomplete or impossible, for an unknown name, and where torchrun, Open MPI and PMI
+/// disagree on rank or size, or where only PMIx names a rank and no variable a size. Slurm conflicts with none: a
+/// launcher inside an allocation inherits its variables.
+[[nodiscard]] BELAY_DECL launcher_environment find_launcher(environment variable);
+
+/// Which rank this process is, by the variables of its own environment; one rank where no launcher has left any. Throws
+/// input_error where they are incomplete or impossible, disagree, or name an unknown launcher.
+[[nodiscard]] BELAY_DECL launcher_environment find_launcher();
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/launcher.ipp
+//
+// Reading what launchers say.
+
+namespace belay::inline BELAY_ABI {
+
+/// Reads one launcher's set from the environment.
+class launch_reader {
+ public:
+  explicit launch_reader(environment variable) noexcept : variable_(variable) {}
+
+  [[nodiscard, gnu::cold]] bool is_set(const char* name) const {
+    const char* const text = variable_(name);
+    return text != nullptr && *text != '\0';
+  }
+
+  /// Throws input_error, naming the variable, for a set that is incomplete or impossible.
+  [[nodiscard, gnu::cold]] launcher_environment read(const launcher_variables& from) const {
+    launcher_environment out;
+    out.launcher = from.launcher;
+    out.rank = number(from, from.rank, 0);
+    out.size = number(from, from.size, 1);
+    if (out.rank >= out.size) {
+      throw input_error(std::string(from.rank) + "=" + std::to_string(out.rank) + " is no rank of " + from.size + "=" +
+                        std::to_string(out.size));
+    }
+    if (from.local_rank != nullptr && is_set(from.local_rank)) out.local_rank = number(from, from.local_rank, 0);
+    if (from.local_size != nullptr && is_set(from.local_size)) out.local_size = number(from, from.local_size, 1);
+    if (out.local_size > out.size || (out.local_size > 0 && out.local_rank >= out.local_size)) {
+      throw input_error(std::string(from.local_rank) + "=" + std::to_string(out.local_rank) + " of " + from.local_size +
+                        "=" + std::to_string(out.local_size) + " ranks of this host is impossible with " + from.size +
+                        "=" + std::to_string(out.size));
+    }
+    return out;
+  }
+
+ private:
+  [[nodiscard, gnu::cold]] int number(const launcher_variables& from, const char* name, long least) const {
+    if (!is_set(name)) {
+      throw input_error(std::string(name) + " is not set, but other variables of " + from.launcher +
+                        " are; BELAY_LAUNCHER=none starts a single rank");
+    }
+    const char* const text = variable_(name);
+    constexpr long most = 1 << 20;
+    char* end = nullptr;
+    const long read = std::strtol(text, &end, 10);
+    if (*end != '\0' || read < least || read > most) {
+      throw input_error(std::string(name) + "=" + text + ": expected a whole number from " + std::to_string(least) +
+                        " to " + std::to_string(most));
+    }
+    return static_cast<int>(read);
+  }
+
+  environment variable_;
+};
+
+[[gnu::cold]] BELAY_DECL std::string launcher_environment::text() const {
+  return std::string(launcher) + ": rank " + std::to_string(rank) + " of " + std::to_string(size);
+}
+
+[[gnu::cold]] BELAY_DECL launcher_environment find_launcher(environment variable) {
+  const launch_reader reader(variable);
+  if (reader.is_set("BELAY_LAUNCHER")) {
+    const std::string name = variable("BELAY_LAUNCHER");
+    std::string known = "none, slurm";
+    if (name == "none") return {};
+    if (name == slurm_variables.launcher) return reader.read(slurm_variables);
+    for (const launcher_variables& from : known_launchers) {
+      if (name == from.launcher) return reader.read(from);
+      known += std::string(", ") + from.launcher;
+    }
+    throw input_error("BELAY_LAUNCHER=" + name + ": there are " + known);
+  }
+  launcher_environment found;
+  bool any = false;
+  for (const launcher_variables& from : known_launchers) {
+    if (!reader.is_set(from.rank) && !reader.is_set(from.size)) continue;
+    const launcher_environment here = reader.read(from);
+    if (&from == &known_launchers[0]) return here;  // our own knows what it started
+    if (any && (here.rank != found.rank || here.size != found.size)) {
+      throw input_error("two launchers disagree: " + found.text() + ", " + here.text() +
+                        "; BELAY_LAUNCHER=name chooses one");
+    }
+    if (!any) found = here;
+    any = true;
+  }
+  // The shell of an allocation knows the number of tasks without being one.
+  if (!any && reader.is_set(slurm_variables.rank)) return reader.read(slurm_variables);
+  // PMIx tells a process its rank by a variable, but the number of ranks only by calls of its library.
+  if (!any && reader.is_set("PMIX_RANK")) {
+    throw input_error(
+        "PMIX_RANK is set, but no variable tells the number of ranks: set PMI_RANK and PMI_SIZE too; "
+        "BELAY_LAUNCHER=none starts a single rank");
+  }
+  return found;
+}
+
+[[gnu::cold]] BELAY_DECL launcher_environment find_launcher() {
+  return find_launcher([](const char* name) { return environment_variable(name); });
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/mesh.hpp
+//
+// Ranks in a grid of four axes. The expert axis also replicates dense parameters, so a dense parameter is reduced over
+// data x expert (`replicas`). A mesh has the groups of one rank, each made when it is first asked for.
+//
+//   belay::mesh mesh(rank, {.data = 2, .expert = 2});
+//   belay::all_reduce(mesh.replicas(), gradients, belay::sum);   // data: device memory where the backend has it
+//   belay::all_reduce(mesh.control(), counts, belay::sum);       // what ranks agree on: host memory
+//   const int stage = mesh.coordinate().pipeline;
+
+// ---- belay/comm/rank.hpp
+//
+// One rank of a running world, of whatever backend, or of a rehearsal: what `launch` calls a body with. One compiled
+// body serves all of them.
+//
+//   belay::launch(belay::host::world(4), [](belay::rank& rank, auto& run) {
+//     const belay::mesh mesh(rank, {.data = rank.size()});
+//     ...
+//   });
+
+// ---- belay/device/available_memory.hpp
+//
+// How much memory can still be taken, how much this process has, and what ranks have taken of their devices. Linux
+// grants more than it has and kills a process later, so a large reservation asks here first.
+//
+//   if (bytes > belay::available_memory()) throw belay::budget_error("host", bytes, belay::available_memory(), at);
+//   const std::size_t before = belay::resident_memory();   // bytes
+//   options.measured = [](std::span<const belay::device_usage> ranks) {
+//     std::printf("%s", belay::device_usage_text(ranks).c_str());
+//   };
+
+namespace belay::inline BELAY_ABI {
+
+/// A file of /proc or /sys as text, at most 64 KiB; empty where it cannot be read.
+[[nodiscard]] BELAY_DECL std::string kernel_file(const std::string& path);
+
+/// The number after `key` where a line of `text` begins with it.
+[[nodiscard]] BELAY_DECL std::optional<std::uint64_t> number_after(std::string_view text,
+                                                                   std::string_view key) noexcept;
+
+/// Bytes of memory that this machine has left. Pages of files that can be dropped at once count as free, used lately or
+/// not; those that are dirty, under write-back or locked do not. `meminfo` is for tests.
+[[nodiscard]] BELAY_DECL std::uint64_t left_on_machine(const std::string& meminfo = kernel_file("/proc/meminfo"));
+
+/// Bytes that the control groups of this process leave: the least over the group and all above it. Pages of files count
+/// as for the machine. `groups` and `root` are for tests.
+[[nodiscard]] BELAY_DECL std::uint64_t left_in_control_groups(
+    const std::string& groups = kernel_file("/proc/self/cgroup"), const std::string& root = "/sys/fs/cgroup");
+
+/// Bytes of addresses that this process may still map: what `ulimit -v` (RLIMIT_AS) leaves.
+[[nodiscard]] BELAY_DECL std::size_t left_in_address_space();
+
+/// Bytes that can be reserved now; 64 MiB are left to the system. A snapshot: others take memory too.
+[[nodiscard]] BELAY_DECL std::size_t available_memory();
+
+/// Bytes of this process that are in memory, shared pages included; 0 where /proc does not say. Ranks that are threads
+/// share them. It allocates nothing.
+[[nodiscard]] BELAY_DECL std::size_t resident_memory() noexcept;
+
+/// Bytes of one rank's device. Differences of what the device says that it has left: what others take meanwhile is in
+/// them.
+struct device_usage {
+  /// Of the device.
+  std::uint64_t total = 0;
+  std::uint64_t before = 0;         // taken before the rank's first: the context, and what others have
+  std::uint64_t communication = 0;  // communicators, and memory and streams that the rank's groups work with
+  std::uint64_t kit = 0;            // what libraries of products have taken
+  std::uint64_t planned = 0;        // for communication, as the plan has estimated it; 0: it has not
+
+  [[nodiscard]] bool operator==(const device_usage&) const = default;
+};
+
+/// A line a purpose, a column a rank; what was planned stands below what was measured of it, where ranks' plans have an
+/// estimate.
+[[nodiscard]] BELAY_DECL std::string device_usage_text(std::span<const device_usage> ranks);
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/available_memory.ipp
+//
+// Reading /proc/meminfo, the control groups and /proc/self/statm.
+
+namespace belay::inline BELAY_ABI {
+
+[[gnu::cold]] BELAY_DECL std::string kernel_file(const std::string& path) {
+  const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  if (!file) return text;
+  char part[4096];
+  while (text.size() < (std::size_t{64} << 10)) {
+    const ssize_t got = ::read(file.get(), part, sizeof part);
+    if (got <= 0) break;
+    text.append(part, static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
+[[gnu::cold]] BELAY_DECL std::optional<std::uint64_t> number_after(std::string_view text,
+                                                                   std::string_view key) noexcept {
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = lesser_of(text.find('\n', begin), text.size());
+    std::string_view line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.substr(0, key.size()) != key) continue;
+    line.remove_prefix(key.size());
+    line.remove_prefix(lesser_of(line.find_first_not_of(" \t"), line.size()));
+    std::uint64_t value = 0;
+    if (std::from_chars(line.data(), line.data() + line.size(), value).ec == std::errc{}) return value;
+  }
+  return std::nullopt;
+}
+
+// Bytes in the lists of file pages that have to be written before they can be dropped. Locked pages are in neither
+// list.
+[[gnu::cold]] BELAY_DECL std::uint64_t unwritten_bytes(std::string_view text, std::string_view dirty,
+                                                       std::string_view writeback) noexcept {
+  return number_after(text, dirty).value_or(0) + number_after(text, writeback).value_or(0);
+}
+
+[[gnu::cold]] BELAY_DECL std::uint64_t left_on_machine(const std::string& meminfo) {
+  const auto available = number_after(meminfo, "MemAvailable:");
+  if (!available) return largest_value<std::uint64_t>;
+  return (*available - lesser_of(*available, unwritten_bytes(meminfo, "Dirty:", "Writeback:"))) * 1024;
+}
+
+[[gnu::cold]] BELAY_DECL std::uint64_t left_in_control_groups(const std::string& groups, const std::string& root) {
+  std::uint64_t left = largest_value<std::uint64_t>;
+  struct names {
+    const char *limit, *usage, *active, *inactive, *dirty, *writeback;
+  };
+  constexpr names v2 = {"/memory.max",    "/memory.current", "active_file ",
+                        "inactive_file ", "file_dirty ",     "file_writeback "};
+  constexpr names v1 = {"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_active_file ",
+                        "total_inactive_file ",   "total_dirty ",           "total_writeback "};
+  const auto look = [&](const std::string& folder, const names& of) {
+    const auto most = number_after(kernel_file(folder + of.limit), "");  // "max" is no number: no limit
+    const auto used = number_after(kernel_file(folder + of.usage), "");
+    if (!most || !used) return;
+    const std::string stat = kernel_file(folder + "/memory.stat");
+    const std::uint64_t files = number_after(stat, of.active).value_or(0) + number_after(stat, of.inactive).value_or(0);
+    const std::uint64_t droppable = files - lesser_of(files, unwritten_bytes(stat, of.dirty, of.writeback));
+    const std::uint64_t kept = *used - lesser_of(*used, droppable);
+    left = lesser_of(left, *most - lesser_of(*most, kept));
+  };
+  for (std::size_t begin = 0; begin < groups.size();) {
+    const std::size_t end = lesser_of(groups.find('\n', begin), groups.size());
+    const std::string line = groups.substr(begin, end - begin);
+    begin = end + 1;
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool unified = controllers == ",,";
+    if (!unified && controllers.find(",memory,") == std::string::npos) continue;
+    std::string path = line.substr(second + 1);
+    while (true) {
+      if (path == "/") path.clear();
+      if (unified)
+        look(root + path, v2);
+      else
+        look(root + "/memory" + path, v1);
+      if (path.empty()) break;
+      path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+    }
+  }
+  return left;
+}
+
+[[gnu::cold]] BELAY_DECL std::size_t left_in_address_space() {
+  struct rlimit limit = {};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return largest_value<std::size_t>;
+  const auto pages = number_after(kernel_file("/proc/self/statm"), "").value_or(0);
+  const std::uint64_t mapped = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return static_cast<std::size_t>(limit.rlim_cur - lesser_of<std::uint64_t>(limit.rlim_cur, mapped));
+}
+
+[[gnu::cold]] BELAY_DECL std::size_t available_memory() {
+  constexpr std::uint64_t kept_free = std::uint64_t{64} << 20;
+  const std::uint64_t free =
+      lesser_of({left_on_machine(), left_in_control_groups(), std::uint64_t{left_in_address_space()}});
+  return static_cast<std::size_t>(free - lesser_of(free, kept_free));
+}
+
+// The second number of /proc/self/statm, in pages.
+[[gnu::cold]] BELAY_DECL std::size_t resident_memory() noexcept {
+  const unique_fd file{::open("/proc/self/statm", O_RDONLY | O_CLOEXEC)};
+  char text[128];
+  const ssize_t bytes = file ? ::read(file.get(), text, sizeof text) : 0;
+  if (bytes <= 0) return 0;
+  const char* const end = text + bytes;
+  std::size_t mapped = 0, resident = 0;
+  const char* const after_mapped = std::from_chars(text, end, mapped).ptr;
+  if (after_mapped == end) return 0;
+  std::from_chars(after_mapped + 1, end, resident);
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+BELAY_DECL std::string device_usage_text(std::span<const device_usage> ranks) {
+  std::string out = "measured beside the plan, bytes of each rank's device\n";
+  constexpr std::pair<const char*, std::uint64_t device_usage::*> rows[] = {
+      {"context and others", &device_usage::before},
+      {"communication", &device_usage::communication},
+      {"  planned for it", &device_usage::planned},
+      {"products' library", &device_usage::kit},
+      {"of", &device_usage::total},
+  };
+  for (const auto& [purpose, bytes] : rows) {
+    std::uint64_t most = 0;
+    for (const device_usage& each : ranks) most = greater_of(most, each.*bytes);
+    if (bytes == &device_usage::planned && most == 0) continue;
+    std::string line = "  ";
+    line += purpose;
+    line.resize(22, ' ');
+    for (const device_usage& each : ranks) (line += ' ') += std::to_string(each.*bytes);
+    (out += line) += '\n';
+  }
+  return out;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/stream_arbiter.hpp
+//
+// Decides which stream runs next where all streams are late on purpose. It waits until the host thread of every rank
+// waits for something, and then lets one piece of work of one stream run, chosen by a seeded generator: the same seed
+// gives the same order. A communication runs when it is next on the streams of all ranks that it needs.
+//
+//   auto arbiter = std::make_shared<belay::stream_arbiter>(seed, ranks);
+//   belay::launch(belay::host::world{2}, train, {.streams = {belay::stream_policy::adversarial, 7}});  // makes one
+
+#include <condition_variable>
+
+namespace belay::inline BELAY_ABI {
+
+/// A message of an exchange, to or from `peer`, a rank of the world.
+struct stream_transfer {
+  /// The other rank and the direction.
+  enum class direction : std::uint8_t { send, receive };
+  int peer = 0;
+  direction way = direction::send;
+};
+
+/// The peers that a communication needs. A collective begins when it is next on the streams of all `ranks`, its own
+/// among them, with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
+struct stream_meeting {
+  /// The number of the communication; beside it the ranks of a collective or the transfers of an exchange.
+  std::uint64_t key = 0;
+  std::span<const int> ranks;
+  std::span<const stream_transfer> transfers;
+
+  /// Whether all ranks take part.
+  [[nodiscard]] bool collective() const noexcept { return !ranks.empty(); }
+};
+
+/// A stream whose work an arbiter lets run. Its functions are called under the arbiter's lock, but `run_next`.
+class arbitrated {
+ public:
+  /// The runner of the work: the thread that calls `stream_arbiter::wait`, by `run_next`, or a thread of its own, which
+  /// waits for its turn: that of a stream, or a host in a blocking call.
+  enum class runner : std::uint8_t { waiting_host, own_thread, host };
+
+  /// Whether there is a next piece of work, and what it waits for has happened.
+  [[nodiscard]] virtual bool can_run() const noexcept = 0;
+  /// Runs the next piece of work.
+  virtual void run_next() noexcept {}
+  /// The next piece of work as a communication; null where it is of this rank alone. It stays until that is over.
+  [[nodiscard]] virtual const stream_meeting* meets() const noexcept { return nullptr; }
+
+  /// A stream of that rank; `by` runs its next piece of work.
+  arbitrated(int rank, runner by, stream_kind kind = stream_kind::compute) noexcept
+      : rank_(rank), by_(by), kind_(kind) {}
+  arbitrated(const arbitrated&) = delete;  // the arbiter keeps its address
+  arbitrated& operator=(const arbitrated&) = delete;
+
+ protected:
+  ~arbitrated() = default;
+
+ private:
+  friend class stream_arbiter;
+  int rank_;
+  runner by_;
+  stream_kind kind_;
+  bool granted_ = false;
+  std::condition_variable* sleeper_ = nullptr;  // of the thread that waits for its turn
+  const stream_meeting* meeting_ = nullptr;     // of what has its turn
+  bool in_meeting_ = false;                     // while candidates are found
+  std::vector<std::uint64_t> messages_;         // the number of each transfer among all between the same ranks
+};
+
+/// Shared by all ranks of a world of threads.
+class stream_arbiter {
+ public:
+  /// `hosts` threads will take part, each as a `host`. Seed 0 prefers communications to computations, and
+  /// these to copies between tiers: as late as possible for what they read.
+  stream_arbiter(std::uint64_t seed, std::size_t hosts);
+  stream_arbiter(const stream_arbiter&) = delete;
+  stream_arbiter& operator=(const stream_arbiter&) = delete;
+
+  /// The calling thread is a rank's until this is destroyed: nothing runs while it does not wait. Left by an exception,
+  /// it opens the arbiter.
+  class host {
+   public:
+    /// The host thread of one rank.
+    explicit host(stream_arbiter& owner) noexcept : owner_(&owner) {}
+    host(const host&) = delete;
+    host& operator=(const host&) = delete;
+    ~host() {
+      if (std::uncaught_exceptions() > exceptions_) owner_->open();
+      owner_->remove_host();
+    }
+
+   private:
+    stream_arbiter* owner_;
+    int exceptions_ = std::uncaught_exceptions();
+  };
+
+  /// The stream is chosen from then on, until it ends.
+  void add(arbitrated& stream);
+  /// Its work is over: it is forgotten.
+  void remove(arbitrated& stream) noexcept;
+
+  /// A host waits until `done()`, which is asked under the lock. Meanwhile it runs what has its turn.
+  void wait(function_ref<bool()> done);
+  /// A host begins a blocking call, which has been added: waits until it has its turn. It counts as waiting until
+  /// `end_call`.
+  void begin_call(arbitrated& call);
+  void end_call(arbitrated& call) noexcept;
+  /// A thread of a stream waits until `stream` has its turn.
+  void await_turn(arbitrated& stream);
+  /// The piece of work of `stream` that had its turn is over.
+  void finished(arbitrated& stream) noexcept;
+  /// Everything may run from now on: after a failure, nothing is gained by an order.
+  void open() noexcept;
+
+  /// The number that its choices are drawn from: the same seed gives the same order.
+  [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
+
+ private:
+  struct waiting_host {
+    function_ref<bool()> done;
+    bool released;
+    std::condition_variable called;
+  };
+
+  void remove_host() noexcept;
+  void let_all_run() noexcept;
+  void schedule(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
+  void sleep(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
+  void call(std::condition_variable& sleeper) noexcept;
+  void call_a_host() noexcept;
+  [[nodiscard]] bool release_hosts();
+  [[nodiscard]] bool must_end(const arbitrated& stream) const noexcept;
+  [[nodiscard]] std::uint64_t& posted(std::uint64_t key, int from, int to, stream_transfer::direction way);
+  void run_one(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
+  void find_candidates();
+  [[nodiscard]] bool lacks_a_rank(const arbitrated& stream) const noexcept;
+  [[nodiscard]] arbitrated* in_meeting(int rank, std::uint64_t key) const noexcept;
+  void grant(arbitrated& stream);
+  [[nodiscard]] std::uint64_t draw(std::uint64_t below) noexcept;
+
+  std::mutex mutex_;
+  std::vector<std::condition_variable*> sleepers_;  // hosts: one that is called goes on with what has its turn next
+  std::uint64_t random_;
+  std::uint64_t seed_;
+  std::size_t running_;    // hosts that do not wait
+  bool one_runs_ = false;  // a computation
+  bool open_ = false;
+  std::vector<arbitrated*> streams_;
+  std::vector<arbitrated*> candidates_;
+  std::vector<waiting_host*> hosts_;
+  std::vector<std::vector<std::uint64_t>> lists_;  // of messages, for whoever is added: a blocking call is, each time
+  struct channel {
+    std::uint64_t key;
+    int from, to;
+    std::uint64_t sends, receives;  // posted so far
+  };
+  std::vector<channel> channels_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/stream_arbiter.ipp
+//
+// Whose turn it is.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void stream_arbiter::add(arbitrated& stream) {
+  const std::lock_guard lock(mutex_);
+  // Ranks register in any order; the order of candidates must not depend on it.
+  const auto after = [](const arbitrated* a, const arbitrated* b) {
+    if (a->rank_ != b->rank_) return a->rank_ < b->rank_;
+    return a->by_ != b->by_ ? a->by_ < b->by_ : a->kind_ < b->kind_;
+  };
+  streams_.insert(std::upper_bound(streams_.begin(), streams_.end(), &stream, after), &stream);
+  if (lists_.empty()) return;
+  stream.messages_ = std::move(lists_.back());
+  lists_.pop_back();
+}
+
+BELAY_DECL void stream_arbiter::remove(arbitrated& stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  streams_.erase(std::remove(streams_.begin(), streams_.end(), &stream), streams_.end());
+  if (lists_.size() < lists_.capacity()) lists_.push_back(std::move(stream.messages_));
+}
+
+BELAY_DECL void stream_arbiter::wait(function_ref<bool()> done) {
+  std::unique_lock lock(mutex_);
+  if (done()) return;
+  waiting_host self{done, false, {}};
+  hosts_.push_back(&self);
+  --running_;
+  while (!self.released) schedule(lock, self.called);
+  hosts_.erase(std::find(hosts_.begin(), hosts_.end(), &self));
+}
+
+BELAY_DECL void stream_arbiter::begin_call(arbitrated& call) {
+  std::unique_lock lock(mutex_);
+  std::condition_variable called;
+  call.sleeper_ = &called;
+  --running_;
+  while (!call.granted_ && !open_) schedule(lock, called);
+  call.sleeper_ = nullptr;
+  if (!must_end(call)) call_a_host();  // an exchange waits for what another one draws
+}
+
+BELAY_DECL void stream_arbiter::end_call(arbitrated& call) noexcept {
+  const std::lock_guard lock(mutex_);
+  ++running_;  // which draws itself once it waits
+  call.granted_ = false;
+  if (open_) call_a_host();
+}
+
+BELAY_DECL void stream_arbiter::await_turn(arbitrated& stream) {
+  std::unique_lock lock(mutex_);
+  std::condition_variable called;
+  stream.sleeper_ = &called;
+  called.wait(lock, [&] { return stream.granted_ || open_; });
+  stream.sleeper_ = nullptr;
+}
+
+BELAY_DECL void stream_arbiter::finished(arbitrated& stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  stream.granted_ = false;
+  call_a_host();
+}
+
+// Lets something run, or waits for what runs. Of all hosts that wait one is enough for it: waking all for each piece of
+// work would take most of a run's time.
+BELAY_DECL void stream_arbiter::schedule(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
+  const auto ends = [&](const arbitrated* stream) { return must_end(*stream); };
+  const bool all_wait = running_ == 0 && !one_runs_ && std::none_of(streams_.begin(), streams_.end(), ends);
+  if (!all_wait && (!open_ || one_runs_)) return sleep(lock, called);
+  if (!release_hosts()) run_one(lock, called);
+}
+
+BELAY_DECL void stream_arbiter::sleep(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
+  sleepers_.push_back(&called);
+  // What is open is nobody's turn: who waits looks again now and then.
+  if (open_)
+    called.wait_for(lock, std::chrono::milliseconds(20));
+  else
+    called.wait(lock);
+  std::erase(sleepers_, &called);
+}
+
+BELAY_DECL void stream_arbiter::call(std::condition_variable& sleeper) noexcept {
+  std::erase(sleepers_, &sleeper);
+  sleeper.notify_one();
+}
+
+// Something has changed while no host looked.
+BELAY_DECL void stream_arbiter::call_a_host() noexcept {
+  while (!sleepers_.empty()) {
+    call(*sleepers_.back());
+    if (!open_) break;
+  }
+}
+
+// Whether what has its turn has all that it needs: it is over before anything else is drawn.
+BELAY_DECL bool stream_arbiter::must_end(const arbitrated& stream) const noexcept {
+  if (!stream.granted_) return false;
+  const stream_meeting* const meeting = stream.meeting_;
+  if (meeting == nullptr) return true;
+  for (std::size_t i = 0; i < meeting->transfers.size(); ++i) {
+    const stream_transfer& one = meeting->transfers[i];
+    const bool sends = one.way == stream_transfer::direction::send;
+    const int from = sends ? stream.rank_ : one.peer, to = sends ? one.peer : stream.rank_;
+    std::uint64_t partners = 0;
+    for (const channel& each : channels_)
+      if (each.key == meeting->key && each.from == from && each.to == to) partners = sends ? each.receives : each.sends;
+    if (partners < stream.messages_[i]) return false;
+  }
+  return true;
+}
+
+BELAY_DECL std::uint64_t& stream_arbiter::posted(std::uint64_t key, int from, int to, stream_transfer::direction way) {
+  const auto is_it = [&](const channel& one) { return one.key == key && one.from == from && one.to == to; };
+  auto found = std::find_if(channels_.begin(), channels_.end(), is_it);
+  if (found == channels_.end()) found = channels_.insert(channels_.end(), {key, from, to, 0, 0});
+  return way == stream_transfer::direction::send ? found->sends : found->receives;
+}
+
+BELAY_DECL void stream_arbiter::open() noexcept {
+  const std::lock_guard lock(mutex_);
+  let_all_run();
+}
+
+BELAY_DECL void stream_arbiter::let_all_run() noexcept {
+  open_ = true;
+  for (arbitrated* one : streams_)
+    if (one->sleeper_ != nullptr) call(*one->sleeper_);
+  call_a_host();
+}
+
+BELAY_DECL void stream_arbiter::remove_host() noexcept {
+  const std::lock_guard lock(mutex_);
+  --running_;
+  call_a_host();
+}
+
+BELAY_DECL bool stream_arbiter::release_hosts() {
+  bool any = false;
+  for (waiting_host* one : hosts_) {
+    if (one->released || !one->done()) continue;
+    one->released = any = true;
+    ++running_;
+    call(one->called);
+  }
+  return any;
+}
+
+BELAY_DECL void stream_arbiter::run_one(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
+  find_candidates();
+  if (candidates_.empty()) {
+    // Nothing can go on: ranks have called different things, or one is gone. The operations say which.
+    return open_ ? sleep(lock, called) : let_all_run();
+  }
+  const auto communicates = [](const arbitrated* one) { return one->by_ != arbitrated::runner::waiting_host; };
+  const auto computes = [](const arbitrated* one) { return one->kind_ == stream_kind::compute; };
+  auto late = std::find_if(candidates_.begin(), candidates_.end(), communicates);
+  if (late == candidates_.end()) late = std::find_if(candidates_.begin(), candidates_.end(), computes);
+  arbitrated& next = seed_ != 0                  ? *candidates_[draw(candidates_.size())]
+                     : late != candidates_.end() ? **late
+                                                 : *candidates_.front();
+  if (next.by_ == arbitrated::runner::waiting_host) {
+    one_runs_ = true;
+    lock.unlock();
+    next.run_next();
+    lock.lock();
+    one_runs_ = false;
+    if (open_) call_a_host();
+    return;
+  }
+  if (const stream_meeting* meeting = next.meets(); meeting != nullptr && meeting->collective()) {
+    const std::uint64_t key = meeting->key;
+    for (int rank : meeting->ranks)
+      if (arbitrated* peer = in_meeting(rank, key)) grant(*peer);
+  } else {
+    grant(next);
+  }
+}
+
+BELAY_DECL void stream_arbiter::grant(arbitrated& stream) {
+  stream.granted_ = true;
+  if (stream.sleeper_ != nullptr) call(*stream.sleeper_);
+  stream.messages_.clear();
+  const stream_meeting* const meeting = stream.meeting_ = stream.meets();
+  if (meeting == nullptr) return;
+  for (const stream_transfer& one : meeting->transfers) {
+    const bool sends = one.way == stream_transfer::direction::send;
+    const int from = sends ? stream.rank_ : one.peer, to = sends ? one.peer : stream.rank_;
+    stream.messages_.push_back(++posted(meeting->key, from, to, one.way));
+  }
+}
+
+// What could run now: work of one rank, and communications whose ranks have all come.
+BELAY_DECL void stream_arbiter::find_candidates() {
+  candidates_.clear();
+  for (arbitrated* stream : streams_) {
+    stream->in_meeting_ = false;
+    if (stream->granted_ || (open_ && stream->by_ != arbitrated::runner::waiting_host) || !stream->can_run()) continue;
+    stream->in_meeting_ = stream->meets() != nullptr && stream->meets()->collective();
+    candidates_.push_back(stream);
+  }
+  const auto is_alone = [&](const arbitrated* one) {
+    return one->meets() != nullptr && one->meets()->collective() && !one->in_meeting_;
+  };
+  for (bool changed = true; std::exchange(changed, false);) {
+    for (arbitrated* stream : candidates_) {
+      if (!stream->in_meeting_ || !lacks_a_rank(*stream)) continue;
+      stream->in_meeting_ = false;
+      changed = true;
+    }
+  }
+  candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), is_alone), candidates_.end());
+}
+
+BELAY_DECL arbitrated* stream_arbiter::in_meeting(int rank, std::uint64_t key) const noexcept {
+  for (arbitrated* stream : streams_)
+    if (stream->rank_ == rank && stream->in_meeting_ && stream->meets()->key == key) return stream;
+  return nullptr;
+}
+
+BELAY_DECL bool stream_arbiter::lacks_a_rank(const arbitrated& stream) const noexcept {
+  const stream_meeting& mine = *stream.meets();
+  return std::any_of(mine.ranks.begin(), mine.ranks.end(),
+                     [&](int rank) { return in_meeting(rank, mine.key) == nullptr; });
+}
+
+BELAY_DECL std::uint64_t stream_arbiter::draw(std::uint64_t below) noexcept {
+  // splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+  std::uint64_t z = random_ += 0x9E3779B97F4A7C15U;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+  return (z ^ (z >> 31)) % below;
+}
+
+BELAY_DECL stream_arbiter::stream_arbiter(std::uint64_t seed, std::size_t hosts)
+    : random_(seed), seed_(seed), running_(hosts) {
+  streams_.reserve(8 * hosts);  // waiting allocates nothing
+  sleepers_.reserve(hosts);
+  candidates_.reserve(8 * hosts);
+  lists_.reserve(8 * hosts);
+  for (std::size_t i = 0; i < hosts; ++i) lists_.emplace_back().reserve(64);
+  hosts_.reserve(hosts);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/device/stream_watch.hpp
+//
+// What bounds the waits for a rank's streams, and how long one of them goes on. The world that the rank is of gives a
+// watch: how long a piece of work may run, and whether what it waits for can still come. A thread that waits asks it
+// every 20 ms. A stream that was made without one waits for as long as it takes.
+//
+//   belay::host_stream compute({.policy = belay::stream_policy::queued, .watch = rank.watch()}, rank.number());
+//   compute.run([=] { use(to); });
+//   compute.synchronize();  // comm_error: the work takes longer than the world's timeout, or a peer has failed
+
+namespace belay::inline BELAY_ABI {
+
+/// The bounds of one rank's waits, asked by threads that wait. Not by those that find what they wait for.
+class stream_watch {
+ public:
+  /// One piece of work that runs for longer is stuck.
+  [[nodiscard]] virtual std::chrono::steady_clock::duration limit() const noexcept = 0;
+  /// Whether the world has failed.
+  [[nodiscard]] virtual bool failed() const noexcept = 0;
+  /// Throws its first cause, to the wait at `at`. Only after `failed()`.
+  [[noreturn]] virtual void raise(where at) const = 0;
+  /// Fails the world, because this rank is stuck as `what` says, and throws the first cause to the wait at `at`.
+  [[noreturn]] virtual void give_up(const std::string& what, where at) const = 0;
+  /// Fails the world, because this rank has met what `what` says, which was `thrown`. From any thread.
+  virtual void fail(error_kind thrown, const std::string& what, where at) const = 0;
+  /// The rank's number in its world.
+  [[nodiscard]] virtual int rank() const noexcept = 0;
+
+ protected:
+  ~stream_watch() = default;
+};
+
+/// How long one wait for a stream goes on. The time in which that stream itself waits does not count: that wait ends by
+/// its own patience, or by the limit of a communication. (No two streams wait for each other: an event marks what was
+/// queued before.) Once the world has failed communications end soon, and what waits for them knows which: so who waits
+/// for that leaves it the time.
+class stream_patience {
+ public:
+  /// The time from one look at the stream to the next.
+  static constexpr std::chrono::milliseconds slice{20};
+
+  /// Whether one waits on, the work does not end, or it has failed.
+  enum class verdict : std::uint8_t { goes_on, stuck, failed };
+
+  /// The watch outlives it.
+  explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch) {}
+
+  /// The verdict on a stream of this pace, seen now.
+  [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
+    const auto now = std::chrono::steady_clock::now();
+    const auto limit = watch_->limit();
+    const bool waits = seen.now == stream_pace::activity::waits;
+    if (seen.done != done_ || waits) since_ = now;
+    done_ = seen.done;
+    if (now - since_ >= limit) return verdict::stuck;
+    if (!watch_->failed()) return verdict::goes_on;
+    failed_at_ = lesser_of(failed_at_, now);
+    const auto most = waits ? limit : lesser_of<std::chrono::steady_clock::duration>(limit, grace);
+    return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
+  }
+  /// Throws unless the wait, of a rank's host or of its stream, goes on; `who()` says whose it is.
+  template <class Who>
+  void expect_more(const Who& who, const event_source& awaited, const where& at) {
+    switch (look(awaited.pace())) {
+      case verdict::goes_on: return;
+      case verdict::failed: watch_->raise(at);
+      case verdict::stuck: break;
+    }
+    const double seconds = std::chrono::duration<double>(watch_->limit()).count();
+    watch_->give_up("rank " + std::to_string(watch_->rank()) + who() + " waits for its " + awaited.text() +
+                        ": nothing of it has ended within " + std::to_string(seconds) + " s",
+                    at);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds grace{500};
+
+  const stream_watch* watch_;
+  std::uint64_t done_ = 0;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point failed_at_ = largest_value<std::chrono::steady_clock::time_point>;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The interface that a backend implements so that its rank can be a `belay::rank`. Belongs to the rank's thread.
+class rank_interface {
+ public:
+  /// Rank `number` of `size`.
+  rank_interface(int number, int size) noexcept : number_(number), size_(size) {}
+  virtual ~rank_interface() = default;
+
+  /// This rank's number, where that is no question, and how many ranks the world has.
+  [[nodiscard]] int unasked_rank() const noexcept { return number_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+
+  /// All ranks, in order; it lives as long as the rank.
+  [[nodiscard]] virtual const group& world() = 0;
+  /// A group of `members`: ranks of the world in the order they shall have, this one among them. Every member makes the
+  /// same groups in the same order. Throws usage_error.
+  [[nodiscard]] virtual group make_group(std::span<const int> members, where at) = 0;
+  /// A group along an axis of a mesh, whose ranks a rehearsal counts as a question about that axis alone.
+  [[nodiscard]] virtual group make_group_along(std::span<const int> members, const axes& shape, axis which, where at) {
+    static_cast<void>(shape), static_cast<void>(which);
+    return make_group(members, at);
+  }
+  /// Started communications of this rank whose handle was lost.
+  [[nodiscard]] virtual std::uint64_t abandoned() const = 0;
+  /// Where a rehearsal notes what the body asks of its rank; null in a world that runs.
+  [[nodiscard]] virtual std::shared_ptr<rehearsal::rank_questions> questions() const { return nullptr; }
+
+  // For `launch`.
+
+  /// The bounds of waits for this rank's streams; null where there are none.
+  [[nodiscard]] virtual std::shared_ptr<const stream_watch> watch() const { return nullptr; }
+  /// Communication begins in the turns of `arbiter` from here on, of a rank that is a thread of this process; until
+  /// `finish`, after which nothing of it is under way.
+  virtual void use(std::shared_ptr<stream_arbiter> arbiter) { static_cast<void>(arbiter); }
+  virtual void finish() noexcept {}
+  /// Makes the groups of `meshes` before the body, where communicators take of a device; collective then. The bytes
+  /// that the rank's own device has left after it; none where it has no device, or shares one. Throws backend_error.
+  virtual std::optional<std::size_t> room_beside_groups(const mesh_record& meshes, where at) {
+    static_cast<void>(meshes), static_cast<void>(at);
+    return std::nullopt;
+  }
+  /// The bytes that the rank takes of its device beside what is leased; none of a rank of the host.
+  [[nodiscard]] virtual std::optional<device_usage> usage() const { return std::nullopt; }
+
+ private:
+  int number_, size_;
+};
+
+/// A rank has a place in the world and groups of any members.
+template <class Rank>
+concept has_groups = requires(Rank& rank, std::span<const int> members, where at) {
+  { rank.number() } -> std::convertible_to<int>;
+  { rank.size() } -> std::convertible_to<int>;
+  { rank.world() } -> std::convertible_to<typename Rank::group_type>;
+  { rank.group(members, at) } -> std::convertible_to<typename Rank::group_type>;
+};
+
+/// A backend's own rank: it makes groups that `belay::group` takes.
+template <class R>
+concept backend_rank = has_groups<R> && backend_group<typename R::group_type>;
+
+/// A backend's own rank behind the interface of `belay::rank`. The rank outlives it.
+template <backend_rank R>
+class typed_rank final : public rank_interface {
+ public:
+  /// Has the handle of all ranks from here on.
+  explicit typed_rank(R& of) : rank_interface(layout_rank(of), of.size()), of_(&of), world_(of.world()) {}
+
+  [[nodiscard]] const group& world() override { return world_; }
+  [[nodiscard]] group make_group(std::span<const int> members, where at) override { return of_->group(members, at); }
+  [[nodiscard]] group make_group_along(std::span<const int> members, const axes& shape, axis which, where at) override {
+    if constexpr (requires { of_->group_along(members, shape, which, at); })
+      return of_->group_along(members, shape, which, at);
+    else
+      return of_->group(members, at);
+  }
+  [[nodiscard]] std::uint64_t abandoned() const override { return of_->abandoned(); }
+  [[nodiscard]] std::shared_ptr<rehearsal::rank_questions> questions() const override {
+    if constexpr (requires { of_->shared_questions(); })
+      return of_->shared_questions();
+    else
+      return nullptr;
+  }
+
+  [[nodiscard]] std::shared_ptr<const stream_watch> watch() const override {
+    if constexpr (requires { of_->watch(); })
+      return of_->watch();
+    else
+      return nullptr;
+  }
+  void use([[maybe_unused]] std::shared_ptr<stream_arbiter> arbiter) override {
+    if constexpr (requires { of_->use(arbiter); }) of_->use(std::move(arbiter));
+  }
+  void finish() noexcept override {
+    if constexpr (requires {
+                    { of_->finish() } noexcept;
+                  })
+      of_->finish();
+  }
+  std::optional<std::size_t> room_beside_groups([[maybe_unused]] const mesh_record& meshes,
+                                                [[maybe_unused]] where at) override {
+    if constexpr (requires { of_->make_recorded_groups(meshes, at); }) {
+      of_->make_recorded_groups(meshes, at);
+      return of_->available_device_memory(at);
+    } else {
+      return std::nullopt;
+    }
+  }
+  [[nodiscard]] std::optional<device_usage> usage() const override {
+    if constexpr (requires { of_->usage(); })
+      return of_->usage();
+    else
+      return std::nullopt;
+  }
+
+  /// The backend's rank.
+  [[nodiscard]] R& of() const noexcept { return *of_; }
+
+ private:
+  R* of_;
+  group world_;
+};
+
+/// A rank as a body has it. Belongs to the rank's thread, and to the body that the world runs.
+class rank {
+ public:
+  using group_type = belay::group;
+  using control_type = belay::group;
+  using place_type = rehearsal::asked_coordinate;
+
+  /// Of a backend's implementation.
+  explicit rank(std::unique_ptr<rank_interface> of) : of_(std::move(of)), asked_(of_->questions()) {}
+  /// Of a backend's rank, which outlives this.
+  template <class R>
+    requires(!std::same_as<R, rank> && backend_rank<R>)
+  explicit rank(R& of) : rank(std::make_unique<typed_rank<R>>(of)) {}
+  rank(const rank&) = delete;  // meshes point to it
+  rank& operator=(const rank&) = delete;
+
+  /// This rank's number in the world, from 0; in a rehearsal a question of the body, which `unasked_rank` is not.
+  [[nodiscard]] int number() const noexcept {
+    if (asked_ != nullptr) asked_->ask_number();
+    return of_->unasked_rank();
+  }
+  [[nodiscard]] int unasked_rank() const noexcept { return of_->unasked_rank(); }
+  [[nodiscard]] int size() const noexcept { return of_->size(); }
+  /// Whether no byte moves, and memory is addresses without pages.
+  [[nodiscard]] bool rehearsed() const noexcept { return asked_ != nullptr; }
+
+  /// All ranks, in order.
+  [[nodiscard]] const belay::group& world() const { return of_->world(); }
+  /// All ranks, in order, with memory of the host.
+  [[nodiscard]] const belay::group& control() const { return of_->world().control(); }
+  /// A group of `members`: ranks of the world in the order they shall have, this one among them. Every member makes the
+  /// same groups of the same ranks in the same order. Throws usage_error.
+  [[nodiscard]] belay::group group(std::span<const int> members, where at = where::current()) const {
+    return of_->make_group(members, at);
+  }
+  /// For `mesh`: a group along one of its axes.
+  [[nodiscard]] belay::group group_along(std::span<const int> members, const axes& shape, axis which,
+                                         where at = where::current()) const {
+    return of_->make_group_along(members, shape, which, at);
+  }
+  /// For `mesh`: the rank's place in it.
+  [[nodiscard]] rehearsal::asked_coordinate place(const axes& shape) const {
+    return rehearsal::coordinate_asked(asked_, shape, of_->unasked_rank());
+  }
+
+  /// The groups that the body has asked of its meshes in a rehearsal; in a run, those that meshes make at once, which
+  /// are the same on all ranks.
+  [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
+  [[nodiscard]] const mesh_record& meshes() const noexcept { return meshes_; }
+  /// Started communications of this rank whose handle was lost.
+  [[nodiscard]] std::uint64_t abandoned() const { return of_->abandoned(); }
+
+  /// For `launch`: the bounds of waits for this rank's streams, and the order of its communication; see
+  /// `rank_interface`.
+  [[nodiscard]] std::shared_ptr<const stream_watch> watch() const { return of_->watch(); }
+  void use(std::shared_ptr<stream_arbiter> arbiter) { of_->use(std::move(arbiter)); }
+  void finish() noexcept { of_->finish(); }
+  [[nodiscard]] std::optional<std::size_t> room_beside_groups(where at) {
+    return of_->room_beside_groups(meshes_, at);
+  }
+  [[nodiscard]] std::optional<device_usage> usage() const { return of_->usage(); }
+
+  /// The backend's rank, for what it alone can do: `rank.backend<belay::host::rank>()`. Null where this rank is one of
+  /// another backend, or of a rehearsal.
+  template <class R>
+  [[nodiscard]] R* backend() const noexcept {
+    const auto* const typed = dynamic_cast<const typed_rank<R>*>(of_.get());
+    return typed == nullptr ? nullptr : &typed->of();
+  }
+
+ private:
+  std::unique_ptr<rank_interface> of_;
+  std::shared_ptr<rehearsal::rank_questions> asked_;
+  mesh_record meshes_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// One rank's view of the grid: its place and its groups. Made by every rank of the world with the same axes. A
+/// group's ranks are ordered by their place along the axis. The groups are handles, which copies of a mesh share; the
+/// rank must outlive the mesh.
+///
+/// A group is made by the first call that asks for it. That is collective over the world: all ranks ask for the same
+/// groups in the same program order, whether or not each uses them. A difference is a `usage_error` on all ranks where
+/// BELAY_CHECKS is 2. What a rehearsal has asked for is made with the mesh, in the order of `axis`.
+/// Axes with equal sets of ranks share one group, also where that is all ranks: what is started along an axis is no
+/// part of the order of `control()` and `world()`. A rank that is alone takes nothing of the backend.
+class mesh {
+ public:
+  using group_type = belay::group;
+  using control_type = belay::group;
+
+  /// Throws `usage_error` if the axes do not multiply to the world's size.
+  mesh(belay::rank& of, const axes& shape, where at = where::current());
+  /// Makes the groups of `asked` now. Collective if there are any.
+  mesh(belay::rank& of, const axes& shape, axis_set asked, where at = where::current());
+  /// Of a backend's own rank, as `world.run` gives it: the argument of a body.
+  template <class R>
+    requires(!std::same_as<R, belay::rank>)
+  mesh(R& own, const axes& shape, where at = where::current()) : mesh(made_of(own), shape, {}, at) {}
+  template <class R>
+    requires(!std::same_as<R, belay::rank>)
+  mesh(R& own, const axes& shape, axis_set asked, where at = where::current())
+      : mesh(made_of(own), shape, asked, at) {}
+
+  /// The rank that it was made of, the ranks along each axis, and this rank's place.
+  [[nodiscard]] belay::rank& rank() const noexcept { return *rank_; }
+  [[nodiscard]] const axes& shape() const noexcept { return shape_; }
+  [[nodiscard]] const rehearsal::asked_coordinate& coordinate() const noexcept { return place_; }
+  /// This rank's place in the mesh, for a library whose sizes are computed for all ranks; see `layout_rank`.
+  [[nodiscard]] const belay::coordinate& layout_coordinate() const noexcept { return here_; }
+
+  /// All ranks, in rank order, with a communicator of host memory whatever the backend: votes, norms, counts, hashes.
+  [[nodiscard]] const belay::group& control() const noexcept { return groups_->control; }
+  /// All ranks, in rank order.
+  [[nodiscard]] const belay::group& world() const noexcept { return groups_->world; }
+  /// The group along an axis.
+  [[nodiscard]] const belay::group& group(axis which, where at = where::current()) const;
+  /// The stages of this rank's pipeline; a rank's number in it is its stage.
+  [[nodiscard]] const belay::group& pipeline(where at = where::current()) const { return group(axis::pipeline, at); }
+  [[nodiscard]] const belay::group& data(where at = where::current()) const { return group(axis::data, at); }
+  [[nodiscard]] const belay::group& expert(where at = where::current()) const { return group(axis::expert, at); }
+  [[nodiscard]] const belay::group& tensor(where at = where::current()) const { return group(axis::tensor, at); }
+  /// The ranks that replicate this rank's dense parameters: data x expert, data slowest.
+  [[nodiscard]] const belay::group& replicas(where at = where::current()) const { return group(axis::replica, at); }
+  /// The ranks of data that divide what belongs to experts among them: a shard group, or all.
+  [[nodiscard]] const belay::group& shards(where at = where::current()) const { return group(axis::shard, at); }
+  /// Those that divide dense parameters: a shard group x expert, the shard group slowest.
+  [[nodiscard]] const belay::group& dense_shards(where at = where::current()) const {
+    return group(axis::dense_shard, at);
+  }
+  /// Those that hold the same shares, one of every shard group.
+  [[nodiscard]] const belay::group& shard_replicas(where at = where::current()) const {
+    return group(axis::shard_replica, at);
+  }
+
+  /// The axes whose groups have been made.
+  [[nodiscard]] axis_set asked() const noexcept { return groups_->asked; }
+
+ private:
+  struct groups {
+    groups(belay::group all, belay::group control_group)
+        : world(std::move(all)), control(std::move(control_group)) {}
+
+    belay::group world;
+    belay::group control;
+    std::array<std::optional<belay::group>, all_axes.size()> along;
+    std::vector<std::pair<std::vector<int>, belay::group>> of_ranks;
+    axis_set asked;
+  };
+
+  template <class R>
+  [[nodiscard]] static std::shared_ptr<belay::rank> made_of(R& own) {
+    static_assert(backend_rank<R>, "a mesh is made of a rank: the argument of the body that a world runs");
+    if constexpr (backend_rank<R>) return std::make_shared<belay::rank>(own);
+  }
+  // Of a rank that the mesh keeps.
+  mesh(std::shared_ptr<belay::rank> kept, const axes& shape, axis_set asked, where at);
+
+  // The same on all ranks: whether ranks along two axes are the same depends on the mesh's shape alone.
+  [[nodiscard]] belay::group make(axis which, const where& at) const;
+  void expect_same_on_all(axis which, const where& at) const;
+
+  std::shared_ptr<belay::rank> kept_;  // where it was made of a backend's
+  belay::rank* rank_;
+  axes shape_;
+  rehearsal::asked_coordinate place_;
+  belay::coordinate here_;
+  std::shared_ptr<groups> groups_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/mesh.ipp
+//
+// The groups of a mesh, and the order in which ranks ask for them.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL mesh::mesh(belay::rank& of, const axes& shape, where at)
+    : mesh(of, shape, of.rehearsed() ? axis_set{} : of.meshes().asked(shape), at) {}
+
+BELAY_DECL mesh::mesh(belay::rank& of, const axes& shape, axis_set asked, where at)
+    : rank_(&of),
+      shape_(checked_shape(shape, of.size(), at)),
+      place_(of.place(shape)),
+      here_(coordinate_of(shape, of.unasked_rank())),
+      groups_(std::make_shared<groups>(of.world(), of.control())) {
+  for (axis which : all_axes) {
+    if (asked.has(which)) static_cast<void>(group(which, at));
+  }
+}
+
+BELAY_DECL mesh::mesh(std::shared_ptr<belay::rank> kept, const axes& shape, axis_set asked, where at)
+    : mesh(*kept, shape, asked, at) {
+  kept_ = std::move(kept);
+}
+
+BELAY_DECL const group& mesh::group(axis which, where at) const {
+  std::optional<belay::group>& made = groups_->along[static_cast<std::size_t>(which)];
+  if (!made) {
+    made.emplace(make(which, at));
+    groups_->asked.add(which);
+    if (rank_->rehearsed()) rank_->meshes().add(shape_, {which});
+  }
+  return *made;
+}
+
+BELAY_DECL group mesh::make(axis which, const where& at) const {
+  const std::vector<int> members = ranks_along(shape_, here_, which);
+  if (rank_->size() == 1) return groups_->world;
+  for (const auto& [ranks, made] : groups_->of_ranks) {
+    if (ranks == members) return made;
+  }
+  if (members.size() > 1) expect_same_on_all(which, at);
+  groups_->of_ranks.emplace_back(members, rank_->group_along(members, shape_, which, at));
+  return groups_->of_ranks.back().second;
+}
+
+BELAY_DECL void mesh::expect_same_on_all([[maybe_unused]] axis which, [[maybe_unused]] const where& at) const {
+  if (checked(check_level::across_ranks) && !rank_->rehearsed()) {
+    const std::uint64_t mine[] = {static_cast<std::uint64_t>(which)};
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(rank_->size()));
+    groups_->control.all_gather(std::span<const std::uint64_t>(mine), std::span(all), at);
+    check_same_axis(all, at);
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/rehearsal.hpp
+//
+// Any rank of any world, without the others: its communication returns at once and moves nothing. The plan runs the
+// real step with it, so that sizes and orders come from the code that will run and not from a second description of
+// it. Its symmetric memory has addresses and no pages.
+//
+//   belay::rehearsal::rank rank(0, 1024);           // of a world that does not exist
+//   const belay::rehearsal::group world = rank.world();
+//   world.all_reduce(std::span(grad), belay::sum);  // returns at once; `grad` is not touched
+
+namespace belay::inline BELAY_ABI {
+namespace rehearsal {
+
+/// Has the operations of a backend's group. None touches the memory it is given, fails or waits; a started one is
+/// ready.
+class group : public group_operations<group> {
+ public:
+  /// No byte moves; what it promises is what backends promise.
+  static constexpr bool moves_nothing = true;
+  static constexpr bool sums_in_rank_order = true;
+  static constexpr bool has_varying_counts = true;
+
+  /// Ranks of the world in order, and this one's number among them; `promises` are those of the backend that will run.
+  group(std::vector<int> members, int rank, const group_traits& promises = all_promises()) noexcept
+      : members_(std::move(members)), rank_(rank), promises_(promises) {}
+
+  /// The promises of a rehearsal that stands for no world.
+  [[nodiscard]] static constexpr group_traits all_promises() noexcept {
+    group_traits out;
+    out.rehearsed = out.sums_in_rank_order = out.sums_alike = out.has_varying_counts = out.starts_local_work = true;
+    out.addresses_peers = true;
+    return out;
+  }
+  /// The abilities and promises of the group that will run.
+  [[nodiscard]] const group_traits& promises() const noexcept { return promises_; }
+
+  /// This rank's number in the group, which is a question.
+  [[nodiscard]] int rank() const;
+  /// This rank's number in the group, which is no question: for a library whose sizes are computed for all ranks; see
+  /// `layout_rank`.
+  [[nodiscard]] int unasked_rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
+  /// Their numbers in the world: a question too, but in a group of all.
+  [[nodiscard]] std::span<const int> members() const;
+
+  /// Nothing of `work` is done.
+  template <class Work>
+  [[nodiscard]] pending start_composite(operation what, const Work&, const start_order& how = where::current()) const {
+    return started(what, how);
+  }
+
+  /// Nothing of `work` is done.
+  template <class Work>
+  [[nodiscard]] pending start_local(operation what, const Work&, const start_order& how = where::current()) const {
+    return started(what, how);
+  }
+
+  /// Does nothing; `start_call` gives a communication that is ready.
+  void run_call(const op_call&) const noexcept {}
+  [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const noexcept {
+    return started(call.what(), how);
+  }
+
+  /// Distinct addresses for every rank that must not be read or written.
+  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
+    return symmetric_region::map(size(), bytes, backing::addresses_only, at);
+  }
+
+ private:
+  // It comes after what it would come after in a run.
+  [[nodiscard]] pending started(operation what, const start_order& how) const noexcept;
+
+  friend class rank;
+
+  std::vector<int> members_;
+  int rank_;
+  group_traits promises_;
+  std::shared_ptr<rank_questions> asked_;
+  std::shared_ptr<stream_clock> clock_;  // of all communications of the rank; of a group without a rank, none
+  axes shape_;                           // of the mesh that it is a group of
+  std::optional<axis> along_;  // the mesh's axis; nothing: its ranks are those of the world, or a program's choice
+};
+
+/// Rank `number` of a world of `size` that does not exist.
+class rank {
+ public:
+  using group_type = rehearsal::group;
+  using place_type = asked_coordinate;
+
+  /// Rank `number` of a world of `size`. Throws usage_error where there is no such rank.
+  rank(int number, int size, where at = where::current()) : rank(number, size, group::all_promises(), at) {}
+  /// Rank `number` of a world of `size` whose groups promise `promises`, of those that move something.
+  rank(int number, int size, const group_traits& promises, where at = where::current());
+
+  /// This is a question.
+  [[nodiscard]] int number() const noexcept;
+  [[nodiscard]] int unasked_rank() const noexcept { return number_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] rehearsal::group world() const { return asking({all_ranks_, number_, promises_}); }
+  /// Its place in a mesh.
+  [[nodiscard]] asked_coordinate place(const axes& shape) const { return coordinate_asked(asked_, shape, number_); }
+  /// A group along an axis of a mesh.
+  [[nodiscard]] rehearsal::group group_along(std::span<const int> members, const axes& shape, axis which,
+                                             where at = where::current()) const;
+  [[nodiscard]] rehearsal::group group(std::span<const int> members, where at = where::current()) const;
+  [[nodiscard]] static constexpr std::uint64_t abandoned() noexcept { return 0; }
+
+  /// The questions that the body has asked so far.
+  [[nodiscard]] const rank_questions& questions() const noexcept { return *asked_; }
+  [[nodiscard]] const std::shared_ptr<rank_questions>& shared_questions() const noexcept { return asked_; }
+
+ private:
+  [[nodiscard]] rehearsal::group asking(rehearsal::group made) const noexcept;
+
+  int number_;
+  int size_;
+  group_traits promises_;
+  std::shared_ptr<rank_questions> asked_ = std::make_shared<rank_questions>();
+  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::communication, 1);
+  std::vector<int> all_ranks_;
+};
+
+}  // namespace rehearsal
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/rehearsal.ipp
+//
+// Groups and ranks of a rehearsal.
+
+namespace belay::inline BELAY_ABI {
+namespace rehearsal {
+
+BELAY_DECL int group::rank() const {
+  if (asked_ != nullptr && size() > 1) {
+    if (along_)
+      asked_->ask_place(shape_, *along_);
+    else
+      asked_->ask_number();
+  }
+  return rank_;
+}
+
+BELAY_DECL std::span<const int> group::members() const {
+  if (asked_ != nullptr && along_) asked_->ask_number();
+  return {members_.data(), members_.size()};
+}
+
+BELAY_DECL auto group::started(operation what, const start_order& how) const noexcept -> pending {
+  if (clock_ == nullptr) return pending(nullptr, 0, what, how.at);
+  clock_->join(how.event.clock());
+  return pending(nullptr, 0, what, how.at, clock_->mark(stream_kind::communication));
+}
+
+BELAY_DECL rank::rank(int number, int size, const group_traits& promises, where at)
+    : number_(number), size_(size), promises_(promises) {
+  promises_.rehearsed = true;
+  promises_.on_device = promises_.device_memory_alone = false;  // its memory is addresses
+  if (size < 1 || number < 0 || number >= size) {
+    throw usage_error("rank " + std::to_string(number) + " of a world of " + std::to_string(size), at);
+  }
+  for (int peer = 0; peer < size; ++peer) all_ranks_.push_back(peer);
+}
+
+BELAY_DECL int rank::number() const noexcept {
+  asked_->ask_number();
+  return number_;
+}
+
+BELAY_DECL auto rank::group_along(std::span<const int> members, const axes& shape, axis which, where at) const
+    -> rehearsal::group {
+  rehearsal::group made = group(members, at);
+  made.shape_ = shape;
+  made.along_ = which;
+  return made;
+}
+
+BELAY_DECL auto rank::group(std::span<const int> members, where at) const -> rehearsal::group {
+  std::size_t place = 0;
+  while (place < members.size() && members[place] != number_) ++place;
+  if (place == members.size()) {
+    throw usage_error("rank " + std::to_string(number_) + " makes a group that it is not in", at);
+  }
+  return asking(
+      {std::vector<int>(members.data(), members.data() + members.size()), static_cast<int>(place), promises_});
+}
+
+BELAY_DECL auto rank::asking(rehearsal::group made) const noexcept -> rehearsal::group {
+  made.asked_ = asked_;
+  made.clock_ = clock_;
+  return made;
+}
+
+}  // namespace rehearsal
+}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/comm/symmetric.hpp
 //
@@ -5922,7 +8174,7 @@ class typed_group final : public group_interface {
 // Hands out byte ranges of a region that it never touches. The same sequence of requests gives the same offsets, on
 // every rank and in the rehearsal that sizes the region: the extent that the rehearsal reached is the size of the
 // arena, and no fragmentation is discovered at run time. It is an address-ordered first-fit allocator with coalescing.
-// A free range remembers what has used it, and is given only to what comes after that (device/stream_clock.hpp). All
+// A free range remembers what has used it, and is given only to what comes after that (device/stream_event.hpp). All
 // nodes exist from the start, so it allocates nothing later.
 //
 //   belay::offset_allocator offsets(std::size_t{1} << 20, 64);
@@ -7216,2286 +9468,9 @@ BELAY_DECL void put_queue::push(int peer, mirror_side side, std::size_t offset, 
 
 }  // namespace belay::inline BELAY_ABI
 
-namespace belay::inline BELAY_ABI {
-
-/// Stands for the symmetric memory of groups that have none.
-struct no_symmetric_heap {
-  explicit no_symmetric_heap(const auto&...) noexcept {}
-  /// Nothing is leased of it.
-  void follow(const auto&) noexcept {}
-  [[nodiscard]] static std::size_t live_bytes() noexcept { return 0; }
-  [[nodiscard]] static std::size_t peak_bytes() noexcept { return 0; }
-  [[nodiscard]] static std::size_t extent_bytes() noexcept { return 0; }
-};
-
-/// The type of a group's heap, and the ranks that it is made of.
-template <class Group>
-struct heap_of {
-  using type = no_symmetric_heap;
-  [[nodiscard]] static const Group& ranks(const Group& group) noexcept { return group; }
-};
-template <has_symmetric_memory Group>
-struct heap_of<Group> {
-  using type = symmetric_heap<Group>;
-  [[nodiscard]] static const Group& ranks(const Group& group) noexcept { return group; }
-};
-template <has_local_memory Group>
-struct heap_of<Group> {
-  using local_type = std::remove_cvref_t<decltype(std::declval<const Group&>().local_memory())>;
-  using type = symmetric_heap<local_type>;
-  [[nodiscard]] static local_type ranks(const Group& group) { return group.local_memory(); }
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// Throws usage_error where `memory` is no device's, or one with streams of another type.
-template <device_stream Stream>
-void expect_streams(const group_memory* memory, where at) {
-  if (memory == nullptr || memory->stream_type() != typeid(Stream))
-    throw usage_error("kernels are queued on another device than that of the group: make both of one world", at);
-}
-/// The stream of `memory` for kernels. Throws usage_error as above.
-template <device_stream Stream>
-[[nodiscard]] Stream& stream_for_kernels(group_memory* memory, where at) {
-  expect_streams<Stream>(memory, at);
-  return *static_cast<Stream*>(memory->stream(at));
-}
-
-/// Operations of a group and kernels, which a composite queues on a device in one order.
-template <device_stream Stream>
-class device_group_calls : public group_operations<device_group_calls<Stream>> {
- public:
-  /// Of a composite's calls, which outlive it.
-  device_group_calls(const group_calls& of, where at)
-      : of_(&of), stream_(&stream_for_kernels<Stream>(of.device(), at)) {}
-
-  /// This rank's number in the group, and how many it has.
-  [[nodiscard]] int rank() const noexcept { return of_->rank(); }
-  [[nodiscard]] int size() const noexcept { return of_->size(); }
-  /// The operations of the same ranks for memory of the host.
-  [[nodiscard]] const group_calls& control() const noexcept { return of_->control(); }
-  /// Queue f(0) ... f(count - 1), a team for each row, and a copy between places of the device.
-  template <class F>
-  void each(std::size_t count, const F& f) const {
-    stream_->each(count, f);
-  }
-  template <class G>
-  void teams(std::size_t count, const G& g) const {
-    stream_->teams(count, g);
-  }
-  void copy(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
-    stream_->copy(to, from, bytes, at);
-  }
-  /// Copies to memory of the host what this composite has made, and waits for that alone. Throws usage_error where the
-  /// host waits for nothing that a composite queues, as over NCCL.
-  void fetch(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
-    of_->device()->fetch(to, from, bytes, at);
-  }
-  /// Queues a copy to memory of the device; `from` is free when it returns.
-  void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
-    of_->device()->place(to, from, bytes, at);
-  }
-  /// Queues an operation that was checked.
-  void run_call(const op_call& call) const { of_->run_call(call); }
-
- private:
-  const group_calls* of_;
-  Stream* stream_;
-};
-
-/// Memory of a group's device that no peer addresses, as of a rank alone: peers send into it.
-class single_rank_memory final : public group_interface {
- public:
-  /// Of the device of `of`, whose handle it keeps.
-  explicit single_rank_memory(group of) : group_interface(0, 1, own_traits(of)), of_(std::move(of)) {}
-
-  [[nodiscard]] int rank() const override { return 0; }
-  [[nodiscard]] std::span<const int> members() const override {
-    return of_.members().subspan(static_cast<std::size_t>(of_.unasked_rank()), 1);
-  }
-  /// Nobody is waited for.
-  void run(const op_call&) override {}
-  [[nodiscard]] pending start(const op_call& call, const start_order&) override { refuse(call.at); }
-  [[nodiscard]] pending start_composite(operation, const borrowed_work<const group_calls&>&,
-                                        const start_order& how) override {
-    refuse(how.at);
-  }
-  [[nodiscard]] pending start_local(operation, const borrowed_work<void*>&, const start_order& how) override {
-    refuse(how.at);
-  }
-  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at) override {
-    return of_.make_symmetric(bytes, at);
-  }
-  [[nodiscard]] std::shared_ptr<group_interface> within(std::chrono::duration<double>, where) override {
-    return std::make_shared<single_rank_memory>(of_);
-  }
-  void trace_into(span_log*, where) override {}
-  [[nodiscard]] group_memory* device() override { return of_.device(); }
-
- private:
-  [[nodiscard]] static group_traits own_traits(const group& of) {
-    group_traits out = of.traits();
-    out.addresses_peers = true;
-    out.mirrors_peers = false;
-    return out;
-  }
-  [[noreturn]] static void refuse(where at) {
-    throw usage_error("memory of a rank alone: operations are started in the group of its peers", at);
-  }
-
-  group of_;
-};
-
-/// One rank's handle onto an ordered set of ranks, whose buffers are memory of a device with streams of type `Stream`.
-/// Copies are the same handle; it is made of a `group` wherever one is asked for.
-template <device_stream Stream>
-class device_group : public group_operations<device_group<Stream>> {
- public:
-  using control_type = group;
-
-  /// Of a group over memory of a device; one without is a usage_error where kernels are queued. (A template, so that a
-  /// copy of this is not asked whether it could be a group.)
-  template <std::same_as<group> G>
-  device_group(G of) noexcept : of_(std::move(of)) {}
-
-  /// This rank's number in the group, and how many it has.
-  [[nodiscard]] int rank() const { return of_.rank(); }
-  [[nodiscard]] int unasked_rank() const noexcept { return of_.unasked_rank(); }
-  [[nodiscard]] int size() const noexcept { return of_.size(); }
-  /// The ranks of the world that the group is made of, in group order.
-  [[nodiscard]] std::span<const int> members() const { return of_.members(); }
-  /// The abilities and promises of the group.
-  [[nodiscard]] group_traits traits() const noexcept { return of_.traits(); }
-  /// A handle onto the group whose calls wait `timeout` for peers. Throws usage_error.
-  [[nodiscard]] device_group within(std::chrono::duration<double> timeout, where at = where::current()) const {
-    return of_.within(timeout, at);
-  }
-  /// The group of the same ranks for memory of the host.
-  [[nodiscard]] const group& control() const { return of_.control(); }
-
-  /// Runs f(0) ... f(count - 1) on the device; returns when they are over. What streams have queued is not waited for.
-  template <class F>
-  void each(std::size_t count, const F& f, where at = where::current()) const {
-    Stream& queue = stream_for_kernels<Stream>(of_.device(), at);
-    queue.each(count, f);
-    queue.synchronize(at);
-  }
-  /// Copies to memory of the host what is there when `how` lets a communication begin, and `place` to the device; each
-  /// returns when that is over.
-  void fetch(void* to, const void* from, std::size_t bytes, const start_order& how = where::current()) const {
-    of_.device()->fetch(to, from, bytes, how);
-  }
-  void place(void* to, const void* from, std::size_t bytes, where at = where::current()) const {
-    of_.device()->place(to, from, bytes, at);
-  }
-  /// Memory of the device for what such a kernel tells the host.
-  [[nodiscard]] std::span<std::byte> scratch() const { return of_.device()->scratch(); }
-
-  /// Starts `work(calls)`, `calls` a `device_group_calls`, which queues kernels and operations of this group as one, in
-  /// its turn. All ranks of the group start the same. `what` names it in messages.
-  template <std::invocable<const device_group_calls<Stream>&> Work>
-  [[nodiscard]] pending start_composite(operation what, const Work& work,
-                                        const start_order& how = where::current()) const {
-    return of_.start_composite(
-        what, [work](const group_calls& calls) { work(device_group_calls<Stream>(calls, where::current())); }, how);
-  }
-  /// Starts `work(stream)`, which queues kernels and copies of this rank alone, in its turn. Throws usage_error where
-  /// `traits().starts_local_work` is false.
-  template <std::invocable<Stream&> Work>
-  [[nodiscard]] pending start_local(operation what, const Work& work, const start_order& how = where::current()) const {
-    const auto run = [work](void* stream) { work(*static_cast<Stream*>(stream)); };
-    expect_streams<Stream>(of_.device(), how.at);
-    return of_.start_on_device(what, borrowed_work<void*>::of(run), how);
-  }
-
-  /// Memory of `bytes` of the device on every rank; collective, the same size everywhere.
-  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
-    return of_.make_symmetric(bytes, at);
-  }
-  /// The ranks that a heap is made of: these where they address each other's memory, else this one, whose memory peers
-  /// send into.
-  [[nodiscard]] device_group of_heap() const {
-    if (traits().addresses_peers) return *this;
-    return group(std::make_shared<single_rank_memory>(of_));
-  }
-
-  /// Operations of this rank in all of its groups are spans of `log` from now on; null: of none.
-  void trace_into(span_log* log, where at = where::current()) const { of_.trace_into(log, at); }
-  /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
-  [[nodiscard]] call_guard::scoped_entry checked_call(const char* what, const where& at) const {
-    return of_.checked_call(what, at);
-  }
-  /// Runs, and starts, an operation that was checked (see `check_call`).
-  void run_call(const op_call& call) const { of_.run_call(call); }
-  [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const {
-    return of_.start_call(call, how);
-  }
-
- private:
-  group of_;
-};
-
-template <class Stream>
-struct heap_of<device_group<Stream>> {
-  using type = symmetric_heap<device_group<Stream>>;
-  [[nodiscard]] static device_group<Stream> ranks(const device_group<Stream>& of) { return of.of_heap(); }
-};
-
-/// The type of groups of a rank that computes with `Kit`: those of a device have its streams.
-template <class Group, class Kit>
-struct group_with_kit {
-  using type = Group;
-};
-template <class Kit>
-  requires device_stream<typename Kit::stream_type>
-struct group_with_kit<group, Kit> {
-  using type = device_group<typename Kit::stream_type>;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/flight_recorder.hpp
-//
-// The flight recorder of a rank: a ring of its last operations. An error can say what a missing peer was doing, and a
-// dead rank's history outlives it. One thread writes; any other, of any process that maps the memory, may read at any
-// time. Each entry holds its position, which a reader loads before and after the rest, so that words of different
-// operations are not taken for one. Call sites are kept as text, once each, because a pointer means nothing to another
-// process. No clock is read: an operation that does not wait must not pay for one.
-
-// ---- belay/comm/abort_cause.hpp
-//
-// Why a world stopped, and the error that calls get from then on. The same on all backends.
-
-namespace belay::inline BELAY_ABI {
-
-/// Why a world stopped.
-struct abort_cause {
-  comm_fault fault = comm_fault::revoked;
-  std::vector<int> culprits;  // ranks of the world
-  std::string message;
-  std::string there;  // where a culprit called
-  int signal = 0;
-  int exit_code = -1;
-  error_kind thrown = error_kind::none;
-  std::uint64_t at_us = 0;    // when, by the steady clock of the rank that reports
-  bool process_gone = false;  // of a rank: what waits for all of them does not end
-};
-
-/// One call as its rank sees it: what its error says of this side.
-struct call_site {
-  operation what = operation::none;
-  std::uint32_t group = 0;
-  std::uint64_t number = 0;
-  std::size_t bytes = 0;
-  where at;
-
-  /// "all_reduce #3"
-  [[nodiscard]] std::string text() const { return std::string(name(what)) + " #" + std::to_string(number); }
-};
-
-/// Throws the cause as an error of this call.
-[[noreturn, gnu::cold]] BELAY_DECL void raise_cause(abort_cause why, const call_site& mine, double seconds_waited);
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/abort_cause.ipp
-//
-// Throws what a world was aborted for.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL void raise_cause(abort_cause why, const call_site& mine, double seconds_waited) {
-  comm_error::details what;
-  what.fault = why.fault;
-  what.culprits = std::move(why.culprits);
-  what.message = std::move(why.message);
-  what.there = std::move(why.there);
-  what.signal = why.signal;
-  what.exit_code = why.exit_code;
-  what.thrown = why.thrown;
-  if (mine.what != operation::none) what.operation = name(mine.what);
-  what.group = mine.group;
-  what.operation_number = mine.number;
-  what.bytes = mine.bytes;
-  what.here = mine.at;
-  what.seconds_waited = seconds_waited;
-  throw comm_error(std::move(what));
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/lane.hpp
-//
-// The two meeting points of a group, and which of them a call takes.
-
-namespace belay::inline BELAY_ABI {
-
-/// A group has a meeting point in each lane. Collectives of a group of which nothing was started yet meet in the
-/// caller's, and from its first start on all of them in the stream's: they have one order. The first start is told in
-/// the caller's lane, as the last thing there: who calls instead of starting differs from it. Transfers between pairs,
-/// which not all ranks call, stay in the lane of who runs them.
-enum class lane : std::uint8_t { caller, stream };
-
-inline constexpr std::size_t lane_count = 2;
-inline constexpr lane all_lanes[] = {lane::caller, lane::stream};
-
-[[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }
-
-/// The order of a group's collectives, as one rank knows: its ranks start the same, so all know the same.
-class collective_order {
- public:
-  /// Whether it is the first.
-  [[nodiscard]] bool note_started() noexcept { return std::exchange(blocking_, lane::stream) == lane::caller; }
-  /// Where a blocking one meets the other ranks.
-  [[nodiscard]] lane blocking() const noexcept { return blocking_; }
-
- private:
-  lane blocking_ = lane::caller;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// The record of one operation: `number` counts the operations of its group from 0; `group` is the group's number.
-struct flight_record {
-  operation what = operation::none;
-  bool finished = false;
-  std::uint32_t group = 0;
-  std::uint64_t number = 0;
-  std::size_t bytes = 0;
-  std::uint64_t waited_us = 0;   // finished: how long it slept, 0 where it did not
-  std::uint64_t waiting_us = 0;  // not finished: since when it sleeps, by the steady clock; 0 where it does not
-  std::string site;              // "train.cpp:88"
-  bool reported = false;         // known by a control message of the rank alone: it has entered, and may be through
-
-  /// "in barrier #3 at train.cpp:88", "after barrier #3 of group 2 at train.cpp:88", "last seen in barrier #3 at
-  /// train.cpp:88" where it is `reported`, "before its first operation"; group 0 is the world.
-  [[nodiscard]] std::string text() const;
-};
-
-/// The state of a rank in words, by its last records of two orders of operations: "after barrier #2 at a.cpp:8, and in
-/// started barrier #0 at a.cpp:9" where it does nothing in the order that is asked for, and something in the other.
-[[nodiscard]] BELAY_DECL std::string text_of(const flight_record& here, const flight_record& aside,
-                                             const char* kind_aside);
-
-/// "train.cpp:88" as it is kept: the end of a long path, which is what tells files apart. A line of an object that the
-/// standard library made for the user is said to be one.
-struct call_line {
-  char characters[112] = {};
-
-  void set(const char* file, int line) noexcept;
-  [[nodiscard]] std::string get() const;
-};
-
-/// The text of the call sites of one rank: each is written once, by that rank, and never changes.
-template <std::size_t Capacity = 512>
-class site_table {
-  static_assert((Capacity & (Capacity - 1)) == 0, "a site table's capacity is a power of two");
-
- public:
-  static constexpr std::uint16_t unknown = 0xffff;
-
-  /// The number of a site; `unknown` when more sites than are kept want the same places.
-  [[nodiscard]] std::uint16_t number_of(const char* file, int line) noexcept {
-    const auto address = reinterpret_cast<std::uintptr_t>(file);
-    std::size_t place = (static_cast<std::size_t>(line) * 0x9e3779b1U ^ (address >> 4)) & (Capacity - 1);
-    for (int attempt = 0; attempt < 16; ++attempt, place = (place + 1) & (Capacity - 1)) {
-      site& here = sites_[place];
-      if (here.line == line && here.file == address) return static_cast<std::uint16_t>(place);
-      if (here.file == 0) {
-        here.text.set(file, line);
-        here.file = address;
-        here.line = line;
-        return static_cast<std::uint16_t>(place);
-      }
-    }
-    return unknown;
-  }
-
-  /// "train.cpp:88"; only for a number that was published after it was given, and none is unknown.
-  [[nodiscard]] std::string text(std::uint16_t number) const { return sites_[number % Capacity].text.get(); }
-
- private:
-  struct site {
-    std::uintptr_t file = 0;  // the key; an address of the process that writes
-    int line = 0;
-    call_line text;
-  };
-
-  std::array<site, Capacity> sites_{};
-};
-
-/// The site called last of those for which the table has no room: overwritten by the next one.
-class latest_site {
- public:
-  /// The writer: from operation `position` on, counted from 1.
-  void set(std::uint64_t position, const char* file, int line) noexcept;
-  /// The site of operation `position`, if it is the one kept.
-  [[nodiscard]] std::string of(std::uint64_t position) const;
-
- private:
-  static constexpr std::size_t words = sizeof(call_line) / sizeof(std::uint64_t);
-
-  std::atomic<std::uint64_t> since_{0};  // 0: none, or being written
-  std::array<std::atomic<std::uint64_t>, words> text_{};
-};
-
-template <std::size_t Capacity = 4096>
-class flight_recorder {
- public:
-  void enter(operation what, std::uint32_t group, std::uint64_t number, std::size_t bytes, const char* file,
-             int line) noexcept {
-    const std::uint64_t position = written_.load(std::memory_order_relaxed);
-    if (file != last_file_ || line != last_line_) remember_site(file, line);
-    open_ = &ring_[position % Capacity];
-    // The word with the position is first, and each is stored before the next: a reader in the meantime finds out.
-    open_->what.store(
-        stamp_of(position) | std::uint64_t{group & 0xffffff} << 24 | last_site_ << 8 | static_cast<std::uint64_t>(what),
-        std::memory_order_release);
-    open_->number.store(number, std::memory_order_release);
-    open_->bytes.store(bytes, std::memory_order_release);
-    open_->end.store(0, std::memory_order_release);
-    written_.store(position + 1, std::memory_order_release);
-    __builtin_prefetch(&ring_[(position + 4) % Capacity], 1);  // a seldom caller finds the ring evicted from its caches
-  }
-
-  /// The operation entered last, of which there must be one, goes to sleep, at this time of the steady clock in
-  /// microseconds.
-  void wait_from(std::uint64_t now_us) noexcept { open_->end.store(now_us << 1, std::memory_order_release); }
-
-  /// The operation entered last, of which there must be one, is over; it slept for so many microseconds.
-  void finish(std::uint64_t waited_us = 0) noexcept { open_->end.store(waited_us << 1 | 1, std::memory_order_release); }
-
-  /// For the writer: the number of the site of the operation entered last. Any thread may ask for its text.
-  [[nodiscard]] std::uint16_t last_site() const noexcept {
-    return count() == 0 ? site_table<>::unknown : static_cast<std::uint16_t>(last_site_);
-  }
-  [[nodiscard]] std::string site_text(std::uint16_t number) const { return text_of(number, count()); }
-
-  /// Operations entered so far.
-  [[nodiscard]] std::uint64_t count() const noexcept { return written_.load(std::memory_order_acquire); }
-  [[nodiscard]] static constexpr std::size_t capacity() noexcept { return Capacity; }
-
-  /// Operation `position` (from 0); an empty record when it is no longer, or not yet, in the ring.
-  [[nodiscard, gnu::cold]] flight_record operator[](std::uint64_t position) const {
-    if (position >= count()) return {};
-    const record_slot& slot = ring_[position % Capacity];
-    const std::uint64_t what = slot.what.load(std::memory_order_acquire);
-    flight_record out;
-    out.number = slot.number.load(std::memory_order_acquire);
-    out.bytes = slot.bytes.load(std::memory_order_acquire);
-    const std::uint64_t end = slot.end.load(std::memory_order_acquire);
-    // Had one of them been of a later operation, the word with the position would be too by now.
-    if (what >> 48 != stamp_of(position) >> 48 || what != slot.what.load(std::memory_order_relaxed)) return {};
-    // That word has the position modulo 65,536; a reader that was delayed for so many operations sees it here.
-    if (count() > position + Capacity) return {};
-    out.what = static_cast<operation>(what & 0xff);
-    out.group = static_cast<std::uint32_t>(what >> 24 & 0xffffff);
-    out.finished = (end & 1) != 0;
-    (out.finished ? out.waited_us : out.waiting_us) = end >> 1;
-    out.site = text_of(static_cast<std::uint16_t>(what >> 8), position + 1);
-    return out;
-  }
-
-  /// The operation entered last; an empty record before the first.
-  [[nodiscard, gnu::cold]] flight_record last() const {
-    for (int attempt = 0; attempt < 3; ++attempt) {
-      const std::uint64_t position = count();
-      if (position == 0) return {};
-      flight_record out = (*this)[position - 1];
-      if (out.what != operation::none) return out;
-    }
-    return {};
-  }
-
- private:
-  struct record_slot {
-    std::atomic<std::uint64_t> what{
-        0};  // operation, site, group, and in the upper 16 bits the position, counted from 1
-    std::atomic<std::uint64_t> number{0};
-    std::atomic<std::uint64_t> bytes{0};
-    std::atomic<std::uint64_t> end{0};  // microseconds, and whether it is over: slept, or since when it sleeps
-  };
-
-  [[nodiscard]] static constexpr std::uint64_t stamp_of(std::uint64_t position) noexcept {
-    return (position + 1) << 48;
-  }
-  // Of an operation that enters.
-  [[gnu::cold, gnu::noinline]] void remember_site(const char* file, int line) noexcept {
-    last_site_ = sites_.number_of(file, line);
-    last_file_ = file;
-    last_line_ = line;
-    if (last_site_ == site_table<>::unknown) latest_.set(written_.load(std::memory_order_relaxed) + 1, file, line);
-  }
-  [[nodiscard]] std::string text_of(std::uint16_t site, std::uint64_t position) const {
-    return site == site_table<>::unknown ? latest_.of(position) : sites_.text(site);
-  }
-
-  std::atomic<std::uint64_t> written_{0};
-  // Of the writer, whose addresses mean nothing to others. A loop calls from the same line again and again.
-  record_slot* open_ = nullptr;  // entered last
-  const char* last_file_ = nullptr;
-  int last_line_ = 0;
-  std::uint64_t last_site_ = 0;
-  alignas(64) std::array<record_slot, Capacity> ring_{};
-  site_table<> sites_;
-  latest_site latest_;
-};
-
-/// The state of a rank: `left` has ended its body, `gone` has lost its process before that, `absent` has not had one
-/// yet; `unknown` runs on a machine of which nothing is known here.
-enum class rank_state { running, stopped, gone, left, absent, unknown };
-
-[[nodiscard]] constexpr const char* name(rank_state state) noexcept {
-  switch (state) {
-    case rank_state::running: return "running";
-    case rank_state::stopped: return "stopped";
-    case rank_state::gone: return "gone";
-    case rank_state::left: return "left";
-    case rank_state::absent: return "absent";
-    case rank_state::unknown: return "unknown";
-  }
-  return "unknown";
-}
-
-/// A group by its number, and its ranks of the world in group order.
-struct known_group {
-  std::uint32_t number = 0;
-  std::vector<int> members;
-};
-
-/// The operations of one rank in one lane: its recorder, which must outlive this, or what its messages said.
-class flight_history {
- public:
-  flight_history() = default;
-  explicit flight_history(const flight_recorder<>& own) noexcept : recorder_(&own) {}
-  /// The latest ones of `count`, the oldest first.
-  flight_history(std::vector<flight_record> records, std::uint64_t count) noexcept
-      : records_(std::move(records)), count_(count) {}
-
-  /// Operations so far, and the oldest that may be kept.
-  [[nodiscard]] std::uint64_t count() const noexcept { return recorder_ != nullptr ? recorder_->count() : count_; }
-  [[nodiscard]] std::uint64_t first() const noexcept {
-    const std::uint64_t kept = recorder_ != nullptr ? recorder_->capacity() : records_.size();
-    return count() > kept ? count() - kept : 0;
-  }
-  /// Operation `number`; an empty record when it is not kept.
-  [[nodiscard]] flight_record operator[](std::uint64_t number) const {
-    if (recorder_ != nullptr) return (*recorder_)[number];
-    return number < first() || number >= count_ ? flight_record{} : records_[number - first()];
-  }
-  [[nodiscard]] flight_record last() const {
-    if (recorder_ != nullptr) return recorder_->last();
-    return records_.empty() ? flight_record{} : records_.back();
-  }
-
- private:
-  const flight_recorder<>* recorder_ = nullptr;
-  std::vector<flight_record> records_;
-  std::uint64_t count_ = 0;
-};
-
-/// All that is known of a world of ranks when it stopped: why, the state of each rank, and its last operations. A
-/// backend fills it in: from recorders that all ranks share, or from its own one and the messages of the others.
-struct flight_rank {
-  std::int64_t pid = 0;  // 0: a thread
-  rank_state state = rank_state::unknown;
-  flight_history called, started;
-
-  [[nodiscard]] const flight_history& of(lane which) const noexcept { return which == lane::caller ? called : started; }
-};
-
-/// A world as the process that reports sees it.
-struct flight_snapshot {
-  std::uint64_t job = 0;
-  std::uint64_t epoch = 0;  // how often survivors went on without others
-  std::string transport;    // "threads", "processes", "mpi"
-  int told_by = -1;  // the rank that reports, with its own operations and the messages of others; -1: all are known
-  std::optional<abort_cause> cause;
-  std::uint64_t until_us = 0;  // when it stopped, by the steady clock; else now
-  std::vector<flight_rank> ranks;
-  std::vector<known_group> groups;
-
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks.size()); }
-  [[nodiscard]] const flight_rank& rank(int which) const noexcept { return ranks[static_cast<std::size_t>(which)]; }
-};
-
-/// A time as recorders keep it.
-[[nodiscard]] inline std::uint64_t flight_microseconds(std::chrono::steady_clock::time_point at) noexcept {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch()).count());
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/flight_recorder.ipp
-//
-// Records and call sites as text.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL std::string flight_record::text() const {
-  if (what == operation::none) return "before its first operation";
-  return std::string(reported   ? "last seen in "
-                     : finished ? "after "
-                                : "in ") +
-         name(what) + " #" + std::to_string(number) +
-         (group == 0 ? std::string() : " of group " + std::to_string(group)) + " at " + site;
-}
-
-[[gnu::cold]] BELAY_DECL std::string text_of(const flight_record& here, const flight_record& aside,
-                                             const char* kind_aside) {
-  std::string out = here.text();
-  const auto is_open = [](const flight_record& last) { return last.what != operation::none && !last.finished; };
-  if (is_open(aside) && !is_open(here)) out += std::string(", and in ") + kind_aside + aside.text().substr(2);
-  return out;
-}
-
-[[gnu::cold]] BELAY_DECL void call_line::set(const char* file, int line) noexcept {
-  char digits[16];
-  std::size_t count = 0;
-  for (auto rest = static_cast<unsigned>(line); count == 0 || rest > 0; rest /= 10) {
-    digits[count++] = static_cast<char>('0' + rest % 10);
-  }
-  const char* const note = where{file, "", line}.in_standard_library() ? " (the standard library)" : "";
-  const std::size_t room = sizeof characters - 1 - count - 1 - std::strlen(note);
-  const std::size_t length = std::strlen(file);
-  const std::size_t kept = length < room ? length : room;
-  std::memset(characters, 0, sizeof characters);
-  std::memcpy(characters, file + (length - kept), kept);
-  characters[kept] = ':';
-  for (std::size_t i = 0; i < count; ++i) characters[kept + 1 + i] = digits[count - 1 - i];
-  std::memcpy(characters + kept + 1 + count, note, std::strlen(note));
-}
-
-[[gnu::cold]] BELAY_DECL std::string call_line::get() const {
-  return std::string(characters, ::strnlen(characters, sizeof characters));
-}
-
-[[gnu::cold]] BELAY_DECL void latest_site::set(std::uint64_t position, const char* file, int line) noexcept {
-  call_line text;
-  text.set(file, line);
-  since_.store(0, std::memory_order_relaxed);
-  // A reader of one of these words sees, in the word that tells the position, that they are being written.
-  for (std::size_t i = 0; i < words; ++i) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, text.characters + i * sizeof word, sizeof word);
-    text_[i].store(word, std::memory_order_release);
-  }
-  since_.store(position, std::memory_order_release);
-}
-
-[[gnu::cold]] BELAY_DECL std::string latest_site::of(std::uint64_t position) const {
-  const std::uint64_t since = since_.load(std::memory_order_acquire);
-  call_line text;
-  for (std::size_t i = 0; i < words; ++i) {
-    const std::uint64_t word = text_[i].load(std::memory_order_acquire);
-    std::memcpy(text.characters + i * sizeof word, &word, sizeof word);
-  }
-  const bool kept = since != 0 && since <= position && since == since_.load(std::memory_order_relaxed);
-  return kept ? text.get() : "a site that was not kept";
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/launcher.hpp
-//
-// Which rank of how many this process is. Each launcher says it in environment variables of its own. Several sets can
-// be present at once (mpirun inside a Slurm allocation); two that disagree are an error.
-//
-//   const belay::launcher_environment mine = belay::find_launcher();
-//   std::printf("%s\n", mine.text().c_str());  // torchrun: rank 1 of 4
-
-namespace belay::inline BELAY_ABI {
-
-/// The place of this process among the ranks, as a launcher says it.
-struct launcher_environment {
-  const char* launcher = "none";  // belay-run, torchrun, openmpi, pmi, slurm; none: started by hand
-  /// This process's rank and the number of ranks.
-  int rank = 0;
-  int size = 1;
-  int local_rank = 0;  // among the ranks of this host
-  int local_size = 0;  // ranks of this host; 0: the launcher does not say
-
-  /// Whether the launcher says that ranks run on other hosts too.
-  [[nodiscard]] bool several_hosts() const noexcept { return local_size > 0 && local_size < size; }
-
-  /// "torchrun: rank 1 of 4"
-  [[nodiscard]] std::string text() const;
-};
-
-/// The variables of one launcher; null where it has none for that number.
-struct launcher_variables {
-  /// A launcher's name and its variables; null where it has none for that.
-  const char* launcher;
-  const char* rank;
-  const char* size;
-  const char* local_rank;
-  const char* local_size;
-};
-
-/// In order of precedence. Two of them that disagree are an error.
-inline constexpr launcher_variables known_launchers[] = {
-    {"belay-run", "BELAY_RANK", "BELAY_SIZE", "BELAY_RANK", "BELAY_SIZE"},
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-    {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"pmi", "PMI_RANK", "PMI_SIZE", nullptr, nullptr},
-};
-/// Comes last, and conflicts with none: a launcher inside an allocation inherits it.
-inline constexpr launcher_variables slurm_variables{"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr};
-
-/// Looks a variable up as std::getenv does: null where it is not set.
-using environment = function_ref<const char*(const char* name)>;
-
-/// Which rank this process is, by the first of belay-run, torchrun, Open MPI, PMI and Slurm that has left its
-/// variables; one rank where none has. BELAY_LAUNCHER=name asks that one alone ("none": a single rank). Throws
-/// input_error for a set that is incomplete or impossible, for an unknown name, and where torchrun, Open MPI and PMI
-/// disagree on rank or size, or where only PMIx names a rank and no variable a size. Slurm conflicts with none: a
-/// launcher inside an allocation inherits its variables.
-[[nodiscard]] BELAY_DECL launcher_environment find_launcher(environment variable);
-
-/// Which rank this process is, by the variables of its own environment; one rank where no launcher has left any. Throws
-/// input_error where they are incomplete or impossible, disagree, or name an unknown launcher.
-[[nodiscard]] BELAY_DECL launcher_environment find_launcher();
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/launcher.ipp
-//
-// Reading what launchers say.
-
-namespace belay::inline BELAY_ABI {
-
-/// Reads one launcher's set from the environment.
-class launch_reader {
- public:
-  explicit launch_reader(environment variable) noexcept : variable_(variable) {}
-
-  [[nodiscard, gnu::cold]] bool is_set(const char* name) const {
-    const char* const text = variable_(name);
-    return text != nullptr && *text != '\0';
-  }
-
-  /// Throws input_error, naming the variable, for a set that is incomplete or impossible.
-  [[nodiscard, gnu::cold]] launcher_environment read(const launcher_variables& from) const {
-    launcher_environment out;
-    out.launcher = from.launcher;
-    out.rank = number(from, from.rank, 0);
-    out.size = number(from, from.size, 1);
-    if (out.rank >= out.size) {
-      throw input_error(std::string(from.rank) + "=" + std::to_string(out.rank) + " is no rank of " + from.size + "=" +
-                        std::to_string(out.size));
-    }
-    if (from.local_rank != nullptr && is_set(from.local_rank)) out.local_rank = number(from, from.local_rank, 0);
-    if (from.local_size != nullptr && is_set(from.local_size)) out.local_size = number(from, from.local_size, 1);
-    if (out.local_size > out.size || (out.local_size > 0 && out.local_rank >= out.local_size)) {
-      throw input_error(std::string(from.local_rank) + "=" + std::to_string(out.local_rank) + " of " + from.local_size +
-                        "=" + std::to_string(out.local_size) + " ranks of this host is impossible with " + from.size +
-                        "=" + std::to_string(out.size));
-    }
-    return out;
-  }
-
- private:
-  [[nodiscard, gnu::cold]] int number(const launcher_variables& from, const char* name, long least) const {
-    if (!is_set(name)) {
-      throw input_error(std::string(name) + " is not set, but other variables of " + from.launcher +
-                        " are; BELAY_LAUNCHER=none starts a single rank");
-    }
-    const char* const text = variable_(name);
-    constexpr long most = 1 << 20;
-    char* end = nullptr;
-    const long read = std::strtol(text, &end, 10);
-    if (*end != '\0' || read < least || read > most) {
-      throw input_error(std::string(name) + "=" + text + ": expected a whole number from " + std::to_string(least) +
-                        " to " + std::to_string(most));
-    }
-    return static_cast<int>(read);
-  }
-
-  environment variable_;
-};
-
-[[gnu::cold]] BELAY_DECL std::string launcher_environment::text() const {
-  return std::string(launcher) + ": rank " + std::to_string(rank) + " of " + std::to_string(size);
-}
-
-[[gnu::cold]] BELAY_DECL launcher_environment find_launcher(environment variable) {
-  const launch_reader reader(variable);
-  if (reader.is_set("BELAY_LAUNCHER")) {
-    const std::string name = variable("BELAY_LAUNCHER");
-    std::string known = "none, slurm";
-    if (name == "none") return {};
-    if (name == slurm_variables.launcher) return reader.read(slurm_variables);
-    for (const launcher_variables& from : known_launchers) {
-      if (name == from.launcher) return reader.read(from);
-      known += std::string(", ") + from.launcher;
-    }
-    throw input_error("BELAY_LAUNCHER=" + name + ": there are " + known);
-  }
-  launcher_environment found;
-  bool any = false;
-  for (const launcher_variables& from : known_launchers) {
-    if (!reader.is_set(from.rank) && !reader.is_set(from.size)) continue;
-    const launcher_environment here = reader.read(from);
-    if (&from == &known_launchers[0]) return here;  // our own knows what it started
-    if (any && (here.rank != found.rank || here.size != found.size)) {
-      throw input_error("two launchers disagree: " + found.text() + ", " + here.text() +
-                        "; BELAY_LAUNCHER=name chooses one");
-    }
-    if (!any) found = here;
-    any = true;
-  }
-  // The shell of an allocation knows the number of tasks without being one.
-  if (!any && reader.is_set(slurm_variables.rank)) return reader.read(slurm_variables);
-  // PMIx tells a process its rank by a variable, but the number of ranks only by calls of its library.
-  if (!any && reader.is_set("PMIX_RANK")) {
-    throw input_error(
-        "PMIX_RANK is set, but no variable tells the number of ranks: set PMI_RANK and PMI_SIZE too; "
-        "BELAY_LAUNCHER=none starts a single rank");
-  }
-  return found;
-}
-
-[[gnu::cold]] BELAY_DECL launcher_environment find_launcher() {
-  return find_launcher([](const char* name) { return environment_variable(name); });
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/mesh.hpp
-//
-// Ranks in a grid of four axes. The expert axis also replicates dense parameters, so a dense parameter is reduced over
-// data x expert (`replicas`). A mesh has the groups of one rank, each made when it is first asked for.
-//
-//   belay::mesh mesh(rank, {.data = 2, .expert = 2});
-//   belay::all_reduce(mesh.replicas(), gradients, belay::sum);   // data: device memory where the backend has it
-//   belay::all_reduce(mesh.control(), counts, belay::sum);       // what ranks agree on: host memory
-//   const int stage = mesh.coordinate().pipeline;
-
-// ---- belay/comm/rank.hpp
-//
-// One rank of a running world, of whatever backend, or of a rehearsal: what `launch` calls a body with. One compiled
-// body serves all of them.
-//
-//   belay::launch(belay::host::world(4), [](belay::rank& rank, auto& run) {
-//     const belay::mesh mesh(rank, {.data = rank.size()});
-//     ...
-//   });
-
-// ---- belay/comm/rank_questions.hpp
-//
-// The questions that a rehearsed body asks of its rank, and the numbers that note that they were read.
-
-namespace belay::inline BELAY_ABI {
-namespace rehearsal {
-
-/// The questions that a body has asked of its rank, which ranks could answer differently. Ranks that answer alike run
-/// the body alike, so that one of them is rehearsed for all.
-class rank_questions {
- public:
-  /// The body has asked for the rank's number, or its place along an axis.
-  void ask_number() noexcept { number_ = true; }
-  void ask_place(const axes& shape, axis which) {
-    for (shape_asked& each : places_) {
-      if (each.shape == shape) return each.along.add(which);
-    }
-    places_.push_back({shape, {which}});
-  }
-
-  /// Whether the ranks `a` and `b` of one world give the same answers.
-  [[nodiscard]] bool same(int a, int b) const noexcept {
-    if (number_ && a != b) return false;
-    for (const shape_asked& each : places_) {
-      const coordinate one = coordinate_of(each.shape, a), other = coordinate_of(each.shape, b);
-      const auto asked = [&](axis which) { return each.along.has(which); };
-      const bool plane = asked(axis::replica) || asked(axis::dense_shard);
-      const bool data = asked(axis::data) || asked(axis::shard) || asked(axis::shard_replica);
-      if (asked(axis::pipeline) && one.pipeline != other.pipeline) return false;
-      if ((data || plane) && one.data != other.data) return false;
-      if ((asked(axis::expert) || plane) && one.expert != other.expert) return false;
-      if (asked(axis::tensor) && one.tensor != other.tensor) return false;
-    }
-    return true;
-  }
-
- private:
-  struct shape_asked {
-    axes shape;
-    axis_set along;
-  };
-  std::vector<shape_asked> places_;
-  bool number_ = false;
-};
-
-/// A number of a rank along an axis; in a rehearsal reading it is a question.
-class asked_number {
- public:
-  /// A number that notes in `asked` that it was read; null: it is no question.
-  asked_number(std::shared_ptr<rank_questions> asked, const axes& shape, axis which, int value) noexcept
-      : asked_(std::move(asked)), shape_(shape), which_(which), value_(value) {}
-  operator int() const {
-    if (asked_ != nullptr) asked_->ask_place(shape_, which_);
-    return value_;
-  }
-
- private:
-  std::shared_ptr<rank_questions> asked_;
-  axes shape_;
-  axis which_;
-  int value_;
-};
-
-/// The coordinate of a rank, each number of which is a question of its own.
-struct asked_coordinate {
-  /// Numbers that note that they were read.
-  asked_number pipeline, data, expert, tensor;
-
-  /// All of them, which counts as a question for each.
-  operator coordinate() const { return {pipeline, data, expert, tensor}; }
-};
-
-/// The coordinate of rank `number` in a mesh of that shape, whose numbers note in `asked` that they were read.
-[[nodiscard]] inline asked_coordinate coordinate_asked(const std::shared_ptr<rank_questions>& asked, const axes& shape,
-                                                       int number) {
-  const coordinate here = coordinate_of(shape, number);
-  return {{asked, shape, axis::pipeline, here.pipeline},
-          {asked, shape, axis::data, here.data},
-          {asked, shape, axis::expert, here.expert},
-          {asked, shape, axis::tensor, here.tensor}};
-}
-
-}  // namespace rehearsal
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/device_usage.hpp
-//
-// What a rank has taken of its device beside what its plan knows, as it was measured when the rank's run was made.
-//
-//   options.measured = [](std::span<const belay::device_usage> ranks) {
-//     std::printf("%s", belay::device_usage_text(ranks).c_str());
-//   };
-
-namespace belay::inline BELAY_ABI {
-
-/// Bytes of one rank's device. Differences of what the device says that it has left: what others take meanwhile is in
-/// them.
-struct device_usage {
-  /// Of the device.
-  std::uint64_t total = 0;
-  std::uint64_t before = 0;         // taken before the rank's first: the context, and what others have
-  std::uint64_t communication = 0;  // communicators, and memory and streams that the rank's groups work with
-  std::uint64_t kit = 0;            // what libraries of products have taken
-  std::uint64_t planned = 0;        // for communication, as the plan has estimated it; 0: it has not
-
-  [[nodiscard]] bool operator==(const device_usage&) const = default;
-};
-
-/// A line a purpose, a column a rank; what was planned stands below what was measured of it, where ranks' plans have an
-/// estimate.
-[[nodiscard]] BELAY_DECL std::string device_usage_text(std::span<const device_usage> ranks);
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/device_usage.ipp
-//
-// The memory that ranks have used of their devices, in words.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL std::string device_usage_text(std::span<const device_usage> ranks) {
-  std::string out = "measured beside the plan, bytes of each rank's device\n";
-  constexpr std::pair<const char*, std::uint64_t device_usage::*> rows[] = {
-      {"context and others", &device_usage::before},
-      {"communication", &device_usage::communication},
-      {"  planned for it", &device_usage::planned},
-      {"products' library", &device_usage::kit},
-      {"of", &device_usage::total},
-  };
-  for (const auto& [purpose, bytes] : rows) {
-    std::uint64_t most = 0;
-    for (const device_usage& each : ranks) most = greater_of(most, each.*bytes);
-    if (bytes == &device_usage::planned && most == 0) continue;
-    std::string line = "  ";
-    line += purpose;
-    line.resize(22, ' ');
-    for (const device_usage& each : ranks) (line += ' ') += std::to_string(each.*bytes);
-    (out += line) += '\n';
-  }
-  return out;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/stream_arbiter.hpp
-//
-// Decides which stream runs next where all streams are late on purpose. It waits until the host thread of every rank
-// waits for something, and then lets one piece of work of one stream run, chosen by a seeded generator: the same seed
-// gives the same order. A communication runs when it is next on the streams of all ranks that it needs.
-//
-//   auto arbiter = std::make_shared<belay::stream_arbiter>(seed, ranks);
-//   belay::launch(belay::host::world{2}, train, {.streams = {belay::stream_policy::adversarial, 7}});  // makes one
-
-#include <condition_variable>
-
-namespace belay::inline BELAY_ABI {
-
-/// A message of an exchange, to or from `peer`, a rank of the world.
-struct stream_transfer {
-  /// The other rank and the direction.
-  enum class direction : std::uint8_t { send, receive };
-  int peer = 0;
-  direction way = direction::send;
-};
-
-/// The peers that a communication needs. A collective begins when it is next on the streams of all `ranks`, its own
-/// among them, with the same `key`. An exchange begins alone, and ends when every transfer has met its partner.
-struct stream_meeting {
-  /// The number of the communication; beside it the ranks of a collective or the transfers of an exchange.
-  std::uint64_t key = 0;
-  std::span<const int> ranks;
-  std::span<const stream_transfer> transfers;
-
-  /// Whether all ranks take part.
-  [[nodiscard]] bool collective() const noexcept { return !ranks.empty(); }
-};
-
-/// A stream whose work an arbiter lets run. Its functions are called under the arbiter's lock, but `run_next`.
-class arbitrated {
- public:
-  /// The runner of the work: the thread that calls `stream_arbiter::wait`, by `run_next`, or a thread of its own, which
-  /// waits for its turn: that of a stream, or a host in a blocking call.
-  enum class runner : std::uint8_t { waiting_host, own_thread, host };
-
-  /// Whether there is a next piece of work, and what it waits for has happened.
-  [[nodiscard]] virtual bool can_run() const noexcept = 0;
-  /// Runs the next piece of work.
-  virtual void run_next() noexcept {}
-  /// The next piece of work as a communication; null where it is of this rank alone. It stays until that is over.
-  [[nodiscard]] virtual const stream_meeting* meets() const noexcept { return nullptr; }
-
-  /// A stream of that rank; `by` runs its next piece of work.
-  arbitrated(int rank, runner by, stream_kind kind = stream_kind::compute) noexcept
-      : rank_(rank), by_(by), kind_(kind) {}
-  arbitrated(const arbitrated&) = delete;  // the arbiter keeps its address
-  arbitrated& operator=(const arbitrated&) = delete;
-
- protected:
-  ~arbitrated() = default;
-
- private:
-  friend class stream_arbiter;
-  int rank_;
-  runner by_;
-  stream_kind kind_;
-  bool granted_ = false;
-  std::condition_variable* sleeper_ = nullptr;  // of the thread that waits for its turn
-  const stream_meeting* meeting_ = nullptr;     // of what has its turn
-  bool in_meeting_ = false;                     // while candidates are found
-  std::vector<std::uint64_t> messages_;         // the number of each transfer among all between the same ranks
-};
-
-/// Shared by all ranks of a world of threads.
-class stream_arbiter {
- public:
-  /// `hosts` threads will take part, each as a `host`. Seed 0 prefers communications to computations, and
-  /// these to copies between tiers: as late as possible for what they read.
-  stream_arbiter(std::uint64_t seed, std::size_t hosts);
-  stream_arbiter(const stream_arbiter&) = delete;
-  stream_arbiter& operator=(const stream_arbiter&) = delete;
-
-  /// The calling thread is a rank's until this is destroyed: nothing runs while it does not wait. Left by an exception,
-  /// it opens the arbiter.
-  class host {
-   public:
-    /// The host thread of one rank.
-    explicit host(stream_arbiter& owner) noexcept : owner_(&owner) {}
-    host(const host&) = delete;
-    host& operator=(const host&) = delete;
-    ~host() {
-      if (std::uncaught_exceptions() > exceptions_) owner_->open();
-      owner_->remove_host();
-    }
-
-   private:
-    stream_arbiter* owner_;
-    int exceptions_ = std::uncaught_exceptions();
-  };
-
-  /// The stream is chosen from then on, until it ends.
-  void add(arbitrated& stream);
-  /// Its work is over: it is forgotten.
-  void remove(arbitrated& stream) noexcept;
-
-  /// A host waits until `done()`, which is asked under the lock. Meanwhile it runs what has its turn.
-  void wait(function_ref<bool()> done);
-  /// A host begins a blocking call, which has been added: waits until it has its turn. It counts as waiting until
-  /// `end_call`.
-  void begin_call(arbitrated& call);
-  void end_call(arbitrated& call) noexcept;
-  /// A thread of a stream waits until `stream` has its turn.
-  void await_turn(arbitrated& stream);
-  /// The piece of work of `stream` that had its turn is over.
-  void finished(arbitrated& stream) noexcept;
-  /// Everything may run from now on: after a failure, nothing is gained by an order.
-  void open() noexcept;
-
-  /// The number that its choices are drawn from: the same seed gives the same order.
-  [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
-
- private:
-  struct waiting_host {
-    function_ref<bool()> done;
-    bool released;
-    std::condition_variable called;
-  };
-
-  void remove_host() noexcept;
-  void let_all_run() noexcept;
-  void schedule(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
-  void sleep(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
-  void call(std::condition_variable& sleeper) noexcept;
-  void call_a_host() noexcept;
-  [[nodiscard]] bool release_hosts();
-  [[nodiscard]] bool must_end(const arbitrated& stream) const noexcept;
-  [[nodiscard]] std::uint64_t& posted(std::uint64_t key, int from, int to, stream_transfer::direction way);
-  void run_one(std::unique_lock<std::mutex>& lock, std::condition_variable& called);
-  void find_candidates();
-  [[nodiscard]] bool lacks_a_rank(const arbitrated& stream) const noexcept;
-  [[nodiscard]] arbitrated* in_meeting(int rank, std::uint64_t key) const noexcept;
-  void grant(arbitrated& stream);
-  [[nodiscard]] std::uint64_t draw(std::uint64_t below) noexcept;
-
-  std::mutex mutex_;
-  std::vector<std::condition_variable*> sleepers_;  // hosts: one that is called goes on with what has its turn next
-  std::uint64_t random_;
-  std::uint64_t seed_;
-  std::size_t running_;    // hosts that do not wait
-  bool one_runs_ = false;  // a computation
-  bool open_ = false;
-  std::vector<arbitrated*> streams_;
-  std::vector<arbitrated*> candidates_;
-  std::vector<waiting_host*> hosts_;
-  std::vector<std::vector<std::uint64_t>> lists_;  // of messages, for whoever is added: a blocking call is, each time
-  struct channel {
-    std::uint64_t key;
-    int from, to;
-    std::uint64_t sends, receives;  // posted so far
-  };
-  std::vector<channel> channels_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/stream_arbiter.ipp
-//
-// Whose turn it is.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL void stream_arbiter::add(arbitrated& stream) {
-  const std::lock_guard lock(mutex_);
-  // Ranks register in any order; the order of candidates must not depend on it.
-  const auto after = [](const arbitrated* a, const arbitrated* b) {
-    if (a->rank_ != b->rank_) return a->rank_ < b->rank_;
-    return a->by_ != b->by_ ? a->by_ < b->by_ : a->kind_ < b->kind_;
-  };
-  streams_.insert(std::upper_bound(streams_.begin(), streams_.end(), &stream, after), &stream);
-  if (lists_.empty()) return;
-  stream.messages_ = std::move(lists_.back());
-  lists_.pop_back();
-}
-
-BELAY_DECL void stream_arbiter::remove(arbitrated& stream) noexcept {
-  const std::lock_guard lock(mutex_);
-  streams_.erase(std::remove(streams_.begin(), streams_.end(), &stream), streams_.end());
-  if (lists_.size() < lists_.capacity()) lists_.push_back(std::move(stream.messages_));
-}
-
-BELAY_DECL void stream_arbiter::wait(function_ref<bool()> done) {
-  std::unique_lock lock(mutex_);
-  if (done()) return;
-  waiting_host self{done, false, {}};
-  hosts_.push_back(&self);
-  --running_;
-  while (!self.released) schedule(lock, self.called);
-  hosts_.erase(std::find(hosts_.begin(), hosts_.end(), &self));
-}
-
-BELAY_DECL void stream_arbiter::begin_call(arbitrated& call) {
-  std::unique_lock lock(mutex_);
-  std::condition_variable called;
-  call.sleeper_ = &called;
-  --running_;
-  while (!call.granted_ && !open_) schedule(lock, called);
-  call.sleeper_ = nullptr;
-  if (!must_end(call)) call_a_host();  // an exchange waits for what another one draws
-}
-
-BELAY_DECL void stream_arbiter::end_call(arbitrated& call) noexcept {
-  const std::lock_guard lock(mutex_);
-  ++running_;  // which draws itself once it waits
-  call.granted_ = false;
-  if (open_) call_a_host();
-}
-
-BELAY_DECL void stream_arbiter::await_turn(arbitrated& stream) {
-  std::unique_lock lock(mutex_);
-  std::condition_variable called;
-  stream.sleeper_ = &called;
-  called.wait(lock, [&] { return stream.granted_ || open_; });
-  stream.sleeper_ = nullptr;
-}
-
-BELAY_DECL void stream_arbiter::finished(arbitrated& stream) noexcept {
-  const std::lock_guard lock(mutex_);
-  stream.granted_ = false;
-  call_a_host();
-}
-
-// Lets something run, or waits for what runs. Of all hosts that wait one is enough for it: waking all for each piece of
-// work would take most of a run's time.
-BELAY_DECL void stream_arbiter::schedule(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
-  const auto ends = [&](const arbitrated* stream) { return must_end(*stream); };
-  const bool all_wait = running_ == 0 && !one_runs_ && std::none_of(streams_.begin(), streams_.end(), ends);
-  if (!all_wait && (!open_ || one_runs_)) return sleep(lock, called);
-  if (!release_hosts()) run_one(lock, called);
-}
-
-BELAY_DECL void stream_arbiter::sleep(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
-  sleepers_.push_back(&called);
-  // What is open is nobody's turn: who waits looks again now and then.
-  if (open_)
-    called.wait_for(lock, std::chrono::milliseconds(20));
-  else
-    called.wait(lock);
-  std::erase(sleepers_, &called);
-}
-
-BELAY_DECL void stream_arbiter::call(std::condition_variable& sleeper) noexcept {
-  std::erase(sleepers_, &sleeper);
-  sleeper.notify_one();
-}
-
-// Something has changed while no host looked.
-BELAY_DECL void stream_arbiter::call_a_host() noexcept {
-  while (!sleepers_.empty()) {
-    call(*sleepers_.back());
-    if (!open_) break;
-  }
-}
-
-// Whether what has its turn has all that it needs: it is over before anything else is drawn.
-BELAY_DECL bool stream_arbiter::must_end(const arbitrated& stream) const noexcept {
-  if (!stream.granted_) return false;
-  const stream_meeting* const meeting = stream.meeting_;
-  if (meeting == nullptr) return true;
-  for (std::size_t i = 0; i < meeting->transfers.size(); ++i) {
-    const stream_transfer& one = meeting->transfers[i];
-    const bool sends = one.way == stream_transfer::direction::send;
-    const int from = sends ? stream.rank_ : one.peer, to = sends ? one.peer : stream.rank_;
-    std::uint64_t partners = 0;
-    for (const channel& each : channels_)
-      if (each.key == meeting->key && each.from == from && each.to == to) partners = sends ? each.receives : each.sends;
-    if (partners < stream.messages_[i]) return false;
-  }
-  return true;
-}
-
-BELAY_DECL std::uint64_t& stream_arbiter::posted(std::uint64_t key, int from, int to, stream_transfer::direction way) {
-  const auto is_it = [&](const channel& one) { return one.key == key && one.from == from && one.to == to; };
-  auto found = std::find_if(channels_.begin(), channels_.end(), is_it);
-  if (found == channels_.end()) found = channels_.insert(channels_.end(), {key, from, to, 0, 0});
-  return way == stream_transfer::direction::send ? found->sends : found->receives;
-}
-
-BELAY_DECL void stream_arbiter::open() noexcept {
-  const std::lock_guard lock(mutex_);
-  let_all_run();
-}
-
-BELAY_DECL void stream_arbiter::let_all_run() noexcept {
-  open_ = true;
-  for (arbitrated* one : streams_)
-    if (one->sleeper_ != nullptr) call(*one->sleeper_);
-  call_a_host();
-}
-
-BELAY_DECL void stream_arbiter::remove_host() noexcept {
-  const std::lock_guard lock(mutex_);
-  --running_;
-  call_a_host();
-}
-
-BELAY_DECL bool stream_arbiter::release_hosts() {
-  bool any = false;
-  for (waiting_host* one : hosts_) {
-    if (one->released || !one->done()) continue;
-    one->released = any = true;
-    ++running_;
-    call(one->called);
-  }
-  return any;
-}
-
-BELAY_DECL void stream_arbiter::run_one(std::unique_lock<std::mutex>& lock, std::condition_variable& called) {
-  find_candidates();
-  if (candidates_.empty()) {
-    // Nothing can go on: ranks have called different things, or one is gone. The operations say which.
-    return open_ ? sleep(lock, called) : let_all_run();
-  }
-  const auto communicates = [](const arbitrated* one) { return one->by_ != arbitrated::runner::waiting_host; };
-  const auto computes = [](const arbitrated* one) { return one->kind_ == stream_kind::compute; };
-  auto late = std::find_if(candidates_.begin(), candidates_.end(), communicates);
-  if (late == candidates_.end()) late = std::find_if(candidates_.begin(), candidates_.end(), computes);
-  arbitrated& next = seed_ != 0                  ? *candidates_[draw(candidates_.size())]
-                     : late != candidates_.end() ? **late
-                                                 : *candidates_.front();
-  if (next.by_ == arbitrated::runner::waiting_host) {
-    one_runs_ = true;
-    lock.unlock();
-    next.run_next();
-    lock.lock();
-    one_runs_ = false;
-    if (open_) call_a_host();
-    return;
-  }
-  if (const stream_meeting* meeting = next.meets(); meeting != nullptr && meeting->collective()) {
-    const std::uint64_t key = meeting->key;
-    for (int rank : meeting->ranks)
-      if (arbitrated* peer = in_meeting(rank, key)) grant(*peer);
-  } else {
-    grant(next);
-  }
-}
-
-BELAY_DECL void stream_arbiter::grant(arbitrated& stream) {
-  stream.granted_ = true;
-  if (stream.sleeper_ != nullptr) call(*stream.sleeper_);
-  stream.messages_.clear();
-  const stream_meeting* const meeting = stream.meeting_ = stream.meets();
-  if (meeting == nullptr) return;
-  for (const stream_transfer& one : meeting->transfers) {
-    const bool sends = one.way == stream_transfer::direction::send;
-    const int from = sends ? stream.rank_ : one.peer, to = sends ? one.peer : stream.rank_;
-    stream.messages_.push_back(++posted(meeting->key, from, to, one.way));
-  }
-}
-
-// What could run now: work of one rank, and communications whose ranks have all come.
-BELAY_DECL void stream_arbiter::find_candidates() {
-  candidates_.clear();
-  for (arbitrated* stream : streams_) {
-    stream->in_meeting_ = false;
-    if (stream->granted_ || (open_ && stream->by_ != arbitrated::runner::waiting_host) || !stream->can_run()) continue;
-    stream->in_meeting_ = stream->meets() != nullptr && stream->meets()->collective();
-    candidates_.push_back(stream);
-  }
-  const auto is_alone = [&](const arbitrated* one) {
-    return one->meets() != nullptr && one->meets()->collective() && !one->in_meeting_;
-  };
-  for (bool changed = true; std::exchange(changed, false);) {
-    for (arbitrated* stream : candidates_) {
-      if (!stream->in_meeting_ || !lacks_a_rank(*stream)) continue;
-      stream->in_meeting_ = false;
-      changed = true;
-    }
-  }
-  candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), is_alone), candidates_.end());
-}
-
-BELAY_DECL arbitrated* stream_arbiter::in_meeting(int rank, std::uint64_t key) const noexcept {
-  for (arbitrated* stream : streams_)
-    if (stream->rank_ == rank && stream->in_meeting_ && stream->meets()->key == key) return stream;
-  return nullptr;
-}
-
-BELAY_DECL bool stream_arbiter::lacks_a_rank(const arbitrated& stream) const noexcept {
-  const stream_meeting& mine = *stream.meets();
-  return std::any_of(mine.ranks.begin(), mine.ranks.end(),
-                     [&](int rank) { return in_meeting(rank, mine.key) == nullptr; });
-}
-
-BELAY_DECL std::uint64_t stream_arbiter::draw(std::uint64_t below) noexcept {
-  // splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-  std::uint64_t z = random_ += 0x9E3779B97F4A7C15U;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-  return (z ^ (z >> 31)) % below;
-}
-
-BELAY_DECL stream_arbiter::stream_arbiter(std::uint64_t seed, std::size_t hosts)
-    : random_(seed), seed_(seed), running_(hosts) {
-  streams_.reserve(8 * hosts);  // waiting allocates nothing
-  sleepers_.reserve(hosts);
-  candidates_.reserve(8 * hosts);
-  lists_.reserve(8 * hosts);
-  for (std::size_t i = 0; i < hosts; ++i) lists_.emplace_back().reserve(64);
-  hosts_.reserve(hosts);
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/stream_watch.hpp
-//
-// What bounds the waits for a rank's streams. The world that the rank is of gives it: how long a piece of work may run,
-// and whether what it waits for can still come. A stream that was made without one waits for as long as it takes.
-//
-//   belay::host_stream compute({.policy = belay::stream_policy::queued, .watch = rank.watch()}, rank.number());
-//   compute.run([=] { use(to); });
-//   compute.synchronize();  // comm_error: the work takes longer than the world's timeout, or a peer has failed
-
-namespace belay::inline BELAY_ABI {
-
-/// Asked by threads that wait, for one rank. Not by those that find what they wait for.
-class stream_watch {
- public:
-  /// One piece of work that runs for longer is stuck.
-  [[nodiscard]] virtual std::chrono::steady_clock::duration limit() const noexcept = 0;
-  /// Whether the world has failed.
-  [[nodiscard]] virtual bool failed() const noexcept = 0;
-  /// Throws its first cause, to the wait at `at`. Only after `failed()`.
-  [[noreturn]] virtual void raise(where at) const = 0;
-  /// Fails the world, because this rank is stuck as `what` says, and throws the first cause to the wait at `at`.
-  [[noreturn]] virtual void give_up(const std::string& what, where at) const = 0;
-  /// Fails the world, because this rank has met what `what` says, which was `thrown`. From any thread.
-  virtual void fail(error_kind thrown, const std::string& what, where at) const = 0;
-  /// The rank's number in its world.
-  [[nodiscard]] virtual int rank() const noexcept = 0;
-
- protected:
-  ~stream_watch() = default;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// The interface that a backend implements so that its rank can be a `belay::rank`. Belongs to the rank's thread.
-class rank_interface {
- public:
-  /// Rank `number` of `size`.
-  rank_interface(int number, int size) noexcept : number_(number), size_(size) {}
-  virtual ~rank_interface() = default;
-
-  /// This rank's number, where that is no question, and how many ranks the world has.
-  [[nodiscard]] int unasked_rank() const noexcept { return number_; }
-  [[nodiscard]] int size() const noexcept { return size_; }
-
-  /// All ranks, in order; it lives as long as the rank.
-  [[nodiscard]] virtual const group& world() = 0;
-  /// A group of `members`: ranks of the world in the order they shall have, this one among them. Every member makes the
-  /// same groups in the same order. Throws usage_error.
-  [[nodiscard]] virtual group make_group(std::span<const int> members, where at) = 0;
-  /// A group along an axis of a mesh, whose ranks a rehearsal counts as a question about that axis alone.
-  [[nodiscard]] virtual group make_group_along(std::span<const int> members, const axes& shape, axis which, where at) {
-    static_cast<void>(shape), static_cast<void>(which);
-    return make_group(members, at);
-  }
-  /// Started communications of this rank whose handle was lost.
-  [[nodiscard]] virtual std::uint64_t abandoned() const = 0;
-  /// Where a rehearsal notes what the body asks of its rank; null in a world that runs.
-  [[nodiscard]] virtual std::shared_ptr<rehearsal::rank_questions> questions() const { return nullptr; }
-
-  // For `launch`.
-
-  /// The bounds of waits for this rank's streams; null where there are none.
-  [[nodiscard]] virtual std::shared_ptr<const stream_watch> watch() const { return nullptr; }
-  /// Communication begins in the turns of `arbiter` from here on, of a rank that is a thread of this process; until
-  /// `finish`, after which nothing of it is under way.
-  virtual void use(std::shared_ptr<stream_arbiter> arbiter) { static_cast<void>(arbiter); }
-  virtual void finish() noexcept {}
-  /// Makes the groups of `meshes` before the body, where communicators take of a device; collective then. The bytes
-  /// that the rank's own device has left after it; none where it has no device, or shares one. Throws backend_error.
-  virtual std::optional<std::size_t> room_beside_groups(const mesh_record& meshes, where at) {
-    static_cast<void>(meshes), static_cast<void>(at);
-    return std::nullopt;
-  }
-  /// The bytes that the rank takes of its device beside what is leased; none of a rank of the host.
-  [[nodiscard]] virtual std::optional<device_usage> usage() const { return std::nullopt; }
-
- private:
-  int number_, size_;
-};
-
-/// A rank has a place in the world and groups of any members.
-template <class Rank>
-concept has_groups = requires(Rank& rank, std::span<const int> members, where at) {
-  { rank.number() } -> std::convertible_to<int>;
-  { rank.size() } -> std::convertible_to<int>;
-  { rank.world() } -> std::convertible_to<typename Rank::group_type>;
-  { rank.group(members, at) } -> std::convertible_to<typename Rank::group_type>;
-};
-
-/// A backend's own rank: it makes groups that `belay::group` takes.
-template <class R>
-concept backend_rank = has_groups<R> && backend_group<typename R::group_type>;
-
-/// A backend's own rank behind the interface of `belay::rank`. The rank outlives it.
-template <backend_rank R>
-class typed_rank final : public rank_interface {
- public:
-  /// Has the handle of all ranks from here on.
-  explicit typed_rank(R& of) : rank_interface(layout_rank(of), of.size()), of_(&of), world_(of.world()) {}
-
-  [[nodiscard]] const group& world() override { return world_; }
-  [[nodiscard]] group make_group(std::span<const int> members, where at) override { return of_->group(members, at); }
-  [[nodiscard]] group make_group_along(std::span<const int> members, const axes& shape, axis which, where at) override {
-    if constexpr (requires { of_->group_along(members, shape, which, at); })
-      return of_->group_along(members, shape, which, at);
-    else
-      return of_->group(members, at);
-  }
-  [[nodiscard]] std::uint64_t abandoned() const override { return of_->abandoned(); }
-  [[nodiscard]] std::shared_ptr<rehearsal::rank_questions> questions() const override {
-    if constexpr (requires { of_->shared_questions(); })
-      return of_->shared_questions();
-    else
-      return nullptr;
-  }
-
-  [[nodiscard]] std::shared_ptr<const stream_watch> watch() const override {
-    if constexpr (requires { of_->watch(); })
-      return of_->watch();
-    else
-      return nullptr;
-  }
-  void use([[maybe_unused]] std::shared_ptr<stream_arbiter> arbiter) override {
-    if constexpr (requires { of_->use(arbiter); }) of_->use(std::move(arbiter));
-  }
-  void finish() noexcept override {
-    if constexpr (requires {
-                    { of_->finish() } noexcept;
-                  })
-      of_->finish();
-  }
-  std::optional<std::size_t> room_beside_groups([[maybe_unused]] const mesh_record& meshes,
-                                                [[maybe_unused]] where at) override {
-    if constexpr (requires { of_->make_recorded_groups(meshes, at); }) {
-      of_->make_recorded_groups(meshes, at);
-      return of_->available_device_memory(at);
-    } else {
-      return std::nullopt;
-    }
-  }
-  [[nodiscard]] std::optional<device_usage> usage() const override {
-    if constexpr (requires { of_->usage(); })
-      return of_->usage();
-    else
-      return std::nullopt;
-  }
-
-  /// The backend's rank.
-  [[nodiscard]] R& of() const noexcept { return *of_; }
-
- private:
-  R* of_;
-  group world_;
-};
-
-/// A rank as a body has it. Belongs to the rank's thread, and to the body that the world runs.
-class rank {
- public:
-  using group_type = belay::group;
-  using control_type = belay::group;
-  using place_type = rehearsal::asked_coordinate;
-
-  /// Of a backend's implementation.
-  explicit rank(std::unique_ptr<rank_interface> of) : of_(std::move(of)), asked_(of_->questions()) {}
-  /// Of a backend's rank, which outlives this.
-  template <class R>
-    requires(!std::same_as<R, rank> && backend_rank<R>)
-  explicit rank(R& of) : rank(std::make_unique<typed_rank<R>>(of)) {}
-  rank(const rank&) = delete;  // meshes point to it
-  rank& operator=(const rank&) = delete;
-
-  /// This rank's number in the world, from 0; in a rehearsal a question of the body, which `unasked_rank` is not.
-  [[nodiscard]] int number() const noexcept {
-    if (asked_ != nullptr) asked_->ask_number();
-    return of_->unasked_rank();
-  }
-  [[nodiscard]] int unasked_rank() const noexcept { return of_->unasked_rank(); }
-  [[nodiscard]] int size() const noexcept { return of_->size(); }
-  /// Whether no byte moves, and memory is addresses without pages.
-  [[nodiscard]] bool rehearsed() const noexcept { return asked_ != nullptr; }
-
-  /// All ranks, in order.
-  [[nodiscard]] const belay::group& world() const { return of_->world(); }
-  /// All ranks, in order, with memory of the host.
-  [[nodiscard]] const belay::group& control() const { return of_->world().control(); }
-  /// A group of `members`: ranks of the world in the order they shall have, this one among them. Every member makes the
-  /// same groups of the same ranks in the same order. Throws usage_error.
-  [[nodiscard]] belay::group group(std::span<const int> members, where at = where::current()) const {
-    return of_->make_group(members, at);
-  }
-  /// For `mesh`: a group along one of its axes.
-  [[nodiscard]] belay::group group_along(std::span<const int> members, const axes& shape, axis which,
-                                         where at = where::current()) const {
-    return of_->make_group_along(members, shape, which, at);
-  }
-  /// For `mesh`: the rank's place in it.
-  [[nodiscard]] rehearsal::asked_coordinate place(const axes& shape) const {
-    return rehearsal::coordinate_asked(asked_, shape, of_->unasked_rank());
-  }
-
-  /// The groups that the body has asked of its meshes in a rehearsal; in a run, those that meshes make at once, which
-  /// are the same on all ranks.
-  [[nodiscard]] mesh_record& meshes() noexcept { return meshes_; }
-  [[nodiscard]] const mesh_record& meshes() const noexcept { return meshes_; }
-  /// Started communications of this rank whose handle was lost.
-  [[nodiscard]] std::uint64_t abandoned() const { return of_->abandoned(); }
-
-  /// For `launch`: the bounds of waits for this rank's streams, and the order of its communication; see
-  /// `rank_interface`.
-  [[nodiscard]] std::shared_ptr<const stream_watch> watch() const { return of_->watch(); }
-  void use(std::shared_ptr<stream_arbiter> arbiter) { of_->use(std::move(arbiter)); }
-  void finish() noexcept { of_->finish(); }
-  [[nodiscard]] std::optional<std::size_t> room_beside_groups(where at) {
-    return of_->room_beside_groups(meshes_, at);
-  }
-  [[nodiscard]] std::optional<device_usage> usage() const { return of_->usage(); }
-
-  /// The backend's rank, for what it alone can do: `rank.backend<belay::host::rank>()`. Null where this rank is one of
-  /// another backend, or of a rehearsal.
-  template <class R>
-  [[nodiscard]] R* backend() const noexcept {
-    const auto* const typed = dynamic_cast<const typed_rank<R>*>(of_.get());
-    return typed == nullptr ? nullptr : &typed->of();
-  }
-
- private:
-  std::unique_ptr<rank_interface> of_;
-  std::shared_ptr<rehearsal::rank_questions> asked_;
-  mesh_record meshes_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// One rank's view of the grid: its place and its groups. Made by every rank of the world with the same axes. A
-/// group's ranks are ordered by their place along the axis. The groups are handles, which copies of a mesh share; the
-/// rank must outlive the mesh.
-///
-/// A group is made by the first call that asks for it. That is collective over the world: all ranks ask for the same
-/// groups in the same program order, whether or not each uses them. A difference is a `usage_error` on all ranks where
-/// BELAY_CHECKS is 2. What a rehearsal has asked for is made with the mesh, in the order of `axis`.
-/// Axes with equal sets of ranks share one group, also where that is all ranks: what is started along an axis is no
-/// part of the order of `control()` and `world()`. A rank that is alone takes nothing of the backend.
-class mesh {
- public:
-  using group_type = belay::group;
-  using control_type = belay::group;
-
-  /// Throws `usage_error` if the axes do not multiply to the world's size.
-  mesh(belay::rank& of, const axes& shape, where at = where::current());
-  /// Makes the groups of `asked` now. Collective if there are any.
-  mesh(belay::rank& of, const axes& shape, axis_set asked, where at = where::current());
-  /// Of a backend's own rank, as `world.run` gives it: the argument of a body.
-  template <class R>
-    requires(!std::same_as<R, belay::rank>)
-  mesh(R& own, const axes& shape, where at = where::current()) : mesh(made_of(own), shape, {}, at) {}
-  template <class R>
-    requires(!std::same_as<R, belay::rank>)
-  mesh(R& own, const axes& shape, axis_set asked, where at = where::current())
-      : mesh(made_of(own), shape, asked, at) {}
-
-  /// The rank that it was made of, the ranks along each axis, and this rank's place.
-  [[nodiscard]] belay::rank& rank() const noexcept { return *rank_; }
-  [[nodiscard]] const axes& shape() const noexcept { return shape_; }
-  [[nodiscard]] const rehearsal::asked_coordinate& coordinate() const noexcept { return place_; }
-  /// This rank's place in the mesh, for a library whose sizes are computed for all ranks; see `layout_rank`.
-  [[nodiscard]] const belay::coordinate& layout_coordinate() const noexcept { return here_; }
-
-  /// All ranks, in rank order, with a communicator of host memory whatever the backend: votes, norms, counts, hashes.
-  [[nodiscard]] const belay::group& control() const noexcept { return groups_->control; }
-  /// All ranks, in rank order.
-  [[nodiscard]] const belay::group& world() const noexcept { return groups_->world; }
-  /// The group along an axis.
-  [[nodiscard]] const belay::group& group(axis which, where at = where::current()) const;
-  /// The stages of this rank's pipeline; a rank's number in it is its stage.
-  [[nodiscard]] const belay::group& pipeline(where at = where::current()) const { return group(axis::pipeline, at); }
-  [[nodiscard]] const belay::group& data(where at = where::current()) const { return group(axis::data, at); }
-  [[nodiscard]] const belay::group& expert(where at = where::current()) const { return group(axis::expert, at); }
-  [[nodiscard]] const belay::group& tensor(where at = where::current()) const { return group(axis::tensor, at); }
-  /// The ranks that replicate this rank's dense parameters: data x expert, data slowest.
-  [[nodiscard]] const belay::group& replicas(where at = where::current()) const { return group(axis::replica, at); }
-  /// The ranks of data that divide what belongs to experts among them: a shard group, or all.
-  [[nodiscard]] const belay::group& shards(where at = where::current()) const { return group(axis::shard, at); }
-  /// Those that divide dense parameters: a shard group x expert, the shard group slowest.
-  [[nodiscard]] const belay::group& dense_shards(where at = where::current()) const {
-    return group(axis::dense_shard, at);
-  }
-  /// Those that hold the same shares, one of every shard group.
-  [[nodiscard]] const belay::group& shard_replicas(where at = where::current()) const {
-    return group(axis::shard_replica, at);
-  }
-
-  /// The axes whose groups have been made.
-  [[nodiscard]] axis_set asked() const noexcept { return groups_->asked; }
-
- private:
-  struct groups {
-    groups(belay::group all, belay::group control_group)
-        : world(std::move(all)), control(std::move(control_group)) {}
-
-    belay::group world;
-    belay::group control;
-    std::array<std::optional<belay::group>, all_axes.size()> along;
-    std::vector<std::pair<std::vector<int>, belay::group>> of_ranks;
-    axis_set asked;
-  };
-
-  template <class R>
-  [[nodiscard]] static std::shared_ptr<belay::rank> made_of(R& own) {
-    static_assert(backend_rank<R>, "a mesh is made of a rank: the argument of the body that a world runs");
-    if constexpr (backend_rank<R>) return std::make_shared<belay::rank>(own);
-  }
-  // Of a rank that the mesh keeps.
-  mesh(std::shared_ptr<belay::rank> kept, const axes& shape, axis_set asked, where at);
-
-  // The same on all ranks: whether ranks along two axes are the same depends on the mesh's shape alone.
-  [[nodiscard]] belay::group make(axis which, const where& at) const;
-  void expect_same_on_all(axis which, const where& at) const;
-
-  std::shared_ptr<belay::rank> kept_;  // where it was made of a backend's
-  belay::rank* rank_;
-  axes shape_;
-  rehearsal::asked_coordinate place_;
-  belay::coordinate here_;
-  std::shared_ptr<groups> groups_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/mesh.ipp
-//
-// The groups of a mesh, and the order in which ranks ask for them.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL mesh::mesh(belay::rank& of, const axes& shape, where at)
-    : mesh(of, shape, of.rehearsed() ? axis_set{} : of.meshes().asked(shape), at) {}
-
-BELAY_DECL mesh::mesh(belay::rank& of, const axes& shape, axis_set asked, where at)
-    : rank_(&of),
-      shape_(checked_shape(shape, of.size(), at)),
-      place_(of.place(shape)),
-      here_(coordinate_of(shape, of.unasked_rank())),
-      groups_(std::make_shared<groups>(of.world(), of.control())) {
-  for (axis which : all_axes) {
-    if (asked.has(which)) static_cast<void>(group(which, at));
-  }
-}
-
-BELAY_DECL mesh::mesh(std::shared_ptr<belay::rank> kept, const axes& shape, axis_set asked, where at)
-    : mesh(*kept, shape, asked, at) {
-  kept_ = std::move(kept);
-}
-
-BELAY_DECL const group& mesh::group(axis which, where at) const {
-  std::optional<belay::group>& made = groups_->along[static_cast<std::size_t>(which)];
-  if (!made) {
-    made.emplace(make(which, at));
-    groups_->asked.add(which);
-    if (rank_->rehearsed()) rank_->meshes().add(shape_, {which});
-  }
-  return *made;
-}
-
-BELAY_DECL group mesh::make(axis which, const where& at) const {
-  const std::vector<int> members = ranks_along(shape_, here_, which);
-  if (rank_->size() == 1) return groups_->world;
-  for (const auto& [ranks, made] : groups_->of_ranks) {
-    if (ranks == members) return made;
-  }
-  if (members.size() > 1) expect_same_on_all(which, at);
-  groups_->of_ranks.emplace_back(members, rank_->group_along(members, shape_, which, at));
-  return groups_->of_ranks.back().second;
-}
-
-BELAY_DECL void mesh::expect_same_on_all([[maybe_unused]] axis which, [[maybe_unused]] const where& at) const {
-  if (checked(check_level::across_ranks) && !rank_->rehearsed()) {
-    const std::uint64_t mine[] = {static_cast<std::uint64_t>(which)};
-    std::vector<std::uint64_t> all(static_cast<std::size_t>(rank_->size()));
-    groups_->control.all_gather(std::span<const std::uint64_t>(mine), std::span(all), at);
-    check_same_axis(all, at);
-  }
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/rehearsal.hpp
-//
-// Any rank of any world, without the others: its communication returns at once and moves nothing. The plan runs the
-// real step with it, so that sizes and orders come from the code that will run and not from a second description of
-// it. Its symmetric memory has addresses and no pages.
-//
-//   belay::rehearsal::rank rank(0, 1024);           // of a world that does not exist
-//   const belay::rehearsal::group world = rank.world();
-//   world.all_reduce(std::span(grad), belay::sum);  // returns at once; `grad` is not touched
-
-namespace belay::inline BELAY_ABI {
-namespace rehearsal {
-
-/// Has the operations of a backend's group. None touches the memory it is given, fails or waits; a started one is
-/// ready.
-class group : public group_operations<group> {
- public:
-  /// No byte moves; what it promises is what backends promise.
-  static constexpr bool moves_nothing = true;
-  static constexpr bool sums_in_rank_order = true;
-  static constexpr bool has_varying_counts = true;
-
-  /// Ranks of the world in order, and this one's number among them; `promises` are those of the backend that will run.
-  group(std::vector<int> members, int rank, const group_traits& promises = all_promises()) noexcept
-      : members_(std::move(members)), rank_(rank), promises_(promises) {}
-
-  /// The promises of a rehearsal that stands for no world.
-  [[nodiscard]] static constexpr group_traits all_promises() noexcept {
-    group_traits out;
-    out.rehearsed = out.sums_in_rank_order = out.sums_alike = out.has_varying_counts = out.starts_local_work = true;
-    out.addresses_peers = true;
-    return out;
-  }
-  /// The abilities and promises of the group that will run.
-  [[nodiscard]] const group_traits& promises() const noexcept { return promises_; }
-
-  /// This rank's number in the group, which is a question.
-  [[nodiscard]] int rank() const;
-  /// This rank's number in the group, which is no question: for a library whose sizes are computed for all ranks; see
-  /// `layout_rank`.
-  [[nodiscard]] int unasked_rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
-  /// Their numbers in the world: a question too, but in a group of all.
-  [[nodiscard]] std::span<const int> members() const;
-
-  /// Nothing of `work` is done.
-  template <class Work>
-  [[nodiscard]] pending start_composite(operation what, const Work&, const start_order& how = where::current()) const {
-    return started(what, how);
-  }
-
-  /// Nothing of `work` is done.
-  template <class Work>
-  [[nodiscard]] pending start_local(operation what, const Work&, const start_order& how = where::current()) const {
-    return started(what, how);
-  }
-
-  /// Does nothing; `start_call` gives a communication that is ready.
-  void run_call(const op_call&) const noexcept {}
-  [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const noexcept {
-    return started(call.what(), how);
-  }
-
-  /// Distinct addresses for every rank that must not be read or written.
-  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
-    return symmetric_region::map(size(), bytes, backing::addresses_only, at);
-  }
-
- private:
-  // It comes after what it would come after in a run.
-  [[nodiscard]] pending started(operation what, const start_order& how) const noexcept;
-
-  friend class rank;
-
-  std::vector<int> members_;
-  int rank_;
-  group_traits promises_;
-  std::shared_ptr<rank_questions> asked_;
-  std::shared_ptr<stream_clock> clock_;  // of all communications of the rank; of a group without a rank, none
-  axes shape_;                           // of the mesh that it is a group of
-  std::optional<axis> along_;  // the mesh's axis; nothing: its ranks are those of the world, or a program's choice
-};
-
-/// Rank `number` of a world of `size` that does not exist.
-class rank {
- public:
-  using group_type = rehearsal::group;
-  using place_type = asked_coordinate;
-
-  /// Rank `number` of a world of `size`. Throws usage_error where there is no such rank.
-  rank(int number, int size, where at = where::current()) : rank(number, size, group::all_promises(), at) {}
-  /// Rank `number` of a world of `size` whose groups promise `promises`, of those that move something.
-  rank(int number, int size, const group_traits& promises, where at = where::current());
-
-  /// This is a question.
-  [[nodiscard]] int number() const noexcept;
-  [[nodiscard]] int unasked_rank() const noexcept { return number_; }
-  [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] rehearsal::group world() const { return asking({all_ranks_, number_, promises_}); }
-  /// Its place in a mesh.
-  [[nodiscard]] asked_coordinate place(const axes& shape) const { return coordinate_asked(asked_, shape, number_); }
-  /// A group along an axis of a mesh.
-  [[nodiscard]] rehearsal::group group_along(std::span<const int> members, const axes& shape, axis which,
-                                             where at = where::current()) const;
-  [[nodiscard]] rehearsal::group group(std::span<const int> members, where at = where::current()) const;
-  [[nodiscard]] static constexpr std::uint64_t abandoned() noexcept { return 0; }
-
-  /// The questions that the body has asked so far.
-  [[nodiscard]] const rank_questions& questions() const noexcept { return *asked_; }
-  [[nodiscard]] const std::shared_ptr<rank_questions>& shared_questions() const noexcept { return asked_; }
-
- private:
-  [[nodiscard]] rehearsal::group asking(rehearsal::group made) const noexcept;
-
-  int number_;
-  int size_;
-  group_traits promises_;
-  std::shared_ptr<rank_questions> asked_ = std::make_shared<rank_questions>();
-  std::shared_ptr<stream_clock> clock_ = std::make_shared<stream_clock>(stream_kind::communication, 1);
-  std::vector<int> all_ranks_;
-};
-
-}  // namespace rehearsal
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/rehearsal.ipp
-//
-// Groups and ranks of a rehearsal.
-
-namespace belay::inline BELAY_ABI {
-namespace rehearsal {
-
-BELAY_DECL int group::rank() const {
-  if (asked_ != nullptr && size() > 1) {
-    if (along_)
-      asked_->ask_place(shape_, *along_);
-    else
-      asked_->ask_number();
-  }
-  return rank_;
-}
-
-BELAY_DECL std::span<const int> group::members() const {
-  if (asked_ != nullptr && along_) asked_->ask_number();
-  return {members_.data(), members_.size()};
-}
-
-BELAY_DECL auto group::started(operation what, const start_order& how) const noexcept -> pending {
-  if (clock_ == nullptr) return pending(nullptr, 0, what, how.at);
-  clock_->join(how.event.clock());
-  return pending(nullptr, 0, what, how.at, clock_->mark(stream_kind::communication));
-}
-
-BELAY_DECL rank::rank(int number, int size, const group_traits& promises, where at)
-    : number_(number), size_(size), promises_(promises) {
-  promises_.rehearsed = true;
-  promises_.on_device = promises_.device_memory_alone = false;  // its memory is addresses
-  if (size < 1 || number < 0 || number >= size) {
-    throw usage_error("rank " + std::to_string(number) + " of a world of " + std::to_string(size), at);
-  }
-  for (int peer = 0; peer < size; ++peer) all_ranks_.push_back(peer);
-}
-
-BELAY_DECL int rank::number() const noexcept {
-  asked_->ask_number();
-  return number_;
-}
-
-BELAY_DECL auto rank::group_along(std::span<const int> members, const axes& shape, axis which, where at) const
-    -> rehearsal::group {
-  rehearsal::group made = group(members, at);
-  made.shape_ = shape;
-  made.along_ = which;
-  return made;
-}
-
-BELAY_DECL auto rank::group(std::span<const int> members, where at) const -> rehearsal::group {
-  std::size_t place = 0;
-  while (place < members.size() && members[place] != number_) ++place;
-  if (place == members.size()) {
-    throw usage_error("rank " + std::to_string(number_) + " makes a group that it is not in", at);
-  }
-  return asking(
-      {std::vector<int>(members.data(), members.data() + members.size()), static_cast<int>(place), promises_});
-}
-
-BELAY_DECL auto rank::asking(rehearsal::group made) const noexcept -> rehearsal::group {
-  made.asked_ = asked_;
-  made.clock_ = clock_;
-  return made;
-}
-
-}  // namespace rehearsal
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/core.hpp
 //
 // Door of the core room: the types that all other rooms use.
-
-// ---- belay/core/attention_call.hpp
-//
-// What a causal softmax attention of grouped heads is asked for, as plain data: for kits that have one of their own.
-//
-//   kit.attention(belay::attention_call<float>{sizes, queries, keys, values, context, log_sums});
-
-#include <cmath>
-
-// ---- belay/core/operand.hpp
-//
-// An operand of a matrix product: a row-major block of memory, read as it is or transposed, so that one head's columns
-// or one expert's rows are multiplied without a copy. An operand stack is as many matrices of one shape, one behind the
-// other.
-//
-//   const belay::operand<const float> whole = x;                    // of a view of two dimensions
-//   const auto head = whole.column_range(first, head_size);         // one head of every row
-//   frame.product(scores, head, belay::transposed(keys));
-
-namespace belay::inline BELAY_ABI {
-
-/// Whether a matrix is read as it lies or transposed; nothing is moved.
-enum class reading : std::uint8_t { as_is, transposed };
-
-/// The other one of the two.
-[[nodiscard]] BELAY_HD constexpr reading other_way(reading as) noexcept {
-  return as == reading::as_is ? reading::transposed : reading::as_is;
-}
-
-/// A row-major block. `rows` and `columns` are those of the memory, `height` and `width` those of the matrix as read.
-template <class T>
-struct operand {
-  /// First element, rows and columns as they lie, and how they are read.
-  T* data = nullptr;
-  std::size_t rows = 0;
-  std::size_t columns = 0;
-  std::size_t stride = 0;  // elements from one row to the next
-  reading as = reading::as_is;
-
-  constexpr operand() = default;
-  /// A matrix with rows that far apart; a view; the same to read from.
-  BELAY_HD constexpr operand(T* first, std::size_t row_count, std::size_t column_count, std::size_t row_stride,
-                             reading how = reading::as_is) noexcept
-      : data(first), rows(row_count), columns(column_count), stride(row_stride), as(how) {}
-  template <class U>
-  requires std::convertible_to<U*, T*> BELAY_HD constexpr operand(view<U, 2> whole) noexcept
-      : operand(whole.data(), whole.extent(0), whole.extent(1), whole.extent(1)) {}
-  template <class U>
-  requires(std::same_as<const U, T> && !std::same_as<U, T>) BELAY_HD constexpr operand(const operand<U>& other) noexcept
-      : operand(other.data, other.rows, other.columns, other.stride, other.as) {}
-
-  /// A part of the memory, which is read as it is.
-  [[nodiscard]] BELAY_HD constexpr operand row_range(std::size_t first, std::size_t count) const noexcept {
-    return {data + first * stride, count, columns, stride};
-  }
-  [[nodiscard]] BELAY_HD constexpr operand column_range(std::size_t first, std::size_t count) const noexcept {
-    return {data + first, rows, count, stride};
-  }
-  [[nodiscard]] BELAY_HD constexpr T* row(std::size_t index) const noexcept { return data + index * stride; }
-  [[nodiscard]] BELAY_HD constexpr std::size_t height() const noexcept { return as == reading::as_is ? rows : columns; }
-  [[nodiscard]] BELAY_HD constexpr std::size_t width() const noexcept { return as == reading::as_is ? columns : rows; }
-};
-
-/// `count` matrices of `rows` x `columns`, dense.
-template <class T>
-struct operand_stack {
-  /// First element, matrices, rows and columns of each as they lie, and how they are read.
-  T* data = nullptr;
-  std::size_t count = 0;
-  std::size_t rows = 0;
-  std::size_t columns = 0;
-  reading as = reading::as_is;
-
-  constexpr operand_stack() = default;
-  /// Matrices one behind another; a view of three dimensions.
-  BELAY_HD constexpr operand_stack(T* first, std::size_t matrices, std::size_t row_count, std::size_t column_count,
-                                   reading how = reading::as_is) noexcept
-      : data(first), count(matrices), rows(row_count), columns(column_count), as(how) {}
-  template <class U>
-  requires std::convertible_to<U*, T*> BELAY_HD constexpr operand_stack(view<U, 3> whole) noexcept
-      : operand_stack(whole.data(), whole.extent(0), whole.extent(1), whole.extent(2)) {}
-  /// The stack `other`, to read from.
-  template <class U>
-  requires(std::same_as<const U, T> && !std::same_as<U, T>)
-      BELAY_HD constexpr operand_stack(const operand_stack<U>& other) noexcept
-      : operand_stack(other.data, other.count, other.rows, other.columns, other.as) {}
-
-  /// One matrix, and the rows and columns of each as they are read.
-  [[nodiscard]] BELAY_HD constexpr operand<T> operator[](std::size_t index) const noexcept {
-    return {data + index * rows * columns, rows, columns, columns, as};
-  }
-  [[nodiscard]] BELAY_HD constexpr std::size_t height() const noexcept { return as == reading::as_is ? rows : columns; }
-  [[nodiscard]] BELAY_HD constexpr std::size_t width() const noexcept { return as == reading::as_is ? columns : rows; }
-};
-
-/// A thing whose shape is known at run time, such as a parameter's values: `as<2>()` is its view as a matrix.
-template <class X>
-concept shaped_at_run_time = requires(const X& x) {
-  x.template as<2>().data();
-  x.template as<3>().data();
-};
-
-/// A thing whose shape is known at run time, read transposed, as a matrix or as a stack: what it is used for decides.
-template <shaped_at_run_time X>
-struct transposed_values {
-  /// The thing that is read transposed, as it lies.
-  X values;
-};
-
-/// The memory of the argument, read with rows and columns exchanged.
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand<T> transposed(operand<T> matrix) noexcept {
-  matrix.as = other_way(matrix.as);
-  return matrix;
-}
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand<T> transposed(view<T, 2> matrix) noexcept {
-  return transposed(operand<T>(matrix));
-}
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand_stack<T> transposed(operand_stack<T> stack) noexcept {
-  stack.as = other_way(stack.as);
-  return stack;
-}
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand_stack<T> transposed(view<T, 3> stack) noexcept {
-  return transposed(operand_stack<T>(stack));
-}
-template <shaped_at_run_time X>
-[[nodiscard]] constexpr transposed_values<X> transposed(const X& values) noexcept {
-  return {values};
-}
-
-/// The matrix that something is.
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand<T> operand_of(operand<T> matrix) noexcept {
-  return matrix;
-}
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand<T> operand_of(view<T, 2> matrix) noexcept {
-  return matrix;
-}
-template <shaped_at_run_time X>
-[[nodiscard]] constexpr auto operand_of(const X& values) {
-  return operand_of(values.template as<2>());
-}
-template <class X>
-[[nodiscard]] constexpr auto operand_of(const transposed_values<X>& read) {
-  return transposed(read.values.template as<2>());
-}
-
-/// The stack of matrices that something is.
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand_stack<T> stack_of(operand_stack<T> stack) noexcept {
-  return stack;
-}
-template <class T>
-[[nodiscard]] BELAY_HD constexpr operand_stack<T> stack_of(view<T, 3> stack) noexcept {
-  return stack;
-}
-template <shaped_at_run_time X>
-[[nodiscard]] constexpr auto stack_of(const X& values) {
-  return stack_of(values.template as<3>());
-}
-template <class X>
-[[nodiscard]] constexpr auto stack_of(const transposed_values<X>& read) {
-  return transposed(read.values.template as<3>());
-}
-
-/// An operand that a product reads as one matrix, and one that it reads as a stack of them: a view, an operand, or one
-/// of these transposed.
-template <class X>
-concept matrix_operand = requires(const X& x) {
-  operand_of(x).stride;
-};
-template <class X>
-concept matrix_stack = requires(const X& x) {
-  stack_of(x).count;
-};
-
-/// Memory that nothing may have written yet: `values()` is the memory as it is, and `take_unwritten()` says, once, that
-/// whoever asked writes all of it.
-template <class X>
-concept written_once_asked = requires(const X& x) {
-  x.values();
-  { x.take_unwritten() } -> std::same_as<bool>;
-};
-
-/// A target that a product adds to, where it would otherwise overwrite.
-template <class X>
-struct added_to {
-  /// The target, which a product adds to.
-  X target;
-  /// For a kernel, which says by itself that it adds. A sum that is not written yet is zeroed first, which can fail.
-  [[nodiscard]] constexpr auto* data() const requires requires { target.data(); }
-  { return target.data(); }
-  template <class T, std::size_t Rank>
-  requires std::convertible_to<const X&, view<T, Rank>>
-  constexpr operator view<T, Rank>() const { return target; }
-};
-template <class X>
-[[nodiscard]] constexpr added_to<X> adding_to(const X& target) noexcept {
-  return {target};
-}
-
-/// The memory that a product adds to, and what it keeps of it: 1, or 0 where nothing is there yet.
-template <class X>
-[[nodiscard]] constexpr decltype(auto) memory_of(const added_to<X>& total) {
-  if constexpr (written_once_asked<X>)
-    return total.target.values();
-  else
-    return (total.target);
-}
-template <class X>
-[[nodiscard]] constexpr int share_kept(const added_to<X>& total) {
-  if constexpr (written_once_asked<X>)
-    return total.target.take_unwritten() ? 0 : 1;
-  else
-    return 1;
-}
-
-static_assert(std::is_trivially_copyable_v<operand<float>> && std::is_trivially_copyable_v<operand_stack<float>>);
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-/// `heads` heads of queries share `kv_heads` heads of keys and values, in order. Rows are tokens, sequences of `length`
-/// one behind the other; a head is `head_size` columns.
-struct attention_sizes {
-  std::size_t heads = 0;
-  std::size_t kv_heads = 0;
-  std::size_t head_size = 0;
-  std::size_t length = 0;
-
-  /// The factor that scores are multiplied by: 1 / sqrt(head_size).
-  [[nodiscard]] double scale() const noexcept { return 1 / std::sqrt(static_cast<double>(head_size)); }
-};
-
-/// Writes `context`, of the shape of the queries, and `log_sums` [sequences, heads, length]: the logarithm of the sum
-/// of e^score over the keys that a query sees, which are those up to its own position. Scores and sums are numbers.
-template <class T>
-struct attention_call {
-  /// The sizes, the rows that are read, the output, and where the logarithm of each row's sum goes; null: nobody asks.
-  attention_sizes sizes;
-  operand<const T> queries;  // [rows, heads * head_size]
-  operand<const T> keys;     // [rows, kv_heads * head_size]
-  operand<const T> values;
-  operand<T> context;
-  compute_type_t<T>* log_sums = nullptr;
-};
-
-/// Writes the gradients of queries, keys and values, all of them, from that of the context.
-template <class T>
-struct attention_gradient_call {
-  /// The sizes, what the forward read and wrote, the output's gradient, and where the gradients of its inputs go.
-  attention_sizes sizes;
-  operand<const T> queries;
-  operand<const T> keys;
-  operand<const T> values;
-  operand<const T> context;
-  const compute_type_t<T>* log_sums = nullptr;
-  operand<const compute_type_t<T>> dcontext;
-  operand<compute_type_t<T>> dqueries;
-  operand<compute_type_t<T>> dkeys;
-  operand<compute_type_t<T>> dvalues;
-};
-
-}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/core/box.hpp
 //
@@ -9970,6 +9945,268 @@ BELAY_DECL std::size_t ledger::entries_for(std::size_t capacity, where at) {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/core/operand.hpp
+//
+// Operands of matrix products and of attention. An operand is a row-major block of memory, read as it is or transposed,
+// so that one head's columns or one expert's rows are multiplied without a copy. An operand stack is as many matrices
+// of one shape, one behind the other. What a causal softmax attention of grouped heads is asked for is plain data, for
+// kits that have one of their own.
+//
+//   const belay::operand<const float> whole = x;                    // of a view of two dimensions
+//   const auto head = whole.column_range(first, head_size);         // one head of every row
+//   frame.product(scores, head, belay::transposed(keys));
+//   kit.attention(belay::attention_call<float>{sizes, queries, keys, values, context, log_sums});
+
+namespace belay::inline BELAY_ABI {
+
+/// Whether a matrix is read as it lies or transposed; nothing is moved.
+enum class reading : std::uint8_t { as_is, transposed };
+
+/// The other one of the two.
+[[nodiscard]] BELAY_HD constexpr reading other_way(reading as) noexcept {
+  return as == reading::as_is ? reading::transposed : reading::as_is;
+}
+
+/// A row-major block. `rows` and `columns` are those of the memory, `height` and `width` those of the matrix as read.
+template <class T>
+struct operand {
+  /// First element, rows and columns as they lie, and how they are read.
+  T* data = nullptr;
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::size_t stride = 0;  // elements from one row to the next
+  reading as = reading::as_is;
+
+  constexpr operand() = default;
+  /// A matrix with rows that far apart; a view; the same to read from.
+  BELAY_HD constexpr operand(T* first, std::size_t row_count, std::size_t column_count, std::size_t row_stride,
+                             reading how = reading::as_is) noexcept
+      : data(first), rows(row_count), columns(column_count), stride(row_stride), as(how) {}
+  template <class U>
+  requires std::convertible_to<U*, T*> BELAY_HD constexpr operand(view<U, 2> whole) noexcept
+      : operand(whole.data(), whole.extent(0), whole.extent(1), whole.extent(1)) {}
+  template <class U>
+  requires(std::same_as<const U, T> && !std::same_as<U, T>) BELAY_HD constexpr operand(const operand<U>& other) noexcept
+      : operand(other.data, other.rows, other.columns, other.stride, other.as) {}
+
+  /// A part of the memory, which is read as it is.
+  [[nodiscard]] BELAY_HD constexpr operand row_range(std::size_t first, std::size_t count) const noexcept {
+    return {data + first * stride, count, columns, stride};
+  }
+  [[nodiscard]] BELAY_HD constexpr operand column_range(std::size_t first, std::size_t count) const noexcept {
+    return {data + first, rows, count, stride};
+  }
+  [[nodiscard]] BELAY_HD constexpr T* row(std::size_t index) const noexcept { return data + index * stride; }
+  [[nodiscard]] BELAY_HD constexpr std::size_t height() const noexcept { return as == reading::as_is ? rows : columns; }
+  [[nodiscard]] BELAY_HD constexpr std::size_t width() const noexcept { return as == reading::as_is ? columns : rows; }
+};
+
+/// `count` matrices of `rows` x `columns`, dense.
+template <class T>
+struct operand_stack {
+  /// First element, matrices, rows and columns of each as they lie, and how they are read.
+  T* data = nullptr;
+  std::size_t count = 0;
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  reading as = reading::as_is;
+
+  constexpr operand_stack() = default;
+  /// Matrices one behind another; a view of three dimensions.
+  BELAY_HD constexpr operand_stack(T* first, std::size_t matrices, std::size_t row_count, std::size_t column_count,
+                                   reading how = reading::as_is) noexcept
+      : data(first), count(matrices), rows(row_count), columns(column_count), as(how) {}
+  template <class U>
+  requires std::convertible_to<U*, T*> BELAY_HD constexpr operand_stack(view<U, 3> whole) noexcept
+      : operand_stack(whole.data(), whole.extent(0), whole.extent(1), whole.extent(2)) {}
+  /// The stack `other`, to read from.
+  template <class U>
+  requires(std::same_as<const U, T> && !std::same_as<U, T>)
+      BELAY_HD constexpr operand_stack(const operand_stack<U>& other) noexcept
+      : operand_stack(other.data, other.count, other.rows, other.columns, other.as) {}
+
+  /// One matrix, and the rows and columns of each as they are read.
+  [[nodiscard]] BELAY_HD constexpr operand<T> operator[](std::size_t index) const noexcept {
+    return {data + index * rows * columns, rows, columns, columns, as};
+  }
+  [[nodiscard]] BELAY_HD constexpr std::size_t height() const noexcept { return as == reading::as_is ? rows : columns; }
+  [[nodiscard]] BELAY_HD constexpr std::size_t width() const noexcept { return as == reading::as_is ? columns : rows; }
+};
+
+/// A thing whose shape is known at run time, such as a parameter's values: `as<2>()` is its view as a matrix.
+template <class X>
+concept shaped_at_run_time = requires(const X& x) {
+  x.template as<2>().data();
+  x.template as<3>().data();
+};
+
+/// A thing whose shape is known at run time, read transposed, as a matrix or as a stack: what it is used for decides.
+template <shaped_at_run_time X>
+struct transposed_values {
+  /// The thing that is read transposed, as it lies.
+  X values;
+};
+
+/// The memory of the argument, read with rows and columns exchanged.
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand<T> transposed(operand<T> matrix) noexcept {
+  matrix.as = other_way(matrix.as);
+  return matrix;
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand<T> transposed(view<T, 2> matrix) noexcept {
+  return transposed(operand<T>(matrix));
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand_stack<T> transposed(operand_stack<T> stack) noexcept {
+  stack.as = other_way(stack.as);
+  return stack;
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand_stack<T> transposed(view<T, 3> stack) noexcept {
+  return transposed(operand_stack<T>(stack));
+}
+template <shaped_at_run_time X>
+[[nodiscard]] constexpr transposed_values<X> transposed(const X& values) noexcept {
+  return {values};
+}
+
+/// The matrix that something is.
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand<T> operand_of(operand<T> matrix) noexcept {
+  return matrix;
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand<T> operand_of(view<T, 2> matrix) noexcept {
+  return matrix;
+}
+template <shaped_at_run_time X>
+[[nodiscard]] constexpr auto operand_of(const X& values) {
+  return operand_of(values.template as<2>());
+}
+template <class X>
+[[nodiscard]] constexpr auto operand_of(const transposed_values<X>& read) {
+  return transposed(read.values.template as<2>());
+}
+
+/// The stack of matrices that something is.
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand_stack<T> stack_of(operand_stack<T> stack) noexcept {
+  return stack;
+}
+template <class T>
+[[nodiscard]] BELAY_HD constexpr operand_stack<T> stack_of(view<T, 3> stack) noexcept {
+  return stack;
+}
+template <shaped_at_run_time X>
+[[nodiscard]] constexpr auto stack_of(const X& values) {
+  return stack_of(values.template as<3>());
+}
+template <class X>
+[[nodiscard]] constexpr auto stack_of(const transposed_values<X>& read) {
+  return transposed(read.values.template as<3>());
+}
+
+/// An operand that a product reads as one matrix, and one that it reads as a stack of them: a view, an operand, or one
+/// of these transposed.
+template <class X>
+concept matrix_operand = requires(const X& x) {
+  operand_of(x).stride;
+};
+template <class X>
+concept matrix_stack = requires(const X& x) {
+  stack_of(x).count;
+};
+
+/// Memory that nothing may have written yet: `values()` is the memory as it is, and `take_unwritten()` says, once, that
+/// whoever asked writes all of it.
+template <class X>
+concept written_once_asked = requires(const X& x) {
+  x.values();
+  { x.take_unwritten() } -> std::same_as<bool>;
+};
+
+/// A target that a product adds to, where it would otherwise overwrite.
+template <class X>
+struct added_to {
+  /// The target, which a product adds to.
+  X target;
+  /// For a kernel, which says by itself that it adds. A sum that is not written yet is zeroed first, which can fail.
+  [[nodiscard]] constexpr auto* data() const requires requires { target.data(); }
+  { return target.data(); }
+  template <class T, std::size_t Rank>
+  requires std::convertible_to<const X&, view<T, Rank>>
+  constexpr operator view<T, Rank>() const { return target; }
+};
+template <class X>
+[[nodiscard]] constexpr added_to<X> adding_to(const X& target) noexcept {
+  return {target};
+}
+
+/// The memory that a product adds to, and what it keeps of it: 1, or 0 where nothing is there yet.
+template <class X>
+[[nodiscard]] constexpr decltype(auto) memory_of(const added_to<X>& total) {
+  if constexpr (written_once_asked<X>)
+    return total.target.values();
+  else
+    return (total.target);
+}
+template <class X>
+[[nodiscard]] constexpr int share_kept(const added_to<X>& total) {
+  if constexpr (written_once_asked<X>)
+    return total.target.take_unwritten() ? 0 : 1;
+  else
+    return 1;
+}
+
+static_assert(std::is_trivially_copyable_v<operand<float>> && std::is_trivially_copyable_v<operand_stack<float>>);
+
+/// The sizes of an attention: `heads` heads of queries share `kv_heads` heads of keys and values, in order. Rows are
+/// tokens, sequences of `length` one behind the other; a head is `head_size` columns.
+struct attention_sizes {
+  std::size_t heads = 0;
+  std::size_t kv_heads = 0;
+  std::size_t head_size = 0;
+  std::size_t length = 0;
+
+  /// The factor that scores are multiplied by: 1 / sqrt(head_size).
+  // The C library's function: <cmath> costs its reader more than this header.
+  [[nodiscard]] double scale() const noexcept { return 1 / __builtin_sqrt(static_cast<double>(head_size)); }
+};
+
+/// The forward of an attention. Writes `context`, of the shape of the queries, and `log_sums` [sequences, heads,
+/// length]: the logarithm of the sum of e^score over the keys that a query sees, which are those up to its own
+/// position. Scores and sums are numbers.
+template <class T>
+struct attention_call {
+  /// The sizes, the rows that are read, the output, and where the logarithm of each row's sum goes; null: nobody asks.
+  attention_sizes sizes;
+  operand<const T> queries;  // [rows, heads * head_size]
+  operand<const T> keys;     // [rows, kv_heads * head_size]
+  operand<const T> values;
+  operand<T> context;
+  compute_type_t<T>* log_sums = nullptr;
+};
+
+/// The backward of an attention. Writes the gradients of queries, keys and values, all of them, from that of the
+/// context.
+template <class T>
+struct attention_gradient_call {
+  /// The sizes, what the forward read and wrote, the output's gradient, and where the gradients of its inputs go.
+  attention_sizes sizes;
+  operand<const T> queries;
+  operand<const T> keys;
+  operand<const T> values;
+  operand<const T> context;
+  const compute_type_t<T>* log_sums = nullptr;
+  operand<const compute_type_t<T>> dcontext;
+  operand<compute_type_t<T>> dqueries;
+  operand<compute_type_t<T>> dkeys;
+  operand<compute_type_t<T>> dvalues;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 // ---- belay/device.hpp
 //
 // Door of the device room: memory and streams of one device.
@@ -9988,6 +10225,7 @@ BELAY_DECL std::size_t ledger::entries_for(std::size_t capacity, where at) {
 //   belay::lease_chain chain;
 //   const belay::view<float, 2> x = arena.lease<float>(belay::extents<2>{4, 256}, chain);
 //   arena.release(chain);
+//   belay::lease_source_of source(arena);  // for those who must not know its kind of memory
 
 // ---- belay/device/lease_owners.hpp
 //
@@ -10486,6 +10724,52 @@ class arena {
   closed_addresses closed_;  // last: it looks at the memory
 };
 
+/// An arena for those who must not know its kind of memory: leases that begin and end within a step.
+class lease_source {
+ public:
+  /// `bytes` until `chain` is released; not zeroed. `marked` is what `mark` gave, or nothing. Throws budget_error where
+  /// the arena has no room.
+  [[nodiscard]] virtual std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at, lease_mark marked) = 0;
+  /// The mark of a lease of elements of that kind: its owner is named where it is read after its release.
+  [[nodiscard]] virtual lease_mark mark(element_kind kind, const lease_owner& owner) const noexcept = 0;
+  // As those of `arena`.
+  [[nodiscard]] virtual std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,
+                                                   lease_chain& chain, where at, lease_mark marked) = 0;
+  virtual void used_until(const stream_event& over, const void* first, std::size_t bytes) = 0;
+  virtual void host_waited(const stream_event& over) noexcept = 0;
+  virtual void release(lease_chain& chain) noexcept = 0;
+
+ protected:
+  ~lease_source() = default;
+};
+
+/// The leases of `Arena`, which outlives it.
+template <class Arena>
+class lease_source_of final : public lease_source {
+ public:
+  /// The arena outlives it.
+  explicit lease_source_of(Arena& from) noexcept : arena_(&from) {}
+
+  [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at, lease_mark marked) override {
+    return arena_->lease_bytes(bytes, chain, at, marked);
+  }
+  [[nodiscard]] lease_mark mark(element_kind kind, const lease_owner& owner) const noexcept override {
+    return arena_->mark_of(kind, owner);
+  }
+  [[nodiscard]] std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,
+                                           lease_chain& chain, where at, lease_mark marked) override {
+    return arena_->lease_bytes_for(user, ready, bytes, chain, at, marked);
+  }
+  void used_until(const stream_event& over, const void* first, std::size_t bytes) override {
+    arena_->used_until(over, first, bytes);
+  }
+  void host_waited(const stream_event& over) noexcept override { arena_->host_waited(over); }
+  void release(lease_chain& chain) noexcept override { arena_->release(chain); }
+
+ private:
+  Arena* arena_;
+};
+
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/device/copy_stream.hpp
@@ -10543,78 +10827,6 @@ struct stream_settings {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/device/stream_spans.hpp
-//
-// Spans of what a stream runs: their times are written in its order, by the thread that runs its work.
-
-namespace belay::inline BELAY_ABI {
-
-[[nodiscard]] constexpr span_lane lane_of(stream_kind which) noexcept {
-  return which == stream_kind::compute         ? span_lane::compute
-         : which == stream_kind::communication ? span_lane::communication
-                                               : span_lane::copy;
-}
-
-/// The name of a span of a wait for a stream of kind `of`.
-[[nodiscard]] constexpr const char* wait_name(stream_kind of) noexcept {
-  switch (of) {
-    case stream_kind::compute: return "wait for compute";
-    case stream_kind::communication: return "wait for communication";
-    case stream_kind::copy: return "wait for copy";
-  }
-  return "wait";
-}
-
-/// A wait in `lane` for `mark`: null without a log, and where nobody has to wait.
-[[nodiscard]] inline traced_span* add_wait(span_log* to, span_lane lane, const stream_event& mark, const where& at) {
-  if (to == nullptr || mark.ready()) return nullptr;
-  return to->add({.name = wait_name(mark.source()->kind()),
-                  .file = at.file,
-                  .line = static_cast<std::uint32_t>(at.line),
-                  .kind = span_kind::wait,
-                  .lane = lane});
-}
-
-/// A stream that times its spans itself, because what it runs cannot write to the host's memory.
-template <class S>
-concept span_timing_stream = requires(S& stream, traced_span* of) {
-  stream.begin_span(of);
-  stream.end_span(of);
-};
-
-/// Lasts in the order of `stream` from what it has been given before to what it has been given when this goes. The
-/// stream of a device that times no spans has none: it does not run the host's clock.
-template <class Stream>
-class queued_span {
- public:
-  queued_span(Stream& stream, traced_span* of) : stream_(&stream), of_(of) {
-    if (of_ == nullptr) return;
-    if constexpr (span_timing_stream<Stream>)
-      stream_->begin_span(of);
-    else if constexpr (!device_stream<Stream>)
-      stream_->run([of] { of->begin_at(span_log::now()); });
-  }
-  queued_span(const queued_span&) = delete;
-  queued_span& operator=(const queued_span&) = delete;
-  ~queued_span() {
-    if (of_ == nullptr) return;
-    try {
-      if constexpr (span_timing_stream<Stream>)
-        stream_->end_span(of_);
-      else if constexpr (!device_stream<Stream>)
-        stream_->run([of = of_] { of->end_at(span_log::now()); });
-    } catch (...) {  // a stream that is stuck says so to whoever queues next; this span is not over
-      return;
-    }
-  }
-
- private:
-  Stream* stream_;
-  traced_span* of_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/kernel/for_each.hpp
 //
 // Runs a kernel on the host, as a loop. A kernel promises that index i neither reads nor writes what another index
@@ -10630,6 +10842,23 @@ class queued_span {
 //
 // A kernel that only passes over memory, with more arrays than the processor's own prefetchers keep up with, names what
 // an index will touch: see `prefetching`.
+//
+// Some indices at once, where a device moves 16 bytes an access, are a pack. A kernel that is bound by memory adds a
+// form for that: it reads consecutive elements into registers, runs itself there, and writes them back. A launcher
+// takes it where the arrays are aligned; the host's loop does not need it.
+//
+//   struct doubled {
+//     float* x;
+//     BELAY_HD void operator()(std::size_t i) const { x[i] *= 2; }
+//
+//     static constexpr std::size_t indices_of_pack = kernel::pack_size<float>;
+//     BELAY_HD bool packs() const { return kernel::are_packs<indices_of_pack>(x); }
+//     BELAY_HD void pack(std::size_t i) const {  // indices [i, i + indices_of_pack)
+//       auto here = kernel::load_pack<indices_of_pack>(x, i);
+//       kernel::run_pack<indices_of_pack>(doubled{here.of});
+//       kernel::store_pack(here, x, i);
+//     }
+//   };
 
 // Clang warns where it cannot vectorise such a loop, as in unoptimised and sanitised builds. The warning is placed in
 // the function that the loop was inlined into, so it is turned off from here on, not around the loop.
@@ -10693,6 +10922,68 @@ BELAY_HD inline void for_each_index(std::size_t count, F f) noexcept(noexcept(f(
     for (std::size_t j = i; j < i + line; ++j) f(j);
   }
   for (std::size_t i = whole; i < count; ++i) f(i);
+}
+
+}  // namespace belay::inline BELAY_ABI::kernel
+
+namespace belay::inline BELAY_ABI::kernel {
+
+/// A kernel with such a form. `packs()`: its arrays are aligned for it.
+template <class F>
+concept packed = indexed<F> && requires(const F& f, std::size_t i) {
+  { F::indices_of_pack } -> std::convertible_to<std::size_t>;
+  { f.packs() } -> std::same_as<bool>;
+  f.pack(i);
+};
+
+/// Indices of which the narrowest of these elements fill 16 bytes.
+template <class... T>
+inline constexpr std::size_t pack_size = [] {
+  std::size_t least = 16;
+  ((least = sizeof(T) < least ? sizeof(T) : least), ...);
+  return 16 / least;
+}();
+
+/// `Count` elements, moved by 16 bytes an access.
+template <class T, std::size_t Count>
+struct alignas(Count * sizeof(T) < 16 ? Count * sizeof(T) : 16) pack_of {
+  /// The elements.
+  T of[Count];
+};
+
+/// Whether packs of all these arrays are aligned.
+template <std::size_t Count, class... T>
+[[nodiscard]] BELAY_HD bool are_packs(const T*... arrays) noexcept {
+  return ((reinterpret_cast<std::uintptr_t>(arrays) % alignof(pack_of<T, Count>) == 0) && ...);
+}
+
+/// Elements [first, first + Count) of an array that is aligned for packs of so many, at `first` too.
+template <std::size_t Count, class T>
+[[nodiscard]] BELAY_HD pack_of<T, Count> load_pack(const T* array, std::size_t first) noexcept {
+#if defined(__CUDA_ARCH__)
+  return *reinterpret_cast<const pack_of<T, Count>*>(array + first);
+#else
+  pack_of<T, Count> out;
+  for (std::size_t i = 0; i < Count; ++i) out.of[i] = array[first + i];
+  return out;
+#endif
+}
+/// Writes them.
+template <std::size_t Count, class T>
+BELAY_HD void store_pack(const pack_of<T, Count>& from, T* array, std::size_t first) noexcept {
+#if defined(__CUDA_ARCH__)
+  *reinterpret_cast<pack_of<T, Count>*>(array + first) = from;
+#else
+  for (std::size_t i = 0; i < Count; ++i) array[first + i] = from.of[i];
+#endif
+}
+/// f(0) ... f(Count - 1), of a kernel whose arrays are packs.
+template <std::size_t Count, indexed F>
+BELAY_HD void run_pack(const F& f) noexcept {
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+  for (std::size_t i = 0; i < Count; ++i) f(i);
 }
 
 }  // namespace belay::inline BELAY_ABI::kernel
@@ -10861,51 +11152,6 @@ class copy_stream {
   Stream stream_;  // after what its work points to
   std::uint64_t host_transfers_ = 0;
   bool timed_ = false;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/device_numbers.hpp
-//
-// Numbers of a step that kernels read in the memory of the device: a plain struct, which the host writes in the order
-// of a stream before each use. So what is queued has their address alone, and may be captured once and launched often.
-//
-//   belay::device_numbers<float, Memory> scale(engine.activations().memory());
-//   scale.write(kit.stream(), 0.5F);
-//   kit.each(n, belay::kernel::scale_from<float>{scale.get(), x});
-
-namespace belay::inline BELAY_ABI {
-
-/// Stays where it is, and outlives what is queued.
-template <class T, device_region Memory>
-class device_numbers {
-  static_assert(std::is_trivially_copyable_v<T>);
-
- public:
-  /// In memory of the device that `memory` is in, and of the host that is copied from. Throws where there is no room.
-  explicit device_numbers(const Memory& memory, where at = where::current())
-      : memory_(memory.allocate(bytes, at)), staged_(memory.allocate_host(bytes, at)) {}
-  device_numbers(const device_numbers&) = delete;  // kernels point to it
-  device_numbers& operator=(const device_numbers&) = delete;
-
-  /// Of the device, for kernels.
-  [[nodiscard]] const T* get() const noexcept { return reinterpret_cast<const T*>(memory_.data()); }
-  /// Later work of `stream` finds `value`; earlier work of it what there was. The host waits where the copy before is
-  /// not over. Not in a capture.
-  template <stream Stream>
-  void write(Stream& stream, const T& value, where at = where::current()) {
-    copied_.synchronize(at);
-    std::memcpy(staged_.data(), &value, sizeof value);
-    queue_copy(stream, memory_.data(), staged_.data(), sizeof value);
-    copied_ = stream.record();
-  }
-
- private:
-  static constexpr std::size_t bytes = leased_size(sizeof(T));
-
-  Memory memory_;
-  decltype(std::declval<const Memory&>().allocate_host(0, where{})) staged_;
-  stream_event copied_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -11191,9 +11437,14 @@ BELAY_DECL std::string text(const kernel::finding& found) {
 //
 // How the host sees memory that it does not address: piece by piece, through memory that the device copies to and from.
 // Who writes files, or fills parameters from them, comes by here; an engine of a device has one, one of the host none.
+// And numbers of a step that the host gives to kernels there.
 //
 //   if (const belay::host_access* access = engine.access())
 //     access->change(values, [&](std::size_t first, std::span<float> piece) { ... });
+//
+//   belay::device_numbers<float, Memory> scale(engine.activations().memory());
+//   scale.write(kit.stream(), 0.5F);
+//   kit.each(n, belay::kernel::scale_from<float>{scale.get(), x});
 
 #include <thread>
 
@@ -11268,6 +11519,40 @@ class device_access final : public host_access {
   mutable Stream stream_;
   Pinned staged_;
   std::thread::id maker_ = std::this_thread::get_id();
+};
+
+/// Numbers of a step that kernels read in the memory of the device: a plain struct, which the host writes in the order
+/// of a stream before each use. So what is queued has their address alone, and may be captured once and launched often.
+/// Stays where it is, and outlives what is queued.
+template <class T, device_region Memory>
+class device_numbers {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  /// In memory of the device that `memory` is in, and of the host that is copied from. Throws where there is no room.
+  explicit device_numbers(const Memory& memory, where at = where::current())
+      : memory_(memory.allocate(bytes, at)), staged_(memory.allocate_host(bytes, at)) {}
+  device_numbers(const device_numbers&) = delete;  // kernels point to it
+  device_numbers& operator=(const device_numbers&) = delete;
+
+  /// Of the device, for kernels.
+  [[nodiscard]] const T* get() const noexcept { return reinterpret_cast<const T*>(memory_.data()); }
+  /// Later work of `stream` finds `value`; earlier work of it what there was. The host waits where the copy before is
+  /// not over. Not in a capture.
+  template <stream Stream>
+  void write(Stream& stream, const T& value, where at = where::current()) {
+    copied_.synchronize(at);
+    std::memcpy(staged_.data(), &value, sizeof value);
+    queue_copy(stream, memory_.data(), staged_.data(), sizeof value);
+    copied_ = stream.record();
+  }
+
+ private:
+  static constexpr std::size_t bytes = leased_size(sizeof(T));
+
+  Memory memory_;
+  decltype(std::declval<const Memory&>().allocate_host(0, where{})) staged_;
+  stream_event copied_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -11396,68 +11681,6 @@ static_assert(stream<queue_stream>);
 // ---- belay/device/queue_stream.ipp
 //
 // The thread of a stream, or its turns. Whoever waits for a stream looks every slice whether it gets on.
-
-// ---- belay/device/stream_patience.hpp
-//
-// How long one wait for a stream goes on, where the rank's world gives a watch: whoever waits asks every 20 ms.
-//
-//   belay::stream_patience mine(*watch);
-//   while (!reached_within(belay::stream_patience::slice)) mine.expect_more([] { return ""; }, source, at);
-
-namespace belay::inline BELAY_ABI {
-
-/// Of one wait for a stream. The time in which that stream itself waits does not count: that wait ends by its own
-/// patience, or by the limit of a communication. (No two streams wait for each other: an event marks what was queued
-/// before.) Once the world has failed communications end soon, and what waits for them knows which: so who waits for
-/// that leaves it the time.
-class stream_patience {
- public:
-  /// The time from one look at the stream to the next.
-  static constexpr std::chrono::milliseconds slice{20};
-
-  /// Whether one waits on, the work does not end, or it has failed.
-  enum class verdict : std::uint8_t { goes_on, stuck, failed };
-
-  /// The watch outlives it.
-  explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch) {}
-
-  /// The verdict on a stream of this pace, seen now.
-  [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
-    const auto now = std::chrono::steady_clock::now();
-    const auto limit = watch_->limit();
-    const bool waits = seen.now == stream_pace::activity::waits;
-    if (seen.done != done_ || waits) since_ = now;
-    done_ = seen.done;
-    if (now - since_ >= limit) return verdict::stuck;
-    if (!watch_->failed()) return verdict::goes_on;
-    failed_at_ = lesser_of(failed_at_, now);
-    const auto most = waits ? limit : lesser_of<std::chrono::steady_clock::duration>(limit, grace);
-    return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
-  }
-  /// Throws unless the wait, of a rank's host or of its stream, goes on; `who()` says whose it is.
-  template <class Who>
-  void expect_more(const Who& who, const event_source& awaited, const where& at) {
-    switch (look(awaited.pace())) {
-      case verdict::goes_on: return;
-      case verdict::failed: watch_->raise(at);
-      case verdict::stuck: break;
-    }
-    const double seconds = std::chrono::duration<double>(watch_->limit()).count();
-    watch_->give_up("rank " + std::to_string(watch_->rank()) + who() + " waits for its " + awaited.text() +
-                        ": nothing of it has ended within " + std::to_string(seconds) + " s",
-                    at);
-  }
-
- private:
-  static constexpr std::chrono::milliseconds grace{500};
-
-  const stream_watch* watch_;
-  std::uint64_t done_ = 0;
-  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point failed_at_ = largest_value<std::chrono::steady_clock::time_point>;
-};
-
-}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -12088,87 +12311,6 @@ template <real T>
 
 }  // namespace belay::inline BELAY_ABI::kernel
 
-// ---- belay/kernel/pack.hpp
-//
-// Some indices of a kernel at once, where a device moves 16 bytes an access. A kernel that is bound by memory adds a
-// form for that: it reads consecutive elements into registers, runs itself there, and writes them back. A launcher
-// takes it where the arrays are aligned; the host's loop does not need it.
-//
-//   struct doubled {
-//     float* x;
-//     BELAY_HD void operator()(std::size_t i) const { x[i] *= 2; }
-//
-//     static constexpr std::size_t indices_of_pack = kernel::pack_size<float>;
-//     BELAY_HD bool packs() const { return kernel::are_packs<indices_of_pack>(x); }
-//     BELAY_HD void pack(std::size_t i) const {  // indices [i, i + indices_of_pack)
-//       auto here = kernel::load_pack<indices_of_pack>(x, i);
-//       kernel::run_pack<indices_of_pack>(doubled{here.of});
-//       kernel::store_pack(here, x, i);
-//     }
-//   };
-
-namespace belay::inline BELAY_ABI::kernel {
-
-/// A kernel with such a form. `packs()`: its arrays are aligned for it.
-template <class F>
-concept packed = indexed<F> && requires(const F& f, std::size_t i) {
-  { F::indices_of_pack } -> std::convertible_to<std::size_t>;
-  { f.packs() } -> std::same_as<bool>;
-  f.pack(i);
-};
-
-/// Indices of which the narrowest of these elements fill 16 bytes.
-template <class... T>
-inline constexpr std::size_t pack_size = [] {
-  std::size_t least = 16;
-  ((least = sizeof(T) < least ? sizeof(T) : least), ...);
-  return 16 / least;
-}();
-
-/// `Count` elements, moved by 16 bytes an access.
-template <class T, std::size_t Count>
-struct alignas(Count * sizeof(T) < 16 ? Count * sizeof(T) : 16) pack_of {
-  /// The elements.
-  T of[Count];
-};
-
-/// Whether packs of all these arrays are aligned.
-template <std::size_t Count, class... T>
-[[nodiscard]] BELAY_HD bool are_packs(const T*... arrays) noexcept {
-  return ((reinterpret_cast<std::uintptr_t>(arrays) % alignof(pack_of<T, Count>) == 0) && ...);
-}
-
-/// Elements [first, first + Count) of an array that is aligned for packs of so many, at `first` too.
-template <std::size_t Count, class T>
-[[nodiscard]] BELAY_HD pack_of<T, Count> load_pack(const T* array, std::size_t first) noexcept {
-#if defined(__CUDA_ARCH__)
-  return *reinterpret_cast<const pack_of<T, Count>*>(array + first);
-#else
-  pack_of<T, Count> out;
-  for (std::size_t i = 0; i < Count; ++i) out.of[i] = array[first + i];
-  return out;
-#endif
-}
-/// Writes them.
-template <std::size_t Count, class T>
-BELAY_HD void store_pack(const pack_of<T, Count>& from, T* array, std::size_t first) noexcept {
-#if defined(__CUDA_ARCH__)
-  *reinterpret_cast<pack_of<T, Count>*>(array + first) = from;
-#else
-  for (std::size_t i = 0; i < Count; ++i) array[first + i] = from.of[i];
-#endif
-}
-/// f(0) ... f(Count - 1), of a kernel whose arrays are packs.
-template <std::size_t Count, indexed F>
-BELAY_HD void run_pack(const F& f) noexcept {
-#if defined(__CUDA_ARCH__)
-#pragma unroll
-#endif
-  for (std::size_t i = 0; i < Count; ++i) f(i);
-}
-
-}  // namespace belay::inline BELAY_ABI::kernel
-
 namespace belay::inline BELAY_ABI::kernel {
 
 /// out[i] = value
@@ -12366,131 +12508,6 @@ struct silu_gate_again_backward {
 
 }  // namespace belay::inline BELAY_ABI::kernel
 
-// ---- belay/kernel/mixed_product.hpp
-//
-// Products whose operands differ in type, such as bf16 by bf16 into float or into bf16. They are summed in float over
-// the whole depth and rounded once. Tiles of a narrow c, and panels of what the products cannot read, lie in memory
-// that is given (`mixed_panels`), or on the stack of the thread that computes: `mixed_tile::bytes`, whatever the
-// shapes.
-//
-//   using products = belay::kernel::blocked_products;
-//   belay::kernel::mixed_product<products>(c, a, belay::transposed(b), 1, 0);  // bf16 c = a b^T
-
-namespace belay::inline BELAY_ABI::kernel {
-
-/// Operands that a mixed product takes: all are computed with in one type.
-template <class C, class A, class B>
-concept mixed_operands =
-    stored_real<C> && std::is_same_v<compute_type_t<C>, compute_type_t<A>> &&
-    std::is_same_v<compute_type_t<C>, compute_type_t<B>> && !(real<C> && std::is_same_v<C, A> && std::is_same_v<C, B>);
-
-/// Elements of a tile of c, and of the panels beside it.
-struct mixed_tile {
-  /// Rows, columns and depth of a tile that is computed as float.
-  static constexpr std::size_t rows = 384;
-  static constexpr std::size_t columns = 256;
-  static constexpr std::size_t depth = 256;
-  /// At most, beside what the products take themselves.
-  static constexpr std::size_t bytes = (rows * columns + rows * depth + depth * columns) * sizeof(float);
-};
-
-/// Memory that one product writes to beside c. Not initialised.
-struct mixed_panels {
-  /// A tile of sums, and panels of both operands.
-  alignas(64) float sums[mixed_tile::rows * mixed_tile::columns];
-  alignas(64) float left[mixed_tile::rows * mixed_tile::depth];
-  alignas(64) float right[mixed_tile::depth * mixed_tile::columns];
-};
-static_assert(sizeof(mixed_panels) == mixed_tile::bytes);
-
-/// Whether a policy of products reads narrower operands itself.
-template <class Products, class Number, class A, class B>
-concept reads_operands = requires(operand<Number> c, operand<const A> a, operand<const B> b, Number scalar) {
-  Products::product(c, a, b, scalar, scalar);
-};
-
-/// `count` rows of a matrix as it is read, or columns.
-template <class T>
-[[nodiscard]] constexpr operand<T> rows_as_read(operand<T> x, std::size_t first, std::size_t count) noexcept {
-  if (x.as == reading::as_is) return x.row_range(first, count);
-  return transposed(operand<T>(x.data, x.rows, x.columns, x.stride).column_range(first, count));
-}
-template <class T>
-[[nodiscard]] constexpr operand<T> columns_as_read(operand<T> x, std::size_t first, std::size_t count) noexcept {
-  return transposed(rows_as_read(transposed(x), first, count));
-}
-
-/// The matrix `x` with elements of `Number`, in `memory`.
-template <class Number, class T>
-[[nodiscard]] operand<const Number> converted(operand<const T> x, Number* memory) noexcept {
-  for (std::size_t row = 0; row < x.rows; ++row)
-    for_each_index(x.columns, copy<T, Number>{x.row(row), memory + row * x.columns});
-  return {memory, x.rows, x.columns, x.columns, x.as};
-}
-
-/// c = alpha a b + beta c for a c of floats: by the products themselves, or panel by panel.
-template <class Products, stored_real A, stored_real B>
-void wide_product(operand<float> c, operand<const A> a, operand<const B> b, float alpha, float beta,
-                  mixed_panels& panels) {
-  if constexpr (reads_operands<Products, float, A, B>) {
-    Products::product(c, a, b, alpha, beta);
-  } else {
-    const auto least = [](std::size_t x, std::size_t y) { return x < y ? x : y; };
-    for (std::size_t column = 0; column < c.columns; column += mixed_tile::columns) {
-      const std::size_t columns = least(mixed_tile::columns, c.columns - column);
-      for (std::size_t k = 0; k < a.width(); k += mixed_tile::depth) {
-        const std::size_t depth = least(mixed_tile::depth, a.width() - k);
-        const auto of_b = converted(columns_as_read(rows_as_read(b, k, depth), column, columns), panels.right);
-        for (std::size_t row = 0; row < c.rows; row += mixed_tile::rows) {
-          const std::size_t rows = least(mixed_tile::rows, c.rows - row);
-          const auto of_a = converted(columns_as_read(rows_as_read(a, row, rows), k, depth), panels.left);
-          Products::product(c.row_range(row, rows).column_range(column, columns), of_a, of_b, alpha,
-                            k == 0 ? beta : 1.0F);
-        }
-      }
-    }
-  }
-}
-
-/// c = alpha a b + beta c. With beta 0 the old c is not read. No operand is empty. `panels` is the product's own until
-/// it returns.
-template <class Products, class C, class A, class B>
-  requires mixed_operands<C, A, B>
-void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
-                   compute_type_t<C> beta, mixed_panels& panels) {
-  using number = compute_type_t<C>;
-  static_assert(std::is_same_v<number, float>, "what is narrower than a number is computed with as float");
-  if constexpr (real<C>) {
-    wide_product<Products, A, B>(c, a, b, alpha, beta, panels);
-  } else {
-    number* const sums = panels.sums;
-    for (std::size_t column = 0; column < c.columns; column += mixed_tile::columns) {
-      const std::size_t columns = c.columns - column < mixed_tile::columns ? c.columns - column : mixed_tile::columns;
-      for (std::size_t row = 0; row < c.rows; row += mixed_tile::rows) {
-        const std::size_t rows = c.rows - row < mixed_tile::rows ? c.rows - row : mixed_tile::rows;
-        wide_product<Products, A, B>({sums, rows, columns, columns}, rows_as_read(a, row, rows),
-                                     columns_as_read(b, column, columns), alpha, 0, panels);
-        const operand<C> out = c.row_range(row, rows).column_range(column, columns);
-        for (std::size_t i = 0; i < rows; ++i) {
-          number* const from = sums + i * columns;
-          if (beta != number(0)) for_each_index(columns, axpy<number, C>{beta, out.row(i), from});
-          for_each_index(columns, copy<number, C>{from, out.row(i)});
-        }
-      }
-    }
-  }
-}
-/// c = alpha a b + beta c, with panels on the stack. With beta 0 the old c is not read. No operand is empty.
-template <class Products, class C, class A, class B>
-  requires mixed_operands<C, A, B>
-void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
-                   compute_type_t<C> beta) {
-  mixed_panels panels;
-  mixed_product<Products>(c, a, b, alpha, beta, panels);
-}
-
-}  // namespace belay::inline BELAY_ABI::kernel
-
 // ---- belay/kernel/product.hpp
 //
 // Matrix products on the host without a BLAS: both operands are packed into small buffers on the stack, so that all
@@ -12498,6 +12515,14 @@ void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute
 // converted as they are packed.
 //
 //   belay::kernel::blocked_products::product<float>(c, a, belay::transposed(b), 1, 0);  // c = a b^T
+//
+// And products whose operands differ in type, such as bf16 by bf16 into float or into bf16. They are summed in float
+// over the whole depth and rounded once. Tiles of a narrow c, and panels of what the products cannot read, lie in
+// memory that is given (`mixed_panels`), or on the stack of the thread that computes: `mixed_tile::bytes`, whatever the
+// shapes.
+//
+//   using products = belay::kernel::blocked_products;
+//   belay::kernel::mixed_product<products>(c, a, belay::transposed(b), 1, 0);  // bf16 c = a b^T
 
 namespace belay::inline BELAY_ABI::kernel {
 
@@ -12701,12 +12726,124 @@ struct blocked_products {
   }
 };
 
+/// Operands that a mixed product takes: all are computed with in one type.
+template <class C, class A, class B>
+concept mixed_operands =
+    stored_real<C> && std::is_same_v<compute_type_t<C>, compute_type_t<A>> &&
+    std::is_same_v<compute_type_t<C>, compute_type_t<B>> && !(real<C> && std::is_same_v<C, A> && std::is_same_v<C, B>);
+
+/// Elements of a tile of c, and of the panels beside it.
+struct mixed_tile {
+  /// Rows, columns and depth of a tile that is computed as float.
+  static constexpr std::size_t rows = 384;
+  static constexpr std::size_t columns = 256;
+  static constexpr std::size_t depth = 256;
+  /// At most, beside what the products take themselves.
+  static constexpr std::size_t bytes = (rows * columns + rows * depth + depth * columns) * sizeof(float);
+};
+
+/// Memory that one product writes to beside c. Not initialised.
+struct mixed_panels {
+  /// A tile of sums, and panels of both operands.
+  alignas(64) float sums[mixed_tile::rows * mixed_tile::columns];
+  alignas(64) float left[mixed_tile::rows * mixed_tile::depth];
+  alignas(64) float right[mixed_tile::depth * mixed_tile::columns];
+};
+static_assert(sizeof(mixed_panels) == mixed_tile::bytes);
+
+/// Whether a policy of products reads narrower operands itself.
+template <class Products, class Number, class A, class B>
+concept reads_operands = requires(operand<Number> c, operand<const A> a, operand<const B> b, Number scalar) {
+  Products::product(c, a, b, scalar, scalar);
+};
+
+/// `count` rows of a matrix as it is read, or columns.
+template <class T>
+[[nodiscard]] constexpr operand<T> rows_as_read(operand<T> x, std::size_t first, std::size_t count) noexcept {
+  if (x.as == reading::as_is) return x.row_range(first, count);
+  return transposed(operand<T>(x.data, x.rows, x.columns, x.stride).column_range(first, count));
+}
+template <class T>
+[[nodiscard]] constexpr operand<T> columns_as_read(operand<T> x, std::size_t first, std::size_t count) noexcept {
+  return transposed(rows_as_read(transposed(x), first, count));
+}
+
+/// The matrix `x` with elements of `Number`, in `memory`.
+template <class Number, class T>
+[[nodiscard]] operand<const Number> converted(operand<const T> x, Number* memory) noexcept {
+  for (std::size_t row = 0; row < x.rows; ++row)
+    for_each_index(x.columns, copy<T, Number>{x.row(row), memory + row * x.columns});
+  return {memory, x.rows, x.columns, x.columns, x.as};
+}
+
+/// c = alpha a b + beta c for a c of floats: by the products themselves, or panel by panel.
+template <class Products, stored_real A, stored_real B>
+void wide_product(operand<float> c, operand<const A> a, operand<const B> b, float alpha, float beta,
+                  mixed_panels& panels) {
+  if constexpr (reads_operands<Products, float, A, B>) {
+    Products::product(c, a, b, alpha, beta);
+  } else {
+    const auto least = [](std::size_t x, std::size_t y) { return x < y ? x : y; };
+    for (std::size_t column = 0; column < c.columns; column += mixed_tile::columns) {
+      const std::size_t columns = least(mixed_tile::columns, c.columns - column);
+      for (std::size_t k = 0; k < a.width(); k += mixed_tile::depth) {
+        const std::size_t depth = least(mixed_tile::depth, a.width() - k);
+        const auto of_b = converted(columns_as_read(rows_as_read(b, k, depth), column, columns), panels.right);
+        for (std::size_t row = 0; row < c.rows; row += mixed_tile::rows) {
+          const std::size_t rows = least(mixed_tile::rows, c.rows - row);
+          const auto of_a = converted(columns_as_read(rows_as_read(a, row, rows), k, depth), panels.left);
+          Products::product(c.row_range(row, rows).column_range(column, columns), of_a, of_b, alpha,
+                            k == 0 ? beta : 1.0F);
+        }
+      }
+    }
+  }
+}
+
+/// c = alpha a b + beta c. With beta 0 the old c is not read. No operand is empty. `panels` is the product's own until
+/// it returns.
+template <class Products, class C, class A, class B>
+  requires mixed_operands<C, A, B>
+void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
+                   compute_type_t<C> beta, mixed_panels& panels) {
+  using number = compute_type_t<C>;
+  static_assert(std::is_same_v<number, float>, "what is narrower than a number is computed with as float");
+  if constexpr (real<C>) {
+    wide_product<Products, A, B>(c, a, b, alpha, beta, panels);
+  } else {
+    number* const sums = panels.sums;
+    for (std::size_t column = 0; column < c.columns; column += mixed_tile::columns) {
+      const std::size_t columns = c.columns - column < mixed_tile::columns ? c.columns - column : mixed_tile::columns;
+      for (std::size_t row = 0; row < c.rows; row += mixed_tile::rows) {
+        const std::size_t rows = c.rows - row < mixed_tile::rows ? c.rows - row : mixed_tile::rows;
+        wide_product<Products, A, B>({sums, rows, columns, columns}, rows_as_read(a, row, rows),
+                                     columns_as_read(b, column, columns), alpha, 0, panels);
+        const operand<C> out = c.row_range(row, rows).column_range(column, columns);
+        for (std::size_t i = 0; i < rows; ++i) {
+          number* const from = sums + i * columns;
+          if (beta != number(0)) for_each_index(columns, axpy<number, C>{beta, out.row(i), from});
+          for_each_index(columns, copy<number, C>{from, out.row(i)});
+        }
+      }
+    }
+  }
+}
+/// c = alpha a b + beta c, with panels on the stack. With beta 0 the old c is not read. No operand is empty.
+template <class Products, class C, class A, class B>
+  requires mixed_operands<C, A, B>
+void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha,
+                   compute_type_t<C> beta) {
+  mixed_panels panels;
+  mixed_product<Products>(c, a, b, alpha, beta, panels);
+}
+
 }  // namespace belay::inline BELAY_ABI::kernel
 
 // ---- belay/kernel/team.hpp
 //
-// A team does one row together: `solo`, the host's thread, or a warp. A kernel of rows is written against a team. It
-// gets the same bits from any, because a sum always has the sixteen lanes of kernel/reduce.hpp, in the same order.
+// Who does one index of a kernel together. A team does one row: `solo`, the host's thread, or a warp. A kernel of rows
+// is written against a team. It gets the same bits from any, because a sum always has the sixteen lanes of
+// kernel/reduce.hpp, in the same order.
 //
 //   struct normed {                                               // row r of `out` = row r of `in` / its sum
 //     const float* in;
@@ -12718,6 +12855,29 @@ struct blocked_products {
 //     }
 //   };
 //   belay::kernel::for_each_row(rows, normed{in, out, width});    // one thread
+//
+// A block does one tile: lanes with registers of their own and memory that they share. A kernel of blocks is written as
+// phases: what a lane writes to shared memory is read by others in a later phase only. So a test can run the lanes of a
+// phase one after the other, in any order, and a device all at once, with a barrier behind each.
+//
+//   struct row_totals {                                             // out[row] = the sum of row `row` of `in`
+//     static constexpr unsigned lanes = 64;
+//     struct shared_type { float part[lanes]; };
+//     struct lane_type {};
+//     const float* in;
+//     float* out;
+//     std::size_t width;
+//     template <kernel::block Block>
+//     BELAY_HD void operator()(Block& block, std::size_t row) const {
+//       block.phase([&](unsigned lane, auto&) {
+//         float& sum = block.shared().part[lane] = 0;
+//         for (std::size_t i = lane; i < width; i += lanes) sum += in[row * width + i];
+//       });
+//       block.phase([&](unsigned lane, auto&) {
+//         if (lane == 0) out[row] = kernel::row_sum(block.shared().part, lanes);
+//       });
+//     }
+//   };
 
 namespace belay::inline BELAY_ABI::kernel {
 
@@ -12769,6 +12929,30 @@ requires(indexed<G> || cooperative<G>)
       g(row);
   }
 }
+
+/// Some work of a lane in one phase: f(lane, its registers).
+struct some_phase {
+  /// Any phase.
+  template <class Lane>
+  BELAY_HD void operator()(unsigned, Lane&) const noexcept {}
+};
+
+/// Runs phases. What stands between two of them is done by all lanes alike, and so depends on no lane.
+template <class B>
+concept block = requires(B& b, some_phase f) {
+  b.shared();
+  b.phase(f);
+};
+
+/// A kernel of blocks of `lanes`, whose registers and shared memory are not initialised. It is called with a block and
+/// the number of its tile.
+template <class K>
+concept blocked = requires {
+  { K::lanes } -> std::convertible_to<unsigned>;
+  requires std::is_trivially_default_constructible_v<typename K::shared_type>;
+  typename K::lane_type;
+}
+&&std::is_trivially_copyable_v<K>;
 
 }  // namespace belay::inline BELAY_ABI::kernel
 
@@ -12881,7 +13065,7 @@ class host_kit {
                std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
     stream_.run([=, panels = panels_] { multiply<T, T, T>(c, a, b, alpha, beta, panels); });
   }
-  /// Of operands that differ in type, or are all narrower than what is computed with (kernel/mixed_product.hpp).
+  /// Of operands that differ in type, or are all narrower than what is computed with (kernel/product.hpp).
   template <class C, class A, class B>
   requires kernel::mixed_operands<C, A, B>
   void product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {
@@ -13044,59 +13228,6 @@ static_assert(mixed_kit<host_kit<>, bf16, bf16, bf16> && mixed_kit<rehearsal_kit
 //
 // Door of the kernel room: arithmetic as functors and row functions, for host and device alike. Nothing in it knows a
 // device, a stream or a rank.
-
-// ---- belay/kernel/block.hpp
-//
-// A block does one tile together: lanes with registers of their own and memory that they share. A kernel of blocks is
-// written as phases: what a lane writes to shared memory is read by others in a later phase only. So a test can run
-// the lanes of a phase one after the other, in any order, and a device all at once, with a barrier behind each.
-//
-//   struct row_totals {                                             // out[row] = the sum of row `row` of `in`
-//     static constexpr unsigned lanes = 64;
-//     struct shared_type { float part[lanes]; };
-//     struct lane_type {};
-//     const float* in;
-//     float* out;
-//     std::size_t width;
-//     template <kernel::block Block>
-//     BELAY_HD void operator()(Block& block, std::size_t row) const {
-//       block.phase([&](unsigned lane, auto&) {
-//         float& sum = block.shared().part[lane] = 0;
-//         for (std::size_t i = lane; i < width; i += lanes) sum += in[row * width + i];
-//       });
-//       block.phase([&](unsigned lane, auto&) {
-//         if (lane == 0) out[row] = kernel::row_sum(block.shared().part, lanes);
-//       });
-//     }
-//   };
-
-namespace belay::inline BELAY_ABI::kernel {
-
-/// Some work of a lane in one phase: f(lane, its registers).
-struct some_phase {
-  /// Any phase.
-  template <class Lane>
-  BELAY_HD void operator()(unsigned, Lane&) const noexcept {}
-};
-
-/// Runs phases. What stands between two of them is done by all lanes alike, and so depends on no lane.
-template <class B>
-concept block = requires(B& b, some_phase f) {
-  b.shared();
-  b.phase(f);
-};
-
-/// A kernel of blocks of `lanes`, whose registers and shared memory are not initialised. It is called with a block and
-/// the number of its tile.
-template <class K>
-concept blocked = requires {
-  { K::lanes } -> std::convertible_to<unsigned>;
-  requires std::is_trivially_default_constructible_v<typename K::shared_type>;
-  typename K::lane_type;
-}
-&&std::is_trivially_copyable_v<K>;
-
-}  // namespace belay::inline BELAY_ABI::kernel
 
 // ---- belay/kernel/losses.hpp
 //
@@ -14443,13 +14574,6 @@ struct dequantize {
 // the same bits however the parameter is sharded. A rank owns one range of each bucket, in rank order, and over all
 // buckets of a replica group at most the mean and one unit.
 
-// ---- belay/parallel/bucket/even_shards.hpp
-//
-// Divides the units (chunks, or 2^k of them) of a replica group's buckets among its ranks, so that what they own is
-// even over all buckets and not only within each: a small bucket has fewer units than a large replica group has ranks.
-// Ranks that own the least are filled to one level, in rank order; a unit goes to the rank whose room holds the unit's
-// middle. So no rank ever owns more than the mean and one unit, whatever the sizes.
-
 namespace belay::inline BELAY_ABI {
 
 /// The shards of one replica group. Every rank computes them alone, from sizes and the number of ranks (1 or more).
@@ -14520,10 +14644,6 @@ class even_shards {
   std::size_t rank_ = 0;   // that gets the next unit
   std::size_t end_ = 0;    // of its room, counted as `given_`
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 /// A chunk: elements of a parameter that are summed in lanes before they are added to others.
 inline constexpr std::size_t parameter_chunk = kernel::sum_chunk;
@@ -14843,95 +14963,8 @@ BELAY_DECL void bucket_layout::place_reductions() noexcept {
 
 // ---- belay/parallel/bucket/memory.hpp
 //
-// The memory that buckets are bound to.
-
-// ---- belay/parallel/bucket/places.hpp
-//
-// Where the buckets of one rank lie in its memory: as a whole, or of divided values and gradients its own shard.
-
-namespace belay::inline BELAY_ABI {
-
-/// Memory for values, or for gradients, in each tier that has some. Shards may lie below tier device; all else is
-/// there.
-template <class T>
-class tiered_memory {
- public:
-  tiered_memory() = default;
-  tiered_memory(std::span<T> device) noexcept { (*this)[tier::device] = device; }
-
-  [[nodiscard]] std::span<T>& operator[](tier in) noexcept { return in_[static_cast<std::size_t>(in)]; }
-  [[nodiscard]] const std::span<T>& operator[](tier in) const noexcept { return in_[static_cast<std::size_t>(in)]; }
-  /// Of all tiers.
-  [[nodiscard]] std::size_t size() const noexcept {
-    std::size_t all = 0;
-    for (const std::span<T>& each : in_) all += each.size();
-    return all;
-  }
-
- private:
-  std::array<std::span<T>, tier_count> in_{};
-};
-
-/// Offsets and counts are in elements.
-class bucket_places {
- public:
-  struct bucket_location {
-    std::size_t values = 0;     // where the bucket begins in the memory of values, in its tier,
-    std::size_t gradients = 0;  // and in that of gradients
-    std::size_t before = 0;     // elements of the bucket before the rank's own shard
-    std::size_t own = 0;        // elements of that
-    tier values_in = tier::device;
-    tier gradients_in = tier::device;
-  };
-
-  bucket_places() = default;
-  /// Those of rank `rank_in_replica_group[f]` of each replica group f.
-  bucket_places(const bucket_layout& layout, std::span<const std::size_t> rank_in_replica_group) {
-    for (const bucket_layout::bucket& b : layout.buckets()) {
-      const replica_group_shape& replica_group = layout.replica_group_of(b);
-      bucket_location one;
-      one.own = b.count;
-      if (!b.counts.empty()) {
-        const std::size_t rank = rank_in_replica_group[b.replica_group];
-        one.before = b.before[rank];
-        one.own = b.counts[rank];
-      }
-      if (replica_group.divides_values()) one.values_in = replica_group.values;
-      if (replica_group.divides_gradients()) one.gradients_in = replica_group.gradients;
-      std::size_t& values = of(values_, one.values_in);
-      std::size_t& gradients = of(gradients_, one.gradients_in);
-      one.values = values;
-      one.gradients = gradients;
-      values += replica_group.divides_values() ? one.own : b.count;
-      gradients += replica_group.divides_gradients() ? one.own : b.count;
-      divided_ = divided_ || replica_group.divides_values() || replica_group.divides_gradients();
-      all_.push_back(one);
-    }
-    if (divided_) return;
-    for (std::size_t b = 0; b < all_.size(); ++b) all_[b].values = all_[b].gradients = layout.buckets()[b].first;
-    of(values_, tier::device) = of(gradients_, tier::device) = layout.elements();  // borrowed memory may have gaps
-  }
-
-  [[nodiscard]] const bucket_location& operator[](std::size_t bucket) const noexcept { return all_[bucket]; }
-  /// Elements of the memory of values in a tier, and of that of gradients without what checked builds reduce in.
-  [[nodiscard]] std::size_t value_elements(tier in = tier::device) const noexcept { return of(values_, in); }
-  [[nodiscard]] std::size_t gradient_elements(tier in = tier::device) const noexcept { return of(gradients_, in); }
-  /// Whether this rank keeps a shard of some bucket only.
-  [[nodiscard]] bool divided() const noexcept { return divided_; }
-
- private:
-  using by_tier = std::array<std::size_t, tier_count>;
-  [[nodiscard]] static std::size_t& of(by_tier& all, tier in) noexcept { return all[static_cast<std::size_t>(in)]; }
-  [[nodiscard]] static std::size_t of(const by_tier& all, tier in) noexcept {
-    return all[static_cast<std::size_t>(in)];
-  }
-
-  std::vector<bucket_location> all_;
-  by_tier values_{}, gradients_{};
-  bool divided_ = false;
-};
-
-}  // namespace belay::inline BELAY_ABI
+// The memory that buckets are bound to, and where the buckets of one rank lie in it: as a whole, or of divided values
+// and gradients its own shard.
 
 // ---- belay/parallel/file_shards.hpp
 //
@@ -15017,6 +15050,86 @@ struct held_range {
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
+
+/// Memory for values, or for gradients, in each tier that has some. Shards may lie below tier device; all else is
+/// there.
+template <class T>
+class tiered_memory {
+ public:
+  tiered_memory() = default;
+  tiered_memory(std::span<T> device) noexcept { (*this)[tier::device] = device; }
+
+  [[nodiscard]] std::span<T>& operator[](tier in) noexcept { return in_[static_cast<std::size_t>(in)]; }
+  [[nodiscard]] const std::span<T>& operator[](tier in) const noexcept { return in_[static_cast<std::size_t>(in)]; }
+  /// Of all tiers.
+  [[nodiscard]] std::size_t size() const noexcept {
+    std::size_t all = 0;
+    for (const std::span<T>& each : in_) all += each.size();
+    return all;
+  }
+
+ private:
+  std::array<std::span<T>, tier_count> in_{};
+};
+
+/// Offsets and counts are in elements.
+class bucket_places {
+ public:
+  struct bucket_location {
+    std::size_t values = 0;     // where the bucket begins in the memory of values, in its tier,
+    std::size_t gradients = 0;  // and in that of gradients
+    std::size_t before = 0;     // elements of the bucket before the rank's own shard
+    std::size_t own = 0;        // elements of that
+    tier values_in = tier::device;
+    tier gradients_in = tier::device;
+  };
+
+  bucket_places() = default;
+  /// Those of rank `rank_in_replica_group[f]` of each replica group f.
+  bucket_places(const bucket_layout& layout, std::span<const std::size_t> rank_in_replica_group) {
+    for (const bucket_layout::bucket& b : layout.buckets()) {
+      const replica_group_shape& replica_group = layout.replica_group_of(b);
+      bucket_location one;
+      one.own = b.count;
+      if (!b.counts.empty()) {
+        const std::size_t rank = rank_in_replica_group[b.replica_group];
+        one.before = b.before[rank];
+        one.own = b.counts[rank];
+      }
+      if (replica_group.divides_values()) one.values_in = replica_group.values;
+      if (replica_group.divides_gradients()) one.gradients_in = replica_group.gradients;
+      std::size_t& values = of(values_, one.values_in);
+      std::size_t& gradients = of(gradients_, one.gradients_in);
+      one.values = values;
+      one.gradients = gradients;
+      values += replica_group.divides_values() ? one.own : b.count;
+      gradients += replica_group.divides_gradients() ? one.own : b.count;
+      divided_ = divided_ || replica_group.divides_values() || replica_group.divides_gradients();
+      all_.push_back(one);
+    }
+    if (divided_) return;
+    for (std::size_t b = 0; b < all_.size(); ++b) all_[b].values = all_[b].gradients = layout.buckets()[b].first;
+    of(values_, tier::device) = of(gradients_, tier::device) = layout.elements();  // borrowed memory may have gaps
+  }
+
+  [[nodiscard]] const bucket_location& operator[](std::size_t bucket) const noexcept { return all_[bucket]; }
+  /// Elements of the memory of values in a tier, and of that of gradients without what checked builds reduce in.
+  [[nodiscard]] std::size_t value_elements(tier in = tier::device) const noexcept { return of(values_, in); }
+  [[nodiscard]] std::size_t gradient_elements(tier in = tier::device) const noexcept { return of(gradients_, in); }
+  /// Whether this rank keeps a shard of some bucket only.
+  [[nodiscard]] bool divided() const noexcept { return divided_; }
+
+ private:
+  using by_tier = std::array<std::size_t, tier_count>;
+  [[nodiscard]] static std::size_t& of(by_tier& all, tier in) noexcept { return all[static_cast<std::size_t>(in)]; }
+  [[nodiscard]] static std::size_t of(const by_tier& all, tier in) noexcept {
+    return all[static_cast<std::size_t>(in)];
+  }
+
+  std::vector<bucket_location> all_;
+  by_tier values_{}, gradients_{};
+  bool divided_ = false;
+};
 
 /// Values of parameters of T and their gradients, each of `layout.elements()`, or what `places` says where they are
 /// divided; what checked builds reduce in, which makes `layout.gradient_elements()` with the gradients; and where
@@ -15708,69 +15821,6 @@ struct bucket_replica_group {
 //   part.bind(values, grads);  // `part.local_size()` elements each
 //   part.initialise(seed);
 
-// ---- belay/parallel/initial.hpp
-//
-// The first values of a parameter. Those that are drawn depend on seed, name and global offset alone, so every mesh
-// starts from the same model.
-//
-//   belay::parameter<float> weight{{"first.weight", {32, 16}, belay::initial::constant(0)}};
-
-namespace belay::inline BELAY_ABI {
-
-/// The first values of a parameter.
-class initial {
- public:
-  /// The kinds of first values: one number, normal numbers by counter, or what a filler gives.
-  enum class initializer { constant, normal, filled };
-
-  /// All elements `value`.
-  [[nodiscard]] static constexpr initial constant(double value) noexcept { return {initializer::constant, value}; }
-  /// Normal with mean 0.
-  [[nodiscard]] static constexpr initial normal(double stddev) noexcept { return {initializer::normal, stddev}; }
-  /// The values come from `fill`, which the owner of the parameter calls: from a file, or a function.
-  [[nodiscard]] static constexpr initial filled() noexcept { return {initializer::filled, 0}; }
-
-  /// The kind, and its number: the value, or the deviation.
-  [[nodiscard]] constexpr initializer how() const noexcept { return kind_; }
-  [[nodiscard]] constexpr double value() const noexcept { return value_; }
-
- private:
-  constexpr initial(initializer how, double value) noexcept : kind_(how), value_(value) {}
-  initializer kind_;
-  double value_;
-};
-
-/// Standard normal numbers by index. Number `i` is computed from a hash of seed, name and `i`, so any part of the
-/// sequence can be made on any rank, in any order, with the same bits.
-class counted_normal {
- public:
-  /// Of a parameter with that name; the same numbers on each rank and for every cut.
-  constexpr counted_normal(std::uint64_t seed, std::string_view name) noexcept
-      : key_(mix(fnv1a(mix(seed)).add_text(name).value())) {}
-
-  /// Number `index`, of mean 0 and deviation 1.
-  [[nodiscard]] double operator()(std::uint64_t index) const noexcept {
-    const std::uint64_t first = mix(key_ + index * 0x9e3779b97f4a7c15u);
-    const std::uint64_t second = mix(first ^ 0xd1b54a32d192ed03u);
-    constexpr double scale = 1.0 / 9007199254740992.0;                       // 2^-53
-    const double radius = (static_cast<double>(first >> 11) + 1.0) * scale;  // in (0, 1]
-    const double angle = static_cast<double>(second >> 11) * scale;          // in turns, [0, 1)
-    // The C library's functions: to include <cmath> costs more than the rest of this header.
-    return __builtin_sqrt(-2.0 * __builtin_log(radius)) * __builtin_cos(6.283185307179586 * angle);
-  }
-
- private:
-  [[nodiscard]] static constexpr std::uint64_t mix(std::uint64_t x) noexcept {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-  }
-  std::uint64_t key_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/parallel/local_box.hpp
 //
 // From a placement and a place in the mesh: the box of a tensor that a rank holds, and which ranks hold the same.
@@ -16047,6 +16097,58 @@ class contribution_list {
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
+
+/// The first values of a parameter. Those that are drawn depend on seed, name and global offset alone.
+class initial {
+ public:
+  /// The kinds of first values: one number, normal numbers by counter, or what a filler gives.
+  enum class initializer { constant, normal, filled };
+
+  /// All elements `value`.
+  [[nodiscard]] static constexpr initial constant(double value) noexcept { return {initializer::constant, value}; }
+  /// Normal with mean 0.
+  [[nodiscard]] static constexpr initial normal(double stddev) noexcept { return {initializer::normal, stddev}; }
+  /// The values come from `fill`, which the owner of the parameter calls: from a file, or a function.
+  [[nodiscard]] static constexpr initial filled() noexcept { return {initializer::filled, 0}; }
+
+  /// The kind, and its number: the value, or the deviation.
+  [[nodiscard]] constexpr initializer how() const noexcept { return kind_; }
+  [[nodiscard]] constexpr double value() const noexcept { return value_; }
+
+ private:
+  constexpr initial(initializer how, double value) noexcept : kind_(how), value_(value) {}
+  initializer kind_;
+  double value_;
+};
+
+/// Standard normal numbers by index. Number `i` is computed from a hash of seed, name and `i`, so any part of the
+/// sequence can be made on any rank, in any order, with the same bits.
+class counted_normal {
+ public:
+  /// Of a parameter with that name; the same numbers on each rank and for every cut.
+  constexpr counted_normal(std::uint64_t seed, std::string_view name) noexcept
+      : key_(mix(fnv1a(mix(seed)).add_text(name).value())) {}
+
+  /// Number `index`, of mean 0 and deviation 1.
+  [[nodiscard]] double operator()(std::uint64_t index) const noexcept {
+    const std::uint64_t first = mix(key_ + index * 0x9e3779b97f4a7c15u);
+    const std::uint64_t second = mix(first ^ 0xd1b54a32d192ed03u);
+    constexpr double scale = 1.0 / 9007199254740992.0;                       // 2^-53
+    const double radius = (static_cast<double>(first >> 11) + 1.0) * scale;  // in (0, 1]
+    const double angle = static_cast<double>(second >> 11) * scale;          // in turns, [0, 1)
+    // The C library's functions: to include <cmath> costs more than the rest of this header.
+    return __builtin_sqrt(-2.0 * __builtin_log(radius)) * __builtin_cos(6.283185307179586 * angle);
+  }
+
+ private:
+  [[nodiscard]] static constexpr std::uint64_t mix(std::uint64_t x) noexcept {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+  }
+  std::uint64_t key_;
+};
 
 /// Whether the optimizer decays the parameter: usually matrices and embeddings, not norms.
 enum class weight_decay { no, yes };
@@ -16413,6 +16515,22 @@ class parameter : public std::conditional_t<has_gradient<Learning>, trainable_pa
   }
 };
 
+/// Whether a layer as a whole is trained: `Layer::learning_type`, or trainable where it says nothing. A layer of which
+/// no parameter is ever trained may say so: with `using learning_type = belay::frozen` it needs no backward, and what
+/// runs layers for it observes it.
+template <class Layer>
+struct layer_learning {
+  using type = trainable;
+};
+/// Of a layer that says itself whether it learns.
+template <class Layer>
+requires learning<typename Layer::learning_type>
+struct layer_learning<Layer> {
+  using type = typename Layer::learning_type;
+};
+template <class Layer>
+using layer_learning_t = typename layer_learning<Layer>::type;
+
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
@@ -16687,6 +16805,142 @@ template <class T>
 //
 // What the buckets give to norm, clip and optimizer: the proof that gradients were reduced over all ranks that
 // replicate them and divided by the tokens of the batch, and the list of ranges that this rank owns.
+
+// ---- belay/parallel/bucket/gradient_states.hpp
+//
+// The states that a bucket's gradients go through in a step, and the events that change them. All that asks whether
+// gradients may be added to, reduced or taken asks these.
+
+namespace belay::inline BELAY_ABI {
+
+/// Open: the step has begun. Adding: a backward has added to it. Reducing: it has every contribution, and its reduction
+/// is started in its turn. Reduced: an optimizer may take it. Consumed: nothing may.
+enum class gradient_phase : std::uint8_t { open, adding, reducing, reduced, consumed };
+inline constexpr std::size_t gradient_phases = 5;
+
+/// Begun: the next step. Contributed, completed: one contribution, and the last. Over: the reduction. Applied,
+/// discarded: by the owner of reduced gradients. Abandoned: missing contributions are awaited no longer, because peers
+/// wait for the reduction. Withdrawn: the step ends without gradients.
+enum class gradient_event : std::uint8_t {
+  begun,
+  contributed,
+  completed,
+  over,
+  applied,
+  discarded,
+  abandoned,
+  withdrawn
+};
+inline constexpr std::size_t gradient_events = 8;
+
+/// The phase after `event`; none where that is refused:
+///
+/// | phase    | begun | contributed | completed | over    | applied  | discarded | abandoned | withdrawn |
+/// | -------- | ----- | ----------- | --------- | ------- | -------- | --------- | --------- | --------- |
+/// | open     |       | adding      | reducing  |         |          |           | reducing  | consumed  |
+/// | adding   |       | adding      | reducing  |         |          |           | reducing  | consumed  |
+/// | reducing |       |             |           | reduced |          |           | reducing  | consumed  |
+/// | reduced  | open  |             |           |         | consumed | consumed  |           |           |
+/// | consumed | open  |             |           |         |          |           |           |           |
+///
+/// Divided gradients are also reduced micro-batch by micro-batch while the bucket is adding; `completed` is the last.
+[[nodiscard]] constexpr std::optional<gradient_phase> phase_after(gradient_phase phase, gradient_event event) noexcept {
+  using enum gradient_phase;
+  constexpr std::optional<gradient_phase> none;
+  constexpr std::array<std::array<std::optional<gradient_phase>, gradient_events>, gradient_phases> table{{
+      {none, adding, reducing, none, none, none, reducing, consumed},
+      {none, adding, reducing, none, none, none, reducing, consumed},
+      {none, none, none, reduced, none, none, reducing, consumed},
+      {open, none, none, none, consumed, consumed, none, none},
+      {open, none, none, none, none, none, none, none},
+  }};
+  return table[static_cast<std::size_t>(phase)][static_cast<std::size_t>(event)];
+}
+
+/// The states of all buckets of a rank, and that of the step, which has one also where there is no bucket.
+class gradient_states {
+ public:
+  explicit gradient_states(std::size_t buckets) : buckets_(buckets) {}
+
+  [[nodiscard]] gradient_phase of(std::size_t bucket) const noexcept { return buckets_[bucket].phase; }
+  /// From `begin` until gradients are reduced or withdrawn.
+  [[nodiscard]] bool in_step() const noexcept { return step_.phase < gradient_phase::reduced; }
+  /// Whether the gradients of that reduction are there, and nothing has taken them.
+  [[nodiscard]] bool holds(std::uint64_t reduction) const noexcept {
+    return step_.phase == gradient_phase::reduced && reduction == reductions_;
+  }
+  [[nodiscard]] bool holds_any() const noexcept { return step_.phase == gradient_phase::reduced; }
+
+  /// Begins a step in which bucket `b` gets `contributions(b)` contributions. False where a step is open.
+  template <class Contributions>
+  bool begin(const Contributions& contributions) {
+    if (!step_.take(gradient_event::begun)) return false;
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      buckets_[b].take(gradient_event::begun);
+      buckets_[b].awaited = contributions(b);
+      if (buckets_[b].awaited == 0) buckets_[b].take(gradient_event::completed);
+    }
+    started_ = 0;
+    return true;
+  }
+  /// False where the bucket has all of its contributions.
+  bool contribute(std::size_t bucket) noexcept {
+    bucket_state& one = buckets_[bucket];
+    return one.take(one.awaited == 1 ? gradient_event::completed : gradient_event::contributed) &&
+           (--one.awaited, true);
+  }
+  /// All contributions were made, and all reductions started, by a graph.
+  void recall() noexcept {
+    for (bucket_state& each : buckets_) each.take(gradient_event::completed);
+    started_ = buckets_.size();
+  }
+
+  /// Buckets whose reduction was started in this step: the first ones, because all ranks start them in one order.
+  [[nodiscard]] std::size_t started() const noexcept { return started_; }
+  /// Whether the next one has every contribution.
+  [[nodiscard]] bool can_start() const noexcept {
+    return started_ < buckets_.size() && of(started_) == gradient_phase::reducing;
+  }
+  void note_started() noexcept { ++started_; }
+
+  /// All reductions of a complete step are over. Returns the number of this reduction, from 1.
+  std::uint64_t note_over() noexcept {
+    step_.take(gradient_event::completed);
+    take_all(gradient_event::over);
+    return ++reductions_;
+  }
+  /// False, and nothing has changed, where the gradients of that reduction are not there or were taken before.
+  bool apply(std::uint64_t reduction) noexcept { return holds(reduction) && take_all(gradient_event::applied); }
+  bool discard(std::uint64_t reduction) noexcept { return holds(reduction) && take_all(gradient_event::discarded); }
+  /// False where no step is open.
+  bool abandon() noexcept { return take_all(gradient_event::abandoned); }
+  bool withdraw() noexcept { return take_all(gradient_event::withdrawn); }
+
+ private:
+  struct bucket_state {
+    gradient_phase phase = gradient_phase::consumed;
+    std::size_t awaited = 0;  // contributions
+
+    bool take(gradient_event event) noexcept {
+      const std::optional<gradient_phase> next = phase_after(phase, event);
+      if (next) phase = *next;
+      return next.has_value();
+    }
+  };
+
+  bool take_all(gradient_event event) noexcept {
+    if (!step_.take(event)) return false;
+    for (bucket_state& each : buckets_) each.take(event);
+    return true;
+  }
+
+  std::vector<bucket_state> buckets_;
+  bucket_state step_;
+  std::size_t started_ = 0;
+  std::uint64_t reductions_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/parallel/divisor.hpp
 //
@@ -17197,8 +17451,8 @@ class owned_gradients {
   std::span<const owned_range<T>> ranges_;
 };
 
-/// Reduced and divided gradients of one step. Only `gradient_buckets::finish` makes one, and `apply` consumes it. Valid
-/// until the buckets begin the next step.
+/// Reduced and divided gradients of one step. Only `gradient_buckets::finish` makes one, and `apply` consumes it; one
+/// that ends before is discarded. Valid until the buckets, which outlive it, begin the next step.
 template <class T>
 class [[nodiscard]] reduced_gradients {
  public:
@@ -17206,8 +17460,11 @@ class [[nodiscard]] reduced_gradients {
       : owned_(std::exchange(other.owned_, {})),
         number_(std::exchange(other.number_, 0)),
         targets_(other.targets_),
-        latest_(other.latest_) {}
+        states_(other.states_) {}
   reduced_gradients& operator=(reduced_gradients&&) = delete;
+  ~reduced_gradients() {
+    if (number_ != 0) states_->discard(number_);
+  }
 
   /// The ranges that this rank owns, in the order of memory; none once consumed.
   [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
@@ -17216,19 +17473,31 @@ class [[nodiscard]] reduced_gradients {
   /// The target tokens by which they were divided.
   [[nodiscard]] std::size_t targets() const noexcept { return targets_; }
   /// Whether the buckets still hold them: false once consumed, and after the next `begin`.
-  [[nodiscard]] bool latest() const noexcept { return number_ != 0 && number_ == *latest_; }
+  [[nodiscard]] bool latest() const noexcept { return number_ != 0 && states_->holds(number_); }
+  /// Throws usage_error where the buckets have begun another step.
+  void expect_latest(where at) const {
+    if (!latest())
+      throw usage_error("these gradients are of reduction " + std::to_string(number_) +
+                            " of their buckets, which have begun another since",
+                        at);
+  }
+  /// For optimizers: the ranges, which are theirs alone. Throws usage_error where the buckets have begun another step.
+  [[nodiscard]] std::span<const owned_range<T>> consume(where at) {
+    expect_latest(at);
+    states_->apply(std::exchange(number_, 0));
+    return std::exchange(owned_, {});
+  }
 
  private:
   template <class, class>
   friend class gradient_buckets;
-  reduced_gradients(std::span<const owned_range<T>> owned, std::uint64_t number, std::size_t targets,
-                    const std::uint64_t& latest) noexcept
-      : owned_(owned), number_(number), targets_(targets), latest_(&latest) {}
+  reduced_gradients(std::span<const owned_range<T>> owned, std::uint64_t number, gradient_states& states) noexcept
+      : owned_(owned), number_(number), states_(&states) {}
 
   std::span<const owned_range<T>> owned_;
   std::uint64_t number_;
-  std::size_t targets_;
-  const std::uint64_t* latest_;  // of the buckets: 0 while they hold no reduced gradients
+  std::size_t targets_ = 0;
+  gradient_states* states_;  // of the buckets
 };
 
 /// The ranges that this rank updates, by where its buckets are bound: in the order of memory and so of buckets.
@@ -17311,6 +17580,168 @@ void set_host_view(const host_access* access, const Buckets& all, const Paramete
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/parallel/bucket/update_observer.hpp
+//
+// All that takes part in the updates of parameters beside their optimizer: a phase that moves gradients and state away,
+// graphs that queue a step's work, checkpoints that still read. The buckets have the list of them, in one order.
+
+namespace belay::inline BELAY_ABI {
+
+/// Each does some of this, and leaves the rest as it is.
+class update_observer {
+ public:
+  /// Parameters, or the state of their optimizer, are about to change. Throws where they may not.
+  virtual void before_update(where /*at*/) {}
+
+  /// Gradients and the state of optimizers are on the device from the first hold to the end of the last. Throws
+  /// tier_file_error where they cannot be moved; where that is their return, there is no hold.
+  virtual void begin_hold(where /*at*/) {}
+  virtual void end_hold(where /*at*/) {}
+  /// Whether the phase that this rank is in has them away: alike on all ranks, and also while they are held.
+  [[nodiscard]] virtual bool away() const noexcept { return false; }
+
+  /// Multiplies the gradients that this rank owns by `scale`; then the sums of squares of their chunks, in order.
+  virtual void divide(double /*scale*/, where /*at*/) {}
+  [[nodiscard]] virtual std::span<const double> squares(where /*at*/) { return {}; }
+  /// Calls `queue()`, which queues an update of `optimizer`, or does what that would.
+  virtual void queue_update(const void* /*optimizer*/, function_ref<void()> queue, where /*at*/) { queue(); }
+
+ protected:
+  ~update_observer() = default;
+};
+
+/// When an observer is called. What moves state comes first: it refuses, or brings back what the others use.
+enum class observer_turn : std::uint8_t { moves_state, queues_work, reads_state };
+
+class update_observation;
+
+/// The observers of the updates of some buckets' parameters, and what optimizers were applied with. It stays where it
+/// is.
+class update_observers {
+ public:
+  update_observers() = default;
+  update_observers(const update_observers&) = delete;
+  update_observers& operator=(const update_observers&) = delete;
+
+  /// `observer` is called in its turn while the result lives; those of one turn as they were added. Throws usage_error
+  /// where another one moves the state.
+  [[nodiscard]] update_observation add(update_observer& observer, observer_turn turn, where at = where::current());
+
+  void before_update(where at) const {
+    for (const observer_in_turn& each : all_) each.observer->before_update(at);
+  }
+  /// The last that was added of a turn; null where there is none.
+  [[nodiscard]] update_observer* last(observer_turn turn) const noexcept {
+    update_observer* out = nullptr;
+    for (const observer_in_turn& each : all_)
+      if (each.turn == turn) out = each.observer;
+    return out;
+  }
+  [[nodiscard]] bool has(const update_observer& observer) const noexcept {
+    return std::ranges::any_of(all_, [&](const observer_in_turn& each) { return each.observer == &observer; });
+  }
+
+  /// A hash of what an optimizer was last applied with, and that of all.
+  void note_update(std::uint64_t arguments) noexcept { updated_with_ = fnv1a(updated_with_).add(arguments).value(); }
+  [[nodiscard]] std::uint64_t updated_with() const noexcept { return updated_with_; }
+
+ private:
+  friend update_observation;
+  struct observer_in_turn {
+    update_observer* observer;
+    observer_turn turn;
+  };
+
+  void remove(const update_observer& observer) noexcept {
+    const auto found = std::ranges::find(all_, &observer, &observer_in_turn::observer);
+    if (found != all_.end()) all_.erase(found);
+  }
+
+  std::vector<observer_in_turn> all_;  // by turn
+  std::uint64_t updated_with_ = 0;
+};
+
+/// An observer's place among others, which it owns: the end of this is the end of that.
+class [[nodiscard]] update_observation {
+ public:
+  /// Of nothing.
+  update_observation() = default;
+  update_observation(update_observation&& other) noexcept
+      : all_(std::exchange(other.all_, nullptr)), observer_(other.observer_) {}
+  update_observation& operator=(update_observation&& other) noexcept {
+    std::swap(all_, other.all_);
+    std::swap(observer_, other.observer_);
+    return *this;
+  }
+  ~update_observation() {
+    if (all_ != nullptr) all_->remove(*observer_);
+  }
+
+  /// Null where it observes nothing. They outlive it.
+  [[nodiscard]] const update_observers* all() const noexcept { return all_; }
+
+ private:
+  friend update_observers;
+  update_observation(update_observers& all, update_observer& observer) noexcept : all_(&all), observer_(&observer) {}
+
+  update_observers* all_ = nullptr;
+  update_observer* observer_ = nullptr;
+};
+
+inline update_observation update_observers::add(update_observer& observer, observer_turn turn, where at) {
+  if (turn == observer_turn::moves_state && last(turn) != nullptr)
+    throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already", at);
+  const auto after = std::ranges::upper_bound(all_, turn, {}, &observer_in_turn::turn);
+  all_.insert(after, {&observer, turn});
+  return {*this, observer};
+}
+
+/// A scope that keeps moved memory on the device while it lives; then it is where it was. Where the mover has ended
+/// before, the end of the hold does nothing.
+class [[nodiscard]] residency_hold {
+ public:
+  /// Holds nothing.
+  residency_hold() = default;
+  /// By the one of `observers`, which outlive this, that moves state; there may be none, then and later.
+  residency_hold(const update_observers& observers, where at) : among_(&observers) {
+    hold(observers.last(observer_turn::moves_state), at);
+  }
+  /// `mover` outlives this.
+  residency_hold(update_observer& mover, where at) { hold(&mover, at); }
+  residency_hold(residency_hold&& other) noexcept
+      : among_(other.among_), mover_(std::exchange(other.mover_, nullptr)) {}
+  residency_hold& operator=(residency_hold&& other) noexcept {
+    std::swap(among_, other.among_);
+    std::swap(mover_, other.mover_);
+    return *this;
+  }
+  /// As `end`; what cannot leave stays on the device.
+  ~residency_hold() {
+    try {
+      end();
+    } catch (...) {
+    }
+  }
+
+  /// Ends it now. Throws tier_file_error where what is away otherwise cannot be written; it stays on the device.
+  void end(where at = where::current()) {
+    update_observer* const mover = std::exchange(mover_, nullptr);
+    if (mover != nullptr && (among_ == nullptr || among_->has(*mover))) mover->end_hold(at);
+  }
+
+ private:
+  void hold(update_observer* mover, where at) {
+    if (mover == nullptr) return;
+    mover->begin_hold(at);
+    mover_ = mover;
+  }
+
+  const update_observers* among_ = nullptr;
+  update_observer* mover_ = nullptr;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 template <class T, class Group>
@@ -17360,10 +17791,9 @@ class bound_buckets {
                           parameter_at);
   }
 
-  /// `divide(owned, scale, at)` multiplies the gradients from now on, in place of kernels between operations; an empty
-  /// one ends that.
-  using divider = std::function<void(std::span<const owned_range<T>>, gradient_type, where)>;
-  void divide_by(divider divide) { divide_by_ = std::move(divide); }
+  /// Those that take part in the updates of these parameters.
+  [[nodiscard]] update_observers& updates() noexcept { return updates_; }
+  [[nodiscard]] const update_observers& updates() const noexcept { return updates_; }
 
   /// Starts the all_gather of a bucket's updated values over its replica group. Every rank of the replica group calls
   /// it for the same buckets in ascending order, then `finish_gathers`.
@@ -17423,7 +17853,7 @@ class bound_buckets {
     return {members_[p].parameter().gradient(), layout_.size(p)};
   }
   void scale_owned(gradient_type scale, where at) const {
-    if (divide_by_) return divide_by_(owned_, scale, at);
+    if (update_observer* const queues = updates_.last(observer_turn::queues_work)) return queues->divide(scale, at);
     for (const owned_range<T>& range : owned_) scale_gradients(range, memory_, scale, any_group(), at);
   }
   void zero_in_memory(std::span<gradient_type> gradients, where at) const {
@@ -17451,7 +17881,7 @@ class bound_buckets {
       if (reaching_) reaching_->start_barrier(how).in_start_order(how.at);
   }
 
-  divider divide_by_;
+  update_observers updates_;
   std::vector<pending> gathers_;
   std::optional<Group> reaching_;
 };
@@ -17880,133 +18310,13 @@ checked_size sum_of_targets(local_targets own, const BatchRanks& batch_ranks, wh
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/bucket/shard_copies.hpp
-//
-// Where shards are replicated: when a shard group has reduced a bucket for the last time in a step, each rank's shard
-// is summed over the ranks that hold the same one. So only shards cross from one shard group to another, once a step.
-
-namespace belay::inline BELAY_ABI {
-
-template <class T, class Group>
-class shard_copies {
- public:
-  using gradient_type = compute_type_t<T>;
-
-  /// All outlive it; `memory` may be bound later. Throws usage_error where there are copies of what nobody divides.
-  shard_copies(const bucket_layout& layout, std::span<const bucket_replica_group<Group>> replica_groups,
-               const bucket_memory<T>& memory, where at)
-      : layout_(&layout), replica_groups_(replica_groups), memory_(&memory), reduced_(layout.buckets().size()) {
-    for (const bucket_replica_group<Group>& replica_group : replica_groups)
-      if (replica_group.copies && (replica_group.group.size() < 2 || replica_group.stage == zero_stage::none))
-        throw usage_error("a replica group with copies of shards divides them among two ranks or more", at);
-    sums_.resize(reduced_.size());
-  }
-
-  void begin() noexcept {
-    next_ = 0;
-    for (auto& each : reduced_) each.reset();
-  }
-  /// The last reduction of `bucket` in this step was started; `over` is its end.
-  void reduced(std::size_t bucket, const stream_event& over) noexcept { reduced_[bucket] = over; }
-  /// Starts the sums whose turn it is: in the order of buckets, which is equal on all ranks.
-  void launch(const std::shared_ptr<const void>& keep, where at) {
-    for (; next_ < reduced_.size(); ++next_) {
-      const auto& b = layout_->buckets()[next_];
-      const bucket_replica_group<Group>& replica_group = replica_groups_[b.replica_group];
-      if (!replica_group.copies || b.count == 0) continue;
-      if (!reduced_[next_]) return;
-      const start_order how = start_order(after(*reduced_[next_], at)).keeping(keep);
-      static_cast<void>(sums_[next_] = replica_group.copies->start_all_reduce(share_of(next_), sum, how));
-    }
-  }
-  void wait_all(where at) { belay::wait_all(sums_, at); }
-  /// For graphs: later work of `stream` comes after the sums; and a launch has started those of the step.
-  void join(auto& stream, where at) { all_then(sums_, stream, at); }
-  void recall() noexcept { next_ = reduced_.size(); }
-
- private:
-  [[nodiscard]] std::span<gradient_type> share_of(std::size_t bucket) const noexcept {
-    if (layout_->replica_group_of(layout_->buckets()[bucket]).divides_gradients())
-      return memory_->gradients_of(*layout_, bucket);
-    const auto& place = memory_->places[bucket];
-    const auto whole = works_on_device<Group> ? memory_->gradients_of(*layout_, bucket)
-                                              : memory_->reduction_of(*layout_, bucket);
-    return whole.subspan(place.before, place.own);
-  }
-
-  const bucket_layout* layout_;
-  std::span<const bucket_replica_group<Group>> replica_groups_;
-  const bucket_memory<T>* memory_;
-  std::vector<std::optional<stream_event>> reduced_;
-  std::vector<pending> sums_;
-  std::size_t next_ = 0;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/parallel/bucket/shards.hpp
 //
-// Buckets of gradients of which a rank keeps its shard alone. A backward adds to memory that a bucket has for the time;
-// when all parameters of the bucket have what the micro-batch gives them, it is reduced into the ranks' shards, and the
-// memory is free. Micro-batches that are computed between each other may share a reduction.
-
-// ---- belay/device/lease_source.hpp
-//
-// An arena for those who must not know its kind of memory: leases that begin and end within a step.
-//
-//   belay::lease_source_of source(arena);
-//   belay::lease_chain chain;
-//   std::byte* first = source.lease_bytes(1 << 20, chain, belay::where::current(), {});
-//   source.release(chain);
-
-namespace belay::inline BELAY_ABI {
-
-class lease_source {
- public:
-  /// `bytes` until `chain` is released; not zeroed. `marked` is what `mark` gave, or nothing. Throws budget_error where
-  /// the arena has no room.
-  [[nodiscard]] virtual std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at, lease_mark marked) = 0;
-  /// The mark of a lease of elements of that kind: its owner is named where it is read after its release.
-  [[nodiscard]] virtual lease_mark mark(element_kind kind, const lease_owner& owner) const noexcept = 0;
-  // As those of `arena`.
-  [[nodiscard]] virtual std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,
-                                                   lease_chain& chain, where at, lease_mark marked) = 0;
-  virtual void used_until(const stream_event& over, const void* first, std::size_t bytes) = 0;
-  virtual void host_waited(const stream_event& over) noexcept = 0;
-  virtual void release(lease_chain& chain) noexcept = 0;
-
- protected:
-  ~lease_source() = default;
-};
-
-/// `Arena` outlives it.
-template <class Arena>
-class lease_source_of final : public lease_source {
- public:
-  /// The arena outlives it.
-  explicit lease_source_of(Arena& from) noexcept : arena_(&from) {}
-
-  [[nodiscard]] std::byte* lease_bytes(std::size_t bytes, lease_chain& chain, where at, lease_mark marked) override {
-    return arena_->lease_bytes(bytes, chain, at, marked);
-  }
-  [[nodiscard]] lease_mark mark(element_kind kind, const lease_owner& owner) const noexcept override {
-    return arena_->mark_of(kind, owner);
-  }
-  [[nodiscard]] std::byte* lease_bytes_for(stream_kind user, const stream_event& ready, std::size_t bytes,
-                                           lease_chain& chain, where at, lease_mark marked) override {
-    return arena_->lease_bytes_for(user, ready, bytes, chain, at, marked);
-  }
-  void used_until(const stream_event& over, const void* first, std::size_t bytes) override {
-    arena_->used_until(over, first, bytes);
-  }
-  void host_waited(const stream_event& over) noexcept override { arena_->host_waited(over); }
-  void release(lease_chain& chain) noexcept override { arena_->release(chain); }
-
- private:
-  Arena* arena_;
-};
-
-}  // namespace belay::inline BELAY_ABI
+// Buckets of gradients of which a rank keeps its shard alone. A backward adds to memory that a bucket has for the
+// time; when all parameters of the bucket have what the micro-batch gives them, it is reduced into the ranks' shards,
+// and the memory is free. Micro-batches that are computed between each other may share a reduction. Where shards are
+// replicated, each rank's shard is then summed over the ranks that hold an equal one, once a step: only shards cross
+// from one shard group to another.
 
 // ---- belay/parallel/bucket/staging.hpp
 //
@@ -18129,6 +18439,61 @@ class gradient_staging {
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
+
+template <class T, class Group>
+class shard_copies {
+ public:
+  using gradient_type = compute_type_t<T>;
+
+  /// All outlive it; `memory` may be bound later. Throws usage_error where there are copies of what nobody divides.
+  shard_copies(const bucket_layout& layout, std::span<const bucket_replica_group<Group>> replica_groups,
+               const bucket_memory<T>& memory, where at)
+      : layout_(&layout), replica_groups_(replica_groups), memory_(&memory), reduced_(layout.buckets().size()) {
+    for (const bucket_replica_group<Group>& replica_group : replica_groups)
+      if (replica_group.copies && (replica_group.group.size() < 2 || replica_group.stage == zero_stage::none))
+        throw usage_error("a replica group with copies of shards divides them among two ranks or more", at);
+    sums_.resize(reduced_.size());
+  }
+
+  void begin() noexcept {
+    next_ = 0;
+    for (auto& each : reduced_) each.reset();
+  }
+  /// The last reduction of `bucket` in this step was started; `over` is its end.
+  void reduced(std::size_t bucket, const stream_event& over) noexcept { reduced_[bucket] = over; }
+  /// Starts the sums whose turn it is: in the order of buckets, which is equal on all ranks.
+  void launch(const std::shared_ptr<const void>& keep, where at) {
+    for (; next_ < reduced_.size(); ++next_) {
+      const auto& b = layout_->buckets()[next_];
+      const bucket_replica_group<Group>& replica_group = replica_groups_[b.replica_group];
+      if (!replica_group.copies || b.count == 0) continue;
+      if (!reduced_[next_]) return;
+      const start_order how = start_order(after(*reduced_[next_], at)).keeping(keep);
+      static_cast<void>(sums_[next_] = replica_group.copies->start_all_reduce(share_of(next_), sum, how));
+    }
+  }
+  void wait_all(where at) { belay::wait_all(sums_, at); }
+  /// For graphs: later work of `stream` comes after the sums; and a launch has started those of the step.
+  void join(auto& stream, where at) { all_then(sums_, stream, at); }
+  void recall() noexcept { next_ = reduced_.size(); }
+
+ private:
+  [[nodiscard]] std::span<gradient_type> share_of(std::size_t bucket) const noexcept {
+    if (layout_->replica_group_of(layout_->buckets()[bucket]).divides_gradients())
+      return memory_->gradients_of(*layout_, bucket);
+    const auto& place = memory_->places[bucket];
+    const auto whole = works_on_device<Group> ? memory_->gradients_of(*layout_, bucket)
+                                              : memory_->reduction_of(*layout_, bucket);
+    return whole.subspan(place.before, place.own);
+  }
+
+  const bucket_layout* layout_;
+  std::span<const bucket_replica_group<Group>> replica_groups_;
+  const bucket_memory<T>* memory_;
+  std::vector<std::optional<stream_event>> reduced_;
+  std::vector<pending> sums_;
+  std::size_t next_ = 0;
+};
 
 /// Whether a reduction is the first into its shard in a step: it writes what others add to.
 enum class first_of_step : std::uint8_t { no, yes };
@@ -18349,7 +18714,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
         contributions_(this->uses(), max_micro_batches, at),
         checksums_(kept_->checksums),
         copies_(layout_, replica_groups_, memory_, at),
-        open_(layout_.buckets().size()),
+        states_(layout_.buckets().size()),
         pending_(layout_.buckets().size()) {
     for (const auto& replica_group : replica_groups_) expect_serves_buckets(replica_group.group, at);
     for (std::size_t p = 0; p < members_.size(); ++p) contributors_.emplace_back(*this, p);
@@ -18420,7 +18785,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// memory for its gradients.
   [[nodiscard]] stream_event before_memory() const noexcept { return shards_.before_open(); }
   stream_event give_memory(std::size_t parameter, where at) {
-    if (stage_ != phase::reducing) throw usage_error("a backward outside of a step: call begin first", at);
+    if (!in_step()) throw usage_error("a backward outside of a step: call begin first", at);
     return shards_.open(bucket_of_[parameter], contributors_, at);
   }
 
@@ -18430,15 +18795,17 @@ class gradient_buckets : public bound_buckets<T, Group> {
       throw usage_error("the number of micro-batches is said before the first backward of the step", at);
     if (micro_batches > contributions_.max_micro_batches())
       contributions_ = contribution_map(this->uses(), micro_batches, at);
+    states_.withdraw();
     expect(micro_batches, at);
   }
   /// From now on the ranks of a replica group take part in each other's gathers, in every micro-batch.
   void gather_together() noexcept { gathered_together_ = true; }
   /// Forgets a step that was cut off. What was started is waited for when the next step begins.
-  void withdraw() noexcept {
-    launched_ = 0;
-    stage_ = phase::idle;
-  }
+  void withdraw() noexcept { states_.withdraw(); }
+  /// From `begin` until gradients are finished, abandoned or withdrawn.
+  [[nodiscard]] bool in_step() const noexcept { return states_.in_step(); }
+  /// Whether gradients that were finished are still to be applied or discarded.
+  [[nodiscard]] bool holds_reduced() const noexcept { return states_.holds_any(); }
 
   /// The backward of `micro_batch` has added its part to parameters `first` to `first + count - 1` (model order). Once
   /// per use of a parameter and micro-batch: once more is a usage_error in checked builds, and `finish` refuses in all.
@@ -18447,16 +18814,16 @@ class gradient_buckets : public bound_buckets<T, Group> {
                    const start_order& how = where::current()) {
     const where at = how.at;
     if (how.event.source() != nullptr) computed_ = how.event;
-    if (stage_ != phase::reducing) throw usage_error("a contribution outside of a step: call begin first", at);
+    if (!in_step()) throw usage_error("a contribution outside of a step: call begin first", at);
     const std::size_t known = first < members_.size() ? members_.size() - first : 0;
     for (std::size_t p = first; p < first + (count < known ? count : known); ++p) {
-      if (micro_batch < contributions_.micro_batches() && contributions_.mark(p, micro_batch)) {
-        const std::size_t b = bucket_of_[p];
-        --open_[b];
+      const std::size_t b = bucket_of_[p];
+      if (micro_batch < contributions_.micro_batches() && contributions_.mark(p, micro_batch) &&
+          states_.contribute(b)) {
         if (shards_.divides(b)) {
           if (!shards_.contributed(b, micro_batch)) continue;
           const stream_event over = shards_.reduce(b, contributors_, computed_, kept_, at);
-          if (open_[b] == 0) copies_.reduced(b, over);
+          if (states_.of(b) == gradient_phase::reducing) copies_.reduced(b, over);
         } else if (seals()) {
           if (contributions_.complete(p)) note_complete(p, micro_batch, at);
         }
@@ -18477,14 +18844,13 @@ class gradient_buckets : public bound_buckets<T, Group> {
   }
   [[nodiscard]] const contribution_map& contributions() const noexcept { return contributions_; }
   void recall(const contribution_map& recorded, where at) {
-    if (stage_ != phase::reducing) throw usage_error("a graph is launched outside of a step", at);
+    if (!in_step()) throw usage_error("a graph is launched outside of a step", at);
     contributions_ = recorded;
     for (std::size_t p = 0; p < members_.size(); ++p)
       if (recorded.any(p)) contributors_[p].note_written();
-    std::ranges::fill(open_, std::size_t{0});
+    states_.recall();
     shards_.recall();
     copies_.recall();
-    launched_ = open_.size();
   }
 
   /// Whether every use of a parameter has contributed every micro-batch exactly once.
@@ -18495,7 +18861,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// contribution, and checks across ranks refuse divisors that differ within a replica group.
   [[nodiscard]] reduced_gradients<T> finish(target_tokens divisor, where at = where::current()) {
     const std::string changed = wait_complete(at);
-    return divide(divisor, changed, at);
+    return divide(note_over(), divisor, changed, at);
   }
 
   /// Waits for every bucket and divides once, by the sum of `own`, this rank's targets, over `batch_ranks`, the ranks
@@ -18509,13 +18875,14 @@ class gradient_buckets : public bound_buckets<T, Group> {
                   "local_targets are summed over a communicator of the ranks that divide the batch: "
                   "finish(local_targets{n}, mesh.replicas())");
     const std::string changed = wait_complete(at);
+    reduced_gradients<T> reduced = note_over();
     const checked_size total = sum_of_targets(own, batch_ranks, at);
     if (total.saturated() == 0 || !total.fits()) {  // refused below, on all ranks alike
       compare_targets(rank_comparison::abstains, at);
       if (!changed.empty()) throw usage_error(changed, at);
     }
     const auto words = [] { return "local_targets: the targets of all ranks are"; };
-    return divide(target_tokens{total.value(words, at), at}, changed, at);
+    return divide(std::move(reduced), target_tokens{total.value(words, at), at}, changed, at);
   }
 
   /// Any other divisor does not compile, with an explanation.
@@ -18529,7 +18896,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Ends a step that will not be committed: launches the buckets that peers wait for, and waits for all of them. The
   /// gradients hold garbage afterwards.
   void abandon(where at = where::current()) {
-    if (stage_ != phase::reducing) return;
+    if (!in_step()) return;
     reduce_what_there_is(at);
     compare_targets(rank_comparison::abstains, at);
   }
@@ -18539,7 +18906,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   template <class BatchRanks>
     requires can_all_reduce<BatchRanks, std::uint64_t>
   void abandon(const BatchRanks& batch_ranks, where at = where::current()) {
-    if (stage_ != phase::reducing) return;
+    if (!in_step()) return;
     reduce_what_there_is(at);
     sum_of_targets(local_targets{0}, batch_ranks, at);
     compare_targets(rank_comparison::abstains, at);
@@ -18548,7 +18915,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
   [[nodiscard]] std::string missing_text() const { return missing_contributions<T>(contributions_, members_); }
   /// Buckets launched so far in this step.
-  [[nodiscard]] std::size_t launched() const noexcept { return launched_; }
+  [[nodiscard]] std::size_t launched() const noexcept { return states_.started(); }
 
  private:
   // Whether checksums of gradients are kept, and whether ranks are compared.
@@ -18559,11 +18926,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
     return checked(check_level::across_ranks) && !this->rehearsed();
   }
 
-  enum class phase { idle, reducing };
-
   void prepare(where at) {
-    if (stage_ == phase::reducing)
-      throw usage_error("the last step's gradients were neither finished nor abandoned", at);
+    if (in_step()) throw usage_error("the last step's gradients were neither finished nor abandoned", at);
     if (!memory_.is_bound_to(layout_)) throw usage_error("the buckets have no memory yet: call bind", at);
     wait_all(pending_);  // of a step that was withdrawn
     shards_.wait_all(at);
@@ -18574,11 +18938,6 @@ class gradient_buckets : public bound_buckets<T, Group> {
     for (std::size_t p = 0; micro_batches == 0 && p < members_.size(); ++p)
       if (contributors_[p].unwritten()) zero(p);
     contributions_.begin(micro_batches, at);
-    for (std::size_t b = 0; b < open_.size(); ++b) {
-      open_[b] = 0;
-      for (std::size_t parameter : layout_.buckets()[b].members)
-        open_[b] += micro_batches * contributions_.uses(parameter);
-    }
     if (compares_ranks()) {
       const char* why = nullptr;
       if (shards_.any())
@@ -18590,10 +18949,12 @@ class gradient_buckets : public bound_buckets<T, Group> {
     }
     shards_.begin(micro_batches, contributions_, at);
     copies_.begin();
-    launched_ = 0;
-    latest_ = 0;
     computed_ = {};
-    stage_ = phase::reducing;
+    states_.begin([&](std::size_t b) {
+      std::size_t uses = 0;
+      for (std::size_t parameter : layout_.buckets()[b].members) uses += contributions_.uses(parameter);
+      return micro_batches * uses;
+    });
     if (seals()) {
       for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
         if (!shards_.divides(bucket_of_[p])) note_complete(p, gradient_checksums::no_micro_batch, at);
@@ -18602,15 +18963,16 @@ class gradient_buckets : public bound_buckets<T, Group> {
   }
 
   void launch_ready(where at) {
-    for (; launched_ < open_.size() && open_[launched_] == 0; ++launched_) {
-      const auto& b = layout_.buckets()[launched_];
+    for (; states_.can_start(); states_.note_started()) {
+      const std::size_t number = states_.started();
+      const auto& b = layout_.buckets()[number];
       Group& group = replica_groups_[b.replica_group].group;
-      if (group.size() < 2 || b.count == 0 || shards_.divides(launched_)) continue;
+      if (group.size() < 2 || b.count == 0 || shards_.divides(number)) continue;
       const start_order how = start_order(after(computed_, at)).keeping(kept_);
       // (nvcc takes an assignment for a result that is ignored.)
-      const bucket_reduction<T> work{*kept_, launched_, memory_, at};
-      static_cast<void>(pending_[launched_] = work.start(group, how));
-      copies_.reduced(launched_, pending_[launched_].event());
+      const bucket_reduction<T> work{*kept_, number, memory_, at};
+      static_cast<void>(pending_[number] = work.start(group, how));
+      copies_.reduced(number, pending_[number].event());
     }
     copies_.launch(kept_, at);
   }
@@ -18626,13 +18988,11 @@ class gradient_buckets : public bound_buckets<T, Group> {
     shards_.wait_all(where::current());
     copies_.wait_all(where::current());
     if (!this->rehearsed()) shards_.zero_untouched();
-    launched_ = 0;
-    stage_ = phase::idle;
   }
 
   // What is wrong with the gradients, or "". It is thrown after the peers have this rank's divisor.
   [[nodiscard]] std::string wait_complete(where at) {
-    if (stage_ != phase::reducing) throw usage_error("finish without begin, or twice", at);
+    if (!in_step()) throw usage_error("finish without begin, or twice", at);
     if (!complete()) throw usage_error(missing_text(), at);
     wait_for_buckets();
     if (seals()) {
@@ -18642,7 +19002,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
         if (checksums_.changed(p, this->gradient_of(p)))
           return changed_gradient(members_[p].parameter().name(), checksums_.text(p));
       }
-      for (std::size_t b = 0; b < open_.size(); ++b)
+      for (std::size_t b = 0; b < layout_.buckets().size(); ++b)
         if (!shards_.divides(b))
           std::ranges::copy(memory_.reduction_of(layout_, b), memory_.gradients_of(layout_, b).data());
     }
@@ -18650,13 +19010,17 @@ class gradient_buckets : public bound_buckets<T, Group> {
   }
 
   void reduce_what_there_is(where at) {
-    for (std::size_t& awaited : open_) awaited = 0;
+    states_.abandon();
     shards_.reduce_the_rest(contributors_, computed_, kept_, copies_, at);
     launch_ready(at);
     wait_for_buckets();
+    states_.withdraw();
   }
 
-  [[nodiscard]] reduced_gradients<T> divide(target_tokens divisor, const std::string& changed, where at) {
+  [[nodiscard]] reduced_gradients<T> note_over() noexcept { return {owned_, states_.note_over(), states_}; }
+
+  [[nodiscard]] reduced_gradients<T> divide(reduced_gradients<T> reduced, target_tokens divisor,
+                                            const std::string& changed, where at) {
     const std::string different = compare_targets(changed.empty() ? divisor.count() : rank_comparison::abstains, at);
     if (!changed.empty()) throw usage_error(changed, at);
     if (!different.empty()) throw usage_error(different, at);
@@ -18664,8 +19028,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
       const auto scale = static_cast<gradient_type>(1.0 / static_cast<double>(divisor.count()));
       this->scale_owned(scale, at);
     }
-    latest_ = ++divisions_;
-    return reduced_gradients<T>(owned_, latest_, divisor.count(), latest_);
+    reduced.targets_ = divisor.count();
+    return reduced;
   }
 
   // How the replica groups' ranks differ in their divisors, or "". Called once in every step, also where the step ends
@@ -18688,13 +19052,10 @@ class gradient_buckets : public bound_buckets<T, Group> {
   rank_comparison compared_;
   bool gathered_together_ = false;
   std::vector<bucket_contributor<gradient_buckets>> contributors_;
-  std::vector<std::size_t> open_;  // contributions a bucket still waits for
+  gradient_states states_;
   std::vector<pending> pending_;
   stream_event computed_;  // the last contribution of a stream is in the gradients
-  std::size_t launched_ = 0;
-  std::uint64_t divisions_ = 0, latest_ = 0;  // number of the reduction that the gradients hold, or 0
   bool replicas_compared_ = false;
-  phase stage_ = phase::idle;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -18715,33 +19076,20 @@ class gradient_buckets : public bound_buckets<T, Group> {
 //   std::move(back).finish(frame, dx);
 //   belay::route_backward(frame, routed, dweights, balance_scale, dlogits);
 
-// ---- belay/parallel/experts/exchange.hpp
+// ---- belay/parallel/experts/core.hpp
 //
-// Tokens to their experts and back, one-sided over a symmetric heap: a rank writes its rows into the slots of their
-// owners and reads the results from there. Rows are neither packed nor sent twice.
+// The part of an expert exchange that knows neither the type of its rows nor the kit that computes: its part in steps,
+// its heap, who is told what, and which ranges of rows travel. It is compiled once.
 //
-// Why these synchronisations suffice. A slot is first written after a synchronisation of the group that every rank
-// enters after it has leased the slot. A rank releases a slot after its own last access to any rank's copy of it.
-// Leases are in the same order on all ranks. So the next user of a slot waits, in that synchronisation, for every
-// rank's last access by the slot's previous user. A release therefore needs no synchronisation.
+// Rows come to experts of other ranks in one of four ways. Where all experts are here, nobody is asked. Where peers are
+// addressed, kernels store into their slots, and a barrier says so. Where they are mirrored, as over MPI, the same
+// kernels work on mirrors: pushed rows are put into the owners' slots, owners give rows to mirrors of who pulls them.
 //
-//   dispatch: lease inputs and outputs | gather of counts | push rows | barrier         experts read inputs
-//   combine:  barrier | pull outputs                                                    experts' outputs are read
-//   backward: write gradients over the outputs, lease gradients | barrier               experts read, write
-//   finish:   barrier | pull row gradients | release all
-//
-// These are five synchronisations a layer, on one rank none. More of it: docs/explanation/expert_dispatch.md.
-//
-// Over MPI the same kernels work on mirrors of the peers' slots: pushed rows are put into the owners' slots, owners
-// send rows to mirrors of who pulls them, and `heap.synchronize_in` carries them. Devices: rows_{across,sent}.hpp.
-
-// ---- belay/parallel/experts/handles.hpp
-//
-// Tokens that were sent to experts are owed three times: `dispatched` owes a combine, `merged` a backward, `returning`
-// a finish. Each handle is the only access to its memory and is consumed by the next call; `finish` frees the slots.
-// The destructor of a lost handle does not communicate: its slots stay leased and its obligation stays in the ledger,
-// so the step does not commit. The next step frees the slots. `dispatched` and `returning` stay where they were made,
-// as `saved` does; `merged` moves, because a layer's residue holds it until the backward.
+// Where rows are sent, ranks have a device each. A rank keeps the rows of its choices packed, in the order of experts.
+// There, and in the owner's slot, those of one rank for one expert lie side by side, in the order of tokens: so a
+// message is a range of each, nothing is packed twice, and what arrives is in its place. Counts go by the host, before
+// the communication is started: each rank waits for its own, and gathers them. So both ends of a message compute its
+// size, and neither sends rows for which the owner has no room.
 
 // ---- belay/parallel/experts/layout.hpp
 //
@@ -19013,6 +19361,14 @@ BELAY_DECL void expect_counts(view<const std::int64_t, 1> counts, std::size_t ch
 }
 
 }  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/experts/statistics.hpp
+//
+// What the experts of one stage did in one step, per layer and micro-batch: the selections of every expert by all
+// ranks, and the sums of this rank's probabilities. The sums are reduced over the expert group in place, once at the
+// end of the step and not once per layer: they are only reported, and the gradient of the load-balancing loss needs no
+// communication. Memory is allocated once, or the caller's: kernels of a device record in memory of the device, of
+// which the host reads a copy. Recording assigns, so that a forward that is run again changes nothing.
 
 // ---- belay/parallel/routing.hpp
 //
@@ -19602,14 +19958,84 @@ class switched_watch {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/step/owed_bytes.hpp
+// ---- belay/step/phase.hpp
 //
-// The bytes of a trainer's own memory that owed backwards say they keep. They are no lease, and count as one: in the
-// meter of the device's tier, and in the row "owed activations" of a plan.
+// The phases of a training run, and the orders that their steps follow. Steps run in `train`, forward-only passes in
+// any phase; `phase_switch` (train/phase_switch.hpp) goes from one to another. Each has an order of gathers of its own.
+// A rehearsal notes an order; the run follows it, and never changes it.
+//
+//   if (run.engine().current_phase() == belay::phase::rollout) ...
+//
+//   belay::call_order order{{2, 1, 0}};
+//   order.begin();
+//   const bool as_planned = order.advance(2);   // then order.next() is 1
 
 namespace belay::inline BELAY_ABI {
 
-/// One rank's. An owed backward opens its bytes and closes them; the end of a step closes all.
+/// The phase of a rank: it trains, it evaluates, or it lets the model write.
+enum class phase : std::uint8_t { train, eval, rollout };
+
+/// All phases, and how many.
+inline constexpr std::array all_phases{phase::train, phase::eval, phase::rollout};
+inline constexpr std::size_t phase_count = all_phases.size();
+
+/// The name: "train", "eval", "rollout".
+[[nodiscard]] constexpr const char* name(phase which) noexcept {
+  constexpr const char* names[] = {"train", "eval", "rollout"};
+  return names[static_cast<std::size_t>(which)];
+}
+
+/// The order in which a step does something with numbered things, such as gathering its layers or bringing back what
+/// its calls keep. Immutable in a run.
+class call_order {
+ public:
+  /// No number: the order is at its end.
+  static constexpr std::uint32_t nothing = 0xffffffffU;
+
+  /// An empty order, or one that a rehearsal has found.
+  call_order() = default;
+  explicit call_order(std::vector<std::uint32_t> numbers) : numbers_(std::move(numbers)) {}
+
+  /// The step begins: the first number comes next.
+  void begin() noexcept { at_ = 0; }
+  /// The number that comes next, or after `more` others; `nothing` beyond the end of the order.
+  [[nodiscard]] std::uint32_t next(std::size_t more = 0) const noexcept {
+    return more < numbers_.size() - at_ ? numbers_[at_ + more] : nothing;
+  }
+  /// `number` comes: whether it is the next one.
+  [[nodiscard]] bool advance(std::uint32_t number) noexcept {
+    if (next() != number) return false;
+    ++at_;
+    return true;
+  }
+
+  /// For a rehearsal.
+  void note(std::uint32_t number) { numbers_.push_back(number); }
+  [[nodiscard]] const std::vector<std::uint32_t>& numbers() const noexcept { return numbers_; }
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
+    fnv1a hash;
+    for (std::uint32_t number : numbers_) hash.add(number);
+    return hash.value();
+  }
+
+ private:
+  std::vector<std::uint32_t> numbers_;
+  std::size_t at_ = 0;
+};
+
+/// An order as a run is to follow it, and as it was found.
+struct rehearsed_order {
+  /// The order that a rehearsal has noted, and the one that was found.
+  call_order expected, found;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// The bytes of a trainer's own memory that one rank's owed backwards say they keep. They are no lease, and count as
+/// one: in the meter of the device's tier, and in the row "owed activations" of a plan. An owed backward opens its
+/// bytes and closes them; the end of a step closes all.
 class owed_bytes {
  public:
   /// `meter` outlives this.
@@ -19637,34 +20063,6 @@ class owed_bytes {
   std::size_t live_ = 0;
   std::size_t peak_ = 0;
 };
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/step/phase.hpp
-//
-// The phases of a training run. Each has an order of gathers of its own; steps run in `train`, forward-only passes in
-// any. `phase_switch` (train/phase_switch.hpp) goes from one to another.
-//
-//   if (run.engine().current_phase() == belay::phase::rollout) ...
-
-namespace belay::inline BELAY_ABI {
-
-/// The phase of a rank: it trains, it evaluates, or it lets the model write.
-enum class phase : std::uint8_t { train, eval, rollout };
-
-/// All phases, and how many.
-inline constexpr std::array all_phases{phase::train, phase::eval, phase::rollout};
-inline constexpr std::size_t phase_count = all_phases.size();
-
-/// The name: "train", "eval", "rollout".
-[[nodiscard]] constexpr const char* name(phase which) noexcept {
-  constexpr const char* names[] = {"train", "eval", "rollout"};
-  return names[static_cast<std::size_t>(which)];
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
 
 /// The type of an engine's watch, which is told which layer's call is running.
 template <class Stream>
@@ -20764,866 +21162,6 @@ void route_backward(Frame& frame, const routing<T>& routed, view<const std::type
 
 namespace belay::inline BELAY_ABI {
 
-/// The state of one dispatch, which is moved through the three handles. Internal to them.
-template <class Exchange>
-struct dispatch_state {
-  using value_type = typename Exchange::value_type;
-  using slot_type = typename Exchange::slot_type;
-
-  Exchange* exchange = nullptr;
-  routing<compute_type_t<value_type>> routed;
-  view<std::int32_t, 2> places;
-  view<std::size_t, 1> offsets;
-  view<std::size_t, 2> cuts;
-  slot_type inputs;            // rows received
-  slot_type outputs;           // the experts' outputs; in the backward the gradients of these
-  slot_type gradients;         // leased by the backward: the experts' row gradients
-  view<value_type, 2> packed;  // where rows are sent: those of this rank's choices, in the order of experts
-  std::size_t messages = 0;    // of which dispatch
-  obligation_id obligation;
-
-  dispatch_state() = default;
-  dispatch_state(dispatch_state&& other) noexcept
-      : exchange(std::exchange(other.exchange, nullptr)),
-        routed(other.routed),
-        places(other.places),
-        offsets(other.offsets),
-        cuts(other.cuts),
-        inputs(std::move(other.inputs)),
-        outputs(std::move(other.outputs)),
-        gradients(std::move(other.gradients)),
-        packed(other.packed),
-        messages(other.messages),
-        obligation(std::exchange(other.obligation, {})) {}
-  dispatch_state& operator=(dispatch_state&&) = delete;
-  ~dispatch_state() = default;
-
-  /// Places and bounds of a dispatch of `routed`, until its backward.
-  template <class Frame>
-  void keep_in(Frame& frame, const expert_shape& shape) {
-    places = frame.template keep<std::int32_t>(extents<2>{routed.rows, shape.k});
-    const view<std::size_t, 1> bounds = frame.template keep<std::size_t>(extents<1>{shape.local() * shape.ranks + 1});
-    offsets = {bounds.data(), {shape.local() + 1}};
-    cuts = {bounds.data() + shape.local() + 1, {shape.local(), shape.ranks - 1}};
-  }
-
-  void expect_alive(where at) const {
-    if (exchange != nullptr) return;
-    throw usage_error("a handle of an expert exchange was used after it was consumed, or owes nothing", at);
-  }
-  [[nodiscard]] std::span<const std::size_t> rows_of_experts() const noexcept { return offsets.flat(); }
-};
-
-/// Gradients at the experts: read `output_gradients`, write `row_gradients`, then `finish`. Owes a finish.
-template <class Exchange>
-class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLIGATION returning final {
- public:
-  using value_type = typename Exchange::value_type;
-
-  BELAY_OPENS explicit returning(dispatch_state<Exchange> && state) noexcept : state_(std::move(state)) {}
-  returning& operator=(returning&&) = delete;
-  static void* operator new(std::size_t) = delete;
-  static void* operator new[](std::size_t) = delete;
-  BELAY_IF_DISCHARGED ~returning() {}  // not defaulted: the analysis looks at calls of a destructor
-
-  /// [capacity, hidden], grouped like `rows`: the gradients of this rank's expert outputs, times the weights.
-  BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> output_gradients() const {
-    return state_.exchange->rows_in(state_.outputs);
-  }
-  /// [capacity, hidden]: the inputs of this rank's experts in the forward.
-  BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> rows() const { return state_.exchange->rows_in(state_.inputs); }
-  /// [capacity, hidden], to be written: the gradients of those inputs.
-  BELAY_IF_OPEN [[nodiscard]] view<value_type, 2> row_gradients() const {
-    return state_.exchange->rows_in(state_.gradients);
-  }
-  /// As in `dispatched`.
-  BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept { return state_.rows_of_experts(); }
-
-  /// Writes `dx` [rows, hidden], the sum over each token's experts, and frees all slots. One barrier of the group. `dx`
-  /// is of the rows' type, or of that in which they are summed.
-  template <class Frame, class Dx>
-  requires std::same_as<Dx, value_type> || std::same_as<Dx, compute_type_t<value_type>> BELAY_DISCHARGES void finish(
-      Frame & frame, view<Dx, 2> dx, where at = where::current())&& {
-    state_.expect_alive(at);
-    dispatch_state<Exchange> state(std::move(state_));
-    state.exchange->finish(frame, state, dx, at);
-  }
-  template <class Frame, class... Rest>
-  void finish(Frame&, Rest && ...)& {
-    static_assert(!std::same_as<Frame, Frame>,
-                  "belay: finish consumes its handle: write std::move(handle).finish(...)");
-  }
-
-  /// Hands a named handle on: `return std::move(handle).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS returning hand_over()&& { return returning{std::move(*this)}; }
-
- private:
-  template <class>
-  friend class handle_store;
-  BELAY_OPENS returning(returning && other) noexcept : state_(std::move(other.state_)) {}
-
-  dispatch_state<Exchange> state_;
-};
-
-/// Combined tokens. Owes a backward, unless the frame was forward-only: then it owes nothing and may be dropped.
-template <class Exchange>
-class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION merged {
- public:
-  using value_type = typename Exchange::value_type;
-
-  BELAY_OPENS explicit merged(dispatch_state<Exchange> && state) noexcept : state_(std::move(state)) {}
-  BELAY_OPENS merged(merged && other) noexcept : state_(std::move(other.state_)) {}
-  merged& operator=(merged&&) = delete;
-  BELAY_IF_DISCHARGED ~merged() {}
-
-  /// Sends `dy` [rows, hidden] times each weight to the experts, and writes `dweights` [rows, k], the gradients of the
-  /// weights. It reuses the memory of the experts' outputs. One barrier of the group. `dy` is of the rows' type, or of
-  /// that in which they are summed: it is rounded when it has its weight.
-  template <class Frame>
-  BELAY_DISCHARGES BELAY_OPENS returning<Exchange> backward(Frame & frame, view<const value_type, 2> dy,
-                                                            view<compute_type_t<value_type>, 2> dweights,
-                                                            where at = where::current())&& {
-    state_.expect_alive(at);
-    dispatch_state<Exchange> state(std::move(state_));
-    state.exchange->backward(frame, state, dy, dweights, at);
-    return returning<Exchange>{std::move(state)};
-  }
-  template <class Frame>
-  requires(!std::same_as<value_type, compute_type_t<value_type>>) BELAY_DISCHARGES BELAY_OPENS returning<Exchange>
-  backward(Frame & frame, view<const compute_type_t<value_type>, 2> dy, view<compute_type_t<value_type>, 2> dweights,
-           where at = where::current()) && {
-    state_.expect_alive(at);
-    dispatch_state<Exchange> state(std::move(state_));
-    state.exchange->backward(frame, state, dy, dweights, at);
-    return returning<Exchange>{std::move(state)};
-  }
-  template <class Frame, class... Rest>
-  void backward(Frame&, Rest && ...)& {
-    static_assert(!std::same_as<Frame, Frame>,
-                  "belay: the backward consumes its handle: write std::move(handle).backward(...)");
-  }
-
-  /// Ends the obligation without a backward and frees the slots. Every rank of the group does the same. `why` is for
-  /// the reader of the code.
-  template <class Frame>
-  BELAY_DISCHARGES void discard(Frame & frame, const char* why, where at = where::current())&& {
-    static_cast<void>(why);
-    if (state_.exchange == nullptr) return;
-    dispatch_state<Exchange> state(std::move(state_));
-    state.exchange->abandon(frame, state, at);
-  }
-
-  /// Its layer's activations were offloaded and have come back (step/offloaded_activations.hpp).
-  void relocate(const auto& to) {
-    to(state_.routed);
-    to(state_.places);
-    to(state_.offsets);
-    to(state_.cuts);
-    to(state_.packed);
-  }
-
-  /// Hands a named handle on: `return std::move(handle).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS merged hand_over()&& { return merged{std::move(*this)}; }
-
- private:
-  dispatch_state<Exchange> state_;
-};
-
-/// Tokens at their experts: read `rows`, write `outputs`, then `combine`. Owes a combine.
-template <class Exchange>
-class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION dispatched final {
- public:
-  using value_type = typename Exchange::value_type;
-
-  BELAY_OPENS explicit dispatched(dispatch_state<Exchange> && state) noexcept : state_(std::move(state)) {}
-  dispatched& operator=(dispatched&&) = delete;
-  static void* operator new(std::size_t) = delete;
-  static void* operator new[](std::size_t) = delete;
-  BELAY_IF_DISCHARGED ~dispatched() {}
-
-  /// [capacity, hidden]: the rows that this rank's experts have received, grouped by expert. Valid until `finish`.
-  BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> rows() const { return state_.exchange->rows_in(state_.inputs); }
-  /// [capacity, hidden]: to be written, for each received row. Not valid after the combine.
-  BELAY_IF_OPEN [[nodiscard]] view<value_type, 2> outputs() const { return state_.exchange->rows_in(state_.outputs); }
-  /// [local experts + 1]: rows of local expert i are [offsets[i], offsets[i + 1]). To be read inside of `frame.run`
-  /// only; valid as long as the invocation.
-  BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept { return state_.rows_of_experts(); }
-
-  /// Writes `y` [rows, hidden]: the outputs of each token's experts times its weights, summed in the order of the
-  /// choices. One barrier of the group. In a forward-only frame the slots are free afterwards. `y` is of the rows'
-  /// type, or of that in which they are summed.
-  template <class Frame, class Y>
-  requires std::same_as<Y, value_type> ||
-      std::same_as<Y, compute_type_t<value_type>> BELAY_DISCHARGES BELAY_OPENS merged<Exchange>
-      combine(Frame & frame, view<Y, 2> y, where at = where::current()) && {
-    state_.expect_alive(at);
-    dispatch_state<Exchange> state(std::move(state_));
-    state.exchange->combine(frame, state, y, at);
-    return merged<Exchange>{std::move(state)};
-  }
-  template <class Frame, class... Rest>
-  void combine(Frame&, Rest && ...)& {
-    static_assert(!std::same_as<Frame, Frame>,
-                  "belay: combine consumes its handle: write std::move(handle).combine(...)");
-  }
-
-  /// Ends the obligation without a combine; every rank of the group does the same.
-  template <class Frame>
-  BELAY_DISCHARGES void discard(Frame & frame, const char* why, where at = where::current())&& {
-    static_cast<void>(why);
-    state_.expect_alive(at);
-    dispatch_state<Exchange> state(std::move(state_));
-    state.exchange->abandon(frame, state, at);
-  }
-
-  /// Hands a named handle on: `return std::move(handle).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS dispatched hand_over()&& { return dispatched{std::move(*this)}; }
-
- private:
-  template <class>
-  friend class handle_store;
-  BELAY_OPENS dispatched(dispatched && other) noexcept : state_(std::move(other.state_)) {}
-
-  dispatch_state<Exchange> state_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/experts/row_kernels.hpp
-//
-// The kernels of a device that move rows between a rank's tokens and the slots of their experts, here or on ranks whose
-// memory the device addresses: a row a team. What they compute has the bits of the host's loops (rows.hpp).
-
-namespace belay::inline BELAY_ABI {
-
-/// A slot, and where the rows of this rank's choices lie in it, on each rank.
-template <class T>
-struct placed_rows {
-  /// The first row of the first rank's slot, the bytes from there to the next rank's (0: all experts are here), the
-  /// choices and their places [rows, k], the experts of a rank, and the elements of a row.
-  T* slot;
-  std::size_t apart;
-  const std::int32_t* choices;
-  const std::int32_t* places;
-  std::size_t local;
-  std::size_t k;
-  std::size_t hidden;
-
-  /// The row of choice i, or null where there was no room.
-  [[nodiscard]] BELAY_HD T* row(std::size_t i) const noexcept {
-    const std::int32_t place = places[i];
-    if (place == no_place) return nullptr;
-    T* first = slot;
-    if (apart > 0) {
-      const std::uint32_t owner = static_cast<std::uint32_t>(choices[i]) / static_cast<std::uint32_t>(local);
-      first = reinterpret_cast<T*>(reinterpret_cast<std::byte*>(slot) + owner * apart);
-    }
-    return first + static_cast<std::size_t>(place) * hidden;
-  }
-};
-
-/// Notes, once, how many rows would have been needed.
-struct noted_rows {
-  /// Where, and how many.
-  kernel::findings_note found;
-  std::uint64_t rows;
-  /// One index.
-  BELAY_HD void operator()(std::size_t) const noexcept { found.need_rows(rows); }
-};
-
-/// A choice's row of the slot = the row of its token. A team does a choice.
-template <class T>
-struct pushed_rows {
-  /// Where to, and the tokens' rows.
-  placed_rows<T> rows;
-  const T* x;
-  /// Choice i.
-  template <kernel::team Team>
-  BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
-    if (T* const to = rows.row(i); to != nullptr)
-      kernel::for_each_index(team, rows.hidden, kernel::copy<T>{x + i / rows.k * rows.hidden, to});
-  }
-};
-
-/// A token's row = the sum of those of its choices, each times its weight where weights are not null. Summed in passes
-/// of four rows, then two, then one, with the sum rounded to `Target` after each, as the host does. A team does a
-/// token.
-template <class T, class Target>
-struct pulled_rows {
-  /// The type in which a row's elements are weighted and summed.
-  using number = compute_type_t<T>;
-
-  /// Where from, the weights, and the tokens' rows.
-  placed_rows<T> rows;
-  const number* weights;
-  Target* y;
-
-  /// One element of a token's row.
-  struct element {
-    /// Of which token.
-    const pulled_rows* of;
-    std::size_t token;
-    /// Element i.
-    BELAY_HD void operator()(std::size_t i) const noexcept {
-      const std::size_t k = of->rows.k;
-      std::size_t left = 0;
-      for (std::size_t j = 0; j < k; ++j) left += of->rows.row(token * k + j) != nullptr ? 1U : 0U;
-      number total = 0;
-      Target rounded = static_cast<Target>(total);
-      for (std::size_t j = 0, done = 0, pass = 0; j < k; ++j) {
-        const T* const row = of->rows.row(token * k + j);
-        if (row == nullptr) continue;
-        const number own = kernel::widened(row[i]);
-        const number more = of->weights == nullptr ? own : of->weights[token * k + j] * own;
-        total = done == 0 ? more : total + more;
-        if (done++ == pass) pass += left - pass >= 4 ? 4 : left - pass >= 2 ? 2 : 1;
-        if (done != pass) continue;
-        rounded = static_cast<Target>(total);
-        total = kernel::widened(rounded);
-      }
-      of->y[token * of->rows.hidden + i] = rounded;
-    }
-  };
-
-  /// Token `token`.
-  template <kernel::team Team>
-  BELAY_HD void operator()(const Team& team, std::size_t token) const noexcept {
-    kernel::for_each_index(team, rows.hidden, element{this, token});
-  }
-};
-
-/// The gradient of a choice's weight, the inner product of its row and its token's gradient; then the row = that
-/// gradient times the weight. A team does a choice; sums have the order of the host's. Gradients may be wider.
-template <class T, class Dy = T>
-struct returned_rows {
-  /// The type in which rows and gradients are multiplied and summed.
-  using number = compute_type_t<T>;
-
-  /// Rows and weights, the tokens' gradients, and the weights'.
-  placed_rows<T> rows;
-  const number* weights;
-  const Dy* dy;
-  number* dweights;
-
-  /// row[i] = weight * dy[i].
-  struct element {
-    /// The weight, the token's gradient, and the row.
-    number weight;
-    const Dy* gradient;
-    T* row;
-    /// Element i.
-    BELAY_HD void operator()(std::size_t i) const noexcept {
-      row[i] = static_cast<T>(weight * kernel::widened(gradient[i]));
-    }
-  };
-
-  /// Choice i.
-  template <kernel::team Team>
-  BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
-    T* const row = rows.row(i);
-    const Dy* const gradient = dy + i / rows.k * rows.hidden;
-    number total = 0;
-    if (row != nullptr) {
-      const std::size_t whole = rows.hidden / kernel::sum_lanes * kernel::sum_lanes;
-      for (std::size_t c = whole; c < rows.hidden; ++c) total += kernel::widened(gradient[c]) * kernel::widened(row[c]);
-      if constexpr (Team::lanes == 1) {
-        number partial[kernel::sum_lanes] = {};
-        for (std::size_t c = 0; c < whole; ++c)
-          partial[c % kernel::sum_lanes] += kernel::widened(gradient[c]) * kernel::widened(row[c]);
-        for (const number part : partial) total += part;
-      } else {
-        number partial = 0;
-        for (std::size_t c = team.lane % kernel::sum_lanes; c < whole; c += kernel::sum_lanes)
-          partial += kernel::widened(gradient[c]) * kernel::widened(row[c]);
-        for (unsigned lane = 0; lane < kernel::sum_lanes; ++lane) total += team.from(lane, partial);
-      }
-      team.synchronize();  // the row is overwritten from here on
-      kernel::for_each_index(team, rows.hidden, element{weights[i], gradient, row});
-    }
-    if (team.lane == 0) dweights[i] = total;
-  }
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/experts/row_moves.hpp
-//
-// What a stream needs to move the rows of a dispatch. It runs when the host is elsewhere, so it has no handle and no
-// exchange, and is kept by the communication that uses it.
-
-// ---- belay/parallel/experts/rows.hpp
-//
-// The four kernels that move rows between a rank's tokens and the owners' slots. A kernel index is a token. A token's
-// rows belong to it alone in every slot, so tokens can run in any order. Sums over j run in the order of j, as numbers;
-// rows of a narrower format are rounded once.
-
-namespace belay::inline BELAY_ABI {
-
-/// A slot on every rank: `base[owner]` is its first element as this rank addresses it.
-template <class T>
-struct peer_slots {
-  T* const* base;
-  const std::int32_t* choices;  // [rows, k]
-  const std::int32_t* places;   // [rows, k]
-  std::size_t k;
-  std::size_t hidden;
-  std::size_t local;  // experts of an owner
-
-  /// The row of (token, j), or nullptr where there was no room for it.
-  [[nodiscard]] BELAY_HD T* row(std::size_t token, std::size_t j) const {
-    const std::size_t i = token * k + j;
-    if (places[i] == no_place) return nullptr;
-    return base[static_cast<std::size_t>(choices[i]) / local] + static_cast<std::size_t>(places[i]) * hidden;
-  }
-};
-
-/// Rows that a rank pushes to its peers in one dispatch, in bytes, from which on they go around the caches: more than a
-/// rank's part of them holds on the machines that were measured.
-inline constexpr std::size_t non_temporal_from = std::size_t{24} << 20;
-
-/// Copies a token's row of x to each of its places.
-template <class T>
-struct push_tokens {
-  peer_slots<T> peers;
-  const T* x;
-  int non_temporal;  // whether the rows go around the caches: then `finish_non_temporal` follows
-
-  BELAY_HD void operator()(std::size_t token) const {
-    const T* source = x + token * peers.hidden;
-    const std::size_t bytes = peers.hidden * sizeof(T);
-    for (std::size_t j = 0; j < peers.k; ++j) {
-      T* const row = peers.row(token, j);
-      if (row == nullptr) continue;
-      if (non_temporal != 0)
-        kernel::copy_non_temporal(row, source, bytes);
-      else
-        std::memcpy(row, source, bytes);
-    }
-  }
-};
-
-/// A row as a term of a sum: itself times its weight.
-template <class T>
-struct weighted_row {
-  const T* row;
-  compute_type_t<T> weight;
-  [[nodiscard]] BELAY_HD compute_type_t<T> operator[](std::size_t i) const noexcept {
-    return weight * kernel::widened(row[i]);
-  }
-};
-/// A row as a term of a sum: itself.
-template <class T>
-struct plain_row {
-  const T* row;
-  [[nodiscard]] BELAY_HD compute_type_t<T> operator[](std::size_t i) const noexcept { return kernel::widened(row[i]); }
-};
-enum class summing { begins, goes_on };
-
-/// target = the sum of `Count` rows, or target += it, in one pass: each element is summed in the order of the rows. Few
-/// rows a pass, so that the processor's prefetchers follow all of them.
-template <summing How, std::size_t Count, class T, class Row>
-BELAY_HD inline void add_rows(T* __restrict target, const Row* rows, std::size_t hidden) {
-  Row row[Count];
-  for (std::size_t j = 0; j < Count; ++j) row[j] = rows[j];
-  for (std::size_t i = 0; i < hidden; ++i) {
-    auto total = How == summing::goes_on ? kernel::widened(target[i]) + row[0][i] : row[0][i];
-    for (std::size_t j = 1; j < Count; ++j) total += row[j][i];
-    target[i] = static_cast<T>(total);
-  }
-}
-template <std::size_t Count, class T, class Row>
-BELAY_HD inline void add_rows(T* target, const Row* rows, std::size_t hidden, summing how) {
-  if (how == summing::begins)
-    add_rows<summing::begins, Count>(target, rows, hidden);
-  else
-    add_rows<summing::goes_on, Count>(target, rows, hidden);
-}
-
-/// Sums the rows of a token's choices into `target`, each as `row_of(row, j)`; zeroes it where there is none.
-template <class Target, class T, class RowOf>
-BELAY_HD inline void sum_token(Target* target, const peer_slots<T>& peers, std::size_t token, const RowOf& row_of) {
-  using row_type = decltype(row_of(static_cast<const T*>(nullptr), std::size_t{}));
-  constexpr std::size_t pass = 4;
-  row_type rows[pass];
-  std::size_t count = 0;
-  summing how = summing::begins;
-  for (std::size_t j = 0; j < peers.k; ++j) {
-    const T* const row = peers.row(token, j);
-    if (row == nullptr) continue;
-    rows[count++] = row_of(row, j);
-    if (count < pass) continue;
-    add_rows<pass>(target, rows, peers.hidden, how);
-    how = summing::goes_on;
-    count = 0;
-  }
-  const row_type* left = rows;
-  if (count >= 2) {
-    add_rows<2>(target, left, peers.hidden, how);
-    how = summing::goes_on;
-    left += 2;
-    count -= 2;
-  }
-  if (count == 1) {
-    add_rows<1>(target, left, peers.hidden, how);
-    how = summing::goes_on;
-  }
-  if (how == summing::begins) std::memset(target, 0, peers.hidden * sizeof(Target));
-}
-
-/// y = sum_j weight_j * row_j; y may be wider.
-template <class T, class Target = T>
-struct pull_weighted {
-  peer_slots<T> peers;
-  const compute_type_t<T>* weights;
-  Target* y;
-
-  BELAY_HD void operator()(std::size_t token) const {
-    sum_token(y + token * peers.hidden, peers, token, [this, token](const T* row, std::size_t j) {
-      return weighted_row<T>{row, weights[token * peers.k + j]};
-    });
-  }
-};
-
-/// dweight_j = <dy, row_j>; then row_j = weight_j * dy. The output is not needed any more, and the row belongs to this
-/// token alone, so the gradient needs neither a slot nor a synchronisation of its own. dy may be wider.
-template <class T, class Dy = T>
-struct exchange_gradients {
-  using number = compute_type_t<T>;
-
-  peer_slots<T> peers;
-  const number* weights;
-  const Dy* dy;
-  number* dweights;
-
-  BELAY_HD void operator()(std::size_t token) const {
-    const std::size_t hidden = peers.hidden;
-    const Dy* __restrict gradient = dy + token * hidden;
-    for (std::size_t j = 0; j < peers.k; ++j) {
-      T* __restrict row = peers.row(token, j);
-      number total = 0;
-      if (row != nullptr) {
-        const number weight = weights[token * peers.k + j];
-        // A fixed number of partial sums vectorises without allowing the compiler to reorder sums.
-        constexpr std::size_t sums = 16;
-        number partial[sums] = {};
-        std::size_t i = 0;
-        for (; i + sums <= hidden; i += sums) {
-          for (std::size_t lane = 0; lane < sums; ++lane) {
-            const number d = kernel::widened(gradient[i + lane]);
-            partial[lane] += d * kernel::widened(row[i + lane]);
-            row[i + lane] = static_cast<T>(weight * d);
-          }
-        }
-        for (; i < hidden; ++i) {
-          const number d = kernel::widened(gradient[i]);
-          total += d * kernel::widened(row[i]);
-          row[i] = static_cast<T>(weight * d);
-        }
-        for (std::size_t lane = 0; lane < sums; ++lane) total += partial[lane];
-      }
-      dweights[token * peers.k + j] = total;
-    }
-  }
-};
-
-/// dx = sum_j row_j; dx may be wider.
-template <class T, class Target = T>
-struct pull_sum {
-  peer_slots<T> peers;
-  Target* dx;
-
-  BELAY_HD void operator()(std::size_t token) const {
-    sum_token(dx + token * peers.hidden, peers, token, [](const T* row, std::size_t) { return plain_row<T>{row}; });
-  }
-};
-
-inline void for_each_token(const auto& kernel, std::size_t tokens) {
-  for (std::size_t token = 0; token < tokens; ++token) kernel(token);
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/experts/rows_across.hpp
-//
-// Rows of a dispatch as kernels of a device: on one rank, between ranks that share a device, and between ranks that
-// have one each.
-//
-// On one rank counts, offsets and places are made by the kit, and rows are moved by row_kernels.hpp.
-//
-// Between ranks which share a device they travel as communications queue them: kernels that address all ranks'
-// slots, before or after a barrier of the group, which hands over events. Counts alone go by the host: a rank's are
-// there when all that it has queued before is over, and its peers wait for them. So no row is written where a peer
-// still reads. On one rank the same kernels join the compute stream.
-//
-// Between ranks which have a device each they travel as messages. A rank keeps the rows of its choices packed, in
-// the order of experts. There, and in the owner's slot, those of one rank for one expert lie side by side, in the order
-// of tokens: so a message is a range of each, nothing is packed twice, and what arrives is in its place. A kernel
-// between the rank's tokens and its packed rows is the one that ranks with one memory run between tokens and slots.
-//
-// Counts go by the host, before the communication is started: each rank waits for its own, and gathers them. So both
-// ends of a message compute its size, and neither sends rows for which the owner has no room.
-
-namespace belay::inline BELAY_ABI {
-
-/// Whether the frame's kit moves rows of experts that are here by kernels.
-template <class Frame>
-concept moves_rows_by_kernels = sorting_kit<std::remove_cvref_t<decltype(std::declval<Frame&>().kit())>>;
-
-/// Queues the sort of a rank's choices: `places` is where each comes in the order of experts.
-template <class Frame>
-void sort_choices(Frame& frame, view<const std::int32_t, 2> choices, std::size_t experts,
-                  view<std::int32_t, 2> places) {
-  frame.kit().sort({choices.data(), {choices.size()}}, experts, {places.data(), {places.size()}});
-}
-
-/// Offsets of experts from the sums of counts, up to the capacity. The last is that of all `selections`.
-struct offsets_within {
-  /// The offsets [experts + 1], which are cut, the experts, all selections, and the capacity.
-  std::size_t* offsets;
-  std::size_t experts;
-  std::size_t selections;
-  std::size_t capacity;
-  /// Offset i.
-  BELAY_HD void operator()(std::size_t i) const noexcept {
-    const std::size_t first = i == experts ? selections : offsets[i];
-    offsets[i] = first < capacity ? first : capacity;
-  }
-};
-/// Places beyond the capacity are none.
-struct places_within {
-  /// The places, and the capacity.
-  std::int32_t* places;
-  std::size_t capacity;
-  /// Place i.
-  BELAY_HD void operator()(std::size_t i) const noexcept {
-    if (static_cast<std::size_t>(places[i]) >= capacity) places[i] = no_place;
-  }
-};
-
-/// Queues the rest of a dispatch: global counts, offsets, places that there is room for, and the tokens' rows to their
-/// experts. What there was no room for is noted.
-template <class Frame, class Dispatch>
-void dispatch_here(Frame& frame, const Dispatch& of) {
-  const auto& [places, offsets, shifts, capacity, found] = of.counted;
-  const std::size_t experts = of.counts.size();
-  frame.each(experts, kernel::copy<std::int64_t>{of.counts.data(), of.global_counts});
-  // Sums of counts are not negative, so they are the same numbers without a sign.
-  frame.kit().scan(of.counts, {reinterpret_cast<std::int64_t*>(offsets), {experts}});
-  frame.each(experts + 1, offsets_within{offsets, experts, of.choices, capacity});
-  frame.each(of.choices, places_within{places, capacity});
-  if (of.choices > capacity) frame.each(1, noted_rows{{found, {}}, of.choices});
-  frame.teams(of.choices, of.kernel);
-}
-
-/// Which places of rows a dispatch has in the end: of slots, or of a rank's packed rows.
-enum class places_of : std::uint8_t { expert_slots, packed_rows };
-
-/// A choice's place among its rank's rows, in the order of experts, and that in the slot of its expert, `shifts`
-/// [experts] further on: the latter is kept of slots, the former of packed rows. Where that of the slot is beyond the
-/// capacity, there is none.
-template <places_of Which>
-struct fitted_places {
-  /// The places, the choices, how far those of each expert go, and the capacity.
-  std::int32_t* places;
-  const std::int32_t* choices;
-  const std::int32_t* shifts;
-  std::size_t capacity;
-  /// Place i.
-  BELAY_HD void operator()(std::size_t i) const noexcept {
-    const std::int64_t place = std::int64_t{places[i]} + shifts[choices[i]];
-    if (place >= static_cast<std::int64_t>(capacity))
-      places[i] = no_place;
-    else if constexpr (Which == places_of::expert_slots)
-      places[i] = static_cast<std::int32_t>(place);
-  }
-};
-
-/// How peers come to each other's rows where a device addresses all of them.
-struct addressed_peers {
-  /// Places are those of slots.
-  static constexpr bool addressed = true;
-  using places_type = fitted_places<places_of::expert_slots>;
-
-  /// Rows that were written to slots are there.
-  template <class Calls>
-  void to_experts(const Calls& calls, where at) const {
-    calls.barrier(at);
-  }
-  /// Rows of slots may be read.
-  template <class Calls>
-  void to_tokens(const Calls& calls, where at) const {
-    calls.barrier(at);
-  }
-};
-
-/// The counts and places of a dispatch in memory of a device, beside its routing.
-struct dispatch_counts {
-  /// Places among this rank's choices [rows, k], in the order of experts, which become those in slots; offsets [local +
-  /// 1] and shifts [experts], to write; rows that there is room for; the step's findings, or null.
-  std::int32_t* places;
-  std::size_t* offsets;
-  std::int32_t* shifts;
-  std::size_t capacity;
-  kernel::findings_record* found;
-};
-
-/// A dispatch: the ranks agree on counts, then this rank's rows go to the slots of their experts. `moves` has what the
-/// host needs for it.
-template <class T, class Moves, class Peers>
-struct dispatched_across {
-  /// The scratch of the exchange, the counts of choices and how many choices there are, the kernel of the rows, and how
-  /// they travel.
-  Moves* moves;
-  dispatch_counts counted;
-  view<const std::int64_t, 1> counts;
-  std::int64_t* global_counts;
-  std::size_t choices;
-  pushed_rows<T> kernel;
-  Peers peers;
-  where at;
-
-  /// Before the communication that begins as `how` says, where rows are sent.
-  template <class Group>
-    requires(!Peers::addressed)
-  void prepare(const Group& group, const start_order& how) const {
-    moves->count_to_send(group, *this, how);
-  }
-  /// In a communication.
-  template <class Calls>
-  void operator()(const Calls& calls) const {
-    if constexpr (Peers::addressed) moves->count_on_device(calls, *this);
-    moves->place_counts(calls, *this);
-    using places_type = typename Peers::places_type;
-    calls.each(choices, places_type{counted.places, kernel.rows.choices, counted.shifts, counted.capacity});
-    calls.teams(choices, kernel);
-    peers.to_experts(calls, at);
-  }
-  /// Where all experts are on this rank.
-  template <class Frame>
-  void here(Frame& frame) const {
-    moves->note_needed(choices);
-    dispatch_here(frame, *this);
-  }
-};
-
-/// Whether the host does a part of `Work` before its communication is started.
-template <class Work, class Group>
-concept prepared_before =
-    requires(const Work& work, const Group& group, const start_order& how) { work.prepare(group, how); };
-
-/// `kernel` for so many rows, then what all ranks have done so is there.
-template <class Kernel, class Peers>
-struct before_peers {
-  /// The kernel, how often, and how rows travel.
-  Kernel kernel;
-  std::size_t count;
-  Peers peers;
-  where at;
-
-  /// In a communication, and where all experts are on this rank.
-  template <class Calls>
-  void operator()(const Calls& calls) const {
-    calls.teams(count, kernel);
-    peers.to_experts(calls, at);
-  }
-  template <class Frame>
-  void here(Frame& frame) const {
-    frame.teams(count, kernel);
-  }
-};
-/// Rows that any rank has moved before are there, then `kernel` runs for `count` rows.
-template <class Kernel, class Peers>
-struct after_peers {
-  /// The kernel, how often, and how rows travel.
-  Kernel kernel;
-  std::size_t count;
-  Peers peers;
-  where at;
-
-  /// In a communication, and where all experts are on this rank.
-  template <class Calls>
-  void operator()(const Calls& calls) const {
-    peers.to_tokens(calls, at);
-    calls.teams(count, kernel);
-  }
-  template <class Frame>
-  void here(Frame& frame) const {
-    frame.teams(count, kernel);
-  }
-};
-
-/// Ranges of rows that a rank sends and receives in one dispatch, and the other way on its way back: of its packed
-/// choices by expert [experts], and of its slot by source and local expert [ranks, local].
-struct row_messages {
-  std::vector<row_range> sent, received;
-};
-
-/// The messages of all dispatches that are not finished. One that has ended is used again: once there are enough,
-/// nothing is allocated.
-class row_message_store {
- public:
-  /// For a dispatch, of so many ranges each way.
-  [[nodiscard]] std::size_t take(std::size_t ranges) {
-    if (free_.empty()) {
-      all_.push_back({std::vector<row_range>(ranges), std::vector<row_range>(ranges)});
-      free_.reserve(all_.size());
-      return all_.size() - 1;
-    }
-    const std::size_t index = free_.back();
-    free_.pop_back();
-    return index;
-  }
-  void give_back(std::size_t index) noexcept { free_.push_back(index); }
-  /// Ends all: what a step does when handles were lost.
-  void reclaim() noexcept {
-    free_.clear();
-    for (std::size_t index = all_.size(); index-- > 0;) free_.push_back(index);
-  }
-  [[nodiscard]] row_messages& operator[](std::size_t index) noexcept { return all_[index]; }
-
- private:
-  std::vector<row_messages> all_;
-  std::vector<std::size_t> free_;
-};
-
-/// How peers come to each other's rows where they are sent: between this rank's packed rows and the owners' slots.
-template <class T, class Moves>
-struct peers_by_messages {
-  /// Places are those of packed rows.
-  static constexpr bool addressed = false;
-  using places_type = fitted_places<places_of::packed_rows>;
-
-  /// The scratch of the exchange, which knows the rows of each dispatch; the number of this dispatch in it; and the
-  /// memory of packed rows and slot.
-  Moves* moves;
-  std::size_t dispatch;
-  T* packed;
-  T* slot;
-
-  /// Packed rows go to the slots of their experts.
-  template <class Calls>
-  void to_experts(const Calls& calls, where at) const {
-    moves->send_rows(calls, *this, p2p::direction::send, at);
-  }
-  /// Rows of slots go to where their ranks pack them.
-  template <class Calls>
-  void to_tokens(const Calls& calls, where at) const {
-    moves->send_rows(calls, *this, p2p::direction::receive, at);
-  }
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/experts/statistics.hpp
-//
-// What the experts of one stage did in one step, per layer and micro-batch: the selections of every expert by all
-// ranks, and the sums of this rank's probabilities. The sums are reduced over the expert group in place, once at the
-// end of the step and not once per layer: they are only reported, and the gradient of the load-balancing loss needs no
-// communication. Memory is allocated once, or the caller's: kernels of a device record in memory of the device, of
-// which the host reads a copy. Recording assigns, so that a forward that is run again changes nothing.
-
-namespace belay::inline BELAY_ABI {
-
 /// Records a routing, expert e by index e: its selections, and the sum of its probabilities in ascending order of rows.
 template <class T>
 struct recorded_routing {
@@ -21803,266 +21341,1104 @@ BELAY_DECL std::size_t expert_statistics::entry(std::size_t layer, std::size_t m
 
 namespace belay::inline BELAY_ABI {
 
-/// One dispatch and one of its slots, by value.
-template <class T, class Heap>
+/// How rows come to experts of other ranks and back: not at all, by addresses, by messages between slots and their
+/// mirrors, or by messages between packed rows and slots.
+enum class row_transport : std::uint8_t { here, addressed, mirrored, sent };
+
+/// One dispatch and one of its slots, by value: it is used when the host is elsewhere, so it has no handle.
 struct moved_rows {
-  routing<compute_type_t<T>> routed;
-  view<std::int32_t, 2> places;
-  view<std::size_t, 1> offsets;
-  view<std::size_t, 2> cuts;
+  /// The routing: choices [rows, k], the counts of this rank, and those of all, which a dispatch writes.
+  view<const std::int32_t, 2> choices;
+  const std::int64_t* counts;
+  std::int64_t* global_counts;
+  /// Places [rows, k], offsets [local + 1] and cuts [local, ranks - 1], which a dispatch writes; on a device shifts
+  /// [experts] are where cuts would be.
+  std::int32_t* places;
+  std::size_t* offsets;
+  std::size_t* cuts;
+  /// Rows that there is room for, and the step's findings, or null.
   std::size_t capacity;
-  Heap* heap;
-  std::size_t first_byte;          // of the slot, from the region's begin
-  kernel::findings_record* found;  // of the step that names the exchange, or null
+  kernel::findings_record* found;
+  /// The slot: where it begins in each rank's part of the heap. Where rows are sent, the packed ones, and the number of
+  /// the dispatch among those whose messages are known.
+  symmetric_heap<group>* heap;
+  std::size_t first_byte;
+  std::byte* packed;
+  std::size_t dispatch;
 };
 
-/// The group of a rank that is alone: nothing to call.
-struct alone {};
+/// Ranges of rows that a rank sends and receives in one dispatch, and the other way on its way back: of its packed
+/// choices by expert [experts], and of its slot by source and local expert [ranks, local].
+struct row_messages {
+  std::vector<row_range> sent, received;
+};
 
-/// Scratch of one exchange, used by one move after the other, and what its moves have found.
-template <class T, class Group, class Heap>
+/// The messages of all dispatches that are not finished. One that has ended is used again: once there are enough,
+/// nothing is allocated.
+class row_message_store {
+ public:
+  /// For a dispatch, of so many ranges each way.
+  [[nodiscard]] std::size_t take(std::size_t ranges);
+  void give_back(std::size_t index) noexcept { free_.push_back(index); }
+  /// Ends all: what a step does when handles were lost.
+  void reclaim() noexcept;
+  [[nodiscard]] row_messages& operator[](std::size_t index) noexcept { return all_[index]; }
+
+ private:
+  std::vector<row_messages> all_;
+  std::vector<std::size_t> free_;
+};
+
+/// The messages of ranks in the moves of one exchange, one move after the other, and the counts that they have found. A
+/// communication that is under way keeps it.
 class row_moves {
  public:
-  using rows_type = moved_rows<T, Heap>;
-
-  row_moves(const expert_shape& shape, const Group& group)
-      : shape_(shape),
-        mirrored_(mirrors_peers(group)),
-        selections_(shape.ranks * shape.experts),
-        cursor_(shape.experts),
-        ends_(works_on_device<Group> ? shape.local() + 1 : 0),
-        shifts_(works_on_device<Group> ? shape.experts : 0),
-        gather_counts_(shape.ranks, shape.experts),
-        bases_(shape.ranks) {
-    if (sends_to_peers(group)) transfers_.reserve(2 * shape.experts);
-  }
+  /// Of an exchange whose rows are moved as `by` says, and have so many bytes.
+  row_moves(const expert_shape& shape, row_transport by, std::size_t row_bytes);
 
   expert_statistics statistics;
   row_message_store messages;  // of dispatches whose rows are sent
   std::size_t needed = 0;      // rows that a rank was to receive in one dispatch
   void note_needed(std::size_t rows) noexcept { needed = rows > needed ? rows : needed; }
 
+  // On a host, in a communication; `calls` are null where all experts are here.
+
   /// Every rank learns what every rank has selected, so that all come to the same decisions.
-  template <class Ranks>
-  void count(const Ranks& group, const rows_type& rows, where at) {
-    if constexpr (checked(check_level::local)) expect_counts(rows.routed.counts, rows.routed.choices.size(), at);
-    shape_.capacity = rows.capacity;
-    const std::size_t first = shape_.rank * shape_.experts;
-    for (std::size_t e = 0; e < shape_.experts; ++e) selections_[first + e] = rows.routed.counts[e];
-    if constexpr (!std::is_same_v<Ranks, alone>)
-      group.all_gather_v(std::span<std::int64_t>(selections_), gather_counts_, at);
-    for (std::size_t e = 0; e < shape_.experts; ++e) {
-      std::int64_t total = 0;
-      for (std::size_t source = 0; source < shape_.ranks; ++source) total += selections_[source * shape_.experts + e];
-      rows.routed.global_counts[e] = total;
-    }
-    const view<const std::int64_t, 2> all{selections_.data(), {shape_.ranks, shape_.experts}};
-    const std::size_t most = rows_needed(shape_, all);
-    note_needed(most);
-    if (most > shape_.capacity) kernel::findings_note{rows.found, {}}.need_rows(most);
-    expert_offsets(shape_, all, rows.offsets);
-    if (mirrored_) expert_cuts(shape_, all, rows.cuts);
-    expert_places(shape_, all, rows.routed.choices, {cursor_.data(), {cursor_.size()}}, rows.places);
-  }
+  void count(const group_calls* calls, const moved_rows& rows, where at);
+  /// Rows that this rank has written are in the owners' slots, or will be when peers have called the same.
+  void to_experts(const group_calls* calls, const moved_rows& rows, where at);
+  /// The owners' rows may be read.
+  void to_tokens(const group_calls* calls, const moved_rows& rows, where at);
 
-  /// Every rank learns what every rank has selected, where the counts are in memory of a device: the host waits for
-  /// this rank's in the communication, and gathers all.
-  template <class Calls, class Dispatch>
-  void count_on_device(const Calls& calls, const Dispatch& sent) {
-    calls.fetch(own_selections(), sent.counts.data(), shape_.experts * sizeof(std::int64_t), sent.at);
-    gather_counts(calls.control(), sent);
-  }
-  /// Every rank learns what every rank has selected, where rows are sent: the host waits for this rank's counts before
-  /// the communication, so that nobody waits for peers while the rank calls NCCL, and gathers all. From them follow the
-  /// ranges of rows that are sent and received.
-  template <class Ranks, class Dispatch>
-  void count_to_send(const Ranks& group, const Dispatch& sent, const start_order& how) {
-    group.fetch(own_selections(), sent.counts.data(), shape_.experts * sizeof(std::int64_t), how);
-    gather_counts(group.control(), sent);
-    row_messages& now = messages[sent.peers.dispatch];
-    rows_sent(shape_, selected(), {cursor_.data(), {shape_.experts}}, {now.sent.data(), {shape_.experts}});
-    rows_received_of(shape_, selected(), {now.received.data(), {shape_.ranks, shape_.local()}});
-  }
-  /// Copies to memory of the device what kernels need of the counts that were gathered last: offsets, shifts, and
-  /// global counts. Notes the rows that would have been needed beyond the capacity.
-  template <class Calls, class Dispatch>
-  void place_counts(const Calls& calls, const Dispatch& sent) {
-    const auto& [places, offsets, shifts, capacity, found] = sent.counted;
-    const std::size_t experts = shape_.experts;
-    if (needed_now_ > capacity) calls.each(1, noted_rows{{found, {}}, needed_now_});
-    expert_offsets(shape_, selected(), {ends_.data(), {ends_.size()}});
-    calls.place(offsets, ends_.data(), ends_.size() * sizeof(std::size_t), sent.at);
-    expert_shifts(shape_, selected(), {cursor_.data(), {experts}}, {shifts_.data(), {experts}});
-    calls.place(shifts, shifts_.data(), experts * sizeof(std::int32_t), sent.at);
-    for (std::size_t e = 0; e < experts; ++e) {
-      cursor_[e] = 0;
-      for (std::size_t source = 0; source < shape_.ranks; ++source) cursor_[e] += selected()(source, e);
-    }
-    calls.place(sent.global_counts, cursor_.data(), experts * sizeof(std::int64_t), sent.at);
-  }
+  // On a device.
 
-  /// In a communication: this rank's packed rows go to their experts and those of others come into its slot, or, where
-  /// they are to be received, all the way back. What it sends itself is copied.
-  template <class Calls, class Peers>
-  void send_rows(const Calls& calls, const Peers& peers, p2p::direction packed, where at) {
-    const row_messages& now = messages[peers.dispatch];
-    const p2p::direction slot = packed == p2p::direction::send ? p2p::direction::receive : p2p::direction::send;
-    const std::size_t bytes = shape_.hidden * sizeof(T);
-    const auto message = [&](p2p::direction kind, std::size_t peer, T* memory, const row_range& rows) {
-      if (rows.first == rows.end) return;
-      transfers_.push_back(
-          {kind, static_cast<int>(peer), memory + rows.first * shape_.hidden, (rows.end - rows.first) * bytes});
-    };
-    transfers_.clear();
-    for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
-      for (std::size_t i = 0; i < shape_.local(); ++i) {
-        const row_range &mine = now.sent[peer * shape_.local() + i], &theirs = now.received[peer * shape_.local() + i];
-        if (peer != shape_.rank) {
-          message(packed, peer, peers.packed, mine);
-          message(slot, peer, peers.slot, theirs);
-        } else if (mine.first < mine.end) {
-          T* const packed_rows = peers.packed + mine.first * shape_.hidden;
-          T* const slot_rows = peers.slot + theirs.first * shape_.hidden;
-          const bool there = packed == p2p::direction::send;
-          calls.copy(there ? slot_rows : packed_rows, there ? packed_rows : slot_rows, (mine.end - mine.first) * bytes,
-                     at);
-        }
-      }
-    }
-    calls.exchange(transfers_, at);
-  }
-
-  /// Rows that any rank of the group has moved before are there, in the communication's order. On one rank it does
-  /// nothing.
-  template <class Ranks>
-  void synchronize([[maybe_unused]] const Ranks& group, [[maybe_unused]] const rows_type& rows,
-                   [[maybe_unused]] where at) {
-    if constexpr (!std::is_same_v<Ranks, alone>) rows.heap->synchronize_in(group, at);
-  }
-
-  /// This rank's rows of `x` to their places.
-  void push(const rows_type& rows, const T* x) {
-    const bool large = shape_.ranks * rows.places.size() * shape_.hidden * sizeof(T) >= non_temporal_from;
-    for_each_token(push_tokens<T>{slots_of_peers(rows), x, large ? 1 : 0}, rows.routed.rows);
-    if (large) kernel::finish_non_temporal();
-  }
-  /// This rank's rows, from its mirrors to their owners' slots.
-  void put_rows(const rows_type& rows) {
-    if (!mirrored_ || shape_.ranks == 1) return;
-    const std::size_t bytes = shape_.hidden * sizeof(T);
-    for (std::size_t i = 0; i < rows.places.size(); ++i) {
-      const std::int32_t place = rows.places.data()[i];
-      if (place == no_place) continue;
-      const auto owner = static_cast<std::size_t>(rows.routed.choices.data()[i]) / shape_.local();
-      rows.heap->put_bytes(static_cast<int>(owner), rows.first_byte + static_cast<std::size_t>(place) * bytes, bytes);
-    }
-  }
-  /// The rows of this rank's experts, to the mirrors on the ranks that own the tokens.
-  void give_rows(const rows_type& rows) {
-    if (!mirrored_ || shape_.ranks == 1) return;
-    const std::size_t bytes = shape_.hidden * sizeof(T);
-    for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
-      for (std::size_t i = 0; i < shape_.local(); ++i) {
-        const auto [first, end] = rows_from(peer, i, rows.offsets, rows.cuts);
-        rows.heap->give_bytes(static_cast<int>(peer), rows.first_byte + first * bytes, (end - first) * bytes);
-      }
-    }
-  }
-
-  [[nodiscard]] peer_slots<T> slots_of_peers(const rows_type& rows) {
-    for (std::size_t peer = 0; peer < shape_.ranks; ++peer)
-      bases_[peer] = reinterpret_cast<T*>(rows.heap->base(static_cast<int>(peer)) + rows.first_byte);
-    return {bases_.data(), rows.routed.choices.data(), rows.places.data(), shape_.k, shape_.hidden, shape_.local()};
-  }
+  /// Every rank learns what every rank has selected: the host waits for this rank's counts in the communication, and
+  /// gathers all; or before it, where rows are sent, so that nobody waits for peers while the rank calls NCCL.
+  void count_on_device(const group_calls& calls, const moved_rows& rows, where at);
+  void count_to_send(const group& ranks, const moved_rows& rows, const start_order& how);
+  /// Rows that a rank was to receive of the counts that were gathered last.
+  [[nodiscard]] std::size_t needed_now() const noexcept { return needed_now_; }
+  /// Copies to memory of the device what kernels need of them: offsets, shifts, and global counts.
+  void place_counts(const group_calls& calls, const moved_rows& rows, where at);
+  /// This rank's packed rows go to their experts and those of others come into its slot, or, where packed rows are to
+  /// be received, all the way back. What it sends itself is `copy(to, from, bytes)`.
+  void send_rows(const group_calls& calls, const moved_rows& rows, p2p::direction packed,
+                 function_ref<void(void*, const void*, std::size_t)> copy, where at);
 
  private:
-  [[nodiscard]] std::int64_t* own_selections() noexcept { return selections_.data() + shape_.rank * shape_.experts; }
+  [[nodiscard]] view<std::int64_t, 1> own_selections() noexcept {
+    return {selections_.data() + shape_.rank * shape_.experts, {shape_.experts}};
+  }
   [[nodiscard]] view<const std::int64_t, 2> selected() const noexcept {
     return {selections_.data(), {shape_.ranks, shape_.experts}};
   }
-  // This rank's are there. The cursor is where its rows for each expert start, until `place_counts`.
-  template <class Control, class Dispatch>
-  void gather_counts(const Control& control, const Dispatch& sent) {
-    shape_.capacity = sent.counted.capacity;
-    if constexpr (checked(check_level::local))
-      expect_counts(view<const std::int64_t, 1>{own_selections(), {shape_.experts}}, sent.choices, sent.at);
-    control.all_gather_v(std::span<std::int64_t>(selections_), gather_counts_, sent.at);
-    expert_starts(shape_, selected(), {cursor_.data(), {shape_.experts}});
-    needed_now_ = rows_needed(shape_, selected());
-    note_needed(needed_now_);
-  }
+  [[nodiscard]] view<std::int64_t, 1> cursor() noexcept { return {cursor_.data(), {shape_.experts}}; }
+  // This rank's selections are there, of so many choices.
+  template <class Ranks>
+  void gather(const Ranks& ranks, std::size_t choices, where at);
+  void add_counts(std::int64_t* totals) const noexcept;
 
   expert_shape shape_;
-  bool mirrored_;                         // rows are put into mirrors, and given to them
+  row_transport by_;
+  std::size_t row_bytes_;
   std::vector<std::int64_t> selections_;  // [ranks, experts], of the current dispatch
-  std::vector<std::int64_t> cursor_;
-  std::size_t needed_now_ = 0;        // by the dispatch whose counts were gathered last
+  std::vector<std::int64_t> cursor_;      // [experts]
+  std::size_t needed_now_ = 0;
   std::vector<std::size_t> ends_;     // for a device, as are these:
   std::vector<std::int32_t> shifts_;  // [experts]
   std::vector<std::size_t> gather_counts_;
   std::vector<p2p> transfers_;  // of one exchange of rows that are sent
-  std::vector<T*> bases_;       // of the slot on each rank that a kernel moves rows to or from
+};
+
+/// An expert exchange of whatever rows, as a participant of steps.
+class exchange_core : public participant {
+ public:
+  exchange_core(const exchange_core&) = delete;  // handles point to it
+  exchange_core& operator=(const exchange_core&) = delete;
+
+  /// Allocates statistics for layers [first_layer, first_layer + layers), counted as `frame.layer_index()`.
+  void prepare(std::size_t first_layer, std::size_t layers, std::size_t micro_batches, where at = where::current());
+  /// Records in the caller's `statistics`, for layers from `first_layer` on, counted as `frame.layer_index()`. They are
+  /// over memory of the device where kernels move rows: nobody clears that between steps.
+  void prepare(std::size_t first_layer, expert_statistics statistics) noexcept;
+
+  /// Begins a step: zeroes statistics, and frees slots whose handles were lost in the last step. In checked builds it
+  /// is a `usage_error` if the overflow was not taken after the last dispatch; in release builds it stays until it is
+  /// taken.
+  void begin_step(where at = where::current());
+
+  // What a step asks of its participants.
+  void begin(const step_start&, where at) override;
+  void finish(const divisor_value&, where) noexcept override;
+  void abandon(where) noexcept override;
+  void withdraw() noexcept override;
+  /// An overflow is in the findings of the step, where the dispatch has written it.
+  [[nodiscard]] ballot findings() noexcept override;
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept override;
+  /// Room for `rows` rows and an eighth more, so that a drifting router does not replay every step.
+  void make_room(std::size_t rows, where at) override;
+
+  /// Leases come from `heap` from now on, so that one exchange can be rehearsed on one heap and run on another. No
+  /// handle may be open.
+  void use(symmetric_heap<belay::group>& heap) noexcept { heap_ = &heap; }
+
+  /// Whether dispatches were made since the overflow was last taken.
+  [[nodiscard]] bool overflow_unread() const noexcept { return unread_; }
+  /// The capacity that dispatches have needed since the last call. The same on all ranks of the group.
+  [[nodiscard]] expert_overflow take_overflow() noexcept;
+  /// Rows that a rank can receive from the next dispatch on. Called with the same number on all ranks, between steps.
+  void set_capacity(std::size_t rows, where at = where::current());
+
+  [[nodiscard]] const expert_shape& shape() const noexcept { return shape_; }
+  [[nodiscard]] const belay::group& group() const noexcept { return group_; }
+  [[nodiscard]] row_transport transport() const noexcept { return by_; }
+  /// Experts of this rank: [first, first + count).
+  [[nodiscard]] std::size_t first_local_expert() const noexcept { return shape_.rank * shape_.local(); }
+  [[nodiscard]] std::size_t local_experts() const noexcept { return shape_.local(); }
+  /// Of one slot. A dispatch leases two until its finish; its backward leases a third until then.
+  [[nodiscard]] std::size_t slot_bytes() const noexcept { return shape_.capacity * shape_.hidden * element_bytes_; }
+  [[nodiscard]] expert_statistics& statistics() noexcept { return moves_->statistics; }
+  [[nodiscard]] const expert_statistics& statistics() const noexcept { return moves_->statistics; }
+
+ protected:
+  using slot_type = symmetric_heap<belay::group>::heap_slot;
+
+  /// Throws usage_error where experts cannot be divided among the ranks, or k of them not be chosen; and of groups
+  /// whose ranks reach no memory of each other, or hold equal counts alone.
+  exchange_core(const belay::group& ranks, symmetric_heap<belay::group>& heap, const expert_settings& settings,
+                std::size_t element_bytes, where at);
+  ~exchange_core() override = default;
+
+  /// Of a run that computes on `processor`, in whose steps alone it takes part.
+  void belong_to_run(computes_on processor) noexcept;
+  /// Throws usage_error for a dispatch in a step that does not name the exchange, or of a routing over other experts.
+  void expect_dispatch(const char* layer, std::size_t experts, std::size_t k, where at) const;
+
+  /// A communication that begins after `ready` and keeps what it needs.
+  [[nodiscard]] start_order order_after(const stream_event& ready, where at) const;
+
+  symmetric_heap<belay::group>* heap_;
+  bool unread_ = false;
+  bool named_ = false;  // by the step or pass that runs
+  std::size_t first_layer_ = 0;
+  std::shared_ptr<row_moves> moves_;  // a communication that is under way keeps it
+
+ private:
+  // In a step: it takes part, it waits for one that names it, or it is begun by `begin_step` alone.
+  enum class participation : std::uint8_t { unasked, waits, takes };
+  void end_part() noexcept;
+
+  belay::group group_;
+  expert_shape shape_;
+  std::size_t element_bytes_;
+  row_transport by_;
+  participation part_ = participation::unasked;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/experts/core.ipp
+//
+// Counts, messages and steps of an expert exchange.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::size_t row_message_store::take(std::size_t ranges) {
+  if (free_.empty()) {
+    all_.push_back({std::vector<row_range>(ranges), std::vector<row_range>(ranges)});
+    free_.reserve(all_.size());
+    return all_.size() - 1;
+  }
+  const std::size_t index = free_.back();
+  free_.pop_back();
+  return index;
+}
+
+BELAY_DECL void row_message_store::reclaim() noexcept {
+  free_.clear();
+  for (std::size_t index = all_.size(); index-- > 0;) free_.push_back(index);
+}
+
+BELAY_DECL row_moves::row_moves(const expert_shape& shape, row_transport by, std::size_t row_bytes)
+    : shape_(shape),
+      by_(by),
+      row_bytes_(row_bytes),
+      selections_(shape.ranks * shape.experts),
+      cursor_(shape.experts),
+      ends_(shape.local() + 1),
+      shifts_(shape.experts),
+      gather_counts_(shape.ranks, shape.experts) {
+  if (by == row_transport::sent) transfers_.reserve(2 * shape.experts);
+}
+
+BELAY_DECL void row_moves::add_counts(std::int64_t* totals) const noexcept {
+  for (std::size_t e = 0; e < shape_.experts; ++e) {
+    std::int64_t total = 0;
+    for (std::size_t source = 0; source < shape_.ranks; ++source) total += selected()(source, e);
+    totals[e] = total;
+  }
+}
+
+template <class Ranks>
+void row_moves::gather(const Ranks& ranks, std::size_t choices, where at) {
+  if constexpr (checked(check_level::local)) expect_counts(view<const std::int64_t, 1>(own_selections()), choices, at);
+  ranks.all_gather_v(std::span<std::int64_t>(selections_), gather_counts_, at);
+}
+
+BELAY_DECL void row_moves::count(const group_calls* calls, const moved_rows& rows, where at) {
+  shape_.capacity = rows.capacity;
+  for (std::size_t e = 0; e < shape_.experts; ++e) own_selections()[e] = rows.counts[e];
+  if (calls != nullptr)
+    gather(*calls, rows.choices.size(), at);
+  else if constexpr (checked(check_level::local))
+    expect_counts(view<const std::int64_t, 1>(own_selections()), rows.choices.size(), at);
+  add_counts(rows.global_counts);
+  needed_now_ = rows_needed(shape_, selected());
+  note_needed(needed_now_);
+  if (needed_now_ > shape_.capacity) kernel::findings_note{rows.found, {}}.need_rows(needed_now_);
+  expert_offsets(shape_, selected(), {rows.offsets, {shape_.local() + 1}});
+  if (by_ == row_transport::mirrored) expert_cuts(shape_, selected(), {rows.cuts, {shape_.local(), shape_.ranks - 1}});
+  expert_places(shape_, selected(), rows.choices, cursor(), {rows.places, rows.choices.shape()});
+}
+
+BELAY_DECL void row_moves::to_experts(const group_calls* calls, const moved_rows& rows, where at) {
+  if (calls == nullptr) return;
+  if (by_ == row_transport::mirrored) {
+    for (std::size_t i = 0; i < rows.choices.size(); ++i) {
+      const std::int32_t place = rows.places[i];
+      if (place == no_place) continue;
+      const auto owner = static_cast<std::size_t>(rows.choices.data()[i]) / shape_.local();
+      rows.heap->put_bytes(static_cast<int>(owner), rows.first_byte + static_cast<std::size_t>(place) * row_bytes_,
+                           row_bytes_);
+    }
+  }
+  rows.heap->synchronize_in(*calls, at);
+}
+
+BELAY_DECL void row_moves::to_tokens(const group_calls* calls, const moved_rows& rows, where at) {
+  if (calls == nullptr) return;
+  if (by_ == row_transport::mirrored) {
+    const view<const std::size_t, 1> offsets{rows.offsets, {shape_.local() + 1}};
+    const view<const std::size_t, 2> cuts{rows.cuts, {shape_.local(), shape_.ranks - 1}};
+    for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
+      for (std::size_t i = 0; i < shape_.local(); ++i) {
+        const auto [first, end] = rows_from(peer, i, offsets, cuts);
+        rows.heap->give_bytes(static_cast<int>(peer), rows.first_byte + first * row_bytes_, (end - first) * row_bytes_);
+      }
+    }
+  }
+  rows.heap->synchronize_in(*calls, at);
+}
+
+BELAY_DECL void row_moves::count_on_device(const group_calls& calls, const moved_rows& rows, where at) {
+  calls.device()->fetch(own_selections().data(), rows.counts, shape_.experts * sizeof(std::int64_t), at);
+  shape_.capacity = rows.capacity;
+  gather(calls.control(), rows.choices.size(), at);
+  needed_now_ = rows_needed(shape_, selected());
+  note_needed(needed_now_);
+}
+
+BELAY_DECL void row_moves::count_to_send(const group& ranks, const moved_rows& rows, const start_order& how) {
+  ranks.device()->fetch(own_selections().data(), rows.counts, shape_.experts * sizeof(std::int64_t), how);
+  shape_.capacity = rows.capacity;
+  gather(ranks.control(), rows.choices.size(), how.at);
+  needed_now_ = rows_needed(shape_, selected());
+  note_needed(needed_now_);
+  row_messages& now = messages[rows.dispatch];
+  expert_starts(shape_, selected(), cursor());
+  rows_sent(shape_, selected(), cursor(), {now.sent.data(), {shape_.experts}});
+  rows_received_of(shape_, selected(), {now.received.data(), {shape_.ranks, shape_.local()}});
+}
+
+BELAY_DECL void row_moves::place_counts(const group_calls& calls, const moved_rows& rows, where at) {
+  group_memory& device = *calls.device();
+  expert_offsets(shape_, selected(), {ends_.data(), {ends_.size()}});
+  device.place(rows.offsets, ends_.data(), ends_.size() * sizeof(std::size_t), at);
+  expert_starts(shape_, selected(), cursor());
+  expert_shifts(shape_, selected(), cursor(), {shifts_.data(), {shifts_.size()}});
+  device.place(rows.cuts, shifts_.data(), shifts_.size() * sizeof(std::int32_t), at);
+  add_counts(cursor_.data());
+  device.place(rows.global_counts, cursor_.data(), cursor_.size() * sizeof(std::int64_t), at);
+}
+
+BELAY_DECL void row_moves::send_rows(const group_calls& calls, const moved_rows& rows, p2p::direction packed,
+                                     function_ref<void(void*, const void*, std::size_t)> copy, where at) {
+  const row_messages& now = messages[rows.dispatch];
+  const p2p::direction slot = packed == p2p::direction::send ? p2p::direction::receive : p2p::direction::send;
+  std::byte* const slot_rows = rows.heap->base(0) + rows.first_byte;
+  const auto message = [&](p2p::direction kind, std::size_t peer, std::byte* memory, const row_range& range) {
+    if (range.first == range.end) return;
+    transfers_.push_back(
+        {kind, static_cast<int>(peer), memory + range.first * row_bytes_, (range.end - range.first) * row_bytes_});
+  };
+  transfers_.clear();
+  for (std::size_t peer = 0; peer < shape_.ranks; ++peer) {
+    for (std::size_t i = 0; i < shape_.local(); ++i) {
+      const row_range &mine = now.sent[peer * shape_.local() + i], &theirs = now.received[peer * shape_.local() + i];
+      if (peer != shape_.rank) {
+        message(packed, peer, rows.packed, mine);
+        message(slot, peer, slot_rows, theirs);
+      } else if (mine.first < mine.end) {
+        std::byte* const here = rows.packed + mine.first * row_bytes_;
+        std::byte* const there = slot_rows + theirs.first * row_bytes_;
+        const std::size_t bytes = (mine.end - mine.first) * row_bytes_;
+        if (packed == p2p::direction::send)
+          copy(there, here, bytes);
+        else
+          copy(here, there, bytes);
+      }
+    }
+  }
+  calls.exchange(transfers_, at);
+}
+
+BELAY_DECL exchange_core::exchange_core(const belay::group& ranks, symmetric_heap<belay::group>& heap,
+                                        const expert_settings& settings, std::size_t element_bytes, where at)
+    : heap_(&heap),
+      group_(ranks),
+      shape_(shape_of(settings, static_cast<std::size_t>(ranks.size()), static_cast<std::size_t>(ranks.unasked_rank()),
+                      at)),
+      element_bytes_(element_bytes),
+      by_(shape_.ranks == 1       ? row_transport::here
+          : sends_to_peers(ranks) ? row_transport::sent
+          : mirrors_peers(ranks)  ? row_transport::mirrored
+                                  : row_transport::addressed) {
+  const group_traits& of = ranks.traits();
+  if (!of.rehearsed && !of.addresses_peers && !of.mirrors_peers && !of.on_device)
+    throw usage_error(
+        "experts are reached through symmetric memory, or memory that peers send into: take a group that is "
+        "directly_addressable, mirrored_by_messages or has_local_memory, as those of all backends are",
+        at);
+  if (!of.has_varying_counts)
+    throw usage_error(
+        "the ranks of an expert exchange gather their counts with all_gather_v: take a communicator with "
+        "has_varying_counts, as belay::host and belay::mpi have",
+        at);
+  set_capacity(settings.capacity, at);
+  moves_ = std::make_shared<row_moves>(shape_, by_, shape_.hidden * element_bytes);
+}
+
+BELAY_DECL void exchange_core::belong_to_run(computes_on processor) noexcept {
+  part_ = participation::waits;
+  if (shape_.ranks > 1 && processor == computes_on::own_device) by_ = row_transport::sent;
+}
+
+BELAY_DECL void exchange_core::prepare(std::size_t first_layer, std::size_t layers, std::size_t micro_batches,
+                                       where at) {
+  prepare(first_layer, {layers, micro_batches, shape_.experts, shape_.k, at});
+}
+BELAY_DECL void exchange_core::prepare(std::size_t first_layer, expert_statistics statistics) noexcept {
+  moves_->statistics = std::move(statistics);
+  first_layer_ = first_layer;
+}
+
+BELAY_DECL void exchange_core::begin_step(where at) {
+  if constexpr (checked(check_level::local))
+    if (unread_) throw usage_error("the overflow of the last step's expert dispatches was never read", at);
+  moves_->statistics.clear();
+  moves_->messages.reclaim();
+  heap_->reclaim();
+}
+
+BELAY_DECL void exchange_core::begin(const step_start&, where at) {
+  withdraw();
+  named_ = true;
+  if (part_ == participation::waits) part_ = participation::takes;
+  begin_step(at);
+}
+BELAY_DECL void exchange_core::finish(const divisor_value&, where) noexcept { end_part(); }
+BELAY_DECL void exchange_core::abandon(where) noexcept { withdraw(); }
+BELAY_DECL void exchange_core::withdraw() noexcept {
+  static_cast<void>(take_overflow());
+  end_part();
+}
+BELAY_DECL ballot exchange_core::findings() noexcept {
+  static_cast<void>(take_overflow());
+  return {};
+}
+BELAY_DECL void exchange_core::end_part() noexcept {
+  named_ = false;
+  part_ = part_ == participation::unasked ? participation::unasked : participation::waits;
+}
+
+BELAY_DECL std::uint64_t exchange_core::fingerprint() const noexcept {
+  return fnv1a().add_text("expert_exchange").add(shape_.experts).add(shape_.k).add(shape_.capacity).value();
+}
+BELAY_DECL void exchange_core::make_room(std::size_t rows, where at) {
+  const std::size_t wanted = rows + rows / 8;
+  if (wanted > shape_.capacity) set_capacity(wanted, at);
+}
+BELAY_DECL expert_overflow exchange_core::take_overflow() noexcept {
+  unread_ = false;
+  return {std::exchange(moves_->needed, std::size_t{0}), shape_.capacity};
+}
+BELAY_DECL void exchange_core::set_capacity(std::size_t rows, where at) {
+  expect_capacity(shape_, rows, element_bytes_, at);
+  shape_.capacity = rows;
+}
+
+BELAY_DECL void exchange_core::expect_dispatch(const char* layer, std::size_t experts, std::size_t k, where at) const {
+  if (part_ == participation::waits) [[unlikely]]
+    throw usage_error(
+        "dispatch: layer '" + printable(layer) +
+            "' uses an expert exchange that its step does not name: belay::step step{run.engine(), store, experts}",
+        at);
+  if (experts != shape_.experts || k != shape_.k)
+    throw usage_error("dispatch: the routing is over other experts than the exchange", at);
+}
+
+BELAY_DECL start_order exchange_core::order_after(const stream_event& ready, where at) const {
+  return start_order(after(ready, at)).keeping(moves_);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/experts/exchange.hpp
+//
+// Tokens to their experts and back, one-sided over a symmetric heap: a rank writes its rows into the slots of their
+// owners and reads the results from there. Rows are neither packed nor sent twice.
+//
+// Why these synchronisations suffice. A slot is first written after a synchronisation of the group that every rank
+// enters after it has leased the slot. A rank releases a slot after its own last access to any rank's copy of it.
+// Leases are in the same order on all ranks. So the next user of a slot waits, in that synchronisation, for every
+// rank's last access by the slot's previous user. A release therefore needs no synchronisation.
+//
+//   dispatch: lease inputs and outputs | gather of counts | push rows | barrier         experts read inputs
+//   combine:  barrier | pull outputs                                                    experts' outputs are read
+//   backward: write gradients over the outputs, lease gradients | barrier               experts read, write
+//   finish:   barrier | pull row gradients | release all
+//
+// These are five synchronisations a layer, on one rank none. More of it: docs/explanation/expert_dispatch.md.
+//
+// On a host a move is work of a communication, or of the compute stream where all experts are here. On a device it is
+// kernels: of the compute stream, or between the operations of a communication, which hand over events. Counts alone go
+// by the host. What differs between groups is told in core.hpp.
+
+// ---- belay/parallel/experts/handles.hpp
+//
+// Tokens that were sent to experts are owed three times: `dispatched` owes a combine, `merged` a backward, `returning`
+// a finish. Each handle is the only access to its memory and is consumed by the next call; `finish` frees the slots.
+// The destructor of a lost handle does not communicate: its slots stay leased and its obligation stays in the ledger,
+// so the step does not commit. The next step frees the slots. `dispatched` and `returning` stay where they were made,
+// as `saved` does; `merged` moves, because a layer's residue holds it until the backward.
+
+namespace belay::inline BELAY_ABI {
+
+template <class T>
+class expert_exchange;
+
+/// The state of one dispatch, which is moved through the three handles. Internal to them.
+template <class T>
+struct dispatch_state {
+  using slot_type = symmetric_heap<group>::heap_slot;
+
+  expert_exchange<T>* exchange = nullptr;
+  routing<compute_type_t<T>> routed;
+  view<std::int32_t, 2> places;
+  view<std::size_t, 1> offsets;
+  view<std::size_t, 2> cuts;
+  slot_type inputs;          // rows received
+  slot_type outputs;         // the experts' outputs; in the backward the gradients of these
+  slot_type gradients;       // leased by the backward: the experts' row gradients
+  view<T, 2> packed;         // where rows are sent: those of this rank's choices, in the order of experts
+  std::size_t messages = 0;  // of which dispatch
+  obligation_id obligation;
+
+  dispatch_state() = default;
+  dispatch_state(dispatch_state&& other) noexcept
+      : exchange(std::exchange(other.exchange, nullptr)),
+        routed(other.routed),
+        places(other.places),
+        offsets(other.offsets),
+        cuts(other.cuts),
+        inputs(std::move(other.inputs)),
+        outputs(std::move(other.outputs)),
+        gradients(std::move(other.gradients)),
+        packed(other.packed),
+        messages(other.messages),
+        obligation(std::exchange(other.obligation, {})) {}
+  dispatch_state& operator=(dispatch_state&&) = delete;
+  ~dispatch_state() = default;
+
+  /// Places and bounds of a dispatch of `routed`, until its backward.
+  template <class Frame>
+  void keep_in(Frame& frame, const expert_shape& shape) {
+    places = frame.template keep<std::int32_t>(extents<2>{routed.rows, shape.k});
+    const view<std::size_t, 1> bounds = frame.template keep<std::size_t>(extents<1>{shape.local() * shape.ranks + 1});
+    offsets = {bounds.data(), {shape.local() + 1}};
+    cuts = {bounds.data() + shape.local() + 1, {shape.local(), shape.ranks - 1}};
+  }
+
+  void expect_alive(where at) const {
+    if (exchange != nullptr) return;
+    throw usage_error("a handle of an expert exchange was used after it was consumed, or owes nothing", at);
+  }
+  [[nodiscard]] std::span<const std::size_t> rows_of_experts() const noexcept { return offsets.flat(); }
+};
+
+/// Gradients at the experts: read `output_gradients`, write `row_gradients`, then `finish`. Owes a finish.
+template <class T>
+class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLIGATION returning final {
+ public:
+  BELAY_OPENS explicit returning(dispatch_state<T>&& state) noexcept : state_(std::move(state)) {}
+  returning& operator=(returning&&) = delete;
+  static void* operator new(std::size_t) = delete;
+  static void* operator new[](std::size_t) = delete;
+  BELAY_IF_DISCHARGED ~returning() {}  // not defaulted: the analysis looks at calls of a destructor
+
+  /// [capacity, hidden], grouped like `rows`: the gradients of this rank's expert outputs, times the weights.
+  BELAY_IF_OPEN [[nodiscard]] view<const T, 2> output_gradients() const {
+    return state_.exchange->rows_in(state_.outputs);
+  }
+  /// [capacity, hidden]: the inputs of this rank's experts in the forward.
+  BELAY_IF_OPEN [[nodiscard]] view<const T, 2> rows() const { return state_.exchange->rows_in(state_.inputs); }
+  /// [capacity, hidden], to be written: the gradients of those inputs.
+  BELAY_IF_OPEN [[nodiscard]] view<T, 2> row_gradients() const { return state_.exchange->rows_in(state_.gradients); }
+  /// As in `dispatched`.
+  BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept { return state_.rows_of_experts(); }
+
+  /// Writes `dx` [rows, hidden], the sum over each token's experts, and frees all slots. One barrier of the group. `dx`
+  /// is of the rows' type, or of that in which they are summed.
+  template <class Frame, class Dx>
+    requires std::same_as<Dx, T> || std::same_as<Dx, compute_type_t<T>>
+  BELAY_DISCHARGES void finish(Frame& frame, view<Dx, 2> dx, where at = where::current()) && {
+    state_.expect_alive(at);
+    dispatch_state<T> state(std::move(state_));
+    state.exchange->finish_returning(frame, state, dx, at);
+  }
+  template <class Frame, class... Rest>
+  void finish(Frame&, Rest&&...) & {
+    static_assert(!std::same_as<Frame, Frame>,
+                  "belay: finish consumes its handle: write std::move(handle).finish(...)");
+  }
+
+  /// Hands a named handle on: `return std::move(handle).hand_over();`.
+  BELAY_DISCHARGES BELAY_OPENS returning hand_over() && { return returning{std::move(*this)}; }
+
+ private:
+  template <class>
+  friend class handle_store;
+  BELAY_OPENS returning(returning&& other) noexcept : state_(std::move(other.state_)) {}
+
+  dispatch_state<T> state_;
+};
+
+/// Combined tokens. Owes a backward, unless the frame was forward-only: then it owes nothing and may be dropped.
+template <class T>
+class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION merged {
+ public:
+  BELAY_OPENS explicit merged(dispatch_state<T>&& state) noexcept : state_(std::move(state)) {}
+  BELAY_OPENS merged(merged&& other) noexcept : state_(std::move(other.state_)) {}
+  merged& operator=(merged&&) = delete;
+  BELAY_IF_DISCHARGED ~merged() {}
+
+  /// Sends `dy` [rows, hidden] times each weight to the experts, and writes `dweights` [rows, k], the gradients of the
+  /// weights. It reuses the memory of the experts' outputs. One barrier of the group. `dy` is of the rows' type, or of
+  /// that in which they are summed: it is rounded when it has its weight.
+  template <class Frame>
+  BELAY_DISCHARGES BELAY_OPENS returning<T> backward(Frame& frame, view<const T, 2> dy,
+                                                     view<compute_type_t<T>, 2> dweights,
+                                                     where at = where::current()) && {
+    state_.expect_alive(at);
+    dispatch_state<T> state(std::move(state_));
+    state.exchange->backward(frame, state, dy, dweights, at);
+    return returning<T>{std::move(state)};
+  }
+  template <class Frame>
+    requires(!std::same_as<T, compute_type_t<T>>)
+  BELAY_DISCHARGES BELAY_OPENS returning<T> backward(Frame& frame, view<const compute_type_t<T>, 2> dy,
+                                                     view<compute_type_t<T>, 2> dweights,
+                                                     where at = where::current()) && {
+    state_.expect_alive(at);
+    dispatch_state<T> state(std::move(state_));
+    state.exchange->backward(frame, state, dy, dweights, at);
+    return returning<T>{std::move(state)};
+  }
+  template <class Frame, class... Rest>
+  void backward(Frame&, Rest&&...) & {
+    static_assert(!std::same_as<Frame, Frame>,
+                  "belay: the backward consumes its handle: write std::move(handle).backward(...)");
+  }
+
+  /// Ends the obligation without a backward and frees the slots. Every rank of the group does the same. `why` is for
+  /// the reader of the code.
+  template <class Frame>
+  BELAY_DISCHARGES void discard(Frame& frame, const char* why, where at = where::current()) && {
+    static_cast<void>(why);
+    if (state_.exchange == nullptr) return;
+    dispatch_state<T> state(std::move(state_));
+    state.exchange->abandon_dispatch(frame, state, at);
+  }
+
+  /// Its layer's activations were offloaded and have come back (step/offloaded_activations.hpp).
+  void relocate(const auto& to) {
+    to(state_.routed);
+    to(state_.places);
+    to(state_.offsets);
+    to(state_.cuts);
+    to(state_.packed);
+  }
+
+  /// Hands a named handle on: `return std::move(handle).hand_over();`.
+  BELAY_DISCHARGES BELAY_OPENS merged hand_over() && { return merged{std::move(*this)}; }
+
+ private:
+  dispatch_state<T> state_;
+};
+
+/// Tokens at their experts: read `rows`, write `outputs`, then `combine`. Owes a combine.
+template <class T>
+class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION dispatched final {
+ public:
+  BELAY_OPENS explicit dispatched(dispatch_state<T>&& state) noexcept : state_(std::move(state)) {}
+  dispatched& operator=(dispatched&&) = delete;
+  static void* operator new(std::size_t) = delete;
+  static void* operator new[](std::size_t) = delete;
+  BELAY_IF_DISCHARGED ~dispatched() {}
+
+  /// [capacity, hidden]: the rows that this rank's experts have received, grouped by expert. Valid until `finish`.
+  BELAY_IF_OPEN [[nodiscard]] view<const T, 2> rows() const { return state_.exchange->rows_in(state_.inputs); }
+  /// [capacity, hidden]: to be written, for each received row. Not valid after the combine.
+  BELAY_IF_OPEN [[nodiscard]] view<T, 2> outputs() const { return state_.exchange->rows_in(state_.outputs); }
+  /// [local experts + 1]: rows of local expert i are [offsets[i], offsets[i + 1]). To be read inside of `frame.run`
+  /// only; valid as long as the invocation.
+  BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept { return state_.rows_of_experts(); }
+
+  /// Writes `y` [rows, hidden]: the outputs of each token's experts times its weights, summed in the order of the
+  /// choices. One barrier of the group. In a forward-only frame the slots are free afterwards. `y` is of the rows'
+  /// type, or of that in which they are summed.
+  template <class Frame, class Y>
+    requires std::same_as<Y, T> || std::same_as<Y, compute_type_t<T>>
+  BELAY_DISCHARGES BELAY_OPENS merged<T> combine(Frame& frame, view<Y, 2> y, where at = where::current()) && {
+    state_.expect_alive(at);
+    dispatch_state<T> state(std::move(state_));
+    state.exchange->combine(frame, state, y, at);
+    return merged<T>{std::move(state)};
+  }
+  template <class Frame, class... Rest>
+  void combine(Frame&, Rest&&...) & {
+    static_assert(!std::same_as<Frame, Frame>,
+                  "belay: combine consumes its handle: write std::move(handle).combine(...)");
+  }
+
+  /// Ends the obligation without a combine; every rank of the group does the same.
+  template <class Frame>
+  BELAY_DISCHARGES void discard(Frame& frame, const char* why, where at = where::current()) && {
+    static_cast<void>(why);
+    state_.expect_alive(at);
+    dispatch_state<T> state(std::move(state_));
+    state.exchange->abandon_dispatch(frame, state, at);
+  }
+
+  /// Hands a named handle on: `return std::move(handle).hand_over();`.
+  BELAY_DISCHARGES BELAY_OPENS dispatched hand_over() && { return dispatched{std::move(*this)}; }
+
+ private:
+  template <class>
+  friend class handle_store;
+  BELAY_OPENS dispatched(dispatched&& other) noexcept : state_(std::move(other.state_)) {}
+
+  dispatch_state<T> state_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/experts/row_kernels.hpp
+//
+// The kernels that move rows between a rank's tokens and the slots of their experts, here or on ranks whose memory is
+// addressed or mirrored: a row a team, on hosts and on devices. A row of a slot belongs to one choice alone, so that
+// rows can be moved in any order. Sums over a token's choices run in their order and have the same bits everywhere.
+
+namespace belay::inline BELAY_ABI {
+
+/// A slot, and where the rows of this rank's choices lie in it, on each rank.
+template <class T>
+struct placed_rows {
+  /// The first row of the first rank's slot, the bytes from there to the next rank's (0: all experts are here), the
+  /// choices and their places [rows, k], the experts of a rank, and the elements of a row.
+  T* slot;
+  std::size_t apart;
+  const std::int32_t* choices;
+  const std::int32_t* places;
+  std::size_t local;
+  std::size_t k;
+  std::size_t hidden;
+
+  /// The row of choice i, or null where there was no room.
+  [[nodiscard]] BELAY_HD T* row(std::size_t i) const noexcept {
+    const std::int32_t place = places[i];
+    if (place == no_place) return nullptr;
+    T* first = slot;
+    if (apart > 0) {
+      const std::uint32_t owner = static_cast<std::uint32_t>(choices[i]) / static_cast<std::uint32_t>(local);
+      first = reinterpret_cast<T*>(reinterpret_cast<std::byte*>(slot) + owner * apart);
+    }
+    return first + static_cast<std::size_t>(place) * hidden;
+  }
+};
+
+/// Notes, once, how many rows would have been needed.
+struct noted_rows {
+  /// Where, and how many.
+  kernel::findings_note found;
+  std::uint64_t rows;
+  /// One index.
+  BELAY_HD void operator()(std::size_t) const noexcept { found.need_rows(rows); }
+};
+
+/// Offsets of experts from the sums of counts, up to the capacity. The last is that of all `selections`.
+struct offsets_within {
+  /// The offsets [experts + 1], which are cut, the experts, all selections, and the capacity.
+  std::size_t* offsets;
+  std::size_t experts;
+  std::size_t selections;
+  std::size_t capacity;
+  /// Offset i.
+  BELAY_HD void operator()(std::size_t i) const noexcept {
+    const std::size_t first = i == experts ? selections : offsets[i];
+    offsets[i] = first < capacity ? first : capacity;
+  }
+};
+/// Places beyond the capacity are none.
+struct places_within {
+  /// The places, and the capacity.
+  std::int32_t* places;
+  std::size_t capacity;
+  /// Place i.
+  BELAY_HD void operator()(std::size_t i) const noexcept {
+    if (static_cast<std::size_t>(places[i]) >= capacity) places[i] = no_place;
+  }
+};
+
+/// Which places of rows a dispatch has in the end: of slots, or of a rank's packed rows.
+enum class places_of : std::uint8_t { expert_slots, packed_rows };
+
+/// A choice's place among its rank's rows, in the order of experts, and that in the slot of its expert, `shifts`
+/// [experts] further on: the latter is kept of slots, the former of packed rows. Where that of the slot is beyond the
+/// capacity, there is none.
+struct fitted_places {
+  /// The places, the choices, how far those of each expert go, the capacity, and which places are kept.
+  std::int32_t* places;
+  const std::int32_t* choices;
+  const std::int32_t* shifts;
+  std::size_t capacity;
+  places_of which;
+  /// Place i.
+  BELAY_HD void operator()(std::size_t i) const noexcept {
+    const std::int64_t place = std::int64_t{places[i]} + shifts[choices[i]];
+    if (place >= static_cast<std::int64_t>(capacity))
+      places[i] = no_place;
+    else if (which == places_of::expert_slots)
+      places[i] = static_cast<std::int32_t>(place);
+  }
+};
+
+/// Rows that a rank pushes to its peers in one dispatch, in bytes, from which on they go around the caches: more than a
+/// rank's part of them holds on the machines that were measured.
+inline constexpr std::size_t non_temporal_from = std::size_t{24} << 20;
+
+/// A choice's row of the slot = the row of its token. A team does a choice.
+template <class T>
+struct pushed_rows {
+  /// Where to, and the tokens' rows; on a host, whether rows go around the caches: then `finish` follows.
+  placed_rows<T> rows;
+  const T* x;
+  bool non_temporal = false;
+  /// Choice i.
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
+    T* const to = rows.row(i);
+    if (to == nullptr) return;
+    const T* const from = x + i / rows.k * rows.hidden;
+    if constexpr (Team::lanes > 1)
+      kernel::for_each_index(team, rows.hidden, kernel::copy<T>{from, to});
+    else if (non_temporal)
+      kernel::copy_non_temporal(to, from, rows.hidden * sizeof(T));
+    else
+      std::memcpy(to, from, rows.hidden * sizeof(T));
+  }
+  /// On a host, after the last choice.
+  void finish() const noexcept {
+    if (non_temporal) kernel::finish_non_temporal();
+  }
+};
+
+/// A row as a term of a sum: itself times its weight.
+template <class T>
+struct weighted_row {
+  /// The row, and its weight.
+  const T* row;
+  compute_type_t<T> weight;
+  /// Element i of the term.
+  [[nodiscard]] BELAY_HD compute_type_t<T> operator[](std::size_t i) const noexcept {
+    return weight * kernel::widened(row[i]);
+  }
+};
+/// A row as a term of a sum: itself.
+template <class T>
+struct plain_row {
+  /// The row.
+  const T* row;
+  /// Element i of the term.
+  [[nodiscard]] BELAY_HD compute_type_t<T> operator[](std::size_t i) const noexcept { return kernel::widened(row[i]); }
+};
+
+/// Whether rows begin a sum, or add to one.
+enum class summing : std::uint8_t { begins, goes_on };
+
+/// target = the sum of `Count` rows, or target += it, in one pass: each element is summed in the order of the rows. Few
+/// rows a pass, so that the processor's prefetchers follow all of them.
+template <summing How, std::size_t Count, class T, class Row>
+BELAY_HD inline void add_rows(T* __restrict target, const Row* rows, std::size_t hidden) {
+  Row row[Count];
+  for (std::size_t j = 0; j < Count; ++j) row[j] = rows[j];
+  for (std::size_t i = 0; i < hidden; ++i) {
+    auto total = How == summing::begins ? row[0][i] : kernel::widened(target[i]) + row[0][i];
+    for (std::size_t j = 1; j < Count; ++j) total += row[j][i];
+    target[i] = static_cast<T>(total);
+  }
+}
+
+/// A token's row = the sum of those of its choices, each times its weight where weights are not null. Summed in passes
+/// of four rows, then two, then one, with the sum rounded to `Target` after each. A team does a token.
+template <class T, class Target>
+struct pulled_rows {
+  /// The type in which a row's elements are weighted and summed.
+  using number = compute_type_t<T>;
+
+  /// Where from, the weights, and the tokens' rows.
+  placed_rows<T> rows;
+  const number* weights;
+  Target* y;
+
+  /// One element of a token's row, for a team of several lanes.
+  struct element {
+    /// Of which token.
+    const pulled_rows* of;
+    std::size_t token;
+    /// Element i.
+    BELAY_HD void operator()(std::size_t i) const noexcept {
+      const std::size_t k = of->rows.k;
+      std::size_t left = 0;
+      for (std::size_t j = 0; j < k; ++j) left += of->rows.row(token * k + j) != nullptr ? 1U : 0U;
+      number total = 0;
+      Target rounded = static_cast<Target>(total);
+      for (std::size_t j = 0, done = 0, pass = 0; j < k; ++j) {
+        const T* const row = of->rows.row(token * k + j);
+        if (row == nullptr) continue;
+        const number own = kernel::widened(row[i]);
+        const number more = of->weights == nullptr ? own : of->weights[token * k + j] * own;
+        total = done == 0 ? more : total + more;
+        if (done++ == pass) pass += left - pass >= 4 ? 4 : left - pass >= 2 ? 2 : 1;
+        if (done != pass) continue;
+        rounded = static_cast<Target>(total);
+        total = kernel::widened(rounded);
+      }
+      of->y[token * of->rows.hidden + i] = rounded;
+    }
+  };
+
+  /// Token `token`.
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t token) const noexcept {
+    if constexpr (Team::lanes > 1)
+      kernel::for_each_index(team, rows.hidden, element{this, token});
+    else if (weights == nullptr)
+      sum_token(token, [](const T* row, std::size_t) { return plain_row<T>{row}; });
+    else
+      sum_token(token, [w = weights](const T* row, std::size_t i) { return weighted_row<T>{row, w[i]}; });
+  }
+
+ private:
+  // Each row as `term(row, choice)`; zeros where there is none.
+  template <class Term>
+  BELAY_HD void sum_token(std::size_t token, const Term& term) const noexcept {
+    using term_type = decltype(term(static_cast<const T*>(nullptr), std::size_t{}));
+    constexpr std::size_t pass = 4;
+    Target* const target = y + token * rows.hidden;
+    term_type terms[pass];
+    std::size_t count = 0;
+    summing how = summing::begins;
+    for (std::size_t j = 0; j < rows.k; ++j) {
+      const T* const row = rows.row(token * rows.k + j);
+      if (row == nullptr) continue;
+      terms[count++] = term(row, token * rows.k + j);
+      if (count < pass) continue;
+      add_terms<pass>(target, terms, how);
+      count = 0;
+    }
+    const term_type* left = terms;
+    if (count >= 2) {
+      add_terms<2>(target, left, how);
+      left += 2;
+      count -= 2;
+    }
+    if (count == 1) add_terms<1>(target, left, how);
+    if (how == summing::begins) std::memset(target, 0, rows.hidden * sizeof(Target));
+  }
+  template <std::size_t Count, class Term>
+  BELAY_HD void add_terms(Target* target, const Term* terms, summing& how) const noexcept {
+    if (how == summing::begins)
+      add_rows<summing::begins, Count>(target, terms, rows.hidden);
+    else
+      add_rows<summing::goes_on, Count>(target, terms, rows.hidden);
+    how = summing::goes_on;
+  }
+};
+
+/// The gradient of a choice's weight, the inner product of its row and its token's gradient; then the row = that
+/// gradient times the weight, so that the gradient needs neither a slot nor a synchronisation of its own. A team does a
+/// choice. Gradients may be wider.
+template <class T, class Dy = T>
+struct returned_rows {
+  /// The type in which rows and gradients are multiplied and summed.
+  using number = compute_type_t<T>;
+
+  /// Rows and weights, the tokens' gradients, and the weights'.
+  placed_rows<T> rows;
+  const number* weights;
+  const Dy* dy;
+  number* dweights;
+
+  /// row[i] = weight * dy[i].
+  struct element {
+    /// The weight, the token's gradient, and the row.
+    number weight;
+    const Dy* gradient;
+    T* row;
+    /// Element i.
+    BELAY_HD void operator()(std::size_t i) const noexcept {
+      row[i] = static_cast<T>(weight * kernel::widened(gradient[i]));
+    }
+  };
+
+  /// Choice i.
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
+    T* const row = rows.row(i);
+    const Dy* const gradient = dy + i / rows.k * rows.hidden;
+    number total = 0;
+    if constexpr (Team::lanes == 1) {
+      if (row != nullptr) total = return_row(row, gradient, weights[i]);
+    } else if (row != nullptr) {
+      const std::size_t whole = rows.hidden / kernel::sum_lanes * kernel::sum_lanes;
+      for (std::size_t c = whole; c < rows.hidden; ++c) total += kernel::widened(gradient[c]) * kernel::widened(row[c]);
+      number partial = 0;
+      for (std::size_t c = team.lane % kernel::sum_lanes; c < whole; c += kernel::sum_lanes)
+        partial += kernel::widened(gradient[c]) * kernel::widened(row[c]);
+      for (unsigned lane = 0; lane < kernel::sum_lanes; ++lane) total += team.from(lane, partial);
+      team.synchronize();  // the row is overwritten from here on
+      kernel::for_each_index(team, rows.hidden, element{weights[i], gradient, row});
+    }
+    if (team.lane == 0) dweights[i] = total;
+  }
+
+ private:
+  // In one pass. A fixed number of partial sums vectorises without allowing the compiler to reorder sums.
+  BELAY_HD number return_row(T* __restrict row, const Dy* __restrict gradient, number weight) const noexcept {
+    number total = 0;
+    number partial[kernel::sum_lanes] = {};
+    std::size_t i = 0;
+    for (; i + kernel::sum_lanes <= rows.hidden; i += kernel::sum_lanes) {
+      for (std::size_t lane = 0; lane < kernel::sum_lanes; ++lane) {
+        const number d = kernel::widened(gradient[i + lane]);
+        partial[lane] += d * kernel::widened(row[i + lane]);
+        row[i + lane] = static_cast<T>(weight * d);
+      }
+    }
+    for (; i < rows.hidden; ++i) {
+      const number d = kernel::widened(gradient[i]);
+      total += d * kernel::widened(row[i]);
+      row[i] = static_cast<T>(weight * d);
+    }
+    for (std::size_t lane = 0; lane < kernel::sum_lanes; ++lane) total += partial[lane];
+    return total;
+  }
 };
 
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
-/// One rank of an expert group. All ranks of the group make the same calls in the same order. One exchange serves all
-/// layers of a stage, and allocates nothing after `prepare`. The heap outlives it and has no other user.
-template <class T, class Group, class Heap = typename heap_of<Group>::type>
-class expert_exchange final : public participant {
-  static_assert(has_symmetric_memory<Group> || has_local_memory<Group>,
-                "experts are reached through symmetric memory, or memory that peers send into: take a group that is "
-                "directly_addressable, mirrored_by_messages or has_local_memory, as those of all backends are");
-  static_assert(has_varying_counts<Group> && can_all_gather_v<Group, std::int64_t>,
-                "the ranks of an expert exchange gather their counts with all_gather_v: take a communicator with "
-                "has_varying_counts, as belay::host and belay::mpi have");
+/// Whether the frame's kit moves rows by kernels of a device.
+template <class Frame>
+concept moves_rows_by_kernels = sorting_kit<std::remove_cvref_t<decltype(std::declval<Frame&>().kit())>>;
 
+/// The order of a move: ranks agree on counts, then rows go to experts; rows go to experts; or rows come to tokens.
+enum class row_direction : std::uint8_t { dispatched, to_experts, to_tokens };
+
+/// A move of rows, by value: a stream does it when the host is elsewhere.
+template <class Kernel>
+struct row_move {
+  /// The messages of the exchange, the dispatch and its slot, the kernel of rows, a row a team, and how often.
+  row_moves* by;
+  moved_rows rows;
+  Kernel row;
+  std::size_t count;
+  row_direction direction;
+  where at;
+
+  /// By the host: in a communication, or where all experts are here, with null.
+  void on_host(const group_calls* calls) const {
+    if (direction == row_direction::dispatched) by->count(calls, rows, at);
+    if (direction == row_direction::to_tokens) by->to_tokens(calls, rows, at);
+    kernel::for_each_row(count, row);
+    if constexpr (requires { row.finish(); }) row.finish();
+    if (direction != row_direction::to_tokens) by->to_experts(calls, rows, at);
+  }
+
+  /// In a communication of ranks that compute on a device. No row is written before all that peers had queued at their
+  /// dispatch is over: they wait for counts.
+  template <device_stream Stream>
+  void on_device(const group_calls& calls) const {
+    Stream& queue = stream_for_kernels<Stream>(calls.device(), at);
+    const auto travel = [&](p2p::direction packed) {
+      if (rows.packed == nullptr) return calls.barrier(at);
+      const auto copy = [&](void* to, const void* from, std::size_t bytes) { queue.copy(to, from, bytes, at); };
+      by->send_rows(calls, rows, packed, copy, at);
+    };
+    if (direction == row_direction::dispatched) place(calls, queue);
+    if (direction == row_direction::to_tokens) travel(p2p::direction::receive);
+    queue.teams(count, row);
+    if (direction != row_direction::to_tokens) travel(p2p::direction::send);
+  }
+
+ private:
+  template <class Stream>
+  void place(const group_calls& calls, Stream& queue) const {
+    if (rows.packed == nullptr) by->count_on_device(calls, rows, at);
+    if (by->needed_now() > rows.capacity) queue.each(1, noted_rows{{rows.found, {}}, by->needed_now()});
+    by->place_counts(calls, rows, at);
+    const auto* const shifts = reinterpret_cast<const std::int32_t*>(rows.cuts);
+    const places_of which = rows.packed == nullptr ? places_of::expert_slots : places_of::packed_rows;
+    queue.each(rows.choices.size(), fitted_places{rows.places, rows.choices.data(), shifts, rows.capacity, which});
+  }
+};
+
+/// One rank of an expert group, for rows of T. All ranks of the group make the same calls in the same order. One
+/// exchange serves all layers of a stage, and allocates nothing after `prepare`. The heap outlives it and has no other
+/// user.
+template <class T>
+class expert_exchange final : public exchange_core {
  public:
   using value_type = T;
-  using slot_type = typename Heap::heap_slot;
-  using dispatched_type = dispatched<expert_exchange>;
+  using exchange_core::slot_type;
 
-  /// Throws `usage_error` where experts cannot be divided among the ranks, or k of them not be chosen.
-  expert_exchange(Group group, Heap& heap, const expert_settings& settings, where at = where::current())
-      : group_(std::move(group)),
-        heap_(&heap),
-        shape_(shape_of(settings, static_cast<std::size_t>(group_.size()),
-                        static_cast<std::size_t>(layout_rank(group_)), at)) {
-    expect_promise(group_, &group_traits::has_varying_counts,
-                   "the ranks of an expert exchange gather their counts with all_gather_v: take a communicator with "
-                   "has_varying_counts, as belay::host and belay::mpi have",
-                   at);
-    set_capacity(settings.capacity, at);
-    moves_ = std::make_shared<moves_type>(shape_, group_);
-  }
+  /// Throws `usage_error` where experts cannot be divided among the ranks, or k of them not be chosen; and of groups
+  /// whose ranks reach no memory of each other, or have no operations with varying counts.
+  expert_exchange(const belay::group& ranks, symmetric_heap<belay::group>& heap, const expert_settings& settings,
+                  where at = where::current())
+      : exchange_core(ranks, heap, settings, sizeof(T), at) {}
 
   /// Over symmetric memory of a run (train/run.hpp), which is planned and grows when a step is replayed. Dispatches are
   /// made in steps and passes that name the exchange; others are a usage_error.
   template <class Run>
-    requires requires(Run& run, const Group& group, where at) {
-      { run.windows(group, at) } -> std::same_as<Heap&>;
+    requires requires(Run& run, const belay::group& ranks, where at) {
+      { run.windows(ranks, at) } -> std::same_as<symmetric_heap<belay::group>&>;
     }
-  expert_exchange(Run& run, const Group& group, const expert_settings& settings, where at = where::current())
-      : expert_exchange(group, run.windows(group, at), settings, at) {
-    part_ = participation::waits;
-    sends_ = sends_ || (shape_.ranks > 1 && run.computes() == computes_on::own_device);
-  }
-
-  expert_exchange(const expert_exchange&) = delete;  // handles point to it
-  expert_exchange& operator=(const expert_exchange&) = delete;
-
-  /// Allocates statistics for layers [first_layer, first_layer + layers), counted as `frame.layer_index()`.
-  void prepare(std::size_t first_layer, std::size_t layers, std::size_t micro_batches, where at = where::current()) {
-    prepare(first_layer, {layers, micro_batches, shape_.experts, shape_.k, at});
-  }
-
-  /// Records in the caller's `statistics`, for layers from `first_layer` on, counted as `frame.layer_index()`. They are
-  /// over memory of the device where kernels move rows: nobody clears that between steps.
-  void prepare(std::size_t first_layer, expert_statistics statistics) noexcept {
-    moves_->statistics = std::move(statistics);
-    first_layer_ = first_layer;
+  expert_exchange(Run& run, const belay::group& ranks, const expert_settings& settings, where at = where::current())
+      : expert_exchange(ranks, run.windows(ranks, at), settings, at) {
+    belong_to_run(run.computes());
   }
 
   /// Sends each row of `x` [rows, hidden] to the experts of its routing, and fills the routing's global counts. `x` is
@@ -22070,147 +22446,51 @@ class expert_exchange final : public participant {
   /// overflow and not sent: their contributions and gradients are zero, and the step must be replayed. One gather of
   /// counts and one barrier of the group, or one exchange of messages; none on one rank.
   template <class Frame>
-  BELAY_OPENS [[nodiscard]] dispatched_type dispatch(Frame& frame, view<const T, 2> x,
-                                                     const routing<compute_type_t<T>>& routed,
-                                                     where at = where::current()) {
-    expect_rows(x, routed.rows, shape_.hidden, "dispatch: x", at);
-    if (part_ == participation::waits) [[unlikely]]
-      throw usage_error(
-          "dispatch: layer '" + printable(frame.layer()) +
-              "' uses an expert exchange that its step does not name: belay::step step{run.engine(), store, experts}",
-          at);
-    if (routed.experts != shape_.experts || routed.k != shape_.k)
-      throw usage_error("dispatch: the routing is over other experts than the exchange", at);
+  BELAY_OPENS [[nodiscard]] dispatched<T> dispatch(Frame& frame, view<const T, 2> x,
+                                                   const routing<compute_type_t<T>>& routed,
+                                                   where at = where::current()) {
+    expect_rows(x, routed.rows, shape().hidden, "dispatch: x", at);
+    expect_dispatch(frame.layer(), routed.experts, routed.k, at);
     frame.engine().adopt(*heap_);  // one that was made by hand has followed no stream before
-    state_type state;
+    dispatch_state<T> state;
     state.exchange = this, state.routed = routed;
-    state.keep_in(frame, shape_);
-    if (sends_) state.packed = frame.template keep<T>(extents<2>{state.places.size(), shape_.hidden});
-    if (sends_) state.messages = moves_->messages.take(shape_.experts);
+    state.keep_in(frame, shape());
+    if (transport() == row_transport::sent) {
+      state.packed = frame.template keep<T>(extents<2>{state.places.size(), shape().hidden});
+      state.messages = moves_->messages.take(shape().experts);
+    }
     state.inputs = heap_->lease(slot_bytes(), "rows for experts", at);
     state.outputs = heap_->lease(slot_bytes(), "outputs of experts", at);
     state.obligation = frame.open(obligation_kind::dispatched_tokens, 2 * slot_bytes(), x.shape(), at);
-    const bool counted = !frame.forward_only() && moves_->statistics.layers() > 0;
-    const std::size_t layer = frame.layer_index() - first_layer_;
-    const std::size_t micro_batch = frame.micro_batch();
     unread_ = unread_ || !frame.rehearsing();
     kernel::findings_record* const found = named_ ? frame.engine().found() : nullptr;
-    if constexpr (moves_rows_by_kernels<Frame>) sort_choices(frame, routed.choices, shape_.experts, state.places);
-    const auto move = [moves = moves_.get(), now = moved(state, state.inputs, found), x = x.data(), counted, layer,
-                       micro_batch, at](const auto& group) {
-      moves->count(group, now, at);
-      if (counted) moves->statistics.record(layer, micro_batch, now.routed, at);
-      moves->push(now, x);
-      moves->put_rows(now);
-      moves->synchronize(group, now, at);
-    };
-    const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
-      auto* const shifts = reinterpret_cast<std::int32_t*>(state.cuts.data());
-      const dispatch_counts counts{state.places.data(), state.offsets.data(), shifts, shape_.capacity, found};
-      return dispatched_across<T, moves_type, Peers>{
-          moves_.get(),        counts,           routed.counts, routed.global_counts.data(),
-          state.places.size(), {rows, x.data()}, peers,         at};
-    };
-    move_rows(frame, state, state.inputs, move, by_kernels, at);
-    if constexpr (moves_rows_by_kernels<Frame>)
-      if (counted) moves_->statistics.record_in(frame, layer, micro_batch, routed, at);
-    return dispatched_type{std::move(state)};
+    const bool large = shape().ranks * state.places.size() * shape().hidden * sizeof(T) >= non_temporal_from;
+    const auto move = move_of(state, state.inputs, pushed_rows<T>{placed(state, state.inputs), x.data(), large},
+                              state.places.size(), row_direction::dispatched, at, found);
+    if constexpr (moves_rows_by_kernels<Frame>) {
+      frame.kit().sort({routed.choices.data(), {routed.choices.size()}}, shape().experts,
+                       {state.places.data(), {state.places.size()}});
+      if (transport() == row_transport::here) count_here(frame, routed, move.rows);
+    }
+    move_rows(frame, move, state.inputs);
+    if (!frame.forward_only() && statistics().layers() > 0) record(frame, routed, at);
+    return dispatched<T>{std::move(state)};
   }
-
-  /// Begins a step: zeroes statistics, and frees slots whose handles were lost in the last step. In checked builds it
-  /// is a `usage_error` if the overflow was not taken after the last dispatch; in release builds it stays until it is
-  /// taken.
-  void begin_step(where at = where::current()) {
-    if constexpr (checked(check_level::local))
-      if (unread_) throw usage_error("the overflow of the last step's expert dispatches was never read", at);
-    moves_->statistics.clear();
-    moves_->messages.reclaim();
-    heap_->reclaim();
-  }
-
-  // What a step asks of its participants.
-  void begin(const step_start&, where at) override {
-    withdraw();
-    named_ = true;
-    if (part_ == participation::waits) part_ = participation::takes;
-    begin_step(at);
-  }
-  void finish(const divisor_value&, where) noexcept override { end_part(); }
-  void abandon(where) noexcept override { withdraw(); }
-  void withdraw() noexcept override {
-    static_cast<void>(take_overflow());
-    end_part();
-  }
-  /// An overflow is in the findings of the step, where the dispatch has written it.
-  [[nodiscard]] ballot findings() noexcept override {
-    static_cast<void>(take_overflow());
-    return {};
-  }
-  [[nodiscard]] std::uint64_t fingerprint() const noexcept override {
-    return fnv1a().add_text("expert_exchange").add(shape_.experts).add(shape_.k).add(shape_.capacity).value();
-  }
-  /// Room for `rows` rows and an eighth more, so that a drifting router does not replay every step.
-  void make_room(std::size_t rows, where at) override {
-    const std::size_t wanted = rows + rows / 8;
-    if (wanted > shape_.capacity) set_capacity(wanted, at);
-  }
-
-  /// Leases come from `heap` from now on, so that one exchange can be rehearsed on one heap and run on another. No
-  /// handle may be open.
-  void use(Heap& heap) noexcept { heap_ = &heap; }
-
-  /// Whether dispatches were made since the overflow was last taken.
-  [[nodiscard]] bool overflow_unread() const noexcept { return unread_; }
-
-  /// The capacity that dispatches have needed since the last call. The same on all ranks of the group.
-  [[nodiscard]] expert_overflow take_overflow() noexcept {
-    unread_ = false;
-    return {std::exchange(moves_->needed, std::size_t{0}), shape_.capacity};
-  }
-
-  /// Rows that a rank can receive from the next dispatch on. Called with the same number on all ranks, between steps.
-  void set_capacity(std::size_t rows, where at = where::current()) {
-    expect_capacity(shape_, rows, sizeof(T), at);
-    shape_.capacity = rows;
-  }
-
-  [[nodiscard]] const expert_shape& shape() const noexcept { return shape_; }
-  [[nodiscard]] const Group& group() const noexcept { return group_; }
-  /// Experts of this rank: [first, first + count).
-  [[nodiscard]] std::size_t first_local_expert() const noexcept { return shape_.rank * shape_.local(); }
-  [[nodiscard]] std::size_t local_experts() const noexcept { return shape_.local(); }
-  /// Of one slot. A dispatch leases two until its finish; its backward leases a third until then.
-  [[nodiscard]] std::size_t slot_bytes() const noexcept { return shape_.capacity * shape_.hidden * sizeof(T); }
-  [[nodiscard]] expert_statistics& statistics() noexcept { return moves_->statistics; }
-  [[nodiscard]] const expert_statistics& statistics() const noexcept { return moves_->statistics; }
 
  private:
-  // In a step: it takes part, it waits for one that names it, or it is begun by `begin_step` alone.
-  enum class participation { unasked, waits, takes };
-  void end_part() noexcept {
-    named_ = false;
-    part_ = part_ == participation::unasked ? participation::unasked : participation::waits;
-  }
-
-  friend class dispatched<expert_exchange>;
-  friend class merged<expert_exchange>;
-  friend class returning<expert_exchange>;
-  using state_type = dispatch_state<expert_exchange>;
+  friend class dispatched<T>;
+  friend class merged<T>;
+  friend class returning<T>;
+  using state_type = dispatch_state<T>;
+  using number = compute_type_t<T>;
 
   template <class Frame, class Y>
   void combine(Frame& frame, state_type& state, view<Y, 2> y, where at) {
-    expect_rows(y, state.routed.rows, shape_.hidden, "combine: y", at);
+    expect_rows(y, state.routed.rows, shape().hidden, "combine: y", at);
     settle(frame, state, at);
-    const auto move = [moves = moves_.get(), now = moved(state, state.outputs), y = y.data(), at](const auto& group) {
-      moves->give_rows(now);
-      moves->synchronize(group, now, at);
-      for_each_token(pull_weighted<T, Y>{moves->slots_of_peers(now), now.routed.weights.data(), y}, now.routed.rows);
-    };
-    const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
-      const pulled_rows<T, Y> pulled{rows, state.routed.weights.data(), y.data()};
-      return after_peers<pulled_rows<T, Y>, Peers>{pulled, state.routed.rows, peers, at};
-    };
-    move_rows(frame, state, state.outputs, move, by_kernels, at);
+    const pulled_rows<T, Y> pulled{placed(state, state.outputs), state.routed.weights.data(), y.data()};
+    move_rows(frame, move_of(state, state.outputs, pulled, state.routed.rows, row_direction::to_tokens, at),
+              state.outputs);
     if (frame.forward_only()) {
       release(state, at);
       state.exchange = nullptr;
@@ -22220,55 +22500,39 @@ class expert_exchange final : public participant {
   }
 
   template <class Frame, class Dy>
-  void backward(Frame& frame, state_type& state, view<const Dy, 2> dy, view<compute_type_t<T>, 2> dweights, where at) {
-    expect_rows(dy, state.routed.rows, shape_.hidden, "backward: dy", at);
-    if (dweights.shape() != extents<2>{state.routed.rows, shape_.k}) {
+  void backward(Frame& frame, state_type& state, view<const Dy, 2> dy, view<number, 2> dweights, where at) {
+    expect_rows(dy, state.routed.rows, shape().hidden, "backward: dy", at);
+    if (dweights.shape() != extents<2>{state.routed.rows, shape().k})
       throw usage_error("backward: dweights is [rows, k] of the routing", at);
-    }
     settle(frame, state, at);
     state.gradients = heap_->lease(slot_bytes(), "row gradients of experts", at);
     state.obligation = frame.open(obligation_kind::returning_gradients, 3 * slot_bytes(), dy.shape(), at);
-    const auto move = [moves = moves_.get(), now = moved(state, state.outputs), dy = dy.data(),
-                       dweights = dweights.data(), at](const auto& group) {
-      const auto weights = now.routed.weights.data();
-      for_each_token(exchange_gradients<T, Dy>{moves->slots_of_peers(now), weights, dy, dweights}, now.routed.rows);
-      moves->put_rows(now);
-      moves->synchronize(group, now, at);
-    };
-    const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
-      const returned_rows<T, Dy> returned{rows, state.routed.weights.data(), dy.data(), dweights.data()};
-      return before_peers<returned_rows<T, Dy>, Peers>{returned, state.places.size(), peers, at};
-    };
-    move_rows(frame, state, state.outputs, move, by_kernels, at);
+    const returned_rows<T, Dy> returned{placed(state, state.outputs), state.routed.weights.data(), dy.data(),
+                                        dweights.data()};
+    move_rows(frame, move_of(state, state.outputs, returned, state.places.size(), row_direction::to_experts, at),
+              state.outputs);
   }
 
   template <class Frame, class Dx>
-  void finish(Frame& frame, state_type& state, view<Dx, 2> dx, where at) {
-    expect_rows(dx, state.routed.rows, shape_.hidden, "finish: dx", at);
+  void finish_returning(Frame& frame, state_type& state, view<Dx, 2> dx, where at) {
+    expect_rows(dx, state.routed.rows, shape().hidden, "finish: dx", at);
     settle(frame, state, at);
-    const auto move = [moves = moves_.get(), now = moved(state, state.gradients), dx = dx.data(),
-                       at](const auto& group) {
-      moves->give_rows(now);
-      moves->synchronize(group, now, at);
-      for_each_token(pull_sum<T, Dx>{moves->slots_of_peers(now), dx}, now.routed.rows);
-    };
-    const auto by_kernels = [&]<class Peers>(const placed_rows<T>& rows, const Peers& peers) {
-      return after_peers<pulled_rows<T, Dx>, Peers>{{rows, nullptr, dx.data()}, state.routed.rows, peers, at};
-    };
-    move_rows(frame, state, state.gradients, move, by_kernels, at);
+    const pulled_rows<T, Dx> pulled{placed(state, state.gradients), nullptr, dx.data()};
+    move_rows(frame, move_of(state, state.gradients, pulled, state.routed.rows, row_direction::to_tokens, at),
+              state.gradients);
     heap_->release(state.gradients, at);
     release(state, at);
   }
 
   template <class Frame>
-  void abandon(Frame& frame, state_type& state, where at) {
+  void abandon_dispatch(Frame& frame, state_type& state, where at) {
     settle(frame, state, at);
     release(state, at);
   }
   void release(state_type& state, where at) {
     heap_->release(state.outputs, at);
     heap_->release(state.inputs, at);
-    if (sends_) moves_->messages.give_back(state.messages);
+    if (transport() == row_transport::sent) moves_->messages.give_back(state.messages);
   }
 
   // The memory of a handle that outlived its step was reclaimed, and is not touched.
@@ -22279,169 +22543,1457 @@ class expert_exchange final : public participant {
     if (!owed) throw usage_error("a handle of an expert exchange was used after its step had ended", at);
   }
 
-  using moves_type = row_moves<T, Group, Heap>;
-  using rows_type = moved_rows<T, Heap>;
-  [[nodiscard]] rows_type moved(const state_type& state, const slot_type& slot,
-                                kernel::findings_record* found = nullptr) const {
-    return {state.routed, state.places, state.offsets, state.cuts, shape_.capacity, heap_, slot.offset_bytes(), found};
+  [[nodiscard]] view<T, 2> rows_in(const slot_type& slot) const {
+    return {reinterpret_cast<T*>(slot.local()), {shape().capacity, shape().hidden}};
+  }
+  // Rows of the slot as kernels find them: here, packed, or on each rank.
+  [[nodiscard]] placed_rows<T> placed(const state_type& state, const slot_type& slot) const {
+    T* first = rows_in(slot).data();
+    std::size_t apart = 0;
+    if (transport() == row_transport::sent) {
+      first = state.packed.data();
+    } else if (transport() != row_transport::here) {
+      first = reinterpret_cast<T*>(heap_->base(0) + slot.offset_bytes());
+      apart = static_cast<std::size_t>(heap_->base(1) - heap_->base(0));
+    }
+    return {first, apart, state.routed.choices.data(), state.places.data(), shape().local(), shape().k, shape().hidden};
+  }
+  template <class Kernel>
+  [[nodiscard]] row_move<Kernel> move_of(const state_type& state, const slot_type& slot, const Kernel& row,
+                                         std::size_t count, row_direction direction, where at,
+                                         kernel::findings_record* found = nullptr) const {
+    const auto& routed = state.routed;
+    return {moves_.get(),
+            {routed.choices, routed.counts.data(), routed.global_counts.data(), state.places.data(),
+             state.offsets.data(), state.cuts.data(), shape().capacity, found, heap_, slot.offset_bytes(),
+             reinterpret_cast<std::byte*>(state.packed.data()), state.messages},
+            row,
+            count,
+            direction,
+            at};
   }
 
-  [[nodiscard]] placed_rows<T> placed(const state_type& state, T* first, std::size_t apart = 0) const {
-    return {first, apart, state.routed.choices.data(), state.places.data(), shape_.local(), shape_.k, shape_.hidden};
+  // Where all experts are on this rank of a device: the host reads no counts. Sums of them are not negative, so they
+  // are the same numbers without a sign.
+  template <class Frame>
+  void count_here(Frame& frame, const routing<number>& routed, const moved_rows& rows) {
+    const std::size_t experts = shape().experts, choices = rows.choices.size();
+    moves_->note_needed(choices);
+    frame.each(experts, kernel::copy<std::int64_t>{rows.counts, rows.global_counts});
+    frame.kit().scan(routed.counts, {reinterpret_cast<std::int64_t*>(rows.offsets), {experts}});
+    frame.each(experts + 1, offsets_within{rows.offsets, experts, choices, rows.capacity});
+    frame.each(choices, places_within{rows.places, rows.capacity});
+    if (choices > rows.capacity) frame.each(1, noted_rows{{rows.found, {}}, choices});
   }
-  // Rows of `slot`, as `by_kernels(rows, peers)` says: where all experts are here on the compute stream, where ranks
-  // share a device or have one each in a communication. Else `move`, work of the host.
-  template <class Frame, class Move, class ByKernels>
-  void move_rows(Frame& frame, const state_type& state, const slot_type& slot, [[maybe_unused]] const Move& move,
-                 [[maybe_unused]] const ByKernels& by_kernels, where at) {
-    [[maybe_unused]] T* const own = rows_in(slot).data();
+
+  template <class Frame>
+  void record(Frame& frame, const routing<number>& routed, where at) {
+    const std::size_t layer = frame.layer_index() - first_layer_, micro_batch = frame.micro_batch();
     if constexpr (moves_rows_by_kernels<Frame>)
-      if (shape_.ranks == 1) return by_kernels(placed(state, own), addressed_peers{}).here(frame);
-    if constexpr (has_local_memory<Group> || (works_on_device<Group> && tells_traits<Group>))
-      if (sends_to_peers(group_)) {
-        const peers_by_messages<T, moves_type> peers{moves_.get(), state.messages, state.packed.data(), own};
-        return start(frame, by_kernels(placed(state, peers.packed), peers), slot, at);
-      }
-    if constexpr (works_on_device<Group> && !has_local_memory<Group>) {  // whose parts are side by side
-      T* const first = reinterpret_cast<T*>(heap_->base(0) + slot.offset_bytes());
-      const auto apart = static_cast<std::size_t>(heap_->base(1) - heap_->base(0));
-      start(frame, by_kernels(placed(state, first, apart), addressed_peers{}), slot, at);
-    } else if constexpr (!works_on_device<Group>) {
-      communicate(frame, move, slot, at);
+      statistics().record_in(frame, layer, micro_batch, routed, at);
+    else
+      frame.run([to = &statistics(), layer, micro_batch, routed, at] { to->record(layer, micro_batch, routed, at); });
+  }
+
+  // In the order of the compute stream: of it where all experts are here, else one communication of the group, after
+  // what it has queued. `slot` is used until that is over.
+  template <class Frame, class Kernel>
+  void move_rows(Frame& frame, const row_move<Kernel>& move, const slot_type& slot) {
+    auto& stream = frame.engine().compute();
+    using stream_type = std::remove_cvref_t<decltype(stream)>;
+    if constexpr (moves_rows_by_kernels<Frame>) {
+      if (transport() == row_transport::here) return frame.teams(move.count, move.row);
+      start(frame, move, slot, [move](const group_calls& calls) { move.template on_device<stream_type>(calls); });
+    } else {
+      if (transport() == row_transport::here) return frame.run([move] { move.on_host(nullptr); });
+      if (runs_later(stream))
+        return start(frame, move, slot, [move](const group_calls& calls) { move.on_host(&calls); });
+      frame.run_on_host([&] {
+        const group_calls calls = group().calls();
+        move.on_host(&calls);
+      });
     }
   }
-
-  // The compute stream goes on when `move(group)`, which uses `slot`, is over: one communication of the group, after
-  // what it has queued. On one rank it is a kernel.
-  template <class Frame, class Move>
-  void communicate(Frame& frame, const Move& move, const slot_type& slot, where at) {
+  template <class Frame, class Kernel, class Work>
+  void start(Frame& frame, const row_move<Kernel>& move, const slot_type& slot, const Work& work) {
     auto& stream = frame.engine().compute();
-    if constexpr (!moves_rows_by_kernels<Frame>)
-      if (shape_.ranks == 1) return frame.run([move] { move(alone{}); });
-    if constexpr (can_start_composite<Group, Move> && requires { stream.immediate(); })
-      if (!stream.immediate()) return start(frame, move, slot, at);
-    frame.run_on_host([&] { move(group_); });
-  }
-  template <class Frame, class Move>
-  void start(Frame& frame, const Move& move, const slot_type& slot, where at) {
-    auto& stream = frame.engine().compute();
-    const start_order how = start_order(after(stream.record(), at)).keeping(moves_);
-    if constexpr (prepared_before<Move, Group>) move.prepare(group_, how);
-    pending under_way = group_.start_composite(operation::exchange, move, how);
+    const start_order how = order_after(stream.record(), move.at);
+    if constexpr (moves_rows_by_kernels<Frame>)
+      if (transport() == row_transport::sent && move.direction == row_direction::dispatched)
+        moves_->count_to_send(group(), move.rows, how);
+    pending under_way = group().start_composite(operation::exchange, work, how);
     heap_->used_until(under_way.event(), slot);
-    std::move(under_way).then(stream, at);
+    std::move(under_way).then(stream, move.at);
   }
-
-  [[nodiscard]] view<T, 2> rows_in(const slot_type& slot) const {
-    return {reinterpret_cast<T*>(slot.local()), {shape_.capacity, shape_.hidden}};
-  }
-
-  Group group_;
-  Heap* heap_;
-  expert_shape shape_;
-  std::size_t first_layer_ = 0;
-  bool sends_ = sends_to_peers(group_) && shape_.ranks > 1;  // rows, or will where it is rehearsed
-  bool unread_ = false;
-  bool named_ = false;  // by the step or pass that runs
-  participation part_ = participation::unasked;
-  std::shared_ptr<moves_type> moves_;  // a communication that is under way keeps it
 };
 
-template <class Run, class Group>
-expert_exchange(Run&, const Group&, expert_settings)
-    -> expert_exchange<float, typename group_with_kit<Group, typename Run::engine_type::kit_type>::type>;
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/frame_all_reduce.hpp
-//
-// An all_reduce inside of a layer, such as that of a row-parallel matrix: what the compute stream queues next has the
-// result, and the host does not wait where streams run by themselves.
-//
-//   frame.product(y, hidden, belay::transposed(frame.read(second)));     // this rank's part of the columns
-//   belay::frame_all_reduce(frame, mesh.tensor(), y.flat(), belay::sum);  // the sum over the tensor axis
-
-namespace belay::inline BELAY_ABI {
-
-/// Reduces `values`, memory of the frame, in place, after what the frame has queued and before what it queues. Not done
-/// in a rehearsal. Collective over the group, for whose ranks the layer is called in the same order; what the operation
-/// throws comes at the host's next wait where the stream runs by itself.
-template <class Frame, communicator Group, class T, class Op>
-void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op op, where at = where::current()) {
-  if (group.size() == 1) return;
-  auto& stream = frame.engine().compute();
-  if constexpr (can_start_all_reduce<Group, T>) {
-    if (runs_later(stream)) {
-      pending under_way = group.start_all_reduce(values, op, start_order(after(stream.record(), at)));
-      return std::move(under_way).then(stream, at);
-    }
-  }
-  frame.run_on_host([&] { group.all_reduce(values, op, at); });
-}
+template <class Run>
+expert_exchange(Run&, const group&, expert_settings) -> expert_exchange<float>;
 
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/parallel/pipeline.hpp
 //
-// Runs one rank's row of a schedule. The table that was proven is executed action by action. The library owns the
-// received tensors, so a stage only computes. Received activations live until the backward of their micro-batch,
-// received gradients until it is over, and gradients to send until their exchange is done.
+// Runs one rank's row of a schedule. The table that was proven is executed action by action
+// (parallel/pipeline/runner.hpp). The library owns the received tensors, so a stage only computes.
 //
-//   belay::pipeline pipeline{mesh, belay::schedule::one_f_one_b(4, 16), belay::boundary<float>({batch, length,
-//   hidden})}; belay::pipeline_stage stage{net};                 // this rank's part of the network belay::step
-//   step{run.engine(), store}; pipeline.run(step, stage, tokens, [&](const auto& scope, auto logits) {
+//   belay::pipeline pipeline{mesh, belay::schedule::one_f_one_b(4, 16), belay::boundary<float>({8, 128, width})};
+//   belay::pipeline_stage stage{net};  // this rank's part of the network
+//   belay::step step{run.engine(), store};
+//   pipeline.run(step, stage, tokens, [&](const auto& scope, auto logits) {
 //     return belay::cross_entropy(scope, logits, targets[scope.micro_batch()]);
 //   });
 //   const double waiting = pipeline.times().bubble();
 
+// ---- belay/parallel/pipeline/runner.hpp
+//
+// Executes one rank's row of a schedule, action by action: which tensors go to which neighbour, how long they are
+// kept, and when the stream ran what. A tensor on its way is one as layers have it, and one as it is on the wire,
+// which may be rounded. It knows no type of a model, so it is compiled once.
+
 #include <deque>
 
-// ---- belay/parallel/pipeline_stage.hpp
+// ---- belay/parallel/pipeline/stage_interface.hpp
 //
-// One rank's part of a network as a stage of a pipeline. The network offers its layers; the stage runs them, and keeps
-// their handles between forward and backward. Which layers are run again in the backward is a function of their number.
-//
-//   belay::pipeline_stage stage{net};                                               // keeps what every layer keeps
-//   belay::pipeline_stage lean{net, belay::recompute_all{}};                        // keeps their outputs alone
-//   belay::pipeline_stage mixed{net, [](std::size_t layer) { return layer % 2 == 0; }};
-//   belay::pipeline_stage small{net, belay::recompute_all{}, activations};          // and these in a lower tier
-//   pipeline.run(step, stage, tokens, loss);                                        // see parallel/pipeline.hpp
-
-// ---- belay/parallel/pipeline_stage/handles.hpp
-//
-// The handles of a stage's micro-batches, between forward and backward.
-
-// ---- belay/parallel/pipeline_stage/network.hpp
-//
-// What a network offers to a stage of a pipeline, and what the stage needs of it: its layers, the inputs of its
-// micro-batches and their loss.
-
-#include <iterator>
-
-// ---- belay/parallel/layer_learning.hpp
-//
-// Whether a layer as a whole is trained. A layer of which no parameter is ever trained may say so: with
-// `using learning_type = belay::frozen` it needs no backward, and what runs layers for it observes it.
-//
-//   static_assert(std::is_same_v<belay::layer_learning_t<linear>, belay::trainable>);   // it says nothing
+// A stage and the engine that it runs on, as the runner of a pipeline sees them: without the types of layers, elements
+// and streams. `pipeline` implements both over a user's types (parallel/pipeline.hpp).
 
 namespace belay::inline BELAY_ABI {
 
-/// `Layer::learning_type`, or trainable where it says nothing.
-template <class Layer>
-struct layer_learning {
-  using type = trainable;
+/// A tensor that a stage gives, of the pipeline's elements.
+struct stage_tensor {
+  const void* data = nullptr;
+  std::size_t elements = 0;
 };
-/// Of a layer that says itself whether it learns.
-template <class Layer>
-requires learning<typename Layer::learning_type>
-struct layer_learning<Layer> {
-  using type = typename Layer::learning_type;
+
+/// The computes of a rank, by micro-batch. What is received is null where nobody sends: the first stage makes its input
+/// from the batch, and the last one its gradient.
+class stage_interface {
+ public:
+  /// Runs a micro-batch and keeps its handles; discharges them.
+  virtual void forward(std::size_t micro_batch, void* received) = 0;
+  virtual void backward(std::size_t micro_batch, void* received) = 0;
+  /// The tensor that the next stage receives; that which the stage before receives, until `release`.
+  [[nodiscard]] virtual stage_tensor output(std::size_t micro_batch) = 0;
+  [[nodiscard]] virtual stage_tensor input_gradient(std::size_t micro_batch) = 0;
+  virtual void release(std::size_t micro_batch) = 0;
+  /// The output has been sent; the input, which `memory` holds, was used in its forward.
+  virtual void let_go_of_output(std::size_t micro_batch) = 0;
+  virtual void let_go_of_input(lease_chain& memory) = 0;
+
+ protected:
+  ~stage_interface() = default;
 };
-template <class Layer>
-using layer_learning_t = typename layer_learning<Layer>::type;
+
+/// The end of an action, which a stream of the host runs in its turn, to have the time of it.
+struct stream_note {
+  void (*write)(void* into, std::size_t number, traced_span* traced);
+  void* into;
+  std::size_t number;
+  traced_span* traced;
+  void operator()() const { write(into, number, traced); }
+};
+
+/// The engine of a step or pass: its memory, the order of its compute stream, and its kernels between element types.
+class stage_engine {
+ public:
+  /// Activations.
+  [[nodiscard]] virtual lease_source& memory() noexcept = 0;
+  /// Changes from step to step, and from pass to pass.
+  [[nodiscard]] virtual std::uint64_t epoch() const noexcept = 0;
+  /// The log of a step that is traced, or null.
+  [[nodiscard]] virtual span_log* spans() const noexcept = 0;
+
+  /// Whether the compute stream runs what it is given after the call that gives it. The end of what it has got; waits
+  /// of the host for that, and of the stream for a communication.
+  [[nodiscard]] virtual bool runs_later() const noexcept = 0;
+  [[nodiscard]] virtual stream_event record() = 0;
+  virtual void synchronize() = 0;
+  virtual void wait(pending&& under_way, where at) = 0;
+
+  /// Whether the stream is the host's, which runs notes. That of a device times the spans of its actions itself:
+  /// `action()` is what `of` lasts for.
+  [[nodiscard]] virtual bool runs_notes() const noexcept = 0;
+  virtual void queue(const stream_note& note) = 0;
+  virtual void run_timed(traced_span* of, function_ref<void()> action) = 0;
+
+  /// Queues the conversion of a tensor for the wire, and back.
+  virtual void round(const void* exact, void* on_wire, std::size_t elements) = 0;
+  virtual void widen(const void* on_wire, void* exact, std::size_t elements) = 0;
+
+ protected:
+  ~stage_engine() = default;
+};
 
 }  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/schedule/table.hpp
+//
+// A table holds the actions of every stage in order. One class serves sizes known at compile time (arrays, so that the
+// table is a constexpr value) and sizes known at start-up (vectors). A *rule* writes either, so that a schedule is
+// written once, and what was proven in a static_assert is what runs.
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// The kind of an action. A `backward` is an `input_gradient` and a `weight_gradient` in one.
+enum class action_kind : std::uint8_t { forward, backward, input_gradient, weight_gradient, exchange };
+
+enum class transfer_direction : std::uint8_t { send, receive };
+
+/// Activations travel from a stage to the next, gradients to the one before.
+enum class payload : std::uint8_t { activation, gradient };
+
+/// One tensor going to, or coming from, the stage `peer`.
+struct transfer {
+  transfer_direction direction = transfer_direction::send;
+  payload what = payload::activation;
+  std::uint16_t chunk = 0;  // of the stage that owns the tensor; 0 where a stage is one chunk
+  std::uint32_t micro_batch = 0;
+  std::uint32_t peer = 0;
+
+  friend constexpr bool operator==(const transfer&, const transfer&) = default;
+};
+
+/// One entry of a stage's list: a compute of `micro_batch` and `chunk`, or a group of transfers. Transfers of a group
+/// are posted together, and the group is complete when each of them has met its partner.
+/// The next thing that a stage does: compute one micro-batch, or exchange tensors with neighbours. Transfers that must
+/// be in flight at the same time form one group. Sends and receives have rendezvous semantics (neither side buffers):
+/// two neighbours that both send first, each in an action of its own, deadlock.
+struct action {
+  static constexpr std::size_t most_transfers = 4;
+
+  action_kind kind = action_kind::forward;
+  std::uint8_t transfer_count = 0;
+  std::uint16_t chunk = 0;
+  std::uint32_t micro_batch = 0;
+  std::array<transfer, most_transfers> group{};
+
+  [[nodiscard]] static constexpr action compute(action_kind kind, std::size_t micro_batch, std::size_t chunk = 0) {
+    action made;
+    made.kind = kind;
+    made.chunk = static_cast<std::uint16_t>(chunk);
+    made.micro_batch = static_cast<std::uint32_t>(micro_batch);
+    return made;
+  }
+
+  /// An empty group; fill it with `send` and `receive`. A table drops a group that stays empty.
+  [[nodiscard]] static constexpr action exchange() {
+    action made;
+    made.kind = action_kind::exchange;
+    return made;
+  }
+
+  constexpr action& send(payload what, std::size_t batch, std::size_t to) {
+    return add(transfer_direction::send, what, batch, to);
+  }
+  constexpr action& receive(payload what, std::size_t batch, std::size_t from) {
+    return add(transfer_direction::receive, what, batch, from);
+  }
+
+  [[nodiscard]] constexpr bool is_exchange() const noexcept { return kind == action_kind::exchange; }
+
+  /// The group's transfers; empty for a compute.
+  [[nodiscard]] constexpr std::span<const transfer> transfers() const noexcept {
+    return {group.data(), is_exchange() ? transfer_count : std::size_t{0}};
+  }
+
+  friend constexpr bool operator==(const action&, const action&) = default;
+
+ private:
+  constexpr action& add(transfer_direction direction, payload what, std::size_t batch, std::size_t peer) {
+    if (!is_exchange()) throw usage_error("transfers belong into action::exchange(), not into a compute", {});
+    if (transfer_count == most_transfers) throw usage_error("an exchange holds at most 4 transfers", {});
+    transfer& added = group[transfer_count++];
+    added.direction = direction;
+    added.what = what;
+    added.micro_batch = static_cast<std::uint32_t>(batch);
+    added.peer = static_cast<std::uint32_t>(peer);
+    return *this;
+  }
+};
+
+[[nodiscard]] constexpr const char* name(action_kind kind) noexcept {
+  switch (kind) {
+    case action_kind::forward: return "forward";
+    case action_kind::backward: return "backward";
+    case action_kind::input_gradient: return "input gradient";
+    case action_kind::weight_gradient: return "weight gradient";
+    case action_kind::exchange: return "exchange";
+  }
+  return "unknown";
+}
+
+[[nodiscard]] constexpr const char* name(payload what) noexcept {
+  return what == payload::activation ? "activation" : "gradient";
+}
+
+/// Limits of a schedule whose sizes come from a file or are known at run time, so that they cannot exhaust memory.
+inline constexpr std::size_t most_stages = 65'536;
+inline constexpr std::size_t most_micro_batches = 1'048'576;
+inline constexpr std::size_t most_cells = 16'777'216;  // stages times micro-batches
+
+/// The stage whose list a rule writes, and the sizes of the schedule.
+struct position {
+  std::size_t stage = 0;
+  std::size_t stages = 1;
+  std::size_t micro_batches = 1;
+
+  [[nodiscard]] constexpr bool operator==(const position&) const = default;
+  [[nodiscard]] constexpr bool first() const noexcept { return stage == 0; }
+  [[nodiscard]] constexpr bool last() const noexcept { return stage + 1 == stages; }
+};
+
+/// Storage for sizes known at compile time.
+template <std::size_t Stages, std::size_t MicroBatches, std::size_t Actions>
+struct fixed_storage {
+  using text = std::string_view;
+  using action_list = std::array<action, Actions>;
+  using offset_list = std::array<std::size_t, Stages + 1>;
+  template <class T>
+  using per_stage = std::array<T, Stages>;
+  template <class T>
+  using per_cell = std::array<T, Stages * MicroBatches>;  // one for every stage and micro-batch, stage-major
+
+  template <class T>
+  [[nodiscard]] static constexpr per_stage<T> each_stage(std::size_t) {
+    return {};
+  }
+  template <class T>
+  [[nodiscard]] static constexpr per_cell<T> each_cell(std::size_t, std::size_t) {
+    return {};
+  }
+};
+
+/// Storage for sizes known at run time.
+struct dynamic_storage {
+  using text = std::string;
+  using action_list = std::vector<action>;
+  using offset_list = std::vector<std::size_t>;
+  template <class T>
+  using per_stage = std::vector<T>;
+  template <class T>
+  using per_cell = std::vector<T>;
+
+  template <class T>
+  [[nodiscard]] static constexpr per_stage<T> each_stage(std::size_t stages) {
+    return per_stage<T>(stages);
+  }
+  template <class T>
+  [[nodiscard]] static constexpr per_cell<T> each_cell(std::size_t stages, std::size_t micro_batches) {
+    const checked_size cells = checked_size(stages) * micro_batches * sizeof(T);
+    return per_cell<T>(cells.value([] { return "the stages of a schedule, times its micro-batches, are"; }, where{}) /
+                       sizeof(T));
+  }
+};
+
+/// A schedule as a value: `stages()` lists of actions over `micro_batches()` micro-batches. Whether the lists fit each
+/// other is what `belay::proof` tells.
+template <class Storage>
+class basic_table {
+ public:
+  using storage = Storage;
+
+  /// Takes the stages' lists one after the other; stage s owns [offsets[s], offsets[s + 1]).
+  constexpr basic_table(typename Storage::text name, std::size_t stages, std::size_t micro_batches,
+                        typename Storage::action_list actions, typename Storage::offset_list offsets)
+      : name_(std::move(name)),
+        stages_(stages),
+        micro_batches_(micro_batches),
+        actions_(std::move(actions)),
+        offsets_(std::move(offsets)) {}
+
+  [[nodiscard]] constexpr std::size_t stages() const noexcept { return stages_; }
+  [[nodiscard]] constexpr std::size_t micro_batches() const noexcept { return micro_batches_; }
+  /// Number of actions of all stages.
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return actions_.size(); }
+  [[nodiscard]] constexpr std::string_view name() const noexcept { return name_; }
+
+  /// The actions of `stage`, in order. They live as long as the table.
+  [[nodiscard]] constexpr std::span<const action> actions(std::size_t stage) const noexcept {
+    return {actions_.data() + offsets_[stage], offsets_[stage + 1] - offsets_[stage]};
+  }
+
+ private:
+  typename Storage::text name_;
+  std::size_t stages_;
+  std::size_t micro_batches_;
+  typename Storage::action_list actions_;
+  typename Storage::offset_list offsets_;
+};
+
+/// A table of sizes known at compile time: the result of `one_f_one_b<4, 16>()`.
+template <std::size_t Stages, std::size_t MicroBatches, std::size_t Actions>
+using fixed_table = basic_table<fixed_storage<Stages, MicroBatches, Actions>>;
+
+/// A table of sizes known at run time: the result of `one_f_one_b(4, 16)`.
+using dynamic_table = basic_table<dynamic_storage>;
+
+/// Any table, whatever its storage.
+template <class Table>
+concept any_table = requires(const Table& table, std::size_t stage) {
+  typename Table::storage;
+  { table.stages() } -> std::same_as<std::size_t>;
+  { table.micro_batches() } -> std::same_as<std::size_t>;
+  { table.actions(stage) } -> std::same_as<std::span<const action>>;
+  { table.name() } -> std::same_as<std::string_view>;
+};
+
+/// Equal sizes and actions; names and storage do not matter.
+template <class Left, class Right>
+[[nodiscard]] constexpr bool operator==(const basic_table<Left>& left, const basic_table<Right>& right) {
+  if (left.stages() != right.stages() || left.micro_batches() != right.micro_batches()) return false;
+  for (std::size_t stage = 0; stage < left.stages(); ++stage) {
+    const auto mine = left.actions(stage);
+    const auto theirs = right.actions(stage);
+    if (mine.size() != theirs.size()) return false;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      if (!(mine[i] == theirs[i])) return false;
+    }
+  }
+  return true;
+}
+
+/// A table from one list for each stage, for schedules that no rule writes.
+template <class Lists = std::vector<std::vector<action>>>
+[[nodiscard]] dynamic_table make_table(std::string name, std::size_t micro_batches, const Lists& lists,
+                                       where at = where::current()) {
+  if (lists.empty() || micro_batches == 0) {
+    throw usage_error("a schedule needs at least one stage and one micro-batch", at);
+  }
+  std::vector<action> actions;
+  std::vector<std::size_t> offsets(1);
+  for (const auto& list : lists) {
+    for (const action& next : list) actions.push_back(next);
+    offsets.push_back(actions.size());
+  }
+  return dynamic_table(std::move(name), lists.size(), micro_batches, std::move(actions), std::move(offsets));
+}
+
+/// A copy whose sizes are known at run time only; of such a one itself.
+template <class Storage>
+[[nodiscard]] dynamic_table to_dynamic(const basic_table<Storage>& from) {
+  std::vector<action> actions;
+  std::vector<std::size_t> offsets(1);
+  for (std::size_t stage = 0; stage < from.stages(); ++stage) {
+    for (const action& next : from.actions(stage)) actions.push_back(next);
+    offsets.push_back(actions.size());
+  }
+  return {std::string(from.name()), from.stages(), from.micro_batches(), std::move(actions), std::move(offsets)};
+}
+[[nodiscard]] inline dynamic_table to_dynamic(dynamic_table&& from) { return std::move(from); }
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// An element type, as far as memory for it matters.
+struct element_format {
+  std::size_t bytes = 0;
+  element_kind kind = element_kind::unknown;
+
+  template <class T>
+  [[nodiscard]] static constexpr element_format of() noexcept {
+    return {sizeof(T), kind_of_element<T>()};
+  }
+};
+
+/// The elements of tensors between stages: those of layers, and those of the wire, which differ where it is `rounded`.
+struct boundary_elements {
+  element_format exact;
+  element_format wire;
+  bool rounded = false;
+
+  template <class T, class Wire>
+  [[nodiscard]] static constexpr boundary_elements of() noexcept {
+    return {element_format::of<T>(), element_format::of<Wire>(), !std::is_same_v<T, Wire>};
+  }
+};
+
+/// A tensor that a stage receives, or one that it sends.
+class tensor_between_stages {
+ public:
+  /// For the layers. Not before `widen`; null where nothing was received.
+  [[nodiscard]] void* values() const noexcept { return values_; }
+  [[nodiscard]] lease_chain& memory() noexcept { return memory_; }
+
+  /// Memory for what a communication that begins at `ready` receives. Throws size_error, budget_error.
+  [[nodiscard]] std::span<std::byte> receive(stage_engine& engine, const stream_event& ready, boundary_elements of,
+                                             std::span<const std::size_t> shape, where at);
+  /// Memory for what a communication receives, leased by the compute stream. The communication begins after that
+  /// stream's earlier work.
+  [[nodiscard]] std::span<std::byte> lease(stage_engine& engine, boundary_elements of,
+                                           std::span<const std::size_t> shape, where at);
+  /// Converts a received tensor, before the compute stream uses it; does nothing where it came exact, or was converted.
+  void widen(stage_engine& engine, boundary_elements of, where at);
+  /// The tensor that is sent of `exact`: that, or a rounded copy, until `release`.
+  [[nodiscard]] std::span<const std::byte> round(stage_engine& engine, boundary_elements of, stage_tensor exact,
+                                                 where at);
+  void release(stage_engine& engine) noexcept;
+  /// Its step has ended, which has reclaimed the memory.
+  void forget() noexcept { *this = {}; }
+
+ private:
+  [[nodiscard]] static std::size_t bytes_of(std::span<const std::size_t> shape, std::size_t element_bytes, where at);
+  [[nodiscard]] std::span<std::byte> arriving(boundary_elements of, std::byte* leased, std::size_t bytes) noexcept;
+
+  void* values_ = nullptr;
+  lease_chain memory_;
+  void* on_wire_ = nullptr;
+  lease_chain wire_memory_;
+  std::size_t elements_ = 0;
+  bool waits_ = false;  // to be widened: also one of no elements
+};
+
+/// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended; of
+/// the stream of a device, where that was traced (`pipeline::take_times_of_device`).
+struct pipeline_times {
+  /// Seconds in forwards and backwards.
+  double forward = 0;
+  double backward = 0;
+  double waiting = 0;  // for exchanges
+  double phase = 0;    // first action to last; 0: nothing is known
+
+  /// Whether the stream has told: where not, all are 0.
+  [[nodiscard]] bool known() const noexcept { return phase > 0; }
+  /// Adds an action's seconds; the share of a step that the rank waited.
+  void add(schedule::action_kind what, bool exchanged, double seconds) noexcept {
+    (exchanged ? waiting : what == schedule::action_kind::forward ? forward : backward) += seconds;
+    phase += seconds;
+  }
+  [[nodiscard]] double bubble() const noexcept { return phase > 0 ? waiting / phase : 0; }
+};
+
+/// An action of a rank's row, and when its compute stream ran it, in nanoseconds of the clock. Known once the step has
+/// ended, and as `pipeline_times` where that is the stream of a device.
+struct executed_action {
+  /// The action, its micro-batch, and when it began and ended, in nanoseconds of the monotonic clock; 0: not known.
+  schedule::action_kind kind = schedule::action_kind::forward;
+  std::size_t micro_batch = 0;
+  bool exchanged = false;  // tensors with neighbours: what the stream did was wait
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// Times of a phase whose actions have these spans, which go to `actions` too. Unknown where one has none, or is not
+/// over: 0. What lies between two actions is part of the phase.
+[[nodiscard]] BELAY_DECL pipeline_times times_of_spans(std::span<const traced_span* const> spans,
+                                                       std::span<executed_action> actions) noexcept;
+
+/// An observer of a pipeline: it is told of each action of the row when the stream has been given it.
+class action_observer {
+ public:
+  virtual void given(std::size_t number) = 0;
+
+ protected:
+  ~action_observer() = default;
+};
+
+/// A rank's row of a proven table, and the tensors that its actions exchange.
+class pipeline_runner {
+ public:
+  /// `boundary` is the shape of tensors between stages. Throws usage_error with the reason where the table cannot run.
+  pipeline_runner(group of, schedule::dynamic_table table, boundary_elements elements,
+                  std::span<const std::size_t> boundary, where at);
+
+  [[nodiscard]] const schedule::dynamic_table& table() const noexcept { return table_; }
+  [[nodiscard]] schedule::position place() const noexcept;
+
+  /// Runs the row. Collective along the pipeline.
+  void run(stage_engine& engine, stage_interface& stage, where at);
+
+  /// For one tensor of a pass: receives it from the stage before, for the layers, in memory of `incoming`; sends it to
+  /// the next.
+  [[nodiscard]] void* receive_in_pass(stage_engine& engine, std::span<const std::size_t> shape,
+                                      tensor_between_stages& incoming, where at);
+  void send_in_pass(stage_engine& engine, stage_tensor output, where at);
+
+  [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
+  void take_times_of_device() noexcept;
+  [[nodiscard]] std::span<const executed_action> executed() const noexcept { return executed_; }
+  void watch_actions(action_observer& by) noexcept { observer_ = &by; }
+
+ private:
+  using transfer_list = std::array<p2p, schedule::action::most_transfers>;
+
+  [[nodiscard]] std::span<const schedule::action> row() const noexcept { return table_.actions(place().stage); }
+  [[nodiscard]] tensor_between_stages& received(schedule::payload what, std::size_t micro_batch) noexcept {
+    return received_[2 * micro_batch + (what == schedule::payload::gradient ? 1 : 0)];
+  }
+  void compute(stage_engine& engine, stage_interface& stage, const schedule::action& next, where at);
+  // The compute stream goes on when the exchange is over; the host at once, where that stream is not its own thread.
+  void exchange(stage_engine& engine, stage_interface& stage, const schedule::action& next, transfer_list& transfers,
+                where at);
+  // One transfer of a pass. What is received has been leased before the event, as what is sent.
+  void exchange_in_pass(stage_engine& engine, const p2p& one, where at);
+  // A received tensor's memory, and that of a sent one after it, may still be read by what the stream has queued.
+  // `kept` has the transfers.
+  void exchange_in_order(stage_engine& engine, const stream_event& ready, std::span<const p2p> transfers,
+                         const std::shared_ptr<const void>& kept, where at);
+
+  // Of an action, before those of what it calls.
+  [[nodiscard]] static traced_span* add_span(span_log* to, const schedule::action& next);
+  // Of a stream of the host, by whichever thread runs it.
+  void begin_phase() noexcept;
+  void end_action(std::size_t number, traced_span* traced) noexcept;
+
+  group group_;
+  schedule::dynamic_table table_;
+  boundary_elements elements_;
+  std::vector<std::size_t> boundary_;
+  std::vector<tensor_between_stages> received_;
+  // Of each action: a started exchange reads them, also where nobody waits for it any more.
+  std::shared_ptr<std::vector<transfer_list>> transfers_ = std::make_shared<std::vector<transfer_list>>();
+  // And those of one pass, which stay where they are.
+  std::shared_ptr<std::deque<p2p>> passed_ = std::make_shared<std::deque<p2p>>();
+  std::size_t in_pass_ = 0;
+  std::uint64_t pass_ = 0;  // an epoch
+  pipeline_times times_;
+  std::vector<executed_action> executed_;
+  std::vector<const traced_span*> spans_of_device_;  // of the last run; null: it was not traced
+  action_observer* observer_ = nullptr;
+  std::int64_t last_ = 0;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/pipeline/runner.ipp
+//
+// The order of a row's actions. Received activations live until the backward of their micro-batch, received gradients
+// until it is over, and gradients to send until their exchange is done.
+
+// ---- belay/parallel/proof.hpp
+//
+// The proof of a schedule: every micro-batch runs forward and backward on every stage, sends meet receives, the
+// schedule ends although transfers are not buffered, and how many micro-batches a stage keeps at most. One function
+// serves the compiler (static_assert) and start-up. It looks at each action a fixed number of times, so that tables of
+// practical size fit the compilers' default constexpr limits.
+//
+//   static constexpr auto table = belay::schedule::one_f_one_b<4, 16>();
+//   static_assert(belay::proof(table).complete);
+//   static_assert(belay::require_proven<table, 4>());  // at most 4 micro-batches on a stage, or a sentence why not
+//   const auto found = belay::proof(belay::schedule::from_csv(text));
+//   if (!found.valid()) std::puts(belay::explain(found.reason).c_str());
+
+// ---- belay/parallel/schedule/play.hpp
+//
+// Plays a table: every stage walks its list, and leaves a group of transfers when each of them has met its partner.
+// The proof tests whether all stages reach their end; the timeline adds a clock to the same walk. Each action is
+// visited once and each transfer met once, so that a compiler can play a table in a static_assert.
+
+namespace belay::inline BELAY_ABI {
+namespace schedule {
+
+/// The state of a walk, per stage. It is made once per table; `play` resets it and allocates nothing.
+template <class Storage>
+struct play_state {
+  explicit constexpr play_state(std::size_t stages)
+      : next(Storage::template each_stage<std::uint32_t>(stages)),
+        unmet(Storage::template each_stage<std::uint32_t>(stages)),
+        ready(Storage::template each_stage<std::uint32_t>(stages)),
+        posted(Storage::template each_stage<std::array<std::uint32_t, 4>>(stages)) {}
+
+  typename Storage::template per_stage<std::uint32_t> next;   // index of the stage's current action
+  typename Storage::template per_stage<std::uint32_t> unmet;  // transfers of its group still without a partner
+  typename Storage::template per_stage<std::uint32_t> ready;  // a stack of stages that can go on
+  // Transfers posted so far, by payload and direction, which determine the neighbour.
+  typename Storage::template per_stage<std::array<std::uint32_t, 4>> posted;
+};
+
+/// Index into `play_state::posted` of this side of a transfer, and of its partner's side.
+[[nodiscard]] constexpr std::size_t own_end(const transfer& moved) noexcept {
+  return 2 * static_cast<std::size_t>(moved.what) + static_cast<std::size_t>(moved.direction);
+}
+[[nodiscard]] constexpr std::size_t partner_end(const transfer& moved) noexcept { return own_end(moved) ^ 1U; }
+
+/// A visitor that does nothing.
+struct no_visitor {
+  constexpr void compute(std::size_t, const action&) noexcept {}
+  constexpr void post(std::size_t) noexcept {}
+  constexpr void meet(std::size_t, std::size_t) noexcept {}
+  constexpr void complete(std::size_t) noexcept {}
+};
+
+/// Walks all stages as far as possible, and returns whether every stage reached its end. The visitor is called for
+/// every compute (stage, action), every group that is posted (stage), every transfer that meets its partner (stage,
+/// stage) and every group that is complete (stage). Peers must be the neighbours that the payload implies; the proof
+/// checks that.
+template <any_table Table, class Visitor>
+constexpr bool play(const Table& table, play_state<typename Table::storage>& state, Visitor& visitor) {
+  const std::size_t stages = table.stages();
+  std::uint32_t* const next = state.next.data();
+  std::uint32_t* const unmet = state.unmet.data();
+  std::uint32_t* const ready = state.ready.data();
+  auto* const posted = state.posted.data();
+  std::size_t waiting_to_run = 0;
+  for (std::size_t stage = stages; stage-- > 0;) {
+    next[stage] = 0;
+    unmet[stage] = 0;
+    posted[stage] = {};
+    ready[waiting_to_run++] = static_cast<std::uint32_t>(stage);
+  }
+  std::size_t ended = 0;
+  while (waiting_to_run > 0) {
+    const std::size_t stage = ready[--waiting_to_run];
+    const std::span<const action> list = table.actions(stage);
+    const action* const actions = list.data();
+    const std::size_t size = list.size();
+    std::uint32_t at = next[stage];
+    for (; at < size; ++at) {
+      const action& now = actions[at];
+      if (now.kind != action_kind::exchange) {
+        visitor.compute(stage, now);
+        continue;
+      }
+      visitor.post(stage);
+      const transfer* const group = now.group.data();
+      std::uint32_t missing = 0;
+      for (std::size_t i = 0; i < now.transfer_count; ++i) {
+        const std::size_t peer = group[i].peer;
+        const std::uint32_t number = posted[stage].data()[own_end(group[i])]++;
+        if (posted[peer].data()[partner_end(group[i])] <= number) {
+          ++missing;
+          continue;
+        }
+        // The partner has posted earlier and waits in that group.
+        visitor.meet(stage, peer);
+        if (--unmet[peer] == 0) {
+          visitor.complete(peer);
+          ++next[peer];
+          ready[waiting_to_run++] = static_cast<std::uint32_t>(peer);
+        }
+      }
+      unmet[stage] = missing;
+      if (missing > 0) break;
+      visitor.complete(stage);
+    }
+    next[stage] = at;
+    ended += at == size;
+  }
+  return ended == stages;
+}
+
+}  // namespace schedule
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+namespace schedule {
+
+/// Causes come before their consequences: of several faults a proof reports the earliest class, and of that the first
+/// in stage and action order.
+enum class fault_kind : std::uint8_t {
+  none,
+  // The table is malformed.
+  micro_batch_unknown,
+  chunk_unknown,
+  route_unknown,
+  group_size,
+  // A compute is missing or misplaced.
+  forward_missing,
+  forward_twice,
+  backward_missing,
+  backward_twice,
+  backward_before_forward,
+  backward_out_of_order,
+  weight_gradient_missing,
+  // Sends and receives do not pair up.
+  transfer_twice,
+  send_unmatched,
+  receive_unmatched,
+  order_mismatch,
+  // A tensor is used before it has arrived or was computed.
+  forward_before_receive,
+  backward_before_receive,
+  send_before_compute,
+  // Everything else is right, and the schedule does not end.
+  deadlock,
+};
+
+/// Groups of kinds, in the order in which a proof looks for them.
+enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data, deadlock };
+
+/// The group of a kind.
+[[nodiscard]] constexpr fault_class class_of(fault_kind kind) noexcept {
+  if (kind == fault_kind::none) return fault_class::none;
+  if (kind <= fault_kind::group_size) return fault_class::malformed;
+  if (kind <= fault_kind::weight_gradient_missing) return fault_class::compute;
+  if (kind <= fault_kind::order_mismatch) return fault_class::pairing;
+  if (kind <= fault_kind::send_before_compute) return fault_class::data;
+  return fault_class::deadlock;
+}
+
+/// The value of a number that does not apply to a fault.
+inline constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+
+/// The first fault of a table. `action` is the index in the stage's list, `nowhere` where something is absent.
+struct fault {
+  /// Kind, stage, micro-batch, and place in the stage's list.
+  fault_kind kind = fault_kind::none;
+  std::size_t stage = nowhere;
+  std::size_t micro_batch = nowhere;
+  std::size_t action = nowhere;
+  /// For transfers only: tensor, direction and peer.
+  payload what = payload::activation;
+  transfer_direction direction = transfer_direction::send;
+  std::size_t peer = nowhere;
+  std::size_t peer_micro_batch = nowhere;  // of an order_mismatch: what the peer sends instead
+
+  friend constexpr bool operator==(const fault&, const fault&) = default;
+};
+
+}  // namespace schedule
+
+/// The fault as one sentence; "" where there is none.
+[[nodiscard]] BELAY_DECL std::string explain(const schedule::fault& found);
+
+namespace schedule {
+
+/// The result of a proof. `PerStage` is std::array for tables of fixed size, std::vector otherwise.
+template <class PerStage>
+struct proof_result {
+  bool complete = false;       // every stage runs each micro-batch forward and backward once, in order, with its inputs
+  bool matched = false;        // sends and receives pair up one to one, in the same order
+  bool deadlock_free = false;  // the schedule ends although a send waits for its receive
+  PerStage peak_activations{};  // per stage: most micro-batches between forward and backward at one time
+  std::size_t peak = 0;         // the largest of them
+  fault reason;                 // the first fault, or fault_kind::none
+
+  /// Whether the schedule runs.
+  [[nodiscard]] constexpr bool valid() const noexcept { return complete && matched && deadlock_free; }
+};
+
+/// Computes a `proof_result`. Memory: a byte for each stage and micro-batch, and the order of the transfers.
+template <any_table Table>
+class prover {
+ public:
+  using storage = typename Table::storage;
+  using peaks = typename storage::template per_stage<std::size_t>;
+
+  /// The table outlives it.
+  explicit constexpr prover(const Table& table)
+      : table_(table),
+        stages_(table.stages()),
+        micro_batches_(table.micro_batches()),
+        done_(storage::template each_cell<std::uint8_t>(stages_, micro_batches_)),
+        order_{storage::template each_cell<moved_batch>(stages_, micro_batches_),
+               storage::template each_cell<moved_batch>(stages_, micro_batches_),
+               storage::template each_cell<moved_batch>(stages_, micro_batches_),
+               storage::template each_cell<moved_batch>(stages_, micro_batches_)},
+        moved_(storage::template each_stage<std::array<std::uint32_t, 4>>(stages_)) {
+    result_.peak_activations = storage::template each_stage<std::size_t>(stages_);
+  }
+
+  /// Checks all rules; the result names the first fault.
+  [[nodiscard]] constexpr proof_result<peaks> run() {
+    for (std::size_t stage = 0; stage < stages_; ++stage) walk(stage);
+    for (std::size_t stage = 0; stage + 1 < stages_; ++stage) {
+      compare(stage, payload::activation, stage + 1);
+      compare(stage + 1, payload::gradient, stage);
+    }
+    if (well_formed_) {
+      play_state<storage> state(stages_);
+      no_visitor nobody;
+      result_.deadlock_free = play(table_, state, nobody);
+      if (!result_.deadlock_free) name_waiting(state);
+    }
+    result_.complete = well_formed_ && complete_;
+    result_.matched = well_formed_ && matched_;
+    return result_;
+  }
+
+ private:
+  struct moved_batch {
+    std::uint32_t micro_batch = 0;
+    std::uint32_t action = 0;
+  };
+
+  // What a stage has done for a micro-batch. Transfers have bit own_end(transfer), which is below 4.
+  static constexpr std::uint8_t received_activation = 1U << 1U;
+  static constexpr std::uint8_t received_gradient = 1U << 3U;
+  static constexpr std::uint8_t forward_done = 1U << 4U;
+  static constexpr std::uint8_t input_gradient_done = 1U << 5U;
+  static constexpr std::uint8_t weight_gradient_done = 1U << 6U;
+  static constexpr std::uint8_t backward_done = input_gradient_done | weight_gradient_done;
+
+  static constexpr std::uint8_t bit(std::size_t end) { return static_cast<std::uint8_t>(1U << end); }
+
+  constexpr void note(fault found) {
+    switch (class_of(found.kind)) {
+      case fault_class::malformed: well_formed_ = false; break;
+      case fault_class::pairing: matched_ = false; break;
+      case fault_class::compute:
+      case fault_class::data: complete_ = false; break;
+      default: break;
+    }
+    const fault_class known = class_of(result_.reason.kind);
+    if (known == fault_class::none || class_of(found.kind) < known) result_.reason = found;
+  }
+
+  constexpr void walk(std::size_t stage) {
+    const std::span<const action> list = table_.actions(stage);
+    const action* const actions = list.data();
+    const std::size_t size = list.size();
+    std::uint8_t* const done = done_.data() + stage * micro_batches_;
+    std::size_t live = 0;
+    std::size_t peak = 0;
+    std::size_t next_input = 0;  // the lowest micro-batch that may come next
+    std::size_t next_weight = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      const action& now = actions[i];
+      if (now.kind == action_kind::exchange) {
+        walk_group(stage, now, i, done);
+        continue;
+      }
+      const std::size_t batch = now.micro_batch;
+      if (batch >= micro_batches_ || now.chunk != 0) {
+        const bool unknown = batch >= micro_batches_;
+        note({unknown ? fault_kind::micro_batch_unknown : fault_kind::chunk_unknown, stage, batch, i});
+        continue;
+      }
+      const std::uint8_t before = done[batch];
+      if (now.kind == action_kind::forward) {
+        if (before & forward_done) {
+          note({fault_kind::forward_twice, stage, batch, i});
+          continue;
+        }
+        if (stage > 0 && !(before & received_activation)) note({fault_kind::forward_before_receive, stage, batch, i});
+        done[batch] = before | forward_done;
+        ++live;
+        if (live > peak) peak = live;
+        continue;
+      }
+      const bool input = now.kind != action_kind::weight_gradient;
+      const bool weight = now.kind != action_kind::input_gradient;
+      if ((input && (before & input_gradient_done)) || (weight && (before & weight_gradient_done))) {
+        note({fault_kind::backward_twice, stage, batch, i});
+        continue;
+      }
+      if (!(before & forward_done) || (!input && !(before & input_gradient_done))) {
+        note({fault_kind::backward_before_forward, stage, batch, i});
+      } else if (weight) {
+        --live;
+      }
+      if ((input && batch < next_input) || (weight && batch < next_weight)) {
+        note({fault_kind::backward_out_of_order, stage, batch, i});
+      }
+      if (input && stage + 1 < stages_ && !(before & received_gradient)) {
+        note({fault_kind::backward_before_receive, stage, batch, i});
+      }
+      if (input) next_input = batch + 1;
+      if (weight) next_weight = batch + 1;
+      done[batch] =
+          static_cast<std::uint8_t>(before | (input ? input_gradient_done : 0) | (weight ? weight_gradient_done : 0));
+    }
+    result_.peak_activations[stage] = peak;
+    if (peak > result_.peak) result_.peak = peak;
+    for (std::size_t batch = 0; batch < micro_batches_; ++batch) {
+      const std::uint8_t did = done[batch];
+      if ((did & (forward_done | backward_done)) == (forward_done | backward_done)) continue;
+      note({!(did & forward_done)                          ? fault_kind::forward_missing
+            : (did & backward_done) == input_gradient_done ? fault_kind::weight_gradient_missing
+                                                           : fault_kind::backward_missing,
+            stage, batch, nowhere});
+    }
+  }
+
+  constexpr void walk_group(std::size_t stage, const action& now, std::size_t index, std::uint8_t* done) {
+    if (now.transfer_count == 0 || now.transfer_count > action::most_transfers) {
+      note({fault_kind::group_size, stage, nowhere, index});
+      return;
+    }
+    const transfer* const group = now.group.data();
+    for (std::size_t i = 0; i < now.transfer_count; ++i) {
+      const transfer& moved = group[i];
+      const std::size_t batch = moved.micro_batch;
+      const bool sends = moved.direction == transfer_direction::send;
+      const bool up = sends == (moved.what == payload::activation);  // the peer is the next stage
+      const std::size_t peer = up ? stage + 1 : stage - 1;
+      fault_kind wrong = fault_kind::none;
+      if (batch >= micro_batches_) {
+        wrong = fault_kind::micro_batch_unknown;
+      } else if (moved.chunk != 0) {
+        wrong = fault_kind::chunk_unknown;
+      } else if (moved.peer != peer || peer >= stages_) {
+        wrong = fault_kind::route_unknown;
+      } else if (done[batch] & bit(own_end(moved))) {
+        wrong = fault_kind::transfer_twice;
+      }
+      if (wrong != fault_kind::none) {
+        note({wrong, stage, batch, index, moved.what, moved.direction, moved.peer});
+        continue;
+      }
+      if (sends && !(done[batch] & (moved.what == payload::activation ? forward_done : input_gradient_done))) {
+        note({fault_kind::send_before_compute, stage, batch, index, moved.what, moved.direction, moved.peer});
+      }
+      const std::size_t end = own_end(moved);
+      done[batch] |= bit(end);
+      order_[end].data()[stage * micro_batches_ + moved_[stage].data()[end]++] = {moved.micro_batch,
+                                                                                  static_cast<std::uint32_t>(index)};
+    }
+  }
+
+  // The k-th send of a kind from one stage to another is the k-th receive there.
+  constexpr void compare(std::size_t sender, payload what, std::size_t receiver) {
+    const std::size_t out = 2 * static_cast<std::size_t>(what);
+    const std::size_t in = out + 1;
+    const std::size_t sent = moved_[sender].data()[out];
+    const std::size_t received = moved_[receiver].data()[in];
+    const moved_batch* const sends = order_[out].data() + sender * micro_batches_;
+    const moved_batch* const receives = order_[in].data() + receiver * micro_batches_;
+    for (std::size_t k = 0; k < sent || k < received; ++k) {
+      if (k < sent && k < received && sends[k].micro_batch == receives[k].micro_batch) continue;
+      if (k < sent && !(done_[receiver * micro_batches_ + sends[k].micro_batch] & bit(in))) {
+        note({fault_kind::send_unmatched, sender, sends[k].micro_batch, sends[k].action, what, transfer_direction::send,
+              receiver});
+      } else if (k < received && !(done_[sender * micro_batches_ + receives[k].micro_batch] & bit(out))) {
+        note({fault_kind::receive_unmatched, receiver, receives[k].micro_batch, receives[k].action, what,
+              transfer_direction::receive, sender});
+      } else if (k < sent && k < received) {
+        note({fault_kind::order_mismatch, receiver, receives[k].micro_batch, receives[k].action, what,
+              transfer_direction::receive, sender, sends[k].micro_batch});
+      }
+      return;
+    }
+  }
+
+  // Reports the first stage that is blocked, and the first of its transfers without a partner.
+  constexpr void name_waiting(const play_state<storage>& state) {
+    for (std::size_t stage = 0; stage < stages_; ++stage) {
+      const std::span<const action> list = table_.actions(stage);
+      const std::size_t at = state.next[stage];
+      if (at >= list.size()) continue;
+      for (const transfer& moved : list[at].transfers()) {
+        if (state.posted[stage][own_end(moved)] <= state.posted[moved.peer][partner_end(moved)]) continue;
+        note({fault_kind::deadlock, stage, moved.micro_batch, at, moved.what, moved.direction, moved.peer});
+        return;
+      }
+    }
+  }
+
+  const Table& table_;
+  std::size_t stages_;
+  std::size_t micro_batches_;
+  bool well_formed_ = true;
+  bool complete_ = true;
+  bool matched_ = true;
+  typename storage::template per_cell<std::uint8_t> done_;
+  std::array<typename storage::template per_cell<moved_batch>, 4> order_;  // by end: what was moved, in order
+  typename storage::template per_stage<std::array<std::uint32_t, 4>> moved_;
+  proof_result<peaks> result_;
+};
+
+/// No limit.
+inline constexpr std::size_t any_peak = static_cast<std::size_t>(-1);
+
+/// Turns the first fault of a table into a compiler error. Its numbers are in the name of the type.
+template <fault_kind Kind, std::size_t Stage, std::size_t MicroBatch, std::size_t Action>
+struct first_fault {
+  static_assert(class_of(Kind) != fault_class::malformed,
+                "this schedule names a micro-batch, chunk or peer that it does not have: correct the action named "
+                "in first_fault<kind, stage, micro-batch, action>");
+  static_assert(class_of(Kind) != fault_class::compute,
+                "this schedule forgets, repeats or misplaces a forward or a backward: every stage runs each "
+                "micro-batch forward once and then backward once, backwards in the order 0, 1, 2, ...; see "
+                "first_fault<kind, stage, micro-batch, action>");
+  static_assert(class_of(Kind) != fault_class::pairing,
+                "this schedule has a send without its receive, or in another order: list sends and receives "
+                "between two stages in one order; see first_fault<kind, stage, micro-batch, action>");
+  static_assert(class_of(Kind) != fault_class::data,
+                "this schedule uses a tensor before it is received or computed: move the exchange before the "
+                "compute; see first_fault<kind, stage, micro-batch, action>");
+  static_assert(class_of(Kind) != fault_class::deadlock,
+                "this schedule deadlocks, because a send waits for its receive: put the transfers that cross "
+                "between two stages into one exchange; see first_fault<kind, stage, micro-batch, action>");
+  /// Whether nothing was found.
+  static constexpr bool holds = Kind == fault_kind::none;
+};
+
+/// As `first_fault`, for the number of micro-batches that a stage may keep.
+template <std::size_t Peak, std::size_t Limit>
+struct peak_within {
+  static_assert(Peak <= Limit,
+                "this schedule keeps more micro-batches between forward and backward than the limit: raise the limit "
+                "or run backwards earlier (1F1B keeps min(micro-batches, stages - stage)); see "
+                "peak_within<peak, limit>");
+  /// Whether the peak is within the limit.
+  static constexpr bool holds = Peak <= Limit;
+};
+
+}  // namespace schedule
+
+/// Proves a table; see `schedule::proof_result`. Linear in the number of actions. A table of fixed size can be proven
+/// in a static_assert: `static_assert(belay::proof(table).complete)`.
+template <schedule::any_table Table>
+[[nodiscard]] constexpr auto proof(const Table& table) {
+  return schedule::prover<Table>(table).run();
+}
+
+/// True, or a compile error with a sentence that says what to change. `Table` has static storage:
+///   static constexpr auto table = belay::schedule::one_f_one_b<4, 16>();
+///   static_assert(belay::require_proven<table, 4>());   // 4: no stage keeps more micro-batches
+template <const auto& Table, std::size_t PeakLimit = schedule::any_peak>
+[[nodiscard]] consteval bool require_proven() {
+  constexpr auto result = proof(Table);
+  return schedule::first_fault<result.reason.kind, result.reason.stage, result.reason.micro_batch,
+                               result.reason.action>::holds &&
+         schedule::peak_within<result.peak, PeakLimit>::holds;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/proof.ipp
+//
+// The faults of a schedule in words.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::string explain(const schedule::fault& found) {
+  using schedule::fault_kind;
+  using schedule::nowhere;
+  const std::string batch = "micro-batch " + std::to_string(found.micro_batch);
+  const std::string stage = "stage " + std::to_string(found.stage);
+  const std::string peer = "stage " + std::to_string(found.peer);
+  const std::string tensor = std::string("the ") + name(found.what) + " of " + batch;
+  const bool sends = found.direction == schedule::transfer_direction::send;
+  const std::string at = found.action == nowhere ? "" : " (action " + std::to_string(found.action) + ")";
+  switch (found.kind) {
+    case fault_kind::none: return "";
+    case fault_kind::micro_batch_unknown: return stage + " names " + batch + ", which the schedule does not have" + at;
+    case fault_kind::chunk_unknown: return stage + " names a chunk other than 0 for " + batch + at;
+    case fault_kind::route_unknown:
+      return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer +
+             ", but activations go to the next stage and gradients to the one before" + at;
+    case fault_kind::group_size: return stage + " has an exchange that does not hold 1 to 4 transfers" + at;
+    case fault_kind::forward_missing: return stage + " never runs the forward of " + batch;
+    case fault_kind::forward_twice: return stage + " runs the forward of " + batch + " twice" + at;
+    case fault_kind::backward_missing: return stage + " never runs the backward of " + batch;
+    case fault_kind::backward_twice: return stage + " runs the backward of " + batch + " twice" + at;
+    case fault_kind::backward_before_forward:
+      return stage + " runs the backward of " + batch + " before its forward" + at;
+    case fault_kind::backward_out_of_order:
+      return stage + " runs the backward of " + batch + " after that of a later one" + at +
+             "; backwards run in the order 0, 1, 2, ... so that gradients keep their bits";
+    case fault_kind::weight_gradient_missing:
+      return stage + " computes the input gradient of " + batch + " but never its weight gradient";
+    case fault_kind::transfer_twice:
+      return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer + " twice" + at;
+    case fault_kind::send_unmatched:
+      return stage + " sends " + tensor + " to " + peer + ", which never receives it" + at;
+    case fault_kind::receive_unmatched:
+      return stage + " receives " + tensor + " from " + peer + ", which never sends it" + at;
+    case fault_kind::order_mismatch:
+      return stage + " receives " + tensor + at + " where " + peer + " sends that of micro-batch " +
+             std::to_string(found.peer_micro_batch) + "; sends and receives between two stages run in one order";
+    case fault_kind::forward_before_receive:
+      return stage + " runs the forward of " + batch + " before its activation is received" + at;
+    case fault_kind::backward_before_receive:
+      return stage + " runs the backward of " + batch + " before its gradient is received" + at;
+    case fault_kind::send_before_compute:
+      return stage + " sends " + tensor + " to " + peer + " before it is computed" + at;
+    case fault_kind::deadlock:
+      return stage + " waits for ever to " + (sends ? "send " : "receive ") + tensor + (sends ? " to " : " from ") +
+             peer + at + ": both sides wait in other exchanges; put transfers that cross into one exchange";
+  }
+  return "unknown fault";
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::size_t tensor_between_stages::bytes_of(std::span<const std::size_t> shape, std::size_t element_bytes,
+                                                       where at) {
+  checked_size bytes = element_bytes;
+  for (const std::size_t extent : shape) bytes *= extent;
+  if (!bytes.fits()) refuse_tensor(shape, element_bytes, [] { return std::string(name(tier::device)) + " tier"; }, at);
+  return bytes.saturated();
+}
+
+BELAY_DECL std::span<std::byte> tensor_between_stages::arriving(boundary_elements of, std::byte* leased,
+                                                                std::size_t bytes) noexcept {
+  elements_ = bytes / of.wire.bytes;
+  waits_ = of.rounded;
+  (of.rounded ? on_wire_ : values_) = leased;
+  return {leased, bytes};
+}
+
+BELAY_DECL std::span<std::byte> tensor_between_stages::receive(stage_engine& engine, const stream_event& ready,
+                                                               boundary_elements of, std::span<const std::size_t> shape,
+                                                               where at) {
+  const std::size_t bytes = bytes_of(shape, of.wire.bytes, at);
+  lease_chain& chain = of.rounded ? wire_memory_ : memory_;
+  std::byte* const leased =
+      engine.memory().lease_bytes_for(stream_kind::communication, ready, bytes, chain, at, {of.wire.kind, 0});
+  return arriving(of, leased, bytes);
+}
+
+BELAY_DECL std::span<std::byte> tensor_between_stages::lease(stage_engine& engine, boundary_elements of,
+                                                             std::span<const std::size_t> shape, where at) {
+  const std::size_t bytes = bytes_of(shape, of.wire.bytes, at);
+  lease_chain& chain = of.rounded ? wire_memory_ : memory_;
+  return arriving(of, engine.memory().lease_bytes(bytes, chain, at, {of.wire.kind, 0}), bytes);
+}
+
+BELAY_DECL void tensor_between_stages::widen(stage_engine& engine, boundary_elements of, where at) {
+  if (!waits_) return;  // nothing was received, or it was used before
+  const std::size_t bytes = bytes_of({&elements_, 1}, of.exact.bytes, at);
+  values_ = engine.memory().lease_bytes(bytes, memory_, at, {of.exact.kind, 0});
+  engine.widen(on_wire_, values_, elements_);
+  engine.memory().release(wire_memory_);
+  on_wire_ = nullptr;
+  waits_ = false;
+}
+
+BELAY_DECL std::span<const std::byte> tensor_between_stages::round(stage_engine& engine, boundary_elements of,
+                                                                   stage_tensor exact, where at) {
+  const std::size_t bytes = bytes_of({&exact.elements, 1}, of.wire.bytes, at);
+  if (!of.rounded) return {static_cast<const std::byte*>(exact.data), bytes};
+  std::byte* const rounded = engine.memory().lease_bytes(bytes, wire_memory_, at, {of.wire.kind, 0});
+  on_wire_ = rounded;
+  engine.round(exact.data, rounded, exact.elements);
+  return {rounded, bytes};
+}
+
+BELAY_DECL void tensor_between_stages::release(stage_engine& engine) noexcept {
+  engine.memory().release(memory_);
+  engine.memory().release(wire_memory_);
+  forget();
+}
+
+BELAY_DECL pipeline_times times_of_spans(std::span<const traced_span* const> spans,
+                                         std::span<executed_action> actions) noexcept {
+  pipeline_times out;
+  const auto is_over = [](const traced_span* each) { return each != nullptr && each->over(); };
+  const bool known = std::all_of(spans.begin(), spans.end(), is_over);
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    executed_action& done = actions[i];
+    done.begin = done.end = 0;
+    if (!known) continue;
+    done.begin = spans[i]->begin, done.end = spans[i]->end;
+    out.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
+  }
+  if (known && !spans.empty()) out.phase = 1e-9 * static_cast<double>(actions[spans.size() - 1].end - actions[0].begin);
+  return out;
+}
+
+BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table table, boundary_elements elements,
+                                            std::span<const std::size_t> boundary, where at)
+    : group_(std::move(of)),
+      table_(std::move(table)),
+      elements_(elements),
+      boundary_(boundary.begin(), boundary.end()),
+      received_(2 * table_.micro_batches()) {
+  if (static_cast<std::size_t>(group_.size()) != table_.stages()) {
+    throw usage_error("a schedule of " + std::to_string(table_.stages()) + " stages runs on as many ranks, not " +
+                          std::to_string(group_.size()),
+                      at);
+  }
+  const auto proven = proof(table_);
+  if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
+  for (const schedule::action& next : row()) {
+    if (next.kind == schedule::action_kind::input_gradient || next.kind == schedule::action_kind::weight_gradient) {
+      throw usage_error("this runner has no split backwards: use a schedule of forwards and whole backwards", at);
+    }
+    executed_.push_back({next.kind, next.micro_batch, next.is_exchange()});
+  }
+  transfers_->resize(executed_.size());
+  spans_of_device_.resize(executed_.size());
+}
+
+BELAY_DECL schedule::position pipeline_runner::place() const noexcept {
+  return {static_cast<std::size_t>(group_.rank()), table_.stages(), table_.micro_batches()};
+}
+
+BELAY_DECL traced_span* pipeline_runner::add_span(span_log* to, const schedule::action& next) {
+  if (to == nullptr) return nullptr;
+  const bool waits = next.is_exchange();
+  return to->add({.name = waits                                         ? "wait for neighbours"
+                          : next.kind == schedule::action_kind::forward ? "forward"
+                                                                        : "backward",
+                  .micro_batch = waits ? traced_span::none : static_cast<std::uint32_t>(next.micro_batch),
+                  .kind = waits ? span_kind::wait : span_kind::action,
+                  .lane = span_lane::compute});
+}
+
+BELAY_DECL void pipeline_runner::begin_phase() noexcept { times_ = {}, last_ = monotonic_clock::now(); }
+
+BELAY_DECL void pipeline_runner::end_action(std::size_t number, traced_span* traced) noexcept {
+  executed_action& done = executed_[number];
+  done.end = monotonic_clock::now();
+  done.begin = std::exchange(last_, done.end);
+  times_.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
+  if (traced != nullptr) traced->begin_at(done.begin), traced->end_at(done.end);
+}
+
+BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stage, where at) {
+  for (tensor_between_stages& left_over : received_) left_over.forget();  // of a step that has ended early
+  const bool timed = engine.runs_notes();
+  const auto note = [&](void (*write)(void*, std::size_t, traced_span*), std::size_t number, traced_span* traced) {
+    engine.queue({write, this, number, traced});
+  };
+  if (timed)
+    note([](void* self, std::size_t, traced_span*) { static_cast<pipeline_runner*>(self)->begin_phase(); }, 0, nullptr);
+  else
+    times_ = {};
+  std::size_t number = 0;
+  for (const schedule::action& next : row()) {
+    traced_span* const traced = add_span(engine.spans(), next);
+    if (!timed) spans_of_device_[number] = traced;
+    engine.run_timed(traced, [&] {
+      if (next.is_exchange())
+        exchange(engine, stage, next, (*transfers_)[number], at);
+      else
+        compute(engine, stage, next, at);
+    });
+    // In the order of the stream, whose time it is.
+    if (timed)
+      note([](void* self, std::size_t ended,
+              traced_span* span) { static_cast<pipeline_runner*>(self)->end_action(ended, span); },
+           number, traced);
+    if (observer_ != nullptr) observer_->given(number);
+    ++number;
+  }
+}
+
+BELAY_DECL void pipeline_runner::compute(stage_engine& engine, stage_interface& stage, const schedule::action& next,
+                                         where at) {
+  const std::size_t micro_batch = next.micro_batch;
+  tensor_between_stages& activation = received(schedule::payload::activation, micro_batch);
+  if (next.kind == schedule::action_kind::forward) {
+    activation.widen(engine, elements_, at);
+    stage.forward(micro_batch, activation.values());
+    return stage.let_go_of_input(activation.memory());
+  }
+  tensor_between_stages& gradient = received(schedule::payload::gradient, micro_batch);
+  gradient.widen(engine, elements_, at);
+  stage.backward(micro_batch, gradient.values());
+  gradient.release(engine);
+  activation.release(engine);
+  if (place().first()) stage.release(micro_batch);
+}
+
+BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface& stage, const schedule::action& next,
+                                          transfer_list& transfers, where at) {
+  const auto tag_of = [](const schedule::transfer& one) {
+    return static_cast<int>(2 * one.micro_batch + (one.what == schedule::payload::gradient ? 1 : 0));
+  };
+  std::size_t count = 0;
+  std::array<tensor_between_stages, schedule::action::most_transfers> outgoing;
+  for (const schedule::transfer& one : next.transfers()) {
+    p2p& transfer = transfers[count];
+    tensor_between_stages& sent = outgoing[count++];
+    if (one.direction == schedule::transfer_direction::receive) continue;
+    const stage_tensor exact = one.what == schedule::payload::activation ? stage.output(one.micro_batch)
+                                                                         : stage.input_gradient(one.micro_batch);
+    transfer = p2p::send(static_cast<int>(one.peer), sent.round(engine, elements_, exact, at), tag_of(one));
+  }
+  // Later work of the stream may not overtake it, nor it what the stream has queued.
+  const stream_event ready = engine.record();
+  count = 0;
+  for (const schedule::transfer& one : next.transfers()) {
+    p2p& transfer = transfers[count++];
+    if (one.direction == schedule::transfer_direction::send) continue;
+    const std::span<std::byte> arriving =
+        received(one.what, one.micro_batch).receive(engine, ready, elements_, boundary_, at);
+    transfer = p2p::receive(static_cast<int>(one.peer), arriving, tag_of(one));
+  }
+  exchange_in_order(engine, ready, {transfers.data(), count}, transfers_, at);
+  for (tensor_between_stages& sent : outgoing) sent.release(engine);
+  for (const schedule::transfer& one : next.transfers()) {
+    if (one.direction != schedule::transfer_direction::send) continue;
+    if (one.what == schedule::payload::gradient)
+      stage.release(one.micro_batch);
+    else
+      stage.let_go_of_output(one.micro_batch);
+  }
+}
+
+BELAY_DECL void* pipeline_runner::receive_in_pass(stage_engine& engine, std::span<const std::size_t> shape,
+                                                  tensor_between_stages& incoming, where at) {
+  const std::span<std::byte> arriving = incoming.lease(engine, elements_, shape, at);
+  exchange_in_pass(engine, p2p::receive(group_.rank() - 1, arriving), at);
+  incoming.widen(engine, elements_, at);
+  return incoming.values();
+}
+
+BELAY_DECL void pipeline_runner::send_in_pass(stage_engine& engine, stage_tensor output, where at) {
+  tensor_between_stages outgoing;
+  exchange_in_pass(engine, p2p::send(group_.rank() + 1, outgoing.round(engine, elements_, output, at)), at);
+  outgoing.release(engine);
+}
+
+BELAY_DECL void pipeline_runner::exchange_in_pass(stage_engine& engine, const p2p& one, where at) {
+  if (std::exchange(pass_, engine.epoch()) != engine.epoch()) in_pass_ = 0;  // what passes before had is over
+  if (in_pass_ == passed_->size()) passed_->emplace_back();
+  p2p& transfer = (*passed_)[in_pass_++];
+  transfer = one;
+  exchange_in_order(engine, engine.record(), {&transfer, 1}, passed_, at);
+}
+
+BELAY_DECL void pipeline_runner::exchange_in_order(stage_engine& engine, const stream_event& ready,
+                                                   std::span<const p2p> transfers,
+                                                   const std::shared_ptr<const void>& kept, where at) {
+  const auto used_until = [&](const stream_event& over) {
+    for (const p2p& one : transfers) engine.memory().used_until(over, one.data, one.bytes);
+  };
+  if (engine.runs_later()) {
+    pending under_way = group_.start_exchange(transfers, start_order(after(ready, at)).keeping(kept));
+    used_until(under_way.event());
+    return engine.wait(std::move(under_way), at);
+  }
+  engine.synchronize();
+  group_.exchange(transfers, at);
+  used_until(ready);
+}
+
+BELAY_DECL void pipeline_runner::take_times_of_device() noexcept {
+  times_ = times_of_spans(spans_of_device_, executed_);
+  std::fill(spans_of_device_.begin(), spans_of_device_.end(), nullptr);
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/pipeline/typed_stage.hpp
+//
+// A stage and its engine with their types, behind what the runner of a pipeline calls.
+
+// ---- belay/step/step.hpp
+//
+// A step owns all that is opened in it: activations, obligations, scratch memory. It ends in exactly one of three
+// ways: committed, to be replayed, or refused. Its memory is free again afterwards in all of them.
+//
+//   belay::step step{engine, store};            // everything that takes part is named here
+//   auto hidden = belay::forward(step, first, x);
+//   auto out = belay::forward(step, second, hidden.out());
+//   auto grad = std::move(out).backward(dout);  // the last forward first
+//   grad = std::move(hidden).backward(grad);
+//   auto outcome = std::move(step).commit(mesh, belay::samples{n});
+//   if (auto* ok = belay::committed(outcome)) optimizer.apply(std::move(*ok), {.learning_rate = 1e-3});
+
+// ---- belay/step/observed.hpp
+//
+// The result of a forward that owes nothing, for evaluation and generation. It owns its memory and has no backward.
+// Assignment frees what it held before, so a loop over layers needs one name.
+//
+//   auto x = belay::observe(step, layers[0], tokens);
+//   for (std::size_t i = 1; i < layers.size(); ++i) x = belay::observe(step, layers[i], x.out());
+
+// ---- belay/step/layer.hpp
+//
+// A layer is any class with a forward that returns what its backward needs, and a backward that takes it. A layer is
+// written against a frame and knows nothing of ranks.
+//
+//   struct twice {
+//     struct residue { belay::view<float, 2> out; };
+//     residue forward(auto& frame, belay::view<const float, 2> x) {
+//       auto y = belay::keep<float>(frame, x.shape());
+//       frame.each(x.size(), belay::kernel::multiple<float>{2, x.data(), y.data()});
+//       return {y};
+//     }
+//     void backward(auto& frame, residue&&, belay::view<const float, 2> dy, belay::view<float, 2> dx);
+//   };
 
 // ---- belay/step/gradient.hpp
 //
@@ -22528,21 +24080,6 @@ template <class Engine, class Input>
 using gradient_of = typename gradient_for<Engine, Input>::type;
 
 }  // namespace belay::inline BELAY_ABI
-
-// ---- belay/step/layer.hpp
-//
-// A layer is any class with a forward that returns what its backward needs, and a backward that takes it. A layer is
-// written against a frame and knows nothing of ranks.
-//
-//   struct twice {
-//     struct residue { belay::view<float, 2> out; };
-//     residue forward(auto& frame, belay::view<const float, 2> x) {
-//       auto y = belay::keep<float>(frame, x.shape());
-//       frame.each(x.size(), belay::kernel::multiple<float>{2, x.data(), y.data()});
-//       return {y};
-//     }
-//     void backward(auto& frame, residue&&, belay::view<const float, 2> dy, belay::view<float, 2> dx);
-//   };
 
 namespace belay::inline BELAY_ABI {
 
@@ -22711,7 +24248,995 @@ template <class Layer>
     return 0;
 }
 
+/// How long what a forward returned lives: with the handle, or no longer than the call (a recompute), or apart from
+/// its output (what is offloaded, or let go of).
+enum class residue_use : std::uint8_t { until_backward, dropped };
+
+/// Throws usage_error, with the layer, where the output of its forward ends before those who read it. It may be in what
+/// its call has kept or remembered, in its input, or in memory that outlives the step, such as a parameter, a constant
+/// or a buffer of the caller. Memory that the residue may own is no place for the output where the residue is dropped:
+/// one that is trivially destructible owns none.
+template <class Engine, class Residue, class Input>
+void expect_kept(const Engine& engine, const invocation& call, const invocation_memory& memory, const Residue& residue,
+                 const Input& input, residue_use use) {
+  const void* const first = residue.out.data();
+  if (first == nullptr || residue.out.size() == 0) return;
+  const auto& activations = engine.activations();
+  if (activations.holds(memory.kept, first) || activations.holds(memory.remembered, first)) return;
+  const auto* const of_input = reinterpret_cast<const std::byte*>(input.data());
+  if (!std::less<>()(first, static_cast<const void*>(of_input)) &&
+      std::less<>()(first, static_cast<const void*>(of_input + input.size_bytes())))
+    return;
+  const auto refuse = [&](const char* why) {
+    throw usage_error("the output of layer " + std::to_string(call.layer_index) + " '" + printable(call.layer) +
+                          "' (micro-batch " + std::to_string(call.micro_batch) + ") is " + why +
+                          ": make it by belay::keep<T>(frame, shape)",
+                      call.at);
+  };
+  if (engine.is_of_steps(first))
+    refuse("in memory of the step that its call has not kept, such as scratch or a gathered parameter");
+  if (use == residue_use::dropped && !std::is_trivially_destructible_v<Residue>)
+    refuse("in memory that may be owned by what its forward returned, of which only the output is kept here");
+}
+template <class Engine, class Residue, class Input>
+void expect_kept(frame<Engine>& call, const Residue& residue, const Input& input, residue_use use) {
+  expect_kept(call.engine(), call.call(), call.memory(), residue, input, use);
+}
+
 }  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+template <class Engine, class Layer, class Input>
+requires forward_layer<Layer, Engine, Input>
+class [[nodiscard]] observed {
+ public:
+  using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
+
+  /// Of `observe` alone.
+  observed(Engine& engine, Layer& layer, const Input& input, const invocation& call)
+      : engine_(&engine), epoch_(engine.epoch()), call_(call), residue_(run_forward(engine, layer, input)) {
+    if constexpr (checked(check_level::local))
+      expect_kept(engine, call_, memory_, residue_, input, residue_use::until_backward);
+  }
+  observed(observed&& other) noexcept
+      : engine_(other.engine_),
+        epoch_(std::exchange(other.epoch_, moved_from)),
+        call_(other.call_),
+        memory_(std::exchange(other.memory_, {})),
+        residue_(std::move(other.residue_)) {}
+  /// Frees what this one held, memory and residue, and takes the other's.
+  observed& operator=(observed&& other) noexcept {
+    if (this == &other) return *this;
+    release();
+    engine_ = other.engine_;
+    epoch_ = std::exchange(other.epoch_, moved_from);
+    call_ = other.call_;
+    memory_ = std::exchange(other.memory_, {});
+    std::destroy_at(&residue_);  // a residue with references can be constructed, but not assigned
+    std::construct_at(&residue_, std::move(other.residue_));
+    return *this;
+  }
+  ~observed() { release(); }
+
+  /// The layer's output, valid until the step ends or the result is moved from. Afterwards a usage_error.
+  [[nodiscard]] output_type out(where at = where::current()) const {
+    if (epoch_ != engine_->epoch()) [[unlikely]]
+      invocation::refuse_output(call_, epoch_ == moved_from ? "after it was moved from" : step_ended, at.file, at.line);
+    return residue_.out;
+  }
+
+ private:
+  static constexpr std::uint64_t moved_from = ~std::uint64_t{0};  // no engine's epoch
+
+  // The memory of a result that outlives its step was reclaimed with the step.
+  void release() noexcept {
+    if (epoch_ != engine_->epoch()) return;
+    engine_->activations().release(memory_.kept);
+    engine_->activations().release(memory_.remembered);
+  }
+
+  [[nodiscard]] auto run_forward(Engine& engine, Layer& layer, const Input& input) {
+    const typename Engine::watch_type::mark under_way{engine.watch(), call_.now(layer_call::forward)};
+    frame<Engine> view{engine, call_, frame_mode::observing, memory_};
+    return call_.run(layer_call::forward, [&] { return layer.forward(view, input); });  // in its place
+  }
+
+  Engine* engine_;
+  std::uint64_t epoch_;
+  invocation call_;
+  invocation_memory memory_;
+  residue_of<Layer, Engine, Input> residue_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/step/saved.hpp
+//
+// A saved activation owes one backward. The handle is move-only and belongs to a step. A forgotten one is a compile
+// error where the compiler can see it (Clang's consumed analysis, nodiscard, the typed tape), and elsewhere an entry
+// of the ledger with its name. Its memory ends with the step in any case. A handle stays where the forward has made
+// it: no container, pointer, capture or by-value parameter takes it from a name. `handle_store` keeps several.
+//
+//   auto hidden = belay::forward(step, layer, x);        // belay::saved<...>
+//   use(hidden.out());
+//   auto dx = std::move(hidden).backward(dout);          // or std::move(hidden).discard("why")
+
+namespace belay::inline BELAY_ABI {
+
+/// False, but not before a template is used.
+template <class T>
+inline constexpr bool always_false = false;
+
+template <class Engine, class Layer, class Input>
+  requires backward_layer<Layer, Engine, Input>
+class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLIGATION saved final {
+ public:
+  using residue_type = residue_of<Layer, Engine, Input>;
+  using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
+
+  /// Runs the layer's forward and opens the obligation. Use `belay::forward`.
+  BELAY_OPENS saved(Engine& engine, Layer& layer, const Input& input, const invocation& call)
+      : engine_(&engine), layer_(&layer), input_(input), call_(call), residue_(run_forward()), epoch_(engine.epoch()) {
+    if constexpr (checked(check_level::local)) {
+      expect_kept(engine, call_, memory_, residue_, input_, residue_use::until_backward);
+      ledger_ = engine.shared_obligations();
+    }
+    const offset_allocator& leases = engine.activations().offsets();
+    const std::size_t held = leases.bytes_of(memory_.kept) + leases.bytes_of(memory_.remembered);
+    obligation_ =
+        call.open(engine.obligations(), obligation_kind::saved_activation, held, residue_.out.shape(), call.at);
+  }
+
+  saved& operator=(saved&&) = delete;  // it would lose the obligation of the left side
+  static void* operator new(std::size_t) = delete;
+  static void* operator new[](std::size_t) = delete;
+
+  /// An obligation that was not discharged stays in the ledger; its memory is reclaimed with the step.
+  BELAY_IF_DISCHARGED ~saved() {  // not defaulted: the analysis looks at calls of a destructor
+    if constexpr (checked(check_level::local))
+      if (obligation_.index != 0) ledger_->note_lost(obligation_);
+  }
+
+  /// The layer's output, valid until the backward and the end of the step. Afterwards a usage_error, in all builds.
+  BELAY_IF_OPEN [[nodiscard]] output_type out(where at = where::current()) const {
+    if (epoch_ != engine_->epoch() || let_go_) [[unlikely]]
+      invocation::refuse_output(call_,
+                                epoch_ == used_up            ? "after its backward, discard or hand_over"
+                                : epoch_ != engine_->epoch() ? step_ended
+                                                             : "after let_go",
+                                at.file, at.line);
+    return residue_.out;
+  }
+
+  /// Nobody reads the output any more but this handle's backward: its memory is free when what has been queued has read
+  /// it. Of a layer whose activations are offloaded (step/offloaded_activations.hpp); afterwards `out` is a
+  /// usage_error.
+  BELAY_IF_OPEN void let_go(where at = where::current()) {
+    constexpr bool keeps_own =
+        requires(Layer& layer, residue_type& residue, invocation_memory& memory) { layer.let_go(residue, memory); };
+    static_assert(keeps_own,
+                  "belay: the output of this layer is kept until its backward, which may read it: let go of the output "
+                  "of a belay::offloads{layer, activations}, which has a copy of what its backward reads");
+    static_cast<void>(out(at));
+    if constexpr (keeps_own) layer_->let_go(residue_, memory_);
+    let_go_ = true;
+  }
+
+  /// Runs the backward: adds to the layer's parameter gradients, and returns the gradient of the input, or nothing
+  /// where the input has none. Afterwards all memory of this invocation is free. A second call is a usage_error in
+  /// checked builds; in release builds it computes nothing, and the step refuses to commit.
+  BELAY_DISCHARGES auto backward(output_type dout, where at = where::current()) && {
+    // The obligation stays open while the layer runs, so that a recompute is recorded as its child. In release builds a
+    // handle that owes nothing computes nothing: the step will refuse.
+    const bool owed = owes();
+    call_.parent = obligation_.index;
+    if constexpr (differentiable<Input>) {
+      gradient_of<Engine, Input> dx{*engine_, input_.shape(), call_.at};
+      if (owed) {
+        const mark under_way{engine_->watch(), call_.now(layer_call::backward)};
+        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
+        contribution_list contributions;
+        call.begin_backward(contributions);
+        call_.run(layer_call::backward, [&] { layer_->backward(call, std::move(residue_), dout, dx.values()); });
+        if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
+      }
+      settle(at);
+      return dx;
+    } else {
+      if (owed) {
+        const mark under_way{engine_->watch(), call_.now(layer_call::backward)};
+        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
+        contribution_list contributions;
+        call.begin_backward(contributions);
+        call_.run(layer_call::backward, [&] {
+          if constexpr (backward_without_dx<Layer, Engine, Input>) {
+            layer_->backward(call, std::move(residue_), dout);
+          } else {
+            const gradient_of<Engine, Input> unused{*engine_, input_.shape(), call_.at};
+            layer_->backward(call, std::move(residue_), dout, unused.values());
+          }
+        });
+        if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
+      }
+      settle(at);
+    }
+  }
+
+  /// Backward consumes the handle; on a named handle it is `std::move(handle).backward(...)`.
+  template <class Dout>
+  void backward(const Dout&) & {
+    static_assert(always_false<Dout>, "belay: backward consumes its handle: write std::move(handle).backward(...)");
+  }
+
+  /// Ends the obligation without a backward; `why` is for the reader of the code. A layer that has a `discard` ends the
+  /// obligations of its residue there.
+  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current()) && {
+    if constexpr (discarding_layer<Layer, Engine, Input>) {
+      call_.parent = obligation_.index;
+      if (owes()) {
+        const mark under_way{engine_->watch(), call_.now(layer_call::discard)};
+        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
+        call_.run(layer_call::discard, [&] { layer_->discard(call, std::move(residue_), why); });
+      }
+    }
+    settle(at);
+  }
+
+  /// Returns a named handle from a function: `return std::move(handle).hand_over();`. Clang's analysis would take
+  /// `return handle;` for a lost one.
+  BELAY_DISCHARGES BELAY_OPENS saved hand_over() && { return saved{std::move(*this)}; }
+
+  /// The call that owes this backward: its layer, micro-batch and site.
+  [[nodiscard]] const invocation& call() const noexcept { return call_; }
+
+ private:
+  template <class>
+  friend class handle_store;
+  template <class, class...>
+  friend class tape;
+  using mark = typename Engine::watch_type::mark;
+  static constexpr std::uint64_t used_up = ~std::uint64_t{0};  // no engine's epoch
+
+  // Private, so that a named handle goes nowhere but through `hand_over`.
+  BELAY_OPENS saved(saved&& other) noexcept
+      : engine_(other.engine_),
+        layer_(other.layer_),
+        input_(other.input_),
+        call_(other.call_),
+        memory_(std::exchange(other.memory_, {})),
+        residue_(std::move(other.residue_)),
+        obligation_(std::exchange(other.obligation_, {})),
+        epoch_(std::exchange(other.epoch_, used_up)),
+        let_go_(other.let_go_),
+        ledger_(other.ledger_) {}
+
+  [[nodiscard]] residue_type run_forward() {
+    const mark under_way{engine_->watch(), call_.now(layer_call::forward)};
+    frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
+    return call_.run(layer_call::forward, [&] { return layer_->forward(call, input_); });  // in its place
+  }
+
+  [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }
+
+  void settle(where at) {
+    engine_->obligations().close(obligation_, at);
+    obligation_ = {};
+    // Of a step that has ended everything was reclaimed.
+    if (std::exchange(epoch_, used_up) != engine_->epoch()) return;
+    engine_->activations().release(memory_.kept);
+    engine_->activations().release(memory_.remembered);
+  }
+
+  Engine* engine_;
+  Layer* layer_;
+  Input input_;
+  invocation call_;
+  invocation_memory memory_;
+  residue_type residue_;
+  obligation_id obligation_;
+  std::uint64_t epoch_;
+  bool let_go_ = false;
+  // A handle may be destroyed after its engine, by a trainer that an exception ends.
+  struct no_ledger {};
+  [[no_unique_address]] std::conditional_t<checked(check_level::local), std::shared_ptr<ledger>, no_ledger> ledger_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/step/step_core.hpp
+//
+// The course of a step over its participants, whatever their types: it begins them, finishes or abandons them in the
+// commit, votes, and ends in exactly one way. `step` adds the types: which participants, and the token that their
+// parts make.
+
+namespace belay::inline BELAY_ABI {
+
+/// How a step ended. Of a refused one `unread` is of the engine, and true until somebody reads why.
+struct ended_step {
+  end_of_step how = end_of_step::cut_off;
+  step_summary summary = {};
+  std::uint64_t needed_rows = 0;  // of a replay
+  refused_step why = {};
+  bool* unread = nullptr;
+};
+
+template <class Engine>
+class step_core {
+ public:
+  /// Begins a step of one micro-batch, and all `participants`; they, the array and the engine outlive it. Throws
+  /// usage_error while another step of the engine is open.
+  step_core(Engine& of, where at, std::span<participant* const> participants);
+  step_core(const step_core&) = delete;
+  step_core& operator=(const step_core&) = delete;
+
+  [[nodiscard]] bool ended() const noexcept { return ended_; }
+  /// Of a step that nobody has ended: says so, with the handles that were lost in it, unless an exception is on its
+  /// way; and cuts it off.
+  void abandon() noexcept;
+  void cut_off() noexcept;
+  void micro_batches(std::size_t count, where at) const;
+  void add(const ballot& findings) noexcept;
+
+  /// Ends a step without participants. Throws open_obligations, in a checked build.
+  [[nodiscard]] ended_step commit(function_ref<ballot(const ballot&)> vote, where at);
+  /// Ends the step over its ranks. Collective. What participants have finished is kept by them where it is committed.
+  /// Throws open_obligations, in a checked build, and what participants and ranks throw.
+  [[nodiscard]] ended_step commit(const step_ranks& ranks, const divisor_value& divisor, where at);
+
+ private:
+  void compare(where at) const;
+  [[nodiscard]] ballot vote(const step_ranks& ranks, std::uint64_t divisor, where at) const;
+  // The one place where the host waits for what the step has queued, and reads it.
+  void read_findings(where at);
+  [[nodiscard]] std::string close_obligations();
+  void expect_no_obligations(const std::string& list, where at);
+  [[nodiscard]] std::uint64_t order() const;
+  // Where gradients are not finite, of the participants that can tell.
+  [[nodiscard]] std::string not_finite(std::uint64_t number) const;
+  void end(end_of_step how, where at);
+  [[nodiscard]] ended_step refused(const ballot& all, std::string list) const;
+  void report_abandoned() const noexcept;
+
+  Engine* engine_;
+  where at_;
+  std::span<participant* const> participants_;
+  ballot findings_;
+  kernel::finding not_finite_loss_;
+  bool ended_ = false;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/step/step_core.ipp
+//
+// The course of a step, out of its class: a program links that of host engines, and compiles those of its own kits.
+
+namespace belay::inline BELAY_ABI {
+
+template <class Engine>
+step_core<Engine>::step_core(Engine& of, where at, std::span<participant* const> participants)
+    : engine_(&of), at_(at), participants_(participants) {
+  engine_->begin_step(at_);
+  try {
+    const step_start start{1, order()};
+    for (participant* const each : participants_) {
+      if (engine_->room() != 0) each->make_room(static_cast<std::size_t>(engine_->room()), at_);
+      each->begin(start, at_);
+    }
+  } catch (...) {
+    cut_off();
+    throw;
+  }
+}
+
+template <class Engine>
+void step_core<Engine>::abandon() noexcept {
+  if (std::uncaught_exceptions() == 0) report_abandoned();
+  cut_off();
+}
+
+template <class Engine>
+void step_core<Engine>::cut_off() noexcept {
+  if (std::exchange(ended_, true)) return;
+  engine_->cancel_queued();  // it may be in what the participants withdraw
+  for (participant* const each : participants_) each->withdraw();
+  engine_->end_step();
+}
+
+template <class Engine>
+void step_core<Engine>::micro_batches(std::size_t count, where at) const {
+  const step_start start{count, order()};
+  for (participant* const each : participants_) each->begin(start, at);
+}
+
+template <class Engine>
+void step_core<Engine>::add(const ballot& findings) noexcept {
+  findings_.non_finite += findings.non_finite;
+  findings_.loss += findings.loss;
+  findings_.unwritten += findings.unwritten;
+  findings_.unwritable += findings.unwritable;
+  findings_.asked_to_stop += findings.asked_to_stop;
+  if (findings.needed_rows > findings_.needed_rows) findings_.needed_rows = findings.needed_rows;
+}
+
+template <class Engine>
+ended_step step_core<Engine>::commit(function_ref<ballot(const ballot&)> vote, where at) {
+  read_findings(at);
+  std::string list = close_obligations();
+  ended_step out;
+  out.summary.number = engine_->step_number();
+  engine_->finish_copies(at);
+  ended_ = true;
+  engine_->end_step();
+  expect_no_obligations(list, at);
+  const ballot all = vote(findings_);
+  out.how = end_of_step::refused;
+  if (all.open_obligations + all.misused_handles > 0) {
+    out.why = {all, std::move(list)};
+  } else if (all.needed_rows > 0) {
+    out.how = end_of_step::replay;
+    out.needed_rows = all.needed_rows;
+  } else if (all.non_finite > 0) {
+    out.why = {all, {}};
+  } else {
+    out.how = end_of_step::committed;
+  }
+  return out;
+}
+
+template <class Engine>
+ended_step step_core<Engine>::commit(const step_ranks& ranks, const divisor_value& divisor, where at) {
+  compare(at);  // a device whose ranks have not queued the same would not come to its end
+  read_findings(at);
+  std::string list = close_obligations();
+  if (findings_.open_obligations > 0) expect_no_obligations(list, at);
+  ranks.expect_same_participants(order(),
+                                 at);  // before ranks wait for each other in what only some of them take part in
+  if (findings_.open_obligations + findings_.misused_handles > 0) {
+    for (participant* const each : participants_) each->abandon(at);
+    const ballot all = vote(ranks, no_divisor, at);
+    end(end_of_step::refused, at);
+    return refused(all, std::move(list));
+  }
+  ended_step out;
+  out.summary.number = engine_->step_number();
+  // In the order in which they were named: each may be collective.
+  for (participant* const each : participants_) each->finish(divisor, at);
+  double squares = 0;
+  for (participant* const each : participants_) {
+    const participant::reduced_sums own = each->reduced();
+    if (!own.reduces) continue;
+    squares += own.squares;
+    out.summary.divisor = own.divisor;
+  }
+  out.summary.norm = __builtin_sqrt(squares);
+  for (participant* const each : participants_) add(each->findings());
+  if (!engine_->rehearsing() && !is_finite(squares)) ++findings_.non_finite;
+  const ballot all = vote(ranks, out.summary.divisor, at);
+  out.summary.loss = all.loss;
+  const bool is_refused =
+      all.open_obligations + all.misused_handles > 0 || (all.needed_rows == 0 && all.non_finite > 0);
+  if (is_refused) list = all.non_finite > 0 ? not_finite(out.summary.number) : std::string();
+  if (is_refused || all.needed_rows > 0)
+    for (participant* const each : participants_) each->discard_part();
+  out.how = is_refused ? end_of_step::refused : all.needed_rows > 0 ? end_of_step::replay : end_of_step::committed;
+  end(out.how, at);
+  if (is_refused) return refused(all, std::move(list));
+  if (out.how == end_of_step::replay) engine_->note_rows(all.needed_rows);
+  out.needed_rows = all.needed_rows;
+  return out;
+}
+
+template <class Engine>
+void step_core<Engine>::compare(where at) const {
+  const ledger& obligations = engine_->obligations();
+  const bool whole = obligations.open_count() + obligations.misuse_count() == 0;
+  for (participant* const each : participants_)
+    each->compare(whole ? order_of_step::executed : order_of_step::abandoned, at);
+}
+
+template <class Engine>
+ballot step_core<Engine>::vote(const step_ranks& ranks, std::uint64_t divisor, where at) const {
+  const ballot all = ranks.vote(findings_, divisor, at);
+  for (participant* const each : participants_) each->learn(all);
+  return all;
+}
+
+template <class Engine>
+void step_core<Engine>::read_findings(where at) {
+  const kernel::findings_record& found = engine_->read_findings(at);
+  if (found.wrong > 0) [[unlikely]] {
+    const kernel::finding first = found.first_wrong;
+    const std::uint64_t wrong = found.wrong;
+    cut_off();
+    engine_->expect_right(wrong, first);
+  }
+  add({.needed_rows = found.needed_rows, .loss = found.loss});
+  if (found.not_finite > 0) not_finite_loss_ = found.first_not_finite;
+}
+
+template <class Engine>
+std::string step_core<Engine>::close_obligations() {
+  const ledger& obligations = engine_->obligations();
+  findings_.open_obligations = obligations.open_count();
+  findings_.misused_handles = obligations.misuse_count();
+  return findings_.open_obligations > 0 ? obligations.text() : std::string();
+}
+
+template <class Engine>
+void step_core<Engine>::expect_no_obligations(const std::string& list, where at) {
+  if constexpr (checked(check_level::local)) {
+    if (findings_.open_obligations == 0) return;
+    cut_off();
+    throw open_obligations(list, static_cast<std::size_t>(findings_.open_obligations), at);
+  }
+}
+
+template <class Engine>
+std::uint64_t step_core<Engine>::order() const {
+  fnv1a hash;
+  for (const participant* const each : participants_) hash.add(each->fingerprint());
+  return hash.value();
+}
+
+template <class Engine>
+std::string step_core<Engine>::not_finite(std::uint64_t number) const {
+  std::string out = "  step " + std::to_string(number) + " of this engine", given_back;
+  const auto name_owner = [&](double found) {
+    if (given_back.empty()) given_back = engine_->given_back(found);
+  };
+  for (const participant* const each : participants_) {
+    out += each->not_finite();
+    each->each_not_finite(name_owner);
+  }
+  out += "\n";
+  if (not_finite_loss_.kind != kernel::finding_kind::nothing) {
+    out += "  " + text(not_finite_loss_) + ", at " + site_of(not_finite_loss_).text() + "\n";
+    name_owner(__builtin_bit_cast(double, not_finite_loss_.value));
+  }
+  if (!given_back.empty()) out += "  " + given_back + "\n";
+  return out;
+}
+
+template <class Engine>
+void step_core<Engine>::end(end_of_step how, where at) {
+  engine_->finish_copies(at);
+  ended_ = true;
+  engine_->end_step();
+  engine_->note_end(how);
+}
+
+template <class Engine>
+ended_step step_core<Engine>::refused(const ballot& all, std::string list) const {
+  ended_step out;
+  out.how = end_of_step::refused;
+  out.why = {all, std::move(list)};
+  out.unread = &engine_->note_refusal(text(out.why), at_);
+  return out;
+}
+
+template <class Engine>
+void step_core<Engine>::report_abandoned() const noexcept {
+  try {
+    const std::string list = engine_->obligations().text();
+    const std::string what = std::string("a step ended without commit") +
+                             (list.empty() ? ": commit it, or end it with step.cut_off()" : ", with open obligations");
+    std::fprintf(stderr, "%s: belay: %s\n%s", at_.text().c_str(), what.c_str(), list.c_str());
+    engine_->note_refusal(what, at_) = true;  // a loop over `run.steps` throws it
+  } catch (...) {                             // no memory for the list; the step's memory is reclaimed nevertheless
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+#if defined(BELAY_SEPARATE_COMPILATION)
+extern template class belay::step_core<belay::host_engine>;
+#endif
+
+namespace belay::inline BELAY_ABI {
+
+template <class Engine, class... Saved>
+class tape;
+
+/// A tape after a backward, and the gradient for the next one.
+template <class Tape, class Gradient>
+struct unwound {
+  /// The tape without its last forward, and the gradient of that one's input.
+  Tape rest;
+  Gradient gradient;
+
+  /// The backward of the forward below, with this gradient.
+  [[nodiscard]] auto backward(where at = where::current()) && { return std::move(rest).backward(gradient, at); }
+};
+
+/// A tape without forwards.
+/// The typed tape: what is owed is part of the tape's type, the last forward on top. A body that must return an empty
+/// tape cannot forget a backward, with any compiler.
+template <class Engine>
+class [[nodiscard]] tape<Engine> {
+ public:
+  /// Of one micro-batch.
+  explicit tape(Engine& engine, std::size_t micro_batch = 0) noexcept : engine_(&engine), micro_batch_(micro_batch) {}
+
+  /// The engine, and the micro-batch.
+  [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
+  [[nodiscard]] std::size_t micro_batch() const noexcept { return micro_batch_; }
+
+  /// Runs the layer and puts its handle on the tape, which is used up.
+  template <class Layer, class Input>
+  [[nodiscard]] auto forward(Layer& layer, const Input& input, where at = where::current()) && {
+    if constexpr (runs_backward<Layer, Engine, Input>()) {
+      using next = saved<Engine, Layer, Input>;
+      return tape<Engine, next>{
+          std::move(*this), layer, input, {layer_name(layer), layer_index(layer), micro_batch_, at}};
+    }
+  }
+
+ private:
+  Engine* engine_;
+  std::size_t micro_batch_;
+};
+
+/// A tape with forwards, of which the first is the last that ran.
+template <class Engine, class First, class... Rest>
+class [[nodiscard]] tape<Engine, First, Rest...> {
+ public:
+  using shorter = tape<Engine, Rest...>;
+
+  /// Runs the forward and opens its obligation on top of `rest`.
+  template <class Layer, class Input>
+  tape(shorter rest, Layer& layer, const Input& input, const invocation& call)
+      : rest_(std::move(rest)), last_(rest_.engine(), layer, input, call) {}
+
+  /// The engine, and the micro-batch.
+  [[nodiscard]] Engine& engine() const noexcept { return rest_.engine(); }
+  [[nodiscard]] std::size_t micro_batch() const noexcept { return rest_.micro_batch(); }
+  /// The output of the last forward.
+  [[nodiscard]] auto out() const { return last_.out(); }
+
+  /// Runs the layer and puts its handle on the tape, which is used up.
+  template <class Layer, class Input>
+  [[nodiscard]] auto forward(Layer& layer, const Input& input, where at = where::current()) && {
+    if constexpr (runs_backward<Layer, Engine, Input>()) {
+      using next = saved<Engine, Layer, Input>;
+      const invocation call{layer_name(layer), layer_index(layer), micro_batch(), at};
+      return tape<Engine, next, First, Rest...>{std::move(*this), layer, input, call};
+    }
+  }
+
+  /// The backward of the last forward. Returns the shorter tape, with the input's gradient where there is one.
+  template <class Dout>
+  [[nodiscard]] auto backward(const Dout& dout, where at = where::current()) && {
+    if constexpr (std::is_void_v<decltype(std::move(last_).backward(dout, at))>) {
+      std::move(last_).backward(dout, at);
+      return std::move(rest_);
+    } else {
+      auto gradient = std::move(last_).backward(dout, at);
+      return unwound<shorter, decltype(gradient)>{std::move(rest_), std::move(gradient)};
+    }
+  }
+
+ private:
+  shorter rest_;
+  First last_;
+};
+
+/// One micro-batch of a step: the scope of a `forward` where a step has several.
+template <class Engine>
+class micro_batch_scope {
+ public:
+  /// One micro-batch of a step: where forwards of it go, and its number.
+  micro_batch_scope(Engine& engine, std::size_t index) noexcept : engine_(&engine), index_(index) {}
+  [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
+  [[nodiscard]] std::size_t micro_batch() const noexcept { return index_; }
+
+ private:
+  Engine* engine_;
+  std::size_t index_;
+};
+
+/// Where a forward can be run: a step, which is its micro-batch 0, or one of its micro-batches.
+template <class S>
+concept step_scope = requires(const S& scope) {
+  scope.engine().obligations();
+  { scope.micro_batch() } -> std::convertible_to<std::size_t>;
+};
+
+/// A mesh over which a step can be committed: the room that knows ranks votes over it. Where participants differ,
+/// `expect_agreement(mesh, participants, at)` throws usage_error on all ranks. `vote_over(mesh, ballot, divisor, at)`
+/// returns the sum of the ballots, and throws usage_error on all ranks where their divisors differ.
+template <class Mesh>
+concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word, where at) {
+  expect_agreement(mesh, word, at);
+  { vote_over(mesh, own, word, at) } -> std::same_as<ballot>;
+};
+
+/// The ranks of a mesh, to be asked in a commit.
+template <votes Mesh>
+class ranks_of_mesh final : public step_ranks {
+ public:
+  /// The mesh outlives it.
+  explicit ranks_of_mesh(const Mesh& mesh) noexcept : mesh_(&mesh) {}
+  void expect_same_participants(std::uint64_t participants, where at) const override {
+    expect_agreement(*mesh_, participants, at);
+  }
+  [[nodiscard]] ballot vote(const ballot& own, std::uint64_t divisor, where at) const override {
+    return vote_over(*mesh_, own, divisor, at);
+  }
+
+ private:
+  const Mesh* mesh_;
+};
+
+template <class Engine, class... Participants>
+class [[nodiscard]] BELAY_OBLIGATION step {
+  static_assert((is_step_participant<Participants> && ...),
+                "belay: a step is made of an engine and of what takes part in it: parameter_store, expert_exchange, or "
+                "a class that derives from belay::participant");
+
+ public:
+  using engine_type = Engine;
+  using token_type = committed_gradients<Participants...>;
+  using outcome_type = basic_step_outcome<token_type>;
+
+  /// Begins a step of one micro-batch, and all `participants`, which outlive it. Throws usage_error while another step
+  /// of the engine is open.
+  BELAY_OPENS explicit step(engine_here<Engine> engine, Participants&... participants)
+      : engine_(engine.engine),
+        participants_(participants...),
+        all_{&participants...},
+        core_(*engine.engine, engine.at, std::span(all_.data(), sizeof...(Participants))) {}
+  step(const step&) = delete;
+  step& operator=(const step&) = delete;
+
+  /// A step is an obligation itself: it is committed, or cut off. One that is neither is named, by Clang where it sees
+  /// it; its memory is released, and the handles that were lost in it are printed. One that an exception ends is cut
+  /// off: what it left open is the exception's doing.
+  BELAY_IF_DISCHARGED ~step() {
+    if (!core_.ended()) [[unlikely]]
+      core_.abandon();
+  }
+
+  /// The step has `count` (0 or more) micro-batches on this rank. Before its first forward.
+  void micro_batches(std::size_t count, where at = where::current()) const { core_.micro_batches(count, at); }
+
+  /// The engine; forwards without a micro-batch are of number 0, others of `micro_batch(i)`.
+  [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
+  [[nodiscard]] static constexpr std::size_t micro_batch() noexcept { return 0; }
+  [[nodiscard]] micro_batch_scope<Engine> micro_batch(std::size_t index) const noexcept { return {*engine_, index}; }
+
+  /// Findings of this rank for the vote: overflow and non-finite gradients.
+  void observe(const ballot& findings) noexcept { core_.add(findings); }
+
+  /// Ends a step that a failure elsewhere, such as a peer's, has interrupted. Its memory is released. Obligations that
+  /// can no longer be discharged are not reported. Nothing is communicated.
+  BELAY_ENDS void cut_off() noexcept { core_.cut_off(); }
+
+  /// Calls `body(tape)`, which must return an empty tape: a forward without its backward does not compile.
+  template <class Body>
+  void run(Body&& body) {
+    using settled = std::invoke_result_t<Body, tape<Engine>>;
+    static_assert(std::same_as<settled, tape<Engine>>,
+                  "belay: the body of step.run must return an empty tape: a forward on the tape has no backward");
+    static_cast<void>(std::forward<Body>(body)(tape<Engine>{*engine_}));
+  }
+
+  /// Ends a step without participants. `vote(ballot) -> ballot` reduces the findings of all ranks; a single rank needs
+  /// none. Where obligations are open, a checked build throws `open_obligations`, which names them; a release build
+  /// reclaims the memory and refuses.
+  template <class Vote>
+    requires(std::invocable<Vote, ballot> && sizeof...(Participants) == 0)
+  BELAY_DISCHARGES [[nodiscard]] step_outcome commit(Vote&& vote, where at = where::current()) && {
+    ended_step done = core_.commit([&](const ballot& own) { return vote(own); }, at);
+    if (done.how == end_of_step::committed) return committed_step{done.summary.number};
+    if (done.how == end_of_step::replay) return replay_step{done.needed_rows};
+    return std::move(done.why);
+  }
+  BELAY_DISCHARGES [[nodiscard]] step_outcome commit(where at = where::current()) &&
+      requires(sizeof...(Participants) == 0) {
+        return std::move(*this).commit([](const ballot& own) { return own; }, at);
+      }
+
+      /// Ends the step: finishes every participant (gradients are reduced, and divided once by `divisor`), and votes.
+      /// `divisor` is `samples{n}` or `target_tokens{n}` of the whole batch, equal on all ranks, or `local_targets{n}`
+      /// of this rank, which are summed. Collective over the mesh. Where obligations are open, a checked build throws
+      /// `open_obligations`; a release build refuses. Throws usage_error, on all ranks, where they disagree on the
+      /// divisor, the participants or the optimizer's arguments; where a parameter lacks a contribution.
+      template <votes Mesh, class Divisor>
+        requires(sizeof...(Participants) > 0)
+      BELAY_DISCHARGES [[nodiscard]] outcome_type
+      commit(const Mesh& mesh, const Divisor& divisor, where at = where::current()) && {
+    static_assert(is_step_divisor<Divisor>,
+                  "belay: a step is divided by belay::samples{n} or belay::target_tokens{n} of the global batch, or by "
+                  "belay::local_targets{n} of this rank, which the commit sums");
+    if constexpr (is_step_divisor<Divisor>) {
+      ended_step done = core_.commit(ranks_of_mesh<Mesh>(mesh), divisor.value(), at);
+      if (done.how == end_of_step::replay) return replay_step{done.needed_rows};
+      if (done.how == end_of_step::refused) return {std::move(done.why), *done.unread};
+      const auto take = [](auto&... participant) {
+        return std::tuple<committed_part<Participants>...>{participant.take_part()...};
+      };
+      return token_type{done.summary, std::apply(take, participants_)};
+    } else {
+      std::terminate();
+    }
+  }
+  /// Any other call does not compile, with a sentence.
+  template <class Mesh, class... Arguments>
+    requires(sizeof...(Participants) == 0 && !std::invocable<Mesh, ballot> && !std::same_as<Mesh, where>)
+  BELAY_DISCHARGES outcome_type commit(const Mesh&, const Arguments&...) && {
+    static_assert(
+        sizeof...(Participants) > 0,
+        "belay: this step has no participants, so its commit has no gradients to reduce: name the store, and "
+        "the expert exchange where there is one, when the step is made: belay::step step{run.engine(), store}");
+    std::terminate();
+  }
+  template <class... Arguments>
+    requires(sizeof...(Participants) > 0 && sizeof...(Arguments) < 2)
+  BELAY_DISCHARGES outcome_type commit(Arguments&&...) && {
+    static_assert(sizeof...(Arguments) == 2,
+                  "belay: a step with participants is committed over the mesh, with the divisor of its gradients: "
+                  "commit(mesh, belay::samples{n}), target_tokens{n}, or local_targets{n} of this rank");
+  }
+
+ private:
+  Engine* engine_;
+  std::tuple<Participants&...> participants_;
+  std::array<participant*, sizeof...(Participants)> all_;
+  step_core<Engine> core_;
+};
+
+template <class Engine, class... Participants>
+step(Engine&, Participants&...) -> step<Engine, Participants...>;
+
+/// Runs a layer's forward. The result owes one backward (or `discard`) in the same step. `layer`, and the memory behind
+/// `input`, must stay alive and unchanged until then.
+template <step_scope Scope, class Layer, class Input>
+[[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OPENS auto forward(const Scope& scope,
+                                                                                         Layer& layer,
+                                                                                         const Input& input,
+                                                                                         where at = where::current()) {
+  using engine_type = std::remove_reference_t<decltype(scope.engine())>;
+  if constexpr (runs_backward<Layer, engine_type, Input>()) {
+    return saved<engine_type, Layer, Input>{scope.engine(), layer, input,
+                                            invocation{layer_name(layer), layer_index(layer), scope.micro_batch(), at}};
+  }
+}
+
+/// Runs a layer's forward for its output alone: evaluation. The result owes nothing, and holds its memory until it is
+/// destroyed.
+template <step_scope Scope, class Layer, class Input>
+[[nodiscard]] auto observe(const Scope& scope, Layer& layer, const Input& input, where at = where::current()) {
+  using engine_type = std::remove_reference_t<decltype(scope.engine())>;
+  if constexpr (runs_forward<Layer, engine_type, Input>()) {
+    return observed<engine_type, Layer, Input>{
+        scope.engine(), layer, input, invocation{layer_name(layer), layer_index(layer), scope.micro_batch(), at}};
+  }
+}
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+
+/// A stage of one's own: what one rank does in a pipeline. `forward` runs a micro-batch and keeps its handles. `output`
+/// is what the next stage receives. `backward` discharges the handles. `input_gradient` is what the stage before
+/// receives; it stays valid until `release`. The first stage gets an empty view as its input, the last an empty one as
+/// its gradient: both make their own from the batch.
+template <class S, class T, class Engine, std::size_t Rank = 3>
+concept runs_as_stage =
+    requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, Rank> tensor, std::size_t micro_batch) {
+      stage.forward(scope, tensor);
+      { stage.output(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
+      stage.backward(scope, tensor);
+      { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
+      stage.release(micro_batch);
+    };
+
+/// A stage at `place` of a pipeline, between tensors of the shape `boundary`. Engine and stage outlive it.
+template <class Engine, class T, std::size_t Rank, runs_as_stage<T, Engine, Rank> Stage>
+class typed_stage final : public stage_interface {
+ public:
+  typed_stage(Engine& engine, Stage& stage, const schedule::position& place, extents<Rank> boundary) noexcept
+      : engine_(&engine), stage_(&stage), place_(place), boundary_(boundary) {}
+
+  void forward(std::size_t micro_batch, void* received) override {
+    stage_->forward(micro_batch_scope<Engine>(*engine_, micro_batch), place_.first() ? tensor() : arrived(received));
+  }
+  void backward(std::size_t micro_batch, void* received) override {
+    stage_->backward(micro_batch_scope<Engine>(*engine_, micro_batch), place_.last() ? tensor() : arrived(received));
+  }
+  [[nodiscard]] stage_tensor output(std::size_t micro_batch) override { return untyped(stage_->output(micro_batch)); }
+  [[nodiscard]] stage_tensor input_gradient(std::size_t micro_batch) override {
+    return untyped(stage_->input_gradient(micro_batch));
+  }
+  void release(std::size_t micro_batch) override { stage_->release(micro_batch); }
+  void let_go_of_output([[maybe_unused]] std::size_t micro_batch) override {
+    if constexpr (requires { stage_->let_go_of_output(micro_batch); }) stage_->let_go_of_output(micro_batch);
+  }
+  void let_go_of_input([[maybe_unused]] lease_chain& memory) override {
+    if constexpr (requires { stage_->let_go_of_input(memory); }) stage_->let_go_of_input(memory);
+  }
+
+ private:
+  using tensor = view<const T, Rank>;
+
+  [[nodiscard]] tensor arrived(const void* data) const noexcept { return {static_cast<const T*>(data), boundary_}; }
+  [[nodiscard]] static stage_tensor untyped(tensor of) noexcept { return {of.data(), of.size()}; }
+
+  Engine* engine_;
+  Stage* stage_;
+  schedule::position place_;
+  extents<Rank> boundary_;
+};
+
+/// The engine of a step or pass, which outlives it, for tensors of T that are `Wire` where they are sent.
+template <class Engine, class T, class Wire>
+class typed_engine final : public stage_engine {
+ public:
+  explicit typed_engine(Engine& of) noexcept : engine_(&of), memory_(of.activations()) {}
+
+  [[nodiscard]] lease_source& memory() noexcept override { return memory_; }
+  [[nodiscard]] std::uint64_t epoch() const noexcept override { return engine_->epoch(); }
+  [[nodiscard]] span_log* spans() const noexcept override { return engine_->spans(); }
+
+  [[nodiscard]] bool runs_later() const noexcept override { return belay::runs_later(engine_->compute()); }
+  [[nodiscard]] stream_event record() override { return engine_->compute().record(); }
+  void synchronize() override { engine_->compute().synchronize(); }
+  void wait(pending&& under_way, where at) override { std::move(under_way).then(engine_->compute(), at); }
+
+  [[nodiscard]] bool runs_notes() const noexcept override { return !on_device; }
+  void queue([[maybe_unused]] const stream_note& note) override {
+    if constexpr (!on_device) engine_->compute().run(note);
+  }
+  void run_timed(traced_span* of, function_ref<void()> action) override {
+    const queued_span of_device(engine_->compute(), on_device ? of : nullptr);
+    action();
+  }
+
+  void round(const void* exact, void* on_wire, std::size_t elements) override {
+    convert(static_cast<const T*>(exact), static_cast<Wire*>(on_wire), elements);
+  }
+  void widen(const void* on_wire, void* exact, std::size_t elements) override {
+    convert(static_cast<const Wire*>(on_wire), static_cast<T*>(exact), elements);
+  }
+
+ private:
+  using stream_type = typename Engine::stream_type;
+  static constexpr bool on_device = device_stream<stream_type>;
+
+  template <class From, class To>
+  void convert([[maybe_unused]] const From* from, [[maybe_unused]] To* to, [[maybe_unused]] std::size_t elements) {
+    if constexpr (!std::is_same_v<From, To>) engine_->kit().each(elements, kernel::copy<From, To>{from, to});
+  }
+
+  Engine* engine_;
+  lease_source_of<std::remove_reference_t<decltype(std::declval<Engine&>().activations())>> memory_;
+};
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/parallel/pipeline_stage.hpp
+//
+// One rank's part of a network as a stage of a pipeline. The network offers its layers; the stage runs them, and keeps
+// their handles between forward and backward. Which layers are run again in the backward is a function of their number.
+//
+//   belay::pipeline_stage stage{net};                                               // keeps what every layer keeps
+//   belay::pipeline_stage lean{net, belay::recompute_all{}};                        // keeps their outputs alone
+//   belay::pipeline_stage mixed{net, [](std::size_t layer) { return layer % 2 == 0; }};
+//   belay::pipeline_stage small{net, belay::recompute_all{}, activations};          // and these in a lower tier
+//   pipeline.run(step, stage, tokens, loss);                                        // see parallel/pipeline.hpp
+
+// ---- belay/parallel/pipeline_stage/handles.hpp
+//
+// The handles of a stage's micro-batches, between forward and backward.
+
+// ---- belay/parallel/pipeline_stage/network.hpp
+//
+// What a network offers to a stage of a pipeline, and what the stage needs of it: its layers, the inputs of its
+// micro-batches and their loss.
+
+#include <iterator>
 
 // ---- belay/step/offloaded_activations.hpp
 //
@@ -24052,102 +26577,6 @@ class streamed_file {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/step/call_order.hpp
-//
-// The order in which a step does something with numbered things, such as gathering its layers or bringing back what
-// its calls keep. A rehearsal notes it; the run follows it, and never changes it.
-//
-//   belay::call_order order{{2, 1, 0}};
-//   order.begin();
-//   const bool as_planned = order.advance(2);   // then order.next() is 1
-
-namespace belay::inline BELAY_ABI {
-
-/// Numbers in their order. Immutable in a run.
-class call_order {
- public:
-  static constexpr std::uint32_t nothing = 0xffffffffU;
-
-  call_order() = default;
-  explicit call_order(std::vector<std::uint32_t> numbers) : numbers_(std::move(numbers)) {}
-
-  void begin() noexcept { at_ = 0; }
-  /// The number that comes next, or after `more` others; `nothing` beyond the end of the order.
-  [[nodiscard]] std::uint32_t next(std::size_t more = 0) const noexcept {
-    return more < numbers_.size() - at_ ? numbers_[at_ + more] : nothing;
-  }
-  /// `number` comes: whether it is the next one.
-  [[nodiscard]] bool advance(std::uint32_t number) noexcept {
-    if (next() != number) return false;
-    ++at_;
-    return true;
-  }
-
-  /// For a rehearsal.
-  void note(std::uint32_t number) { numbers_.push_back(number); }
-  [[nodiscard]] const std::vector<std::uint32_t>& numbers() const noexcept { return numbers_; }
-  [[nodiscard]] std::uint64_t fingerprint() const noexcept {
-    fnv1a hash;
-    for (std::uint32_t number : numbers_) hash.add(number);
-    return hash.value();
-  }
-
- private:
-  std::vector<std::uint32_t> numbers_;
-  std::size_t at_ = 0;
-};
-
-/// An order as a run is to follow it, and as it was found.
-struct rehearsed_order {
-  call_order expected, found;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/step/output_place.hpp
-//
-// Where the output of a forward may be: in what its call has kept or remembered, in its input, or in memory that
-// outlives the step, such as a parameter, a constant or a buffer of the caller. What has any other place ends before
-// whoever reads the output does.
-
-namespace belay::inline BELAY_ABI {
-
-/// How long what a forward returned lives: with the handle, or no longer than the call (a recompute), or apart from
-/// its output (what is offloaded, or let go of).
-enum class residue_use : std::uint8_t { until_backward, dropped };
-
-/// Throws usage_error, with the layer, where the output of its forward ends before those who read it. Memory that the
-/// residue may own is no place for the output where the residue is dropped: one that is trivially destructible owns
-/// none.
-template <class Engine, class Residue, class Input>
-void expect_kept(const Engine& engine, const invocation& call, const invocation_memory& memory, const Residue& residue,
-                 const Input& input, residue_use use) {
-  const void* const first = residue.out.data();
-  if (first == nullptr || residue.out.size() == 0) return;
-  const auto& activations = engine.activations();
-  if (activations.holds(memory.kept, first) || activations.holds(memory.remembered, first)) return;
-  const auto* const of_input = reinterpret_cast<const std::byte*>(input.data());
-  if (!std::less<>()(first, static_cast<const void*>(of_input)) &&
-      std::less<>()(first, static_cast<const void*>(of_input + input.size_bytes())))
-    return;
-  const auto refuse = [&](const char* why) {
-    throw usage_error("the output of layer " + std::to_string(call.layer_index) + " '" + printable(call.layer) +
-                          "' (micro-batch " + std::to_string(call.micro_batch) + ") is " + why +
-                          ": make it by belay::keep<T>(frame, shape)",
-                      call.at);
-  };
-  if (engine.is_of_steps(first))
-    refuse("in memory of the step that its call has not kept, such as scratch or a gathered parameter");
-  if (use == residue_use::dropped && !std::is_trivially_destructible_v<Residue>)
-    refuse("in memory that may be owned by what its forward returned, of which only the output is kept here");
-}
-template <class Engine, class Residue, class Input>
-void expect_kept(frame<Engine>& call, const Residue& residue, const Input& input, residue_use use) {
-  expect_kept(call.engine(), call.call(), call.memory(), residue, input, use);
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/step/relocation.hpp
 //
 // What a call has kept may come back to another place on the device. The views that its residue holds are then given
@@ -25020,859 +27449,6 @@ class recompute {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/step/step.hpp
-//
-// A step owns all that is opened in it: activations, obligations, scratch memory. It ends in exactly one of three
-// ways: committed, to be replayed, or refused. Its memory is free again afterwards in all of them.
-//
-//   belay::step step{engine, store};            // everything that takes part is named here
-//   auto hidden = belay::forward(step, first, x);
-//   auto out = belay::forward(step, second, hidden.out());
-//   auto grad = std::move(out).backward(dout);  // the last forward first
-//   grad = std::move(hidden).backward(grad);
-//   auto outcome = std::move(step).commit(mesh, belay::samples{n});
-//   if (auto* ok = belay::committed(outcome)) optimizer.apply(std::move(*ok), {.learning_rate = 1e-3});
-
-// ---- belay/step/observed.hpp
-//
-// The result of a forward that owes nothing, for evaluation and generation. It owns its memory and has no backward.
-// Assignment frees what it held before, so a loop over layers needs one name.
-//
-//   auto x = belay::observe(step, layers[0], tokens);
-//   for (std::size_t i = 1; i < layers.size(); ++i) x = belay::observe(step, layers[i], x.out());
-
-namespace belay::inline BELAY_ABI {
-
-template <class Engine, class Layer, class Input>
-requires forward_layer<Layer, Engine, Input>
-class [[nodiscard]] observed {
- public:
-  using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
-
-  /// Of `observe` alone.
-  observed(Engine& engine, Layer& layer, const Input& input, const invocation& call)
-      : engine_(&engine), epoch_(engine.epoch()), call_(call), residue_(run_forward(engine, layer, input)) {
-    if constexpr (checked(check_level::local))
-      expect_kept(engine, call_, memory_, residue_, input, residue_use::until_backward);
-  }
-  observed(observed&& other) noexcept
-      : engine_(other.engine_),
-        epoch_(std::exchange(other.epoch_, moved_from)),
-        call_(other.call_),
-        memory_(std::exchange(other.memory_, {})),
-        residue_(std::move(other.residue_)) {}
-  /// Frees what this one held, memory and residue, and takes the other's.
-  observed& operator=(observed&& other) noexcept {
-    if (this == &other) return *this;
-    release();
-    engine_ = other.engine_;
-    epoch_ = std::exchange(other.epoch_, moved_from);
-    call_ = other.call_;
-    memory_ = std::exchange(other.memory_, {});
-    std::destroy_at(&residue_);  // a residue with references can be constructed, but not assigned
-    std::construct_at(&residue_, std::move(other.residue_));
-    return *this;
-  }
-  ~observed() { release(); }
-
-  /// The layer's output, valid until the step ends or the result is moved from. Afterwards a usage_error.
-  [[nodiscard]] output_type out(where at = where::current()) const {
-    if (epoch_ != engine_->epoch()) [[unlikely]]
-      invocation::refuse_output(call_, epoch_ == moved_from ? "after it was moved from" : step_ended, at.file, at.line);
-    return residue_.out;
-  }
-
- private:
-  static constexpr std::uint64_t moved_from = ~std::uint64_t{0};  // no engine's epoch
-
-  // The memory of a result that outlives its step was reclaimed with the step.
-  void release() noexcept {
-    if (epoch_ != engine_->epoch()) return;
-    engine_->activations().release(memory_.kept);
-    engine_->activations().release(memory_.remembered);
-  }
-
-  [[nodiscard]] auto run_forward(Engine& engine, Layer& layer, const Input& input) {
-    const typename Engine::watch_type::mark under_way{engine.watch(), call_.now(layer_call::forward)};
-    frame<Engine> view{engine, call_, frame_mode::observing, memory_};
-    return call_.run(layer_call::forward, [&] { return layer.forward(view, input); });  // in its place
-  }
-
-  Engine* engine_;
-  std::uint64_t epoch_;
-  invocation call_;
-  invocation_memory memory_;
-  residue_of<Layer, Engine, Input> residue_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/step/saved.hpp
-//
-// A saved activation owes one backward. The handle is move-only and belongs to a step. A forgotten one is a compile
-// error where the compiler can see it (Clang's consumed analysis, nodiscard, the typed tape), and elsewhere an entry
-// of the ledger with its name. Its memory ends with the step in any case. A handle stays where the forward has made
-// it: no container, pointer, capture or by-value parameter takes it from a name. `handle_store` keeps several.
-//
-//   auto hidden = belay::forward(step, layer, x);        // belay::saved<...>
-//   use(hidden.out());
-//   auto dx = std::move(hidden).backward(dout);          // or std::move(hidden).discard("why")
-
-namespace belay::inline BELAY_ABI {
-
-/// False, but not before a template is used.
-template <class T>
-inline constexpr bool always_false = false;
-
-template <class Engine, class Layer, class Input>
-  requires backward_layer<Layer, Engine, Input>
-class [[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OBLIGATION saved final {
- public:
-  using residue_type = residue_of<Layer, Engine, Input>;
-  using output_type = constant_view_t<output_of<Layer, Engine, Input>>;
-
-  /// Runs the layer's forward and opens the obligation. Use `belay::forward`.
-  BELAY_OPENS saved(Engine& engine, Layer& layer, const Input& input, const invocation& call)
-      : engine_(&engine), layer_(&layer), input_(input), call_(call), residue_(run_forward()), epoch_(engine.epoch()) {
-    if constexpr (checked(check_level::local)) {
-      expect_kept(engine, call_, memory_, residue_, input_, residue_use::until_backward);
-      ledger_ = engine.shared_obligations();
-    }
-    const offset_allocator& leases = engine.activations().offsets();
-    const std::size_t held = leases.bytes_of(memory_.kept) + leases.bytes_of(memory_.remembered);
-    obligation_ =
-        call.open(engine.obligations(), obligation_kind::saved_activation, held, residue_.out.shape(), call.at);
-  }
-
-  saved& operator=(saved&&) = delete;  // it would lose the obligation of the left side
-  static void* operator new(std::size_t) = delete;
-  static void* operator new[](std::size_t) = delete;
-
-  /// An obligation that was not discharged stays in the ledger; its memory is reclaimed with the step.
-  BELAY_IF_DISCHARGED ~saved() {  // not defaulted: the analysis looks at calls of a destructor
-    if constexpr (checked(check_level::local))
-      if (obligation_.index != 0) ledger_->note_lost(obligation_);
-  }
-
-  /// The layer's output, valid until the backward and the end of the step. Afterwards a usage_error, in all builds.
-  BELAY_IF_OPEN [[nodiscard]] output_type out(where at = where::current()) const {
-    if (epoch_ != engine_->epoch() || let_go_) [[unlikely]]
-      invocation::refuse_output(call_,
-                                epoch_ == used_up            ? "after its backward, discard or hand_over"
-                                : epoch_ != engine_->epoch() ? step_ended
-                                                             : "after let_go",
-                                at.file, at.line);
-    return residue_.out;
-  }
-
-  /// Nobody reads the output any more but this handle's backward: its memory is free when what has been queued has read
-  /// it. Of a layer whose activations are offloaded (step/offloaded_activations.hpp); afterwards `out` is a
-  /// usage_error.
-  BELAY_IF_OPEN void let_go(where at = where::current()) {
-    constexpr bool keeps_own =
-        requires(Layer& layer, residue_type& residue, invocation_memory& memory) { layer.let_go(residue, memory); };
-    static_assert(keeps_own,
-                  "belay: the output of this layer is kept until its backward, which may read it: let go of the output "
-                  "of a belay::offloads{layer, activations}, which has a copy of what its backward reads");
-    static_cast<void>(out(at));
-    if constexpr (keeps_own) layer_->let_go(residue_, memory_);
-    let_go_ = true;
-  }
-
-  /// Runs the backward: adds to the layer's parameter gradients, and returns the gradient of the input, or nothing
-  /// where the input has none. Afterwards all memory of this invocation is free. A second call is a usage_error in
-  /// checked builds; in release builds it computes nothing, and the step refuses to commit.
-  BELAY_DISCHARGES auto backward(output_type dout, where at = where::current()) && {
-    // The obligation stays open while the layer runs, so that a recompute is recorded as its child. In release builds a
-    // handle that owes nothing computes nothing: the step will refuse.
-    const bool owed = owes();
-    call_.parent = obligation_.index;
-    if constexpr (differentiable<Input>) {
-      gradient_of<Engine, Input> dx{*engine_, input_.shape(), call_.at};
-      if (owed) {
-        const mark under_way{engine_->watch(), call_.now(layer_call::backward)};
-        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-        contribution_list contributions;
-        call.begin_backward(contributions);
-        call_.run(layer_call::backward, [&] { layer_->backward(call, std::move(residue_), dout, dx.values()); });
-        if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
-      }
-      settle(at);
-      return dx;
-    } else {
-      if (owed) {
-        const mark under_way{engine_->watch(), call_.now(layer_call::backward)};
-        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-        contribution_list contributions;
-        call.begin_backward(contributions);
-        call_.run(layer_call::backward, [&] {
-          if constexpr (backward_without_dx<Layer, Engine, Input>) {
-            layer_->backward(call, std::move(residue_), dout);
-          } else {
-            const gradient_of<Engine, Input> unused{*engine_, input_.shape(), call_.at};
-            layer_->backward(call, std::move(residue_), dout, unused.values());
-          }
-        });
-        if (!contributions.empty()) contributions.contribute(call_.micro_batch, engine_->compute().record(), at);
-      }
-      settle(at);
-    }
-  }
-
-  /// Backward consumes the handle; on a named handle it is `std::move(handle).backward(...)`.
-  template <class Dout>
-  void backward(const Dout&) & {
-    static_assert(always_false<Dout>, "belay: backward consumes its handle: write std::move(handle).backward(...)");
-  }
-
-  /// Ends the obligation without a backward; `why` is for the reader of the code. A layer that has a `discard` ends the
-  /// obligations of its residue there.
-  BELAY_DISCHARGES void discard([[maybe_unused]] const char* why, where at = where::current()) && {
-    if constexpr (discarding_layer<Layer, Engine, Input>) {
-      call_.parent = obligation_.index;
-      if (owes()) {
-        const mark under_way{engine_->watch(), call_.now(layer_call::discard)};
-        frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-        call_.run(layer_call::discard, [&] { layer_->discard(call, std::move(residue_), why); });
-      }
-    }
-    settle(at);
-  }
-
-  /// Returns a named handle from a function: `return std::move(handle).hand_over();`. Clang's analysis would take
-  /// `return handle;` for a lost one.
-  BELAY_DISCHARGES BELAY_OPENS saved hand_over() && { return saved{std::move(*this)}; }
-
-  /// The call that owes this backward: its layer, micro-batch and site.
-  [[nodiscard]] const invocation& call() const noexcept { return call_; }
-
- private:
-  template <class>
-  friend class handle_store;
-  template <class, class...>
-  friend class tape;
-  using mark = typename Engine::watch_type::mark;
-  static constexpr std::uint64_t used_up = ~std::uint64_t{0};  // no engine's epoch
-
-  // Private, so that a named handle goes nowhere but through `hand_over`.
-  BELAY_OPENS saved(saved&& other) noexcept
-      : engine_(other.engine_),
-        layer_(other.layer_),
-        input_(other.input_),
-        call_(other.call_),
-        memory_(std::exchange(other.memory_, {})),
-        residue_(std::move(other.residue_)),
-        obligation_(std::exchange(other.obligation_, {})),
-        epoch_(std::exchange(other.epoch_, used_up)),
-        let_go_(other.let_go_),
-        ledger_(other.ledger_) {}
-
-  [[nodiscard]] residue_type run_forward() {
-    const mark under_way{engine_->watch(), call_.now(layer_call::forward)};
-    frame<Engine> call{*engine_, call_, frame_mode::owing, memory_};
-    return call_.run(layer_call::forward, [&] { return layer_->forward(call, input_); });  // in its place
-  }
-
-  [[nodiscard]] bool owes() const noexcept { return engine_->obligations().is_open(obligation_); }
-
-  void settle(where at) {
-    engine_->obligations().close(obligation_, at);
-    obligation_ = {};
-    // Of a step that has ended everything was reclaimed.
-    if (std::exchange(epoch_, used_up) != engine_->epoch()) return;
-    engine_->activations().release(memory_.kept);
-    engine_->activations().release(memory_.remembered);
-  }
-
-  Engine* engine_;
-  Layer* layer_;
-  Input input_;
-  invocation call_;
-  invocation_memory memory_;
-  residue_type residue_;
-  obligation_id obligation_;
-  std::uint64_t epoch_;
-  bool let_go_ = false;
-  // A handle may be destroyed after its engine, by a trainer that an exception ends.
-  struct no_ledger {};
-  [[no_unique_address]] std::conditional_t<checked(check_level::local), std::shared_ptr<ledger>, no_ledger> ledger_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/step/step_core.hpp
-//
-// The course of a step over its participants, whatever their types: it begins them, finishes or abandons them in the
-// commit, votes, and ends in exactly one way. `step` adds the types: which participants, and the token that their
-// parts make.
-
-namespace belay::inline BELAY_ABI {
-
-/// How a step ended. Of a refused one `unread` is of the engine, and true until somebody reads why.
-struct ended_step {
-  end_of_step how = end_of_step::cut_off;
-  step_summary summary = {};
-  std::uint64_t needed_rows = 0;  // of a replay
-  refused_step why = {};
-  bool* unread = nullptr;
-};
-
-template <class Engine>
-class step_core {
- public:
-  /// Begins a step of one micro-batch, and all `participants`; they, the array and the engine outlive it. Throws
-  /// usage_error while another step of the engine is open.
-  step_core(Engine& of, where at, std::span<participant* const> participants);
-  step_core(const step_core&) = delete;
-  step_core& operator=(const step_core&) = delete;
-
-  [[nodiscard]] bool ended() const noexcept { return ended_; }
-  /// Of a step that nobody has ended: says so, with the handles that were lost in it, unless an exception is on its
-  /// way; and cuts it off.
-  void abandon() noexcept;
-  void cut_off() noexcept;
-  void micro_batches(std::size_t count, where at) const;
-  void add(const ballot& findings) noexcept;
-
-  /// Ends a step without participants. Throws open_obligations, in a checked build.
-  [[nodiscard]] ended_step commit(function_ref<ballot(const ballot&)> vote, where at);
-  /// Ends the step over its ranks. Collective. What participants have finished is kept by them where it is committed.
-  /// Throws open_obligations, in a checked build, and what participants and ranks throw.
-  [[nodiscard]] ended_step commit(const step_ranks& ranks, const divisor_value& divisor, where at);
-
- private:
-  void compare(where at) const;
-  [[nodiscard]] ballot vote(const step_ranks& ranks, std::uint64_t divisor, where at) const;
-  // The one place where the host waits for what the step has queued, and reads it.
-  void read_findings(where at);
-  [[nodiscard]] std::string close_obligations();
-  void expect_no_obligations(const std::string& list, where at);
-  [[nodiscard]] std::uint64_t order() const;
-  // Where gradients are not finite, of the participants that can tell.
-  [[nodiscard]] std::string not_finite(std::uint64_t number) const;
-  void end(end_of_step how, where at);
-  [[nodiscard]] ended_step refused(const ballot& all, std::string list) const;
-  void report_abandoned() const noexcept;
-
-  Engine* engine_;
-  where at_;
-  std::span<participant* const> participants_;
-  ballot findings_;
-  kernel::finding not_finite_loss_;
-  bool ended_ = false;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/step/step_core.ipp
-//
-// The course of a step, out of its class: a program links that of host engines, and compiles those of its own kits.
-
-namespace belay::inline BELAY_ABI {
-
-template <class Engine>
-step_core<Engine>::step_core(Engine& of, where at, std::span<participant* const> participants)
-    : engine_(&of), at_(at), participants_(participants) {
-  engine_->begin_step(at_);
-  try {
-    const step_start start{1, order()};
-    for (participant* const each : participants_) {
-      if (engine_->room() != 0) each->make_room(static_cast<std::size_t>(engine_->room()), at_);
-      each->begin(start, at_);
-    }
-  } catch (...) {
-    cut_off();
-    throw;
-  }
-}
-
-template <class Engine>
-void step_core<Engine>::abandon() noexcept {
-  if (std::uncaught_exceptions() == 0) report_abandoned();
-  cut_off();
-}
-
-template <class Engine>
-void step_core<Engine>::cut_off() noexcept {
-  if (std::exchange(ended_, true)) return;
-  engine_->cancel_queued();  // it may be in what the participants withdraw
-  for (participant* const each : participants_) each->withdraw();
-  engine_->end_step();
-}
-
-template <class Engine>
-void step_core<Engine>::micro_batches(std::size_t count, where at) const {
-  const step_start start{count, order()};
-  for (participant* const each : participants_) each->begin(start, at);
-}
-
-template <class Engine>
-void step_core<Engine>::add(const ballot& findings) noexcept {
-  findings_.non_finite += findings.non_finite;
-  findings_.loss += findings.loss;
-  findings_.unwritten += findings.unwritten;
-  findings_.unwritable += findings.unwritable;
-  findings_.asked_to_stop += findings.asked_to_stop;
-  if (findings.needed_rows > findings_.needed_rows) findings_.needed_rows = findings.needed_rows;
-}
-
-template <class Engine>
-ended_step step_core<Engine>::commit(function_ref<ballot(const ballot&)> vote, where at) {
-  read_findings(at);
-  std::string list = close_obligations();
-  ended_step out;
-  out.summary.number = engine_->step_number();
-  engine_->finish_copies(at);
-  ended_ = true;
-  engine_->end_step();
-  expect_no_obligations(list, at);
-  const ballot all = vote(findings_);
-  out.how = end_of_step::refused;
-  if (all.open_obligations + all.misused_handles > 0) {
-    out.why = {all, std::move(list)};
-  } else if (all.needed_rows > 0) {
-    out.how = end_of_step::replay;
-    out.needed_rows = all.needed_rows;
-  } else if (all.non_finite > 0) {
-    out.why = {all, {}};
-  } else {
-    out.how = end_of_step::committed;
-  }
-  return out;
-}
-
-template <class Engine>
-ended_step step_core<Engine>::commit(const step_ranks& ranks, const divisor_value& divisor, where at) {
-  compare(at);  // a device whose ranks have not queued the same would not come to its end
-  read_findings(at);
-  std::string list = close_obligations();
-  if (findings_.open_obligations > 0) expect_no_obligations(list, at);
-  ranks.expect_same_participants(order(),
-                                 at);  // before ranks wait for each other in what only some of them take part in
-  if (findings_.open_obligations + findings_.misused_handles > 0) {
-    for (participant* const each : participants_) each->abandon(at);
-    const ballot all = vote(ranks, no_divisor, at);
-    end(end_of_step::refused, at);
-    return refused(all, std::move(list));
-  }
-  ended_step out;
-  out.summary.number = engine_->step_number();
-  // In the order in which they were named: each may be collective.
-  for (participant* const each : participants_) each->finish(divisor, at);
-  double squares = 0;
-  for (participant* const each : participants_) {
-    const participant::reduced_sums own = each->reduced();
-    if (!own.reduces) continue;
-    squares += own.squares;
-    out.summary.divisor = own.divisor;
-  }
-  out.summary.norm = __builtin_sqrt(squares);
-  for (participant* const each : participants_) add(each->findings());
-  if (!engine_->rehearsing() && !is_finite(squares)) ++findings_.non_finite;
-  const ballot all = vote(ranks, out.summary.divisor, at);
-  out.summary.loss = all.loss;
-  const bool is_refused =
-      all.open_obligations + all.misused_handles > 0 || (all.needed_rows == 0 && all.non_finite > 0);
-  if (is_refused) list = all.non_finite > 0 ? not_finite(out.summary.number) : std::string();
-  if (is_refused || all.needed_rows > 0)
-    for (participant* const each : participants_) each->discard_part();
-  out.how = is_refused ? end_of_step::refused : all.needed_rows > 0 ? end_of_step::replay : end_of_step::committed;
-  end(out.how, at);
-  if (is_refused) return refused(all, std::move(list));
-  if (out.how == end_of_step::replay) engine_->note_rows(all.needed_rows);
-  out.needed_rows = all.needed_rows;
-  return out;
-}
-
-template <class Engine>
-void step_core<Engine>::compare(where at) const {
-  const ledger& obligations = engine_->obligations();
-  const bool whole = obligations.open_count() + obligations.misuse_count() == 0;
-  for (participant* const each : participants_)
-    each->compare(whole ? order_of_step::executed : order_of_step::abandoned, at);
-}
-
-template <class Engine>
-ballot step_core<Engine>::vote(const step_ranks& ranks, std::uint64_t divisor, where at) const {
-  const ballot all = ranks.vote(findings_, divisor, at);
-  for (participant* const each : participants_) each->learn(all);
-  return all;
-}
-
-template <class Engine>
-void step_core<Engine>::read_findings(where at) {
-  const kernel::findings_record& found = engine_->read_findings(at);
-  if (found.wrong > 0) [[unlikely]] {
-    const kernel::finding first = found.first_wrong;
-    const std::uint64_t wrong = found.wrong;
-    cut_off();
-    engine_->expect_right(wrong, first);
-  }
-  add({.needed_rows = found.needed_rows, .loss = found.loss});
-  if (found.not_finite > 0) not_finite_loss_ = found.first_not_finite;
-}
-
-template <class Engine>
-std::string step_core<Engine>::close_obligations() {
-  const ledger& obligations = engine_->obligations();
-  findings_.open_obligations = obligations.open_count();
-  findings_.misused_handles = obligations.misuse_count();
-  return findings_.open_obligations > 0 ? obligations.text() : std::string();
-}
-
-template <class Engine>
-void step_core<Engine>::expect_no_obligations(const std::string& list, where at) {
-  if constexpr (checked(check_level::local)) {
-    if (findings_.open_obligations == 0) return;
-    cut_off();
-    throw open_obligations(list, static_cast<std::size_t>(findings_.open_obligations), at);
-  }
-}
-
-template <class Engine>
-std::uint64_t step_core<Engine>::order() const {
-  fnv1a hash;
-  for (const participant* const each : participants_) hash.add(each->fingerprint());
-  return hash.value();
-}
-
-template <class Engine>
-std::string step_core<Engine>::not_finite(std::uint64_t number) const {
-  std::string out = "  step " + std::to_string(number) + " of this engine", given_back;
-  const auto name_owner = [&](double found) {
-    if (given_back.empty()) given_back = engine_->given_back(found);
-  };
-  for (const participant* const each : participants_) {
-    out += each->not_finite();
-    each->each_not_finite(name_owner);
-  }
-  out += "\n";
-  if (not_finite_loss_.kind != kernel::finding_kind::nothing) {
-    out += "  " + text(not_finite_loss_) + ", at " + site_of(not_finite_loss_).text() + "\n";
-    name_owner(__builtin_bit_cast(double, not_finite_loss_.value));
-  }
-  if (!given_back.empty()) out += "  " + given_back + "\n";
-  return out;
-}
-
-template <class Engine>
-void step_core<Engine>::end(end_of_step how, where at) {
-  engine_->finish_copies(at);
-  ended_ = true;
-  engine_->end_step();
-  engine_->note_end(how);
-}
-
-template <class Engine>
-ended_step step_core<Engine>::refused(const ballot& all, std::string list) const {
-  ended_step out;
-  out.how = end_of_step::refused;
-  out.why = {all, std::move(list)};
-  out.unread = &engine_->note_refusal(text(out.why), at_);
-  return out;
-}
-
-template <class Engine>
-void step_core<Engine>::report_abandoned() const noexcept {
-  try {
-    const std::string list = engine_->obligations().text();
-    const std::string what = std::string("a step ended without commit") +
-                             (list.empty() ? ": commit it, or end it with step.cut_off()" : ", with open obligations");
-    std::fprintf(stderr, "%s: belay: %s\n%s", at_.text().c_str(), what.c_str(), list.c_str());
-    engine_->note_refusal(what, at_) = true;  // a loop over `run.steps` throws it
-  } catch (...) {                             // no memory for the list; the step's memory is reclaimed nevertheless
-  }
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-#if defined(BELAY_SEPARATE_COMPILATION)
-extern template class belay::step_core<belay::host_engine>;
-#endif
-
-namespace belay::inline BELAY_ABI {
-
-template <class Engine, class... Saved>
-class tape;
-
-/// A tape after a backward, and the gradient for the next one.
-template <class Tape, class Gradient>
-struct unwound {
-  /// The tape without its last forward, and the gradient of that one's input.
-  Tape rest;
-  Gradient gradient;
-
-  /// The backward of the forward below, with this gradient.
-  [[nodiscard]] auto backward(where at = where::current()) && { return std::move(rest).backward(gradient, at); }
-};
-
-/// A tape without forwards.
-/// The typed tape: what is owed is part of the tape's type, the last forward on top. A body that must return an empty
-/// tape cannot forget a backward, with any compiler.
-template <class Engine>
-class [[nodiscard]] tape<Engine> {
- public:
-  /// Of one micro-batch.
-  explicit tape(Engine& engine, std::size_t micro_batch = 0) noexcept : engine_(&engine), micro_batch_(micro_batch) {}
-
-  /// The engine, and the micro-batch.
-  [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
-  [[nodiscard]] std::size_t micro_batch() const noexcept { return micro_batch_; }
-
-  /// Runs the layer and puts its handle on the tape, which is used up.
-  template <class Layer, class Input>
-  [[nodiscard]] auto forward(Layer& layer, const Input& input, where at = where::current()) && {
-    if constexpr (runs_backward<Layer, Engine, Input>()) {
-      using next = saved<Engine, Layer, Input>;
-      return tape<Engine, next>{
-          std::move(*this), layer, input, {layer_name(layer), layer_index(layer), micro_batch_, at}};
-    }
-  }
-
- private:
-  Engine* engine_;
-  std::size_t micro_batch_;
-};
-
-/// A tape with forwards, of which the first is the last that ran.
-template <class Engine, class First, class... Rest>
-class [[nodiscard]] tape<Engine, First, Rest...> {
- public:
-  using shorter = tape<Engine, Rest...>;
-
-  /// Runs the forward and opens its obligation on top of `rest`.
-  template <class Layer, class Input>
-  tape(shorter rest, Layer& layer, const Input& input, const invocation& call)
-      : rest_(std::move(rest)), last_(rest_.engine(), layer, input, call) {}
-
-  /// The engine, and the micro-batch.
-  [[nodiscard]] Engine& engine() const noexcept { return rest_.engine(); }
-  [[nodiscard]] std::size_t micro_batch() const noexcept { return rest_.micro_batch(); }
-  /// The output of the last forward.
-  [[nodiscard]] auto out() const { return last_.out(); }
-
-  /// Runs the layer and puts its handle on the tape, which is used up.
-  template <class Layer, class Input>
-  [[nodiscard]] auto forward(Layer& layer, const Input& input, where at = where::current()) && {
-    if constexpr (runs_backward<Layer, Engine, Input>()) {
-      using next = saved<Engine, Layer, Input>;
-      const invocation call{layer_name(layer), layer_index(layer), micro_batch(), at};
-      return tape<Engine, next, First, Rest...>{std::move(*this), layer, input, call};
-    }
-  }
-
-  /// The backward of the last forward. Returns the shorter tape, with the input's gradient where there is one.
-  template <class Dout>
-  [[nodiscard]] auto backward(const Dout& dout, where at = where::current()) && {
-    if constexpr (std::is_void_v<decltype(std::move(last_).backward(dout, at))>) {
-      std::move(last_).backward(dout, at);
-      return std::move(rest_);
-    } else {
-      auto gradient = std::move(last_).backward(dout, at);
-      return unwound<shorter, decltype(gradient)>{std::move(rest_), std::move(gradient)};
-    }
-  }
-
- private:
-  shorter rest_;
-  First last_;
-};
-
-/// One micro-batch of a step: the scope of a `forward` where a step has several.
-template <class Engine>
-class micro_batch_scope {
- public:
-  /// One micro-batch of a step: where forwards of it go, and its number.
-  micro_batch_scope(Engine& engine, std::size_t index) noexcept : engine_(&engine), index_(index) {}
-  [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
-  [[nodiscard]] std::size_t micro_batch() const noexcept { return index_; }
-
- private:
-  Engine* engine_;
-  std::size_t index_;
-};
-
-/// Where a forward can be run: a step, which is its micro-batch 0, or one of its micro-batches.
-template <class S>
-concept step_scope = requires(const S& scope) {
-  scope.engine().obligations();
-  { scope.micro_batch() } -> std::convertible_to<std::size_t>;
-};
-
-/// A mesh over which a step can be committed: the room that knows ranks votes over it. Where participants differ,
-/// `expect_agreement(mesh, participants, at)` throws usage_error on all ranks. `vote_over(mesh, ballot, divisor, at)`
-/// returns the sum of the ballots, and throws usage_error on all ranks where their divisors differ.
-template <class Mesh>
-concept votes = requires(const Mesh& mesh, const ballot& own, std::uint64_t word, where at) {
-  expect_agreement(mesh, word, at);
-  { vote_over(mesh, own, word, at) } -> std::same_as<ballot>;
-};
-
-/// The ranks of a mesh, to be asked in a commit.
-template <votes Mesh>
-class ranks_of_mesh final : public step_ranks {
- public:
-  /// The mesh outlives it.
-  explicit ranks_of_mesh(const Mesh& mesh) noexcept : mesh_(&mesh) {}
-  void expect_same_participants(std::uint64_t participants, where at) const override {
-    expect_agreement(*mesh_, participants, at);
-  }
-  [[nodiscard]] ballot vote(const ballot& own, std::uint64_t divisor, where at) const override {
-    return vote_over(*mesh_, own, divisor, at);
-  }
-
- private:
-  const Mesh* mesh_;
-};
-
-template <class Engine, class... Participants>
-class [[nodiscard]] BELAY_OBLIGATION step {
-  static_assert((is_step_participant<Participants> && ...),
-                "belay: a step is made of an engine and of what takes part in it: parameter_store, expert_exchange, or "
-                "a class that derives from belay::participant");
-
- public:
-  using engine_type = Engine;
-  using token_type = committed_gradients<Participants...>;
-  using outcome_type = basic_step_outcome<token_type>;
-
-  /// Begins a step of one micro-batch, and all `participants`, which outlive it. Throws usage_error while another step
-  /// of the engine is open.
-  BELAY_OPENS explicit step(engine_here<Engine> engine, Participants&... participants)
-      : engine_(engine.engine),
-        participants_(participants...),
-        all_{&participants...},
-        core_(*engine.engine, engine.at, std::span(all_.data(), sizeof...(Participants))) {}
-  step(const step&) = delete;
-  step& operator=(const step&) = delete;
-
-  /// A step is an obligation itself: it is committed, or cut off. One that is neither is named, by Clang where it sees
-  /// it; its memory is released, and the handles that were lost in it are printed. One that an exception ends is cut
-  /// off: what it left open is the exception's doing.
-  BELAY_IF_DISCHARGED ~step() {
-    if (!core_.ended()) [[unlikely]]
-      core_.abandon();
-  }
-
-  /// The step has `count` (0 or more) micro-batches on this rank. Before its first forward.
-  void micro_batches(std::size_t count, where at = where::current()) const { core_.micro_batches(count, at); }
-
-  /// The engine; forwards without a micro-batch are of number 0, others of `micro_batch(i)`.
-  [[nodiscard]] Engine& engine() const noexcept { return *engine_; }
-  [[nodiscard]] static constexpr std::size_t micro_batch() noexcept { return 0; }
-  [[nodiscard]] micro_batch_scope<Engine> micro_batch(std::size_t index) const noexcept { return {*engine_, index}; }
-
-  /// Findings of this rank for the vote: overflow and non-finite gradients.
-  void observe(const ballot& findings) noexcept { core_.add(findings); }
-
-  /// Ends a step that a failure elsewhere, such as a peer's, has interrupted. Its memory is released. Obligations that
-  /// can no longer be discharged are not reported. Nothing is communicated.
-  BELAY_ENDS void cut_off() noexcept { core_.cut_off(); }
-
-  /// Calls `body(tape)`, which must return an empty tape: a forward without its backward does not compile.
-  template <class Body>
-  void run(Body&& body) {
-    using settled = std::invoke_result_t<Body, tape<Engine>>;
-    static_assert(std::same_as<settled, tape<Engine>>,
-                  "belay: the body of step.run must return an empty tape: a forward on the tape has no backward");
-    static_cast<void>(std::forward<Body>(body)(tape<Engine>{*engine_}));
-  }
-
-  /// Ends a step without participants. `vote(ballot) -> ballot` reduces the findings of all ranks; a single rank needs
-  /// none. Where obligations are open, a checked build throws `open_obligations`, which names them; a release build
-  /// reclaims the memory and refuses.
-  template <class Vote>
-    requires(std::invocable<Vote, ballot> && sizeof...(Participants) == 0)
-  BELAY_DISCHARGES [[nodiscard]] step_outcome commit(Vote&& vote, where at = where::current()) && {
-    ended_step done = core_.commit([&](const ballot& own) { return vote(own); }, at);
-    if (done.how == end_of_step::committed) return committed_step{done.summary.number};
-    if (done.how == end_of_step::replay) return replay_step{done.needed_rows};
-    return std::move(done.why);
-  }
-  BELAY_DISCHARGES [[nodiscard]] step_outcome commit(where at = where::current()) &&
-      requires(sizeof...(Participants) == 0) {
-        return std::move(*this).commit([](const ballot& own) { return own; }, at);
-      }
-
-      /// Ends the step: finishes every participant (gradients are reduced, and divided once by `divisor`), and votes.
-      /// `divisor` is `samples{n}` or `target_tokens{n}` of the whole batch, equal on all ranks, or `local_targets{n}`
-      /// of this rank, which are summed. Collective over the mesh. Where obligations are open, a checked build throws
-      /// `open_obligations`; a release build refuses. Throws usage_error, on all ranks, where they disagree on the
-      /// divisor, the participants or the optimizer's arguments; where a parameter lacks a contribution.
-      template <votes Mesh, class Divisor>
-        requires(sizeof...(Participants) > 0)
-      BELAY_DISCHARGES [[nodiscard]] outcome_type
-      commit(const Mesh& mesh, const Divisor& divisor, where at = where::current()) && {
-    static_assert(is_step_divisor<Divisor>,
-                  "belay: a step is divided by belay::samples{n} or belay::target_tokens{n} of the global batch, or by "
-                  "belay::local_targets{n} of this rank, which the commit sums");
-    if constexpr (is_step_divisor<Divisor>) {
-      ended_step done = core_.commit(ranks_of_mesh<Mesh>(mesh), divisor.value(), at);
-      if (done.how == end_of_step::replay) return replay_step{done.needed_rows};
-      if (done.how == end_of_step::refused) return {std::move(done.why), *done.unread};
-      const auto take = [](auto&... participant) {
-        return std::tuple<committed_part<Participants>...>{participant.take_part()...};
-      };
-      return token_type{done.summary, std::apply(take, participants_)};
-    } else {
-      std::terminate();
-    }
-  }
-  /// Any other call does not compile, with a sentence.
-  template <class Mesh, class... Arguments>
-    requires(sizeof...(Participants) == 0 && !std::invocable<Mesh, ballot> && !std::same_as<Mesh, where>)
-  BELAY_DISCHARGES outcome_type commit(const Mesh&, const Arguments&...) && {
-    static_assert(
-        sizeof...(Participants) > 0,
-        "belay: this step has no participants, so its commit has no gradients to reduce: name the store, and "
-        "the expert exchange where there is one, when the step is made: belay::step step{run.engine(), store}");
-    std::terminate();
-  }
-  template <class... Arguments>
-    requires(sizeof...(Participants) > 0 && sizeof...(Arguments) < 2)
-  BELAY_DISCHARGES outcome_type commit(Arguments&&...) && {
-    static_assert(sizeof...(Arguments) == 2,
-                  "belay: a step with participants is committed over the mesh, with the divisor of its gradients: "
-                  "commit(mesh, belay::samples{n}), target_tokens{n}, or local_targets{n} of this rank");
-  }
-
- private:
-  Engine* engine_;
-  std::tuple<Participants&...> participants_;
-  std::array<participant*, sizeof...(Participants)> all_;
-  step_core<Engine> core_;
-};
-
-template <class Engine, class... Participants>
-step(Engine&, Participants&...) -> step<Engine, Participants...>;
-
-/// Runs a layer's forward. The result owes one backward (or `discard`) in the same step. `layer`, and the memory behind
-/// `input`, must stay alive and unchanged until then.
-template <step_scope Scope, class Layer, class Input>
-[[nodiscard("belay: the result of a forward owes a backward")]] BELAY_OPENS auto forward(const Scope& scope,
-                                                                                         Layer& layer,
-                                                                                         const Input& input,
-                                                                                         where at = where::current()) {
-  using engine_type = std::remove_reference_t<decltype(scope.engine())>;
-  if constexpr (runs_backward<Layer, engine_type, Input>()) {
-    return saved<engine_type, Layer, Input>{scope.engine(), layer, input,
-                                            invocation{layer_name(layer), layer_index(layer), scope.micro_batch(), at}};
-  }
-}
-
-/// Runs a layer's forward for its output alone: evaluation. The result owes nothing, and holds its memory until it is
-/// destroyed.
-template <step_scope Scope, class Layer, class Input>
-[[nodiscard]] auto observe(const Scope& scope, Layer& layer, const Input& input, where at = where::current()) {
-  using engine_type = std::remove_reference_t<decltype(scope.engine())>;
-  if constexpr (runs_forward<Layer, engine_type, Input>()) {
-    return observed<engine_type, Layer, Input>{
-        scope.engine(), layer, input, invocation{layer_name(layer), layer_index(layer), scope.micro_batch(), at}};
-  }
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 
 /// A network, or the part of one that a stage runs. `layers()` is a range of layers of one class, which stay where they
@@ -26080,264 +27656,6 @@ template <class Network, class Loss, class Engine, class T, std::size_t Rank>
   return gives;
 }
 
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/schedule/table.hpp
-//
-// A table holds the actions of every stage in order. One class serves sizes known at compile time (arrays, so that the
-// table is a constexpr value) and sizes known at start-up (vectors). A *rule* writes either, so that a schedule is
-// written once, and what was proven in a static_assert is what runs.
-
-namespace belay::inline BELAY_ABI {
-namespace schedule {
-
-/// The kind of an action. A `backward` is an `input_gradient` and a `weight_gradient` in one.
-enum class action_kind : std::uint8_t { forward, backward, input_gradient, weight_gradient, exchange };
-
-enum class transfer_direction : std::uint8_t { send, receive };
-
-/// Activations travel from a stage to the next, gradients to the one before.
-enum class payload : std::uint8_t { activation, gradient };
-
-/// One tensor going to, or coming from, the stage `peer`.
-struct transfer {
-  transfer_direction direction = transfer_direction::send;
-  payload what = payload::activation;
-  std::uint16_t chunk = 0;  // of the stage that owns the tensor; 0 where a stage is one chunk
-  std::uint32_t micro_batch = 0;
-  std::uint32_t peer = 0;
-
-  friend constexpr bool operator==(const transfer&, const transfer&) = default;
-};
-
-/// One entry of a stage's list: a compute of `micro_batch` and `chunk`, or a group of transfers. Transfers of a group
-/// are posted together, and the group is complete when each of them has met its partner.
-/// The next thing that a stage does: compute one micro-batch, or exchange tensors with neighbours. Transfers that must
-/// be in flight at the same time form one group. Sends and receives have rendezvous semantics (neither side buffers):
-/// two neighbours that both send first, each in an action of its own, deadlock.
-struct action {
-  static constexpr std::size_t most_transfers = 4;
-
-  action_kind kind = action_kind::forward;
-  std::uint8_t transfer_count = 0;
-  std::uint16_t chunk = 0;
-  std::uint32_t micro_batch = 0;
-  std::array<transfer, most_transfers> group{};
-
-  [[nodiscard]] static constexpr action compute(action_kind kind, std::size_t micro_batch, std::size_t chunk = 0) {
-    action made;
-    made.kind = kind;
-    made.chunk = static_cast<std::uint16_t>(chunk);
-    made.micro_batch = static_cast<std::uint32_t>(micro_batch);
-    return made;
-  }
-
-  /// An empty group; fill it with `send` and `receive`. A table drops a group that stays empty.
-  [[nodiscard]] static constexpr action exchange() {
-    action made;
-    made.kind = action_kind::exchange;
-    return made;
-  }
-
-  constexpr action& send(payload what, std::size_t batch, std::size_t to) {
-    return add(transfer_direction::send, what, batch, to);
-  }
-  constexpr action& receive(payload what, std::size_t batch, std::size_t from) {
-    return add(transfer_direction::receive, what, batch, from);
-  }
-
-  [[nodiscard]] constexpr bool is_exchange() const noexcept { return kind == action_kind::exchange; }
-
-  /// The group's transfers; empty for a compute.
-  [[nodiscard]] constexpr std::span<const transfer> transfers() const noexcept {
-    return {group.data(), is_exchange() ? transfer_count : std::size_t{0}};
-  }
-
-  friend constexpr bool operator==(const action&, const action&) = default;
-
- private:
-  constexpr action& add(transfer_direction direction, payload what, std::size_t batch, std::size_t peer) {
-    if (!is_exchange()) throw usage_error("transfers belong into action::exchange(), not into a compute", {});
-    if (transfer_count == most_transfers) throw usage_error("an exchange holds at most 4 transfers", {});
-    transfer& added = group[transfer_count++];
-    added.direction = direction;
-    added.what = what;
-    added.micro_batch = static_cast<std::uint32_t>(batch);
-    added.peer = static_cast<std::uint32_t>(peer);
-    return *this;
-  }
-};
-
-[[nodiscard]] constexpr const char* name(action_kind kind) noexcept {
-  switch (kind) {
-    case action_kind::forward: return "forward";
-    case action_kind::backward: return "backward";
-    case action_kind::input_gradient: return "input gradient";
-    case action_kind::weight_gradient: return "weight gradient";
-    case action_kind::exchange: return "exchange";
-  }
-  return "unknown";
-}
-
-[[nodiscard]] constexpr const char* name(payload what) noexcept {
-  return what == payload::activation ? "activation" : "gradient";
-}
-
-/// Limits of a schedule whose sizes come from a file or are known at run time, so that they cannot exhaust memory.
-inline constexpr std::size_t most_stages = 65'536;
-inline constexpr std::size_t most_micro_batches = 1'048'576;
-inline constexpr std::size_t most_cells = 16'777'216;  // stages times micro-batches
-
-/// The stage whose list a rule writes, and the sizes of the schedule.
-struct position {
-  std::size_t stage = 0;
-  std::size_t stages = 1;
-  std::size_t micro_batches = 1;
-
-  [[nodiscard]] constexpr bool operator==(const position&) const = default;
-  [[nodiscard]] constexpr bool first() const noexcept { return stage == 0; }
-  [[nodiscard]] constexpr bool last() const noexcept { return stage + 1 == stages; }
-};
-
-/// Storage for sizes known at compile time.
-template <std::size_t Stages, std::size_t MicroBatches, std::size_t Actions>
-struct fixed_storage {
-  using text = std::string_view;
-  using action_list = std::array<action, Actions>;
-  using offset_list = std::array<std::size_t, Stages + 1>;
-  template <class T>
-  using per_stage = std::array<T, Stages>;
-  template <class T>
-  using per_cell = std::array<T, Stages * MicroBatches>;  // one for every stage and micro-batch, stage-major
-
-  template <class T>
-  [[nodiscard]] static constexpr per_stage<T> each_stage(std::size_t) {
-    return {};
-  }
-  template <class T>
-  [[nodiscard]] static constexpr per_cell<T> each_cell(std::size_t, std::size_t) {
-    return {};
-  }
-};
-
-/// Storage for sizes known at run time.
-struct dynamic_storage {
-  using text = std::string;
-  using action_list = std::vector<action>;
-  using offset_list = std::vector<std::size_t>;
-  template <class T>
-  using per_stage = std::vector<T>;
-  template <class T>
-  using per_cell = std::vector<T>;
-
-  template <class T>
-  [[nodiscard]] static constexpr per_stage<T> each_stage(std::size_t stages) {
-    return per_stage<T>(stages);
-  }
-  template <class T>
-  [[nodiscard]] static constexpr per_cell<T> each_cell(std::size_t stages, std::size_t micro_batches) {
-    const checked_size cells = checked_size(stages) * micro_batches * sizeof(T);
-    return per_cell<T>(cells.value([] { return "the stages of a schedule, times its micro-batches, are"; }, where{}) /
-                       sizeof(T));
-  }
-};
-
-/// A schedule as a value: `stages()` lists of actions over `micro_batches()` micro-batches. Whether the lists fit each
-/// other is what `belay::proof` tells.
-template <class Storage>
-class basic_table {
- public:
-  using storage = Storage;
-
-  /// Takes the stages' lists one after the other; stage s owns [offsets[s], offsets[s + 1]).
-  constexpr basic_table(typename Storage::text name, std::size_t stages, std::size_t micro_batches,
-                        typename Storage::action_list actions, typename Storage::offset_list offsets)
-      : name_(std::move(name)),
-        stages_(stages),
-        micro_batches_(micro_batches),
-        actions_(std::move(actions)),
-        offsets_(std::move(offsets)) {}
-
-  [[nodiscard]] constexpr std::size_t stages() const noexcept { return stages_; }
-  [[nodiscard]] constexpr std::size_t micro_batches() const noexcept { return micro_batches_; }
-  /// Number of actions of all stages.
-  [[nodiscard]] constexpr std::size_t size() const noexcept { return actions_.size(); }
-  [[nodiscard]] constexpr std::string_view name() const noexcept { return name_; }
-
-  /// The actions of `stage`, in order. They live as long as the table.
-  [[nodiscard]] constexpr std::span<const action> actions(std::size_t stage) const noexcept {
-    return {actions_.data() + offsets_[stage], offsets_[stage + 1] - offsets_[stage]};
-  }
-
- private:
-  typename Storage::text name_;
-  std::size_t stages_;
-  std::size_t micro_batches_;
-  typename Storage::action_list actions_;
-  typename Storage::offset_list offsets_;
-};
-
-/// A table of sizes known at compile time: the result of `one_f_one_b<4, 16>()`.
-template <std::size_t Stages, std::size_t MicroBatches, std::size_t Actions>
-using fixed_table = basic_table<fixed_storage<Stages, MicroBatches, Actions>>;
-
-/// A table of sizes known at run time: the result of `one_f_one_b(4, 16)`.
-using dynamic_table = basic_table<dynamic_storage>;
-
-/// Any table, whatever its storage.
-template <class Table>
-concept any_table = requires(const Table& table, std::size_t stage) {
-  typename Table::storage;
-  { table.stages() } -> std::same_as<std::size_t>;
-  { table.micro_batches() } -> std::same_as<std::size_t>;
-  { table.actions(stage) } -> std::same_as<std::span<const action>>;
-  { table.name() } -> std::same_as<std::string_view>;
-};
-
-/// Equal sizes and actions; names and storage do not matter.
-template <class Left, class Right>
-[[nodiscard]] constexpr bool operator==(const basic_table<Left>& left, const basic_table<Right>& right) {
-  if (left.stages() != right.stages() || left.micro_batches() != right.micro_batches()) return false;
-  for (std::size_t stage = 0; stage < left.stages(); ++stage) {
-    const auto mine = left.actions(stage);
-    const auto theirs = right.actions(stage);
-    if (mine.size() != theirs.size()) return false;
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-      if (!(mine[i] == theirs[i])) return false;
-    }
-  }
-  return true;
-}
-
-/// A table from one list for each stage, for schedules that no rule writes.
-template <class Lists = std::vector<std::vector<action>>>
-[[nodiscard]] dynamic_table make_table(std::string name, std::size_t micro_batches, const Lists& lists,
-                                       where at = where::current()) {
-  if (lists.empty() || micro_batches == 0) {
-    throw usage_error("a schedule needs at least one stage and one micro-batch", at);
-  }
-  std::vector<action> actions;
-  std::vector<std::size_t> offsets(1);
-  for (const auto& list : lists) {
-    for (const action& next : list) actions.push_back(next);
-    offsets.push_back(actions.size());
-  }
-  return dynamic_table(std::move(name), lists.size(), micro_batches, std::move(actions), std::move(offsets));
-}
-
-/// A copy whose sizes are known at run time only.
-template <class Storage>
-[[nodiscard]] dynamic_table to_dynamic(const basic_table<Storage>& from) {
-  std::vector<action> actions;
-  std::vector<std::size_t> offsets(1);
-  for (std::size_t stage = 0; stage < from.stages(); ++stage) {
-    for (const action& next : from.actions(stage)) actions.push_back(next);
-    offsets.push_back(actions.size());
-  }
-  return {std::string(from.name()), from.stages(), from.micro_batches(), std::move(actions), std::move(offsets)};
-}
-
-}  // namespace schedule
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/step/handle_store.hpp
@@ -27112,544 +28430,6 @@ pipeline_stage(Network&, Rule&&, Activations&) -> pipeline_stage<Network, Activa
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/parallel/proof.hpp
-//
-// The proof of a schedule: every micro-batch runs forward and backward on every stage, sends meet receives, the
-// schedule ends although transfers are not buffered, and how many micro-batches a stage keeps at most. One function
-// serves the compiler (static_assert) and start-up. It looks at each action a fixed number of times, so that tables of
-// practical size fit the compilers' default constexpr limits.
-//
-//   static constexpr auto table = belay::schedule::one_f_one_b<4, 16>();
-//   static_assert(belay::proof(table).complete);
-//   static_assert(belay::require_proven<table, 4>());  // at most 4 micro-batches on a stage, or a sentence why not
-//   const auto found = belay::proof(belay::schedule::from_csv(text));
-//   if (!found.valid()) std::puts(belay::explain(found.reason).c_str());
-
-// ---- belay/parallel/schedule/play.hpp
-//
-// Plays a table: every stage walks its list, and leaves a group of transfers when each of them has met its partner.
-// The proof tests whether all stages reach their end; the timeline adds a clock to the same walk. Each action is
-// visited once and each transfer met once, so that a compiler can play a table in a static_assert.
-
-namespace belay::inline BELAY_ABI {
-namespace schedule {
-
-/// The state of a walk, per stage. It is made once per table; `play` resets it and allocates nothing.
-template <class Storage>
-struct play_state {
-  explicit constexpr play_state(std::size_t stages)
-      : next(Storage::template each_stage<std::uint32_t>(stages)),
-        unmet(Storage::template each_stage<std::uint32_t>(stages)),
-        ready(Storage::template each_stage<std::uint32_t>(stages)),
-        posted(Storage::template each_stage<std::array<std::uint32_t, 4>>(stages)) {}
-
-  typename Storage::template per_stage<std::uint32_t> next;   // index of the stage's current action
-  typename Storage::template per_stage<std::uint32_t> unmet;  // transfers of its group still without a partner
-  typename Storage::template per_stage<std::uint32_t> ready;  // a stack of stages that can go on
-  // Transfers posted so far, by payload and direction, which determine the neighbour.
-  typename Storage::template per_stage<std::array<std::uint32_t, 4>> posted;
-};
-
-/// Index into `play_state::posted` of this side of a transfer, and of its partner's side.
-[[nodiscard]] constexpr std::size_t own_end(const transfer& moved) noexcept {
-  return 2 * static_cast<std::size_t>(moved.what) + static_cast<std::size_t>(moved.direction);
-}
-[[nodiscard]] constexpr std::size_t partner_end(const transfer& moved) noexcept { return own_end(moved) ^ 1U; }
-
-/// A visitor that does nothing.
-struct no_visitor {
-  constexpr void compute(std::size_t, const action&) noexcept {}
-  constexpr void post(std::size_t) noexcept {}
-  constexpr void meet(std::size_t, std::size_t) noexcept {}
-  constexpr void complete(std::size_t) noexcept {}
-};
-
-/// Walks all stages as far as possible, and returns whether every stage reached its end. The visitor is called for
-/// every compute (stage, action), every group that is posted (stage), every transfer that meets its partner (stage,
-/// stage) and every group that is complete (stage). Peers must be the neighbours that the payload implies; the proof
-/// checks that.
-template <any_table Table, class Visitor>
-constexpr bool play(const Table& table, play_state<typename Table::storage>& state, Visitor& visitor) {
-  const std::size_t stages = table.stages();
-  std::uint32_t* const next = state.next.data();
-  std::uint32_t* const unmet = state.unmet.data();
-  std::uint32_t* const ready = state.ready.data();
-  auto* const posted = state.posted.data();
-  std::size_t waiting_to_run = 0;
-  for (std::size_t stage = stages; stage-- > 0;) {
-    next[stage] = 0;
-    unmet[stage] = 0;
-    posted[stage] = {};
-    ready[waiting_to_run++] = static_cast<std::uint32_t>(stage);
-  }
-  std::size_t ended = 0;
-  while (waiting_to_run > 0) {
-    const std::size_t stage = ready[--waiting_to_run];
-    const std::span<const action> list = table.actions(stage);
-    const action* const actions = list.data();
-    const std::size_t size = list.size();
-    std::uint32_t at = next[stage];
-    for (; at < size; ++at) {
-      const action& now = actions[at];
-      if (now.kind != action_kind::exchange) {
-        visitor.compute(stage, now);
-        continue;
-      }
-      visitor.post(stage);
-      const transfer* const group = now.group.data();
-      std::uint32_t missing = 0;
-      for (std::size_t i = 0; i < now.transfer_count; ++i) {
-        const std::size_t peer = group[i].peer;
-        const std::uint32_t number = posted[stage].data()[own_end(group[i])]++;
-        if (posted[peer].data()[partner_end(group[i])] <= number) {
-          ++missing;
-          continue;
-        }
-        // The partner has posted earlier and waits in that group.
-        visitor.meet(stage, peer);
-        if (--unmet[peer] == 0) {
-          visitor.complete(peer);
-          ++next[peer];
-          ready[waiting_to_run++] = static_cast<std::uint32_t>(peer);
-        }
-      }
-      unmet[stage] = missing;
-      if (missing > 0) break;
-      visitor.complete(stage);
-    }
-    next[stage] = at;
-    ended += at == size;
-  }
-  return ended == stages;
-}
-
-}  // namespace schedule
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-
-namespace schedule {
-
-/// Causes come before their consequences: of several faults a proof reports the earliest class, and of that the first
-/// in stage and action order.
-enum class fault_kind : std::uint8_t {
-  none,
-  // The table is malformed.
-  micro_batch_unknown,
-  chunk_unknown,
-  route_unknown,
-  group_size,
-  // A compute is missing or misplaced.
-  forward_missing,
-  forward_twice,
-  backward_missing,
-  backward_twice,
-  backward_before_forward,
-  backward_out_of_order,
-  weight_gradient_missing,
-  // Sends and receives do not pair up.
-  transfer_twice,
-  send_unmatched,
-  receive_unmatched,
-  order_mismatch,
-  // A tensor is used before it has arrived or was computed.
-  forward_before_receive,
-  backward_before_receive,
-  send_before_compute,
-  // Everything else is right, and the schedule does not end.
-  deadlock,
-};
-
-/// Groups of kinds, in the order in which a proof looks for them.
-enum class fault_class : std::uint8_t { none, malformed, compute, pairing, data, deadlock };
-
-/// The group of a kind.
-[[nodiscard]] constexpr fault_class class_of(fault_kind kind) noexcept {
-  if (kind == fault_kind::none) return fault_class::none;
-  if (kind <= fault_kind::group_size) return fault_class::malformed;
-  if (kind <= fault_kind::weight_gradient_missing) return fault_class::compute;
-  if (kind <= fault_kind::order_mismatch) return fault_class::pairing;
-  if (kind <= fault_kind::send_before_compute) return fault_class::data;
-  return fault_class::deadlock;
-}
-
-/// The value of a number that does not apply to a fault.
-inline constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
-
-/// The first fault of a table. `action` is the index in the stage's list, `nowhere` where something is absent.
-struct fault {
-  /// Kind, stage, micro-batch, and place in the stage's list.
-  fault_kind kind = fault_kind::none;
-  std::size_t stage = nowhere;
-  std::size_t micro_batch = nowhere;
-  std::size_t action = nowhere;
-  /// For transfers only: tensor, direction and peer.
-  payload what = payload::activation;
-  transfer_direction direction = transfer_direction::send;
-  std::size_t peer = nowhere;
-  std::size_t peer_micro_batch = nowhere;  // of an order_mismatch: what the peer sends instead
-
-  friend constexpr bool operator==(const fault&, const fault&) = default;
-};
-
-}  // namespace schedule
-
-/// The fault as one sentence; "" where there is none.
-[[nodiscard]] BELAY_DECL std::string explain(const schedule::fault& found);
-
-namespace schedule {
-
-/// The result of a proof. `PerStage` is std::array for tables of fixed size, std::vector otherwise.
-template <class PerStage>
-struct proof_result {
-  bool complete = false;       // every stage runs each micro-batch forward and backward once, in order, with its inputs
-  bool matched = false;        // sends and receives pair up one to one, in the same order
-  bool deadlock_free = false;  // the schedule ends although a send waits for its receive
-  PerStage peak_activations{};  // per stage: most micro-batches between forward and backward at one time
-  std::size_t peak = 0;         // the largest of them
-  fault reason;                 // the first fault, or fault_kind::none
-
-  /// Whether the schedule runs.
-  [[nodiscard]] constexpr bool valid() const noexcept { return complete && matched && deadlock_free; }
-};
-
-/// Computes a `proof_result`. Memory: a byte for each stage and micro-batch, and the order of the transfers.
-template <any_table Table>
-class prover {
- public:
-  using storage = typename Table::storage;
-  using peaks = typename storage::template per_stage<std::size_t>;
-
-  /// The table outlives it.
-  explicit constexpr prover(const Table& table)
-      : table_(table),
-        stages_(table.stages()),
-        micro_batches_(table.micro_batches()),
-        done_(storage::template each_cell<std::uint8_t>(stages_, micro_batches_)),
-        order_{storage::template each_cell<moved_batch>(stages_, micro_batches_),
-               storage::template each_cell<moved_batch>(stages_, micro_batches_),
-               storage::template each_cell<moved_batch>(stages_, micro_batches_),
-               storage::template each_cell<moved_batch>(stages_, micro_batches_)},
-        moved_(storage::template each_stage<std::array<std::uint32_t, 4>>(stages_)) {
-    result_.peak_activations = storage::template each_stage<std::size_t>(stages_);
-  }
-
-  /// Checks all rules; the result names the first fault.
-  [[nodiscard]] constexpr proof_result<peaks> run() {
-    for (std::size_t stage = 0; stage < stages_; ++stage) walk(stage);
-    for (std::size_t stage = 0; stage + 1 < stages_; ++stage) {
-      compare(stage, payload::activation, stage + 1);
-      compare(stage + 1, payload::gradient, stage);
-    }
-    if (well_formed_) {
-      play_state<storage> state(stages_);
-      no_visitor nobody;
-      result_.deadlock_free = play(table_, state, nobody);
-      if (!result_.deadlock_free) name_waiting(state);
-    }
-    result_.complete = well_formed_ && complete_;
-    result_.matched = well_formed_ && matched_;
-    return result_;
-  }
-
- private:
-  struct moved_batch {
-    std::uint32_t micro_batch = 0;
-    std::uint32_t action = 0;
-  };
-
-  // What a stage has done for a micro-batch. Transfers have bit own_end(transfer), which is below 4.
-  static constexpr std::uint8_t received_activation = 1U << 1U;
-  static constexpr std::uint8_t received_gradient = 1U << 3U;
-  static constexpr std::uint8_t forward_done = 1U << 4U;
-  static constexpr std::uint8_t input_gradient_done = 1U << 5U;
-  static constexpr std::uint8_t weight_gradient_done = 1U << 6U;
-  static constexpr std::uint8_t backward_done = input_gradient_done | weight_gradient_done;
-
-  static constexpr std::uint8_t bit(std::size_t end) { return static_cast<std::uint8_t>(1U << end); }
-
-  constexpr void note(fault found) {
-    switch (class_of(found.kind)) {
-      case fault_class::malformed: well_formed_ = false; break;
-      case fault_class::pairing: matched_ = false; break;
-      case fault_class::compute:
-      case fault_class::data: complete_ = false; break;
-      default: break;
-    }
-    const fault_class known = class_of(result_.reason.kind);
-    if (known == fault_class::none || class_of(found.kind) < known) result_.reason = found;
-  }
-
-  constexpr void walk(std::size_t stage) {
-    const std::span<const action> list = table_.actions(stage);
-    const action* const actions = list.data();
-    const std::size_t size = list.size();
-    std::uint8_t* const done = done_.data() + stage * micro_batches_;
-    std::size_t live = 0;
-    std::size_t peak = 0;
-    std::size_t next_input = 0;  // the lowest micro-batch that may come next
-    std::size_t next_weight = 0;
-    for (std::size_t i = 0; i < size; ++i) {
-      const action& now = actions[i];
-      if (now.kind == action_kind::exchange) {
-        walk_group(stage, now, i, done);
-        continue;
-      }
-      const std::size_t batch = now.micro_batch;
-      if (batch >= micro_batches_ || now.chunk != 0) {
-        const bool unknown = batch >= micro_batches_;
-        note({unknown ? fault_kind::micro_batch_unknown : fault_kind::chunk_unknown, stage, batch, i});
-        continue;
-      }
-      const std::uint8_t before = done[batch];
-      if (now.kind == action_kind::forward) {
-        if (before & forward_done) {
-          note({fault_kind::forward_twice, stage, batch, i});
-          continue;
-        }
-        if (stage > 0 && !(before & received_activation)) note({fault_kind::forward_before_receive, stage, batch, i});
-        done[batch] = before | forward_done;
-        ++live;
-        if (live > peak) peak = live;
-        continue;
-      }
-      const bool input = now.kind != action_kind::weight_gradient;
-      const bool weight = now.kind != action_kind::input_gradient;
-      if ((input && (before & input_gradient_done)) || (weight && (before & weight_gradient_done))) {
-        note({fault_kind::backward_twice, stage, batch, i});
-        continue;
-      }
-      if (!(before & forward_done) || (!input && !(before & input_gradient_done))) {
-        note({fault_kind::backward_before_forward, stage, batch, i});
-      } else if (weight) {
-        --live;
-      }
-      if ((input && batch < next_input) || (weight && batch < next_weight)) {
-        note({fault_kind::backward_out_of_order, stage, batch, i});
-      }
-      if (input && stage + 1 < stages_ && !(before & received_gradient)) {
-        note({fault_kind::backward_before_receive, stage, batch, i});
-      }
-      if (input) next_input = batch + 1;
-      if (weight) next_weight = batch + 1;
-      done[batch] =
-          static_cast<std::uint8_t>(before | (input ? input_gradient_done : 0) | (weight ? weight_gradient_done : 0));
-    }
-    result_.peak_activations[stage] = peak;
-    if (peak > result_.peak) result_.peak = peak;
-    for (std::size_t batch = 0; batch < micro_batches_; ++batch) {
-      const std::uint8_t did = done[batch];
-      if ((did & (forward_done | backward_done)) == (forward_done | backward_done)) continue;
-      note({!(did & forward_done)                          ? fault_kind::forward_missing
-            : (did & backward_done) == input_gradient_done ? fault_kind::weight_gradient_missing
-                                                           : fault_kind::backward_missing,
-            stage, batch, nowhere});
-    }
-  }
-
-  constexpr void walk_group(std::size_t stage, const action& now, std::size_t index, std::uint8_t* done) {
-    if (now.transfer_count == 0 || now.transfer_count > action::most_transfers) {
-      note({fault_kind::group_size, stage, nowhere, index});
-      return;
-    }
-    const transfer* const group = now.group.data();
-    for (std::size_t i = 0; i < now.transfer_count; ++i) {
-      const transfer& moved = group[i];
-      const std::size_t batch = moved.micro_batch;
-      const bool sends = moved.direction == transfer_direction::send;
-      const bool up = sends == (moved.what == payload::activation);  // the peer is the next stage
-      const std::size_t peer = up ? stage + 1 : stage - 1;
-      fault_kind wrong = fault_kind::none;
-      if (batch >= micro_batches_) {
-        wrong = fault_kind::micro_batch_unknown;
-      } else if (moved.chunk != 0) {
-        wrong = fault_kind::chunk_unknown;
-      } else if (moved.peer != peer || peer >= stages_) {
-        wrong = fault_kind::route_unknown;
-      } else if (done[batch] & bit(own_end(moved))) {
-        wrong = fault_kind::transfer_twice;
-      }
-      if (wrong != fault_kind::none) {
-        note({wrong, stage, batch, index, moved.what, moved.direction, moved.peer});
-        continue;
-      }
-      if (sends && !(done[batch] & (moved.what == payload::activation ? forward_done : input_gradient_done))) {
-        note({fault_kind::send_before_compute, stage, batch, index, moved.what, moved.direction, moved.peer});
-      }
-      const std::size_t end = own_end(moved);
-      done[batch] |= bit(end);
-      order_[end].data()[stage * micro_batches_ + moved_[stage].data()[end]++] = {moved.micro_batch,
-                                                                                  static_cast<std::uint32_t>(index)};
-    }
-  }
-
-  // The k-th send of a kind from one stage to another is the k-th receive there.
-  constexpr void compare(std::size_t sender, payload what, std::size_t receiver) {
-    const std::size_t out = 2 * static_cast<std::size_t>(what);
-    const std::size_t in = out + 1;
-    const std::size_t sent = moved_[sender].data()[out];
-    const std::size_t received = moved_[receiver].data()[in];
-    const moved_batch* const sends = order_[out].data() + sender * micro_batches_;
-    const moved_batch* const receives = order_[in].data() + receiver * micro_batches_;
-    for (std::size_t k = 0; k < sent || k < received; ++k) {
-      if (k < sent && k < received && sends[k].micro_batch == receives[k].micro_batch) continue;
-      if (k < sent && !(done_[receiver * micro_batches_ + sends[k].micro_batch] & bit(in))) {
-        note({fault_kind::send_unmatched, sender, sends[k].micro_batch, sends[k].action, what, transfer_direction::send,
-              receiver});
-      } else if (k < received && !(done_[sender * micro_batches_ + receives[k].micro_batch] & bit(out))) {
-        note({fault_kind::receive_unmatched, receiver, receives[k].micro_batch, receives[k].action, what,
-              transfer_direction::receive, sender});
-      } else if (k < sent && k < received) {
-        note({fault_kind::order_mismatch, receiver, receives[k].micro_batch, receives[k].action, what,
-              transfer_direction::receive, sender, sends[k].micro_batch});
-      }
-      return;
-    }
-  }
-
-  // Reports the first stage that is blocked, and the first of its transfers without a partner.
-  constexpr void name_waiting(const play_state<storage>& state) {
-    for (std::size_t stage = 0; stage < stages_; ++stage) {
-      const std::span<const action> list = table_.actions(stage);
-      const std::size_t at = state.next[stage];
-      if (at >= list.size()) continue;
-      for (const transfer& moved : list[at].transfers()) {
-        if (state.posted[stage][own_end(moved)] <= state.posted[moved.peer][partner_end(moved)]) continue;
-        note({fault_kind::deadlock, stage, moved.micro_batch, at, moved.what, moved.direction, moved.peer});
-        return;
-      }
-    }
-  }
-
-  const Table& table_;
-  std::size_t stages_;
-  std::size_t micro_batches_;
-  bool well_formed_ = true;
-  bool complete_ = true;
-  bool matched_ = true;
-  typename storage::template per_cell<std::uint8_t> done_;
-  std::array<typename storage::template per_cell<moved_batch>, 4> order_;  // by end: what was moved, in order
-  typename storage::template per_stage<std::array<std::uint32_t, 4>> moved_;
-  proof_result<peaks> result_;
-};
-
-/// No limit.
-inline constexpr std::size_t any_peak = static_cast<std::size_t>(-1);
-
-/// Turns the first fault of a table into a compiler error. Its numbers are in the name of the type.
-template <fault_kind Kind, std::size_t Stage, std::size_t MicroBatch, std::size_t Action>
-struct first_fault {
-  static_assert(class_of(Kind) != fault_class::malformed,
-                "this schedule names a micro-batch, chunk or peer that it does not have: correct the action named "
-                "in first_fault<kind, stage, micro-batch, action>");
-  static_assert(class_of(Kind) != fault_class::compute,
-                "this schedule forgets, repeats or misplaces a forward or a backward: every stage runs each "
-                "micro-batch forward once and then backward once, backwards in the order 0, 1, 2, ...; see "
-                "first_fault<kind, stage, micro-batch, action>");
-  static_assert(class_of(Kind) != fault_class::pairing,
-                "this schedule has a send without its receive, or in another order: list sends and receives "
-                "between two stages in one order; see first_fault<kind, stage, micro-batch, action>");
-  static_assert(class_of(Kind) != fault_class::data,
-                "this schedule uses a tensor before it is received or computed: move the exchange before the "
-                "compute; see first_fault<kind, stage, micro-batch, action>");
-  static_assert(class_of(Kind) != fault_class::deadlock,
-                "this schedule deadlocks, because a send waits for its receive: put the transfers that cross "
-                "between two stages into one exchange; see first_fault<kind, stage, micro-batch, action>");
-  /// Whether nothing was found.
-  static constexpr bool holds = Kind == fault_kind::none;
-};
-
-/// As `first_fault`, for the number of micro-batches that a stage may keep.
-template <std::size_t Peak, std::size_t Limit>
-struct peak_within {
-  static_assert(Peak <= Limit,
-                "this schedule keeps more micro-batches between forward and backward than the limit: raise the limit "
-                "or run backwards earlier (1F1B keeps min(micro-batches, stages - stage)); see "
-                "peak_within<peak, limit>");
-  /// Whether the peak is within the limit.
-  static constexpr bool holds = Peak <= Limit;
-};
-
-}  // namespace schedule
-
-/// Proves a table; see `schedule::proof_result`. Linear in the number of actions. A table of fixed size can be proven
-/// in a static_assert: `static_assert(belay::proof(table).complete)`.
-template <schedule::any_table Table>
-[[nodiscard]] constexpr auto proof(const Table& table) {
-  return schedule::prover<Table>(table).run();
-}
-
-/// True, or a compile error with a sentence that says what to change. `Table` has static storage:
-///   static constexpr auto table = belay::schedule::one_f_one_b<4, 16>();
-///   static_assert(belay::require_proven<table, 4>());   // 4: no stage keeps more micro-batches
-template <const auto& Table, std::size_t PeakLimit = schedule::any_peak>
-[[nodiscard]] consteval bool require_proven() {
-  constexpr auto result = proof(Table);
-  return schedule::first_fault<result.reason.kind, result.reason.stage, result.reason.micro_batch,
-                               result.reason.action>::holds &&
-         schedule::peak_within<result.peak, PeakLimit>::holds;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/parallel/proof.ipp
-//
-// The faults of a schedule in words.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL std::string explain(const schedule::fault& found) {
-  using schedule::fault_kind;
-  using schedule::nowhere;
-  const std::string batch = "micro-batch " + std::to_string(found.micro_batch);
-  const std::string stage = "stage " + std::to_string(found.stage);
-  const std::string peer = "stage " + std::to_string(found.peer);
-  const std::string tensor = std::string("the ") + name(found.what) + " of " + batch;
-  const bool sends = found.direction == schedule::transfer_direction::send;
-  const std::string at = found.action == nowhere ? "" : " (action " + std::to_string(found.action) + ")";
-  switch (found.kind) {
-    case fault_kind::none: return "";
-    case fault_kind::micro_batch_unknown: return stage + " names " + batch + ", which the schedule does not have" + at;
-    case fault_kind::chunk_unknown: return stage + " names a chunk other than 0 for " + batch + at;
-    case fault_kind::route_unknown:
-      return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer +
-             ", but activations go to the next stage and gradients to the one before" + at;
-    case fault_kind::group_size: return stage + " has an exchange that does not hold 1 to 4 transfers" + at;
-    case fault_kind::forward_missing: return stage + " never runs the forward of " + batch;
-    case fault_kind::forward_twice: return stage + " runs the forward of " + batch + " twice" + at;
-    case fault_kind::backward_missing: return stage + " never runs the backward of " + batch;
-    case fault_kind::backward_twice: return stage + " runs the backward of " + batch + " twice" + at;
-    case fault_kind::backward_before_forward:
-      return stage + " runs the backward of " + batch + " before its forward" + at;
-    case fault_kind::backward_out_of_order:
-      return stage + " runs the backward of " + batch + " after that of a later one" + at +
-             "; backwards run in the order 0, 1, 2, ... so that gradients keep their bits";
-    case fault_kind::weight_gradient_missing:
-      return stage + " computes the input gradient of " + batch + " but never its weight gradient";
-    case fault_kind::transfer_twice:
-      return stage + (sends ? " sends " : " receives ") + tensor + (sends ? " to " : " from ") + peer + " twice" + at;
-    case fault_kind::send_unmatched:
-      return stage + " sends " + tensor + " to " + peer + ", which never receives it" + at;
-    case fault_kind::receive_unmatched:
-      return stage + " receives " + tensor + " from " + peer + ", which never sends it" + at;
-    case fault_kind::order_mismatch:
-      return stage + " receives " + tensor + at + " where " + peer + " sends that of micro-batch " +
-             std::to_string(found.peer_micro_batch) + "; sends and receives between two stages run in one order";
-    case fault_kind::forward_before_receive:
-      return stage + " runs the forward of " + batch + " before its activation is received" + at;
-    case fault_kind::backward_before_receive:
-      return stage + " runs the backward of " + batch + " before its gradient is received" + at;
-    case fault_kind::send_before_compute:
-      return stage + " sends " + tensor + " to " + peer + " before it is computed" + at;
-    case fault_kind::deadlock:
-      return stage + " waits for ever to " + (sends ? "send " : "receive ") + tensor + (sends ? " to " : " from ") +
-             peer + at + ": both sides wait in other exchanges; put transfers that cross into one exchange";
-  }
-  return "unknown fault";
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/step/forward_only.hpp
 //
 // A pass of forwards without backwards: evaluation, sampling. Layers run by `observe`; a `forward` does not compile.
@@ -27754,9 +28534,8 @@ auto forward(const forward_only<Engine, Participants...>&, Layer&, const Input&,
 
 namespace belay::inline BELAY_ABI {
 
-/// The element type and shape of the tensors between stages. They are rounded to `Wire` where they leave a stage, and
-/// have their own type again in the next one: half the bytes for `boundary<float, bf16>({...})`.
-/// The tensors between the stages of a pipeline: their shape, and what they are on the wire.
+/// The tensors between the stages of a pipeline: their element type and shape. They are rounded to `Wire` where they
+/// leave a stage, and have their own type again in the next one: half the bytes for `boundary<float, bf16>({...})`.
 template <class T, std::size_t Rank, class Wire = T>
 struct stage_boundary {
   /// The shape of the tensor that one micro-batch hands from stage to stage.
@@ -27767,174 +28546,24 @@ template <class T, class Wire = T, std::size_t Rank>
   return {extents_of(shape)};
 }
 
-/// A tensor in the type of another, by the engine's kit.
-template <class Engine, class From, class To, std::size_t Rank>
-void convert(Engine& engine, view<From, Rank> from, view<To, Rank> to) {
-  engine.kit().each(from.size(), kernel::copy<std::remove_const_t<From>, To>{from.data(), to.data()});
-}
-
-/// A tensor that a stage receives, as the layers take it and as it comes over the wire, or one that it sends.
-template <class T, class Wire, std::size_t Rank>
-class tensor_between_stages {
- public:
-  /// Whether the two types differ.
-  static constexpr bool rounded = !std::is_same_v<T, Wire>;
-
-  /// For the layers. Not before `widen`.
-  [[nodiscard]] view<T, Rank> values() const noexcept { return values_; }
-  [[nodiscard]] lease_chain& memory() noexcept { return memory_; }
-
-  /// Memory for what a communication that begins at `ready` receives.
-  template <class Engine>
-  [[nodiscard]] view<Wire, Rank> receive(Engine& engine, const stream_event& ready, extents<Rank> shape, where at) {
-    auto& arena = engine.activations();
-    if constexpr (rounded) {
-      return on_wire_ = arena.template lease_for<Wire>(stream_kind::communication, ready, shape, wire_memory_, at);
-    } else {
-      return values_ = arena.template lease_for<T>(stream_kind::communication, ready, shape, memory_, at);
-    }
-  }
-  /// Memory for what a communication receives, leased by the compute stream. The communication begins after that
-  /// stream's earlier work.
-  template <class Engine>
-  [[nodiscard]] view<Wire, Rank> lease(Engine& engine, extents<Rank> shape, where at) {
-    if constexpr (rounded)
-      return on_wire_ = engine.activations().template lease<Wire>(shape, wire_memory_, at);
-    else
-      return values_ = engine.activations().template lease<T>(shape, memory_, at);
-  }
-  /// Converts a received tensor to T, before the compute stream uses it; does nothing where it came as T, or was
-  /// converted.
-  template <class Engine>
-  void widen(Engine& engine, where at) {
-    if constexpr (rounded) {
-      if (on_wire_.shape() == extents<Rank>{}) return;  // nothing, or used before; one of no sequences has a shape
-      values_ = engine.activations().template lease<T>(on_wire_.shape(), memory_, at);
-      convert(engine, on_wire_, values_);
-      engine.activations().release(wire_memory_);
-      on_wire_ = {};
-    }
-  }
-  /// The tensor that is sent of `exact`: that, or a rounded copy, until `release`.
-  template <class Engine>
-  [[nodiscard]] view<const Wire, Rank> round(Engine& engine, view<const T, Rank> exact, where at) {
-    if constexpr (rounded) {
-      on_wire_ = engine.activations().template lease<Wire>(exact.shape(), wire_memory_, at);
-      convert(engine, exact, on_wire_);
-      return on_wire_;
-    } else {
-      return exact;
-    }
-  }
-  template <class Engine>
-  void release(Engine& engine) noexcept {
-    engine.activations().release(memory_);
-    engine.activations().release(wire_memory_);
-    forget();
-  }
-  /// Its step has ended, which has reclaimed the memory.
-  void forget() noexcept { *this = {}; }
-
- private:
-  view<T, Rank> values_;
-  lease_chain memory_;
-  view<Wire, Rank> on_wire_;
-  lease_chain wire_memory_;
-};
-
-/// How a rank's compute stream has spent its time in one pipeline phase, in seconds. Known once the step has ended; of
-/// the stream of a device, where that was traced (`pipeline::take_times_of_device`).
-/// Where the time of a rank's pipeline phase went.
-struct pipeline_times {
-  /// Seconds in forwards and backwards.
-  double forward = 0;
-  double backward = 0;
-  double waiting = 0;  // for exchanges
-  double phase = 0;    // first action to last; 0: nothing is known
-
-  /// Whether the stream has told: where not, all are 0.
-  [[nodiscard]] bool known() const noexcept { return phase > 0; }
-  /// Adds an action's seconds; the share of a step that the rank waited.
-  void add(schedule::action_kind what, bool exchanged, double seconds) noexcept {
-    (exchanged ? waiting : what == schedule::action_kind::forward ? forward : backward) += seconds;
-    phase += seconds;
-  }
-  [[nodiscard]] double bubble() const noexcept { return phase > 0 ? waiting / phase : 0; }
-};
-
-/// An action of a rank's row, and when its compute stream ran it, in nanoseconds of the clock. Known once the step has
-/// ended, and as `pipeline_times` where that is the stream of a device.
-struct executed_action {
-  /// The action, its micro-batch, and when it began and ended, in nanoseconds of the monotonic clock; 0: not known.
-  schedule::action_kind kind = schedule::action_kind::forward;
-  std::size_t micro_batch = 0;
-  bool exchanged = false;  // tensors with neighbours: what the stream did was wait
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
-/// Times of a phase whose actions have these spans, which go to `actions` too. Unknown where one has none, or is not
-/// over: 0. What lies between two actions is part of the phase.
-[[nodiscard]] inline pipeline_times times_of_spans(std::span<const traced_span* const> spans,
-                                                   std::span<executed_action> actions) noexcept {
-  pipeline_times out;
-  const auto is_over = [](const traced_span* each) { return each != nullptr && each->over(); };
-  const bool known = std::all_of(spans.begin(), spans.end(), is_over);
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    executed_action& done = actions[i];
-    done.begin = done.end = 0;
-    if (!known) continue;
-    done.begin = spans[i]->begin, done.end = spans[i]->end;
-    out.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
-  }
-  if (known && !spans.empty()) out.phase = 1e-9 * static_cast<double>(actions[spans.size() - 1].end - actions[0].begin);
-  return out;
-}
-
-/// A stage of one's own: what one rank does in a pipeline. `forward` runs a micro-batch and keeps its handles. `output`
-/// is what the next stage receives. `backward` discharges the handles. `input_gradient` is what the stage before
-/// receives; it stays valid until `release`. The first stage gets an empty view as its input, the last an empty one as
-/// its gradient: both make their own from the batch.
-template <class S, class T, class Engine, std::size_t Rank = 3>
-concept runs_as_stage =
-    requires(S& stage, const micro_batch_scope<Engine>& scope, view<const T, Rank> tensor, std::size_t micro_batch) {
-      stage.forward(scope, tensor);
-      { stage.output(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
-      stage.backward(scope, tensor);
-      { stage.input_gradient(micro_batch) } -> std::convertible_to<view<const T, Rank>>;
-      stage.release(micro_batch);
-    };
-
-/// `Wire` is what tensors between stages are sent as.
-template <class T, communicator Group, schedule::any_table Table, std::size_t Rank = 3, class Wire = T>
+/// One rank's part in a pipeline of tensors of T. `Wire` is what they are sent as.
+template <class T, std::size_t Rank = 3, transferable Wire = T>
 class pipeline {
  public:
   /// Over the pipeline axis of `mesh`.
+  template <schedule::any_table Table>
   pipeline(const belay::mesh& mesh, Table table, stage_boundary<T, Rank, Wire> boundary, where at = where::current())
       : pipeline(mesh.pipeline(at), std::move(table), boundary.shape, at) {}
-  /// `group` is the mesh's pipeline axis: its size is the table's number of stages. `boundary` is the shape of the
-  /// tensors between stages. Throws usage_error with the reason where the table cannot run.
-  pipeline(Group group, Table table, extents<Rank> boundary, where at = where::current())
-      : group_(std::move(group)), table_(std::move(table)), boundary_(boundary), received_(2 * table_.micro_batches()) {
-    if (static_cast<std::size_t>(group_.size()) != table_.stages()) {
-      throw usage_error("a schedule of " + std::to_string(table_.stages()) + " stages runs on as many ranks, not " +
-                            std::to_string(group_.size()),
-                        at);
-    }
-    const auto proven = proof(table_);
-    if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
-    for (const schedule::action& next : table_.actions(static_cast<std::size_t>(group_.rank()))) {
-      if (next.kind == schedule::action_kind::input_gradient || next.kind == schedule::action_kind::weight_gradient) {
-        throw usage_error("this runner has no split backwards: use a schedule of forwards and whole backwards", at);
-      }
-      executed_.push_back({next.kind, next.micro_batch, next.is_exchange()});
-    }
-    transfers_->resize(executed_.size());
-    spans_of_device_.resize(executed_.size());
+  /// `of` is the mesh's pipeline axis: its size is the table's number of stages. `boundary` is the shape of the tensors
+  /// between stages. Throws usage_error with the reason where the table cannot run.
+  template <schedule::any_table Table>
+  pipeline(group of, Table table, extents<Rank> boundary, where at = where::current())
+      : boundary_(boundary),
+        runner_(std::move(of), schedule::to_dynamic(std::move(table)), boundary_elements::of<T, Wire>(), boundary, at) {
   }
 
   /// The schedule that it runs.
-  [[nodiscard]] const Table& table() const noexcept { return table_; }
+  [[nodiscard]] const schedule::dynamic_table& table() const noexcept { return runner_.table(); }
 
   /// Runs all micro-batches of the step forward and backward through the stages. `inputs` is a view whose first axis is
   /// the micro-batch, or called as `inputs(micro_batch)`; the first stage reads it, and its memory stays until the step
@@ -27942,8 +28571,7 @@ class pipeline {
   /// returns what `belay::cross_entropy` does: the step notes the loss, and the gradient goes backwards. Collective
   /// along the pipeline. `times()` has the times afterwards. Throws usage_error where the network is no part for this
   /// stage, or `inputs` have too few micro-batches.
-  template <clock_policy Clock = monotonic_clock, class Engine, class... Participants, class Network, class Activations,
-            class Inputs, class Loss>
+  template <class Engine, class... Participants, class Network, class Activations, class Inputs, class Loss>
   void run(const step<Engine, Participants...>& step, pipeline_stage<Network, Activations>& stage, const Inputs& inputs,
            const Loss& loss, where at = where::current()) {
     constexpr bool indexed = gives_micro_batches<Inputs>;
@@ -27957,7 +28585,7 @@ class pipeline {
           if (place().first()) expect_micro_batches(inputs, place().micro_batches, at);
           auto& handles = stage.template handles<Engine, T, Rank, input_type>(place(), at);
           network_pass<std::remove_reference_t<decltype(handles)>, Inputs, Loss> pass{handles, inputs, loss, at};
-          run<Clock>(step, pass, at);
+          run(step, pass, at);
         }
       }
     }
@@ -27965,40 +28593,12 @@ class pipeline {
 
   /// Runs all micro-batches of the step forward and backward through a stage of one's own. Collective along the
   /// pipeline. `times()` has the times afterwards.
-  template <clock_policy Clock = monotonic_clock, class Engine, class... Participants,
-            runs_as_stage<T, Engine, Rank> Stage>
+  template <class Engine, class... Participants, runs_as_stage<T, Engine, Rank> Stage>
   void run(const step<Engine, Participants...>& step, Stage& stage, where at = where::current()) {
-    step.micro_batches(table_.micro_batches(), at);
-    for (tensor& left_over : received_) left_over.forget();  // of a step that ended early, which has reclaimed them
-    auto& compute_stream = step.engine().compute();
-    constexpr bool timed = !device_stream<std::remove_reference_t<decltype(compute_stream)>>;  // by work of the host
-    if constexpr (timed)
-      compute_stream.run([this] { times_ = {}, last_ = Clock::now(); });
-    else
-      times_ = {};
-    std::size_t number = 0;
-    for (const schedule::action& next : table_.actions(static_cast<std::size_t>(group_.rank()))) {
-      traced_span* const traced = add_span(step.engine().spans(), next);
-      if constexpr (!timed) spans_of_device_[number] = traced;
-      {
-        const queued_span of_device(compute_stream, timed ? nullptr : traced);
-        if (next.is_exchange())
-          exchange(step.engine(), stage, next, (*transfers_)[number], at);
-        else
-          compute(step.micro_batch(next.micro_batch), stage, next, at);
-      }
-      // In the order of the stream, whose time it is.
-      if constexpr (timed)
-        compute_stream.run([this, number, traced] {
-          executed_action& done = executed_[number];
-          done.end = Clock::now();
-          done.begin = std::exchange(last_, done.end);
-          times_.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
-          if (traced != nullptr) traced->begin_at(done.begin), traced->end_at(done.end);
-        });
-      if (watch_) watch_(number);
-      ++number;
-    }
+    step.micro_batches(table().micro_batches(), at);
+    typed_engine<Engine, T, Wire> engine(step.engine());
+    typed_stage<Engine, T, Rank, Stage> computes(step.engine(), stage, place(), boundary_);
+    runner_.run(engine, computes, at);
   }
 
   /// Runs one micro-batch forward through all stages, for evaluation: `see(output)` is called on the last one with what
@@ -28011,12 +28611,12 @@ class pipeline {
       stage.expect_part(place(), at);
       const auto from_layers = [&](view<const T, Rank> x) { observe_layers(pass, stage, x, see, at); };
       if (!place().first()) {
-        tensor incoming;
-        const auto arriving = incoming.lease(pass.engine(), boundary_of(input.shape()), at);
-        exchange_in_pass(pass.engine(), p2p::receive(group_.rank() - 1, arriving.flat()), at);
-        incoming.widen(pass.engine(), at);
-        from_layers(incoming.values());
-        incoming.release(pass.engine());
+        typed_engine<Engine, T, Wire> engine(pass.engine());
+        tensor_between_stages incoming;
+        const extents<Rank> shape = boundary_of(input.shape());
+        const void* const received = runner_.receive_in_pass(engine, shape, incoming, at);
+        from_layers(view<const T, Rank>(static_cast<const T*>(received), shape));
+        incoming.release(engine);
       } else if constexpr (offers_first<Network>) {
         const auto embedded = belay::observe(pass, stage.network().first(), input, at);
         from_layers(embedded.out(at));
@@ -28027,35 +28627,19 @@ class pipeline {
   }
 
   /// Times of this rank's last run.
-  [[nodiscard]] const pipeline_times& times() const noexcept { return times_; }
+  [[nodiscard]] const pipeline_times& times() const noexcept { return runner_.times(); }
   /// Of a run on a device, in a traced step, once its stream has the times of its spans (`trace_into`): `times()` and
   /// `executed()` are the device's from now on. Without such a run since the last call they are unknown.
-  void take_times_of_device() noexcept {
-    times_ = times_of_spans(spans_of_device_, executed_);
-    std::fill(spans_of_device_.begin(), spans_of_device_.end(), nullptr);
-  }
+  void take_times_of_device() noexcept { runner_.take_times_of_device(); }
   /// This rank's row of the table, and when the last step has run it.
-  [[nodiscard]] std::span<const executed_action> executed() const noexcept { return executed_; }
-  /// From now on `watch(number)` is called when the stream has been given action `number` of the row.
-  void watch_actions(std::function<void(std::size_t)> watch) { watch_ = std::move(watch); }
+  [[nodiscard]] std::span<const executed_action> executed() const noexcept { return runner_.executed(); }
+  /// From now on `by.given(number)` is called when the stream has been given action `number` of the row. It outlives
+  /// the last run.
+  void watch_actions(action_observer& by) noexcept { runner_.watch_actions(by); }
   /// This rank's stage, of how many, and the micro-batches of a step.
-  [[nodiscard]] schedule::position place() const noexcept {
-    return {static_cast<std::size_t>(group_.rank()), table_.stages(), table_.micro_batches()};
-  }
+  [[nodiscard]] schedule::position place() const noexcept { return runner_.place(); }
 
  private:
-  // Of an action, before those of what it calls.
-  [[nodiscard]] static traced_span* add_span(span_log* to, const schedule::action& next) {
-    if (to == nullptr) return nullptr;
-    const bool waits = next.is_exchange();
-    return to->add({.name = waits                                         ? "wait for neighbours"
-                            : next.kind == schedule::action_kind::forward ? "forward"
-                                                                          : "backward",
-                    .micro_batch = waits ? traced_span::none : static_cast<std::uint32_t>(next.micro_batch),
-                    .kind = waits ? span_kind::wait : span_kind::action,
-                    .lane = span_lane::compute});
-  }
-
   // What a network's stage does in one step.
   template <class Handles, class Inputs, class Loss>
   struct network_pass {
@@ -28081,9 +28665,6 @@ class pipeline {
     void let_go_of_input(lease_chain& memory) { handles.let_go_of_input(memory); }
   };
 
-  using transfer_list = std::array<p2p, schedule::action::most_transfers>;
-  using tensor = tensor_between_stages<T, Wire, Rank>;
-
   template <class Pass, class Network, class Activations, class See>
   void observe_layers(const Pass& pass, pipeline_stage<Network, Activations>& stage, view<const T, Rank> x, See& see,
                       where at) {
@@ -28095,9 +28676,8 @@ class pipeline {
       last = std::move(next);
     }
     if (!place().last()) {
-      tensor outgoing;
-      exchange_in_pass(pass.engine(), p2p::send(group_.rank() + 1, outgoing.round(pass.engine(), x, at).flat()), at);
-      outgoing.release(pass.engine());
+      typed_engine<typename Pass::engine_type, T, Wire> engine(pass.engine());
+      runner_.send_in_pass(engine, {x.data(), x.size()}, at);
     } else if constexpr (offers_last<Network>) {
       see(belay::observe(pass, stage.network().last(), x, at).out(at));
     } else {
@@ -28111,117 +28691,12 @@ class pipeline {
     return shape;
   }
 
-  [[nodiscard]] tensor& received(schedule::payload what, std::size_t micro_batch) noexcept {
-    return received_[2 * micro_batch + (what == schedule::payload::gradient ? 1 : 0)];
-  }
-
-  template <class Engine, class Stage>
-  void compute(const micro_batch_scope<Engine>& scope, Stage& stage, const schedule::action& next, where at) {
-    const std::size_t micro_batch = next.micro_batch;
-    tensor& activation = received(schedule::payload::activation, micro_batch);
-    if (next.kind == schedule::action_kind::forward) {
-      activation.widen(scope.engine(), at);
-      stage.forward(scope, activation.values());
-      if constexpr (requires { stage.let_go_of_input(activation.memory()); })
-        stage.let_go_of_input(activation.memory());
-      return;
-    }
-    tensor& gradient = received(schedule::payload::gradient, micro_batch);
-    gradient.widen(scope.engine(), at);
-    stage.backward(scope, gradient.values());
-    gradient.release(scope.engine());
-    activation.release(scope.engine());
-    if (group_.rank() == 0) stage.release(micro_batch);
-  }
-
-  // The compute stream goes on when the exchange is over; the host at once, where that stream is not its own thread.
-  template <class Engine, class Stage>
-  void exchange(Engine& engine, Stage& stage, const schedule::action& next, transfer_list& transfers, where at) {
-    std::size_t count = 0;
-    std::array<tensor, schedule::action::most_transfers> outgoing;
-    for (const schedule::transfer& one : next.transfers()) {
-      p2p& transfer = transfers[count];
-      tensor& sent = outgoing[count++];
-      if (one.direction == schedule::transfer_direction::receive) continue;
-      const view<const T, Rank> exact = one.what == schedule::payload::activation
-                                            ? stage.output(one.micro_batch)
-                                            : stage.input_gradient(one.micro_batch);
-      transfer = p2p::send(static_cast<int>(one.peer), sent.round(engine, exact, at).flat(), tag_of(one));
-    }
-    // Later work of the stream may not overtake it, nor it what the stream has queued.
-    const stream_event ready = engine.compute().record();
-    count = 0;
-    for (const schedule::transfer& one : next.transfers()) {
-      p2p& transfer = transfers[count++];
-      if (one.direction == schedule::transfer_direction::send) continue;
-      const auto arriving = received(one.what, one.micro_batch).receive(engine, ready, boundary_, at);
-      transfer = p2p::receive(static_cast<int>(one.peer), arriving.flat(), tag_of(one));
-    }
-    exchange_in_order(engine, ready, {transfers.data(), count}, transfers_, at);
-    for (tensor& sent : outgoing) sent.release(engine);
-    for (const schedule::transfer& one : next.transfers()) {
-      if (one.direction != schedule::transfer_direction::send) continue;
-      if (one.what == schedule::payload::gradient)
-        stage.release(one.micro_batch);
-      else if constexpr (requires { stage.let_go_of_output(one.micro_batch); })
-        stage.let_go_of_output(one.micro_batch);
-    }
-  }
-
-  // The same for a tensor of a pass. What is received has been leased before the event, as what is sent.
-  template <class Engine>
-  void exchange_in_pass(Engine& engine, const p2p& one, where at) {
-    if (std::exchange(pass_, engine.epoch()) != engine.epoch()) in_pass_ = 0;  // what passes before had is over
-    if (in_pass_ == passed_->size()) passed_->emplace_back();
-    p2p& transfer = (*passed_)[in_pass_++];
-    transfer = one;
-    exchange_in_order(engine, engine.compute().record(), {&transfer, 1}, passed_, at);
-  }
-
-  // A received tensor's memory, and that of a sent one after it, may still be read by what the stream has queued.
-  // `kept` has the transfers.
-  template <class Engine>
-  void exchange_in_order(Engine& engine, const stream_event& ready, std::span<const p2p> transfers,
-                         const std::shared_ptr<const void>& kept, where at) {
-    auto& stream = engine.compute();
-    const auto used_until = [&](const stream_event& over) {
-      for (const p2p& one : transfers) engine.activations().used_until(over, one.data, one.bytes);
-    };
-    if constexpr (can_start_exchange<Group>) {
-      if (runs_later(stream)) {
-        pending under_way = group_.start_exchange(transfers, start_order(after(ready, at)).keeping(kept));
-        used_until(under_way.event());
-        return std::move(under_way).then(stream, at);
-      }
-    }
-    stream.synchronize();
-    belay::exchange(group_, transfers, at);
-    used_until(ready);
-  }
-
-  [[nodiscard]] static int tag_of(const schedule::transfer& one) noexcept {
-    return static_cast<int>(2 * one.micro_batch + (one.what == schedule::payload::gradient ? 1 : 0));
-  }
-
-  Group group_;
-  Table table_;
   extents<Rank> boundary_;
-  std::vector<tensor> received_;
-  // Of each action: a started exchange reads them, also where nobody waits for it any more.
-  std::shared_ptr<std::vector<transfer_list>> transfers_ = std::make_shared<std::vector<transfer_list>>();
-  // And those of one pass, which stay where they are.
-  std::shared_ptr<std::deque<p2p>> passed_ = std::make_shared<std::deque<p2p>>();
-  std::size_t in_pass_ = 0;
-  std::uint64_t pass_ = 0;  // an epoch
-  pipeline_times times_;
-  std::vector<executed_action> executed_;
-  std::vector<const traced_span*> spans_of_device_;  // of the last run; null: it was not traced
-  std::function<void(std::size_t)> watch_;
-  std::int64_t last_ = 0;
+  pipeline_runner runner_;
 };
 
 template <schedule::any_table Table, class T, std::size_t Rank, class Wire>
-pipeline(const mesh&, Table, stage_boundary<T, Rank, Wire>) -> pipeline<T, group, Table, Rank, Wire>;
+pipeline(const mesh&, Table, stage_boundary<T, Rank, Wire>) -> pipeline<T, Rank, Wire>;
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -28275,6 +28750,11 @@ inline constexpr bool is_precision<precision<Types...>> = true;
 //   auto mine = belay::redistribute<belay::shard<0>>(std::move(grad));
 //   auto whole = belay::redistribute<belay::replicate>(std::move(mine), storage);
 //   auto rows = belay::redistribute<belay::shard<0, belay::axis::expert>>(std::move(box), storage);  // of a mesh
+//
+// Inside of a layer the sum of a row-parallel matrix needs no placement.
+//
+//   frame.product(y, hidden, belay::transposed(frame.read(second)));     // this rank's part of the columns
+//   belay::frame_all_reduce(frame, mesh.tensor(), y.flat(), belay::sum);  // the sum over the tensor axis
 
 // ---- belay/parallel/redistribute/over_mesh.hpp
 //
@@ -29036,6 +29516,22 @@ requires(placement<To> && !tensor_mesh<Group>)
 template <class To, class T, class From, class Group, class... Rest>
 requires(!tensor_mesh<Group>) void redistribute(sharded<T, From, Group>&, Rest&&...) {
   static_assert(!placement<To>, "redistribute uses its source up: write redistribute<To>(std::move(from))");
+}
+
+/// Reduces `values`, memory of the frame, in place, after what the frame has queued and before what it queues. Not done
+/// in a rehearsal. Collective over the group, for whose ranks the layer is called in the same order; what the operation
+/// throws comes at the host's next wait where the stream runs by itself.
+template <class Frame, communicator Group, class T, class Op>
+void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op op, where at = where::current()) {
+  if (group.size() == 1) return;
+  auto& stream = frame.engine().compute();
+  if constexpr (can_start_all_reduce<Group, T>) {
+    if (runs_later(stream)) {
+      pending under_way = group.start_all_reduce(values, op, start_order(after(stream.record(), at)));
+      return std::move(under_way).then(stream, at);
+    }
+  }
+  frame.run_on_host([&] { group.all_reduce(values, op, at); });
 }
 
 }  // namespace belay::inline BELAY_ABI
@@ -31970,12 +32466,8 @@ BELAY_DECL std::string random_checkpoint_id(where at) {
 // The header of a safetensors file is JSON from outside. Its parser knows this one shape and nothing else: no
 // recursion, no allocation that the bytes read so far do not justify, and every error names the byte. It is stricter
 // than the format's reference implementation: unknown fields, repeated names and numbers that are not plain integers
-// are refused.
-
-// ---- belay/train/safetensors/stored_type.hpp
-//
-// The element types of a safetensors file, with their names and their widths in bits. There are more of them than C++
-// types can hold (core/dtype.hpp): a tensor of another type can still be listed and copied as bytes.
+// are refused. There are more element types than C++ types can hold (core/dtype.hpp): a tensor of another type can
+// still be listed and copied as bytes.
 
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
@@ -32054,12 +32546,6 @@ inline constexpr stored_facts stored_table[] = {
 /// The type as which a C++ element type is stored, without conversion.
 template <element T>
 inline constexpr stored_type stored_as = find_stored_type(belay::name(dtype_of<T>))->type;
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
 
 inline constexpr std::uint64_t largest_header = 100'000'000;             // bytes
 inline constexpr std::uint64_t largest_number = std::uint64_t{1} << 48;  // any number of a header
@@ -34482,69 +34968,6 @@ class checkpoint_reader {
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/residency_hold.hpp
-//
-// State that may be away from the device, and the scope in which it is there. Who moves it, a `phase_residency`, tells
-// its stores; who reads or writes it asks them, and need not know whether it has moved.
-//
-//   { const auto here = store.hold_state(); read(optimizer); }   // it was brought, and leaves again
-
-namespace belay::inline BELAY_ABI {
-
-/// Moves gradients and the state of optimizers away from the device, and back.
-class state_mover {
- public:
-  /// The first hold brings back what is away. Throws tier_file_error where it cannot; then there is no hold.
-  virtual void begin_hold(where at) = 0;
-  /// Once for each: the last one moves away what the phase has away. Throws tier_file_error where it cannot; then all
-  /// stays on the device.
-  virtual void end_hold(where at) = 0;
-  /// Whether the phase that this rank is in has it away: alike on all ranks, and also while it is held.
-  [[nodiscard]] virtual bool away() const noexcept = 0;
-  /// Whether all of it is on the device.
-  [[nodiscard]] virtual bool here() const noexcept = 0;
-
- protected:
-  ~state_mover() = default;
-};
-
-/// A scope that keeps moved memory on the device while it lives; then it is where it was. Where the mover has ended
-/// before, the end of the hold does nothing.
-class [[nodiscard]] residency_hold {
- public:
-  /// Holds nothing.
-  residency_hold() = default;
-  /// `mover` may be null, then and later; the place where that stands outlives this.
-  residency_hold(state_mover* const& mover, where at) {
-    if (mover == nullptr) return;
-    mover->begin_hold(at);
-    mover_ = &mover;
-  }
-  residency_hold(residency_hold&& other) noexcept : mover_(std::exchange(other.mover_, nullptr)) {}
-  residency_hold& operator=(residency_hold&& other) noexcept {
-    std::swap(mover_, other.mover_);
-    return *this;
-  }
-  /// As `end`; what cannot leave stays on the device.
-  ~residency_hold() {
-    try {
-      end();
-    } catch (...) {
-    }
-  }
-
-  /// Ends it now. Throws tier_file_error where what is away otherwise cannot be written; it stays on the device.
-  void end(where at = where::current()) {
-    state_mover* const* const of = std::exchange(mover_, nullptr);
-    if (of != nullptr && *of != nullptr) (*of)->end_hold(at);
-  }
-
- private:
-  state_mover* const* mover_ = nullptr;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/train/store_memory.hpp
 //
 // The memory of a store: its parameters in buckets, what a rank has of each, and the gathers of what is divided.
@@ -34556,67 +34979,6 @@ class [[nodiscard]] residency_hold {
 //   belay::parameter_store store{run, mesh, net, belay::zero<3>{}};
 //   belay::gathers block{net.layers[0], store};           // a layer
 //   belay::gathering_network whole{net, store};           // a network for a pipeline stage
-
-// ---- belay/parallel/gathers/executed_orders.hpp
-//
-// In which order a step, or pass, has gathered the layers of each group of ranks that gather together: they compare it
-// when a step ends, before anything waits for what they have gathered.
-
-namespace belay::inline BELAY_ABI {
-
-template <class Group>
-class executed_orders {
- public:
-  /// The number of a group, which outlives this; groups of the same ranks have one.
-  [[nodiscard]] std::size_t add(const Group& group) {
-    const auto same = [&](const group_order& each) {
-      const auto known = each.group->members(), wanted = group.members();
-      return std::equal(known.begin(), known.end(), wanted.begin(), wanted.end());
-    };
-    const auto found = std::find_if(all_.begin(), all_.end(), same);
-    const auto number = static_cast<std::size_t>(found - all_.begin());
-    if (found == all_.end()) all_.push_back({&group, {}, 0});
-    return number;
-  }
-
-  void begin() noexcept {
-    for (group_order& each : all_) each.executed = {}, each.count = 0;
-  }
-  /// The ranks of group `number` have gathered `layer`.
-  void note(std::size_t number, std::uint32_t layer) noexcept {
-    all_[number].executed.add(layer);
-    ++all_[number].count;
-  }
-  /// The number of gathers by group `number` since `begin`.
-  [[nodiscard]] std::uint64_t count(std::size_t number) const noexcept { return all_[number].count; }
-
-  /// Throws usage_error on all ranks of a group whose orders differ. A rank that has abandoned its step agrees with
-  /// all. Collective over each group in turn.
-  void expect_equal(order_of_step own, where at) {
-    std::string found;
-    for (const group_order& each : all_) {
-      if (each.group->size() < 2) continue;
-      const std::array<std::uint64_t, 1> word{own == order_of_step::executed ? each.executed.value()
-                                                                             : rank_comparison::abstains};
-      if (compared_.differ(*each.group, word, at) && found.empty())
-        found = compared_.ranks(*each.group) +
-                " have gathered layers in different orders in this step: ranks that gather together call the same "
-                "layers in one order";
-    }
-    if (!found.empty()) throw usage_error(found, at);
-  }
-
- private:
-  struct group_order {
-    const Group* group;
-    fnv1a executed;
-    std::uint64_t count;
-  };
-  std::vector<group_order> all_;
-  rank_comparison compared_;
-};
-
-}  // namespace belay::inline BELAY_ABI
 
 // ---- belay/parallel/gathers/layer.hpp
 //
@@ -34850,8 +35212,9 @@ class gathering_network {
 // ---- belay/parallel/gathers/order.hpp
 //
 // In which order a step gathers its layers, and in which the passes of the other phases do. A rehearsal notes it; the
-// run follows it, and never changes it: what comes out of order costs one gather that nothing has started early, and is
-// counted.
+// run follows it, and never changes it: what comes out of order costs one gather that nothing has started early, and
+// is counted. And in which order a step, or pass, has gathered the layers of each group of ranks that gather together:
+// they compare it when a step ends, before anything waits for what they have gathered.
 
 namespace belay::inline BELAY_ABI {
 
@@ -34870,6 +35233,58 @@ using gather_order = call_order;
 struct gather_plan : std::array<gather_order, phase_count> {
   /// Those of the step, on the rank that was rehearsed.
   std::size_t micro_batches = 0;
+};
+
+template <class Group>
+class executed_orders {
+ public:
+  /// The number of a group, which outlives this; groups of the same ranks have one.
+  [[nodiscard]] std::size_t add(const Group& group) {
+    const auto same = [&](const group_order& each) {
+      const auto known = each.group->members(), wanted = group.members();
+      return std::equal(known.begin(), known.end(), wanted.begin(), wanted.end());
+    };
+    const auto found = std::find_if(all_.begin(), all_.end(), same);
+    const auto number = static_cast<std::size_t>(found - all_.begin());
+    if (found == all_.end()) all_.push_back({&group, {}, 0});
+    return number;
+  }
+
+  void begin() noexcept {
+    for (group_order& each : all_) each.executed = {}, each.count = 0;
+  }
+  /// The ranks of group `number` have gathered `layer`.
+  void note(std::size_t number, std::uint32_t layer) noexcept {
+    all_[number].executed.add(layer);
+    ++all_[number].count;
+  }
+  /// The number of gathers by group `number` since `begin`.
+  [[nodiscard]] std::uint64_t count(std::size_t number) const noexcept { return all_[number].count; }
+
+  /// Throws usage_error on all ranks of a group whose orders differ. A rank that has abandoned its step agrees with
+  /// all. Collective over each group in turn.
+  void expect_equal(order_of_step own, where at) {
+    std::string found;
+    for (const group_order& each : all_) {
+      if (each.group->size() < 2) continue;
+      const std::array<std::uint64_t, 1> word{own == order_of_step::executed ? each.executed.value()
+                                                                             : rank_comparison::abstains};
+      if (compared_.differ(*each.group, word, at) && found.empty())
+        found = compared_.ranks(*each.group) +
+                " have gathered layers in different orders in this step: ranks that gather together call the same "
+                "layers in one order";
+    }
+    if (!found.empty()) throw usage_error(found, at);
+  }
+
+ private:
+  struct group_order {
+    const Group* group;
+    fnv1a executed;
+    std::uint64_t count;
+  };
+  std::vector<group_order> all_;
+  rank_comparison compared_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -35646,52 +36061,6 @@ template <class Group, class StageOf>
 
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/store_tier_copies.hpp
-//
-// How a store's shards of gradients go to their tier, and come from it: on the stream of copies.
-
-namespace belay::inline BELAY_ABI {
-
-// A sum has the same bits whichever of its terms is in the file.
-template <class Gradient>
-void add_shard(std::byte* to, const std::byte* from, std::size_t bytes) {
-  kernel::for_each_index(bytes / sizeof(Gradient),
-                         kernel::axpy<Gradient, Gradient>{Gradient(1), reinterpret_cast<const Gradient*>(from),
-                                                          reinterpret_cast<Gradient*>(to)});
-}
-
-/// `engine` outlives it, and `file`, which has the shards in tier file.
-template <class Gradient, class Engine>
-[[nodiscard]] tier_copies<Gradient> tier_copies_on(Engine& engine, file_shards* file) {
-  static_cast<void>(engine.copies());  // its thread is there before the first step
-  tier_copies<Gradient> out;
-  out.copy_to_tier = [&engine, file](const stream_event& reduced, Gradient* from, std::span<Gradient> shard, tier in,
-                                     first_of_step which) {
-    auto& copies = engine.copies();
-    copies.wait(reduced);
-    const where at = engine.step_site();
-    if (in == tier::file) {
-      if (which == first_of_step::no) file->queue_add(from, shard.data(), shard.size_bytes(), add_shard<Gradient>, at);
-      file->queue_write(shard.data(), from, shard.size_bytes(), at);
-    } else if (which == first_of_step::yes)
-      copies.copy(shard.data(), from, shard.size_bytes());
-    else
-      copies.each(shard.size(), kernel::axpy<Gradient, Gradient>{Gradient(1), from, shard.data()});
-    return copies.record();
-  };
-  out.copy_from_tier = [&engine, file](std::span<const Gradient> shard, tier in, Gradient* to) {
-    auto& copies = engine.copies();
-    const stream_event ready = engine.compute().record();
-    if (in == tier::file) return file->load(ready, shard.data(), to, shard.size_bytes(), engine.step_site());
-    copies.wait(ready);
-    copies.copy(to, shard.data(), shard.size_bytes());
-    return copies.record();
-  };
-  return out;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 // ---- belay/train/whole_parameter.hpp
 //
 // A parameter as a whole, outside of layers: to log it, to look at it, to write it to a file of one's own. What is
@@ -35784,6 +36153,44 @@ class [[nodiscard]] whole_parameter {
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
+
+// A sum has the same bits whichever of its terms is in the file.
+template <class Gradient>
+void add_shard(std::byte* to, const std::byte* from, std::size_t bytes) {
+  kernel::for_each_index(bytes / sizeof(Gradient),
+                         kernel::axpy<Gradient, Gradient>{Gradient(1), reinterpret_cast<const Gradient*>(from),
+                                                          reinterpret_cast<Gradient*>(to)});
+}
+
+/// `engine` outlives it, and `file`, which has the shards in tier file.
+template <class Gradient, class Engine>
+[[nodiscard]] tier_copies<Gradient> tier_copies_on(Engine& engine, file_shards* file) {
+  static_cast<void>(engine.copies());  // its thread is there before the first step
+  tier_copies<Gradient> out;
+  out.copy_to_tier = [&engine, file](const stream_event& reduced, Gradient* from, std::span<Gradient> shard, tier in,
+                                     first_of_step which) {
+    auto& copies = engine.copies();
+    copies.wait(reduced);
+    const where at = engine.step_site();
+    if (in == tier::file) {
+      if (which == first_of_step::no) file->queue_add(from, shard.data(), shard.size_bytes(), add_shard<Gradient>, at);
+      file->queue_write(shard.data(), from, shard.size_bytes(), at);
+    } else if (which == first_of_step::yes)
+      copies.copy(shard.data(), from, shard.size_bytes());
+    else
+      copies.each(shard.size(), kernel::axpy<Gradient, Gradient>{Gradient(1), from, shard.data()});
+    return copies.record();
+  };
+  out.copy_from_tier = [&engine, file](std::span<const Gradient> shard, tier in, Gradient* to) {
+    auto& copies = engine.copies();
+    const stream_event ready = engine.compute().record();
+    if (in == tier::file) return file->load(ready, shard.data(), to, shard.size_bytes(), engine.step_site());
+    copies.wait(ready);
+    copies.copy(to, shard.data(), shard.size_bytes());
+    return copies.record();
+  };
+  return out;
+}
 
 /// The parameters of a model, in its order, and memory that it lends.
 template <class T, class Gradient>
@@ -35917,10 +36324,6 @@ class store_memory {
   [[nodiscard]] bool rehearsed() const;
   [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept;
 
-  // For `store_gradients`: gradients are committed that are to be applied, or are no longer.
-  void note_unsettled() noexcept { settled_ = false; }
-  void note_settled() noexcept { settled_ = true; }
-
  protected:
   store_memory(Run& run, const mesh& mesh, stored_parameters<value_type, gradient_type> found,
                std::vector<held_stage> stages, const store_options& options, ownership_unit unit, where at);
@@ -35943,7 +36346,6 @@ class store_memory {
   file_memory files_;
   bool reaches_ = false;   // its peers' shards
   bool together_ = false;  // or some of them not
-  bool settled_ = true;
   std::optional<reached_values<value_type>> reached_, reached_frozen_;
   std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
   buckets_type buckets_;
@@ -36202,7 +36604,7 @@ void store_memory<Run, Precision>::expect_plan_compared(where at) {
 template <class Run, class Precision>
   requires is_precision<Precision>
 void store_memory<Run, Precision>::expect_settled(where at) const {
-  if (!gathers_ || settled_) return;
+  if (!gathers_ || !buckets_.holds_reduced()) return;
   throw usage_error(
       "parameters that ranks divide are gathered between a commit and its update: "
       "optimizer.apply(std::move(*ok), {...}), or std::move(*ok).discard(), comes first",
@@ -36298,158 +36700,60 @@ struct captured_state {
   std::vector<std::pair<std::string, std::string>> states;
 };
 
+/// Something that was added.
 template <folders_policy Files>
-class added_state {
+class added_object {
  public:
-  template <class Store>
-  void add_values(Store& store) {
-    declare_.push_back([&store](declared_state& out) {
-      std::size_t number = 0;
-      store.each_stored([&](auto& parameter, const stored_copies& copies) {
-        parameter.each_kept_range([&]<class T>(const held_range<T>& range) {
-          const stored_bytes place = place_of(range);
-          out.add<T>(parameter, number, value_part, range.first, range.count, std::span<const stored_bytes>(&place, 1),
-                     copies.of_values);
-        });
-        ++number;
+  using reader = checkpoint_reader<Files>;
+
+  virtual ~added_object() = default;
+  virtual void declare(declared_state& /*out*/) const {}
+  virtual void load(reader& in, state_kinds kinds, where at) = 0;
+  /// Whether a phase has it away from the device; it is there while the hold lives.
+  [[nodiscard]] virtual bool away() const { return false; }
+  [[nodiscard]] virtual residency_hold hold(where /*at*/) const { return {}; }
+  /// Of an optimizer, its steps and settings; of a state of one's own, its name and text.
+  [[nodiscard]] virtual std::optional<manifest_optimizer> optimizer() const { return std::nullopt; }
+  [[nodiscard]] virtual const std::string* name() const { return nullptr; }
+  [[nodiscard]] virtual std::string text() const { return {}; }
+};
+
+/// The tensor of a parameter in the checkpoint that is read.
+template <class Parameter, folders_policy Files>
+[[nodiscard]] const manifest_tensor& tensor_of(const Parameter& parameter, const checkpoint_reader<Files>& in,
+                                               where at) {
+  const std::vector<std::uint64_t> shape(parameter.shape().begin(), parameter.shape().end());
+  return in.tensor_named(parameter.name(), shape, at);
+}
+
+/// The values of a store's parameters.
+template <folders_policy Files, class Store>
+class added_values final : public added_object<Files> {
+ public:
+  using typename added_object<Files>::reader;
+
+  explicit added_values(Store& store) : store_(&store) {}
+
+  void declare(declared_state& out) const override {
+    std::size_t number = 0;
+    store_->each_stored([&](auto& parameter, const stored_copies& copies) {
+      parameter.each_kept_range([&]<class T>(const held_range<T>& range) {
+        const stored_bytes place = place_of(range);
+        out.add<T>(parameter, number, value_part, range.first, range.count, std::span<const stored_bytes>(&place, 1),
+                   copies.of_values);
       });
-    });
-    load_.push_back([&store](checkpoint_reader<Files>& in, state_kinds, where at) {
-      store.each_stored([&](auto& parameter, const stored_copies&) { load_values(parameter, in, at); });
+      ++number;
     });
   }
-
-  template <class Store, class Optimizer>
-  void add_optimizer(Store& store, Optimizer& optimizer) {
-    declare_.push_back([&store, &optimizer](declared_state& out) {
-      const auto add = [&](std::string_view part, const auto& range, auto state) {
-        out.add(store.buckets().parameter(range.parameter), range.parameter, part, range.offset, state,
-                store.copies_of(range.parameter).of_state);
-      };
-      const auto add_places = [&](std::string_view part, const auto& range, std::span<const stored_bytes> places) {
-        out.add<typename Optimizer::state_type>(store.buckets().parameter(range.parameter), range.parameter, part,
-                                                range.offset, range.count, places,
-                                                store.copies_of(range.parameter).of_state);
-      };
-      if constexpr (requires { optimizer.each_state_place(add_places); })
-        optimizer.each_state_place(add_places);
-      else
-        optimizer.each_state(add);
-    });
-    const std::size_t number = optimizers_.size();
-    load_.push_back([&store, &optimizer, number](checkpoint_reader<Files>& in, state_kinds kinds, where at) {
-      const auto load = [&](std::string_view part, const auto& range, auto state) {
-        load_range(store.buckets().parameter(range.parameter), part, range, state, in, kinds, at);
-      };
-      if constexpr (requires { optimizer.fill_state(load); })
-        optimizer.fill_state(load, at);
-      else
-        optimizer.each_state(load);
-      if (kinds == state_kinds::weights) return optimizer.continue_after(0);
-      if (number >= in.content().optimizers.size())
-        throw file_error(
-            in.folder(), 0,
-            "has the state of " + std::to_string(in.content().optimizers.size()) + " optimizers, this run has more",
-            at);
-      optimizer.continue_after(in.content().optimizers[number].steps);
-    });
-    add_holds(store, optimizer);
-    optimizers_.push_back([&optimizer] {
-      manifest_optimizer out{optimizer.steps(), {}};
-      optimizer.each_setting([&](const char* name, double value) {
-        if (is_finite(value)) out.settings.emplace_back(name, value);  // JSON has no other numbers
-      });
-      return out;
-    });
-  }
-
-  /// Throws usage_error where a state of that name was added.
-  template <class State>
-  void add_user(std::string name, State& state, where at) {
-    for (const auto& [known, save] : states_)
-      if (known == name)
-        throw usage_error("state " + printable(name) + " is added twice: a checkpoint has one text of a name", at);
-    load_.push_back([&state, name](checkpoint_reader<Files>& in, state_kinds kinds, where loaded_at) {
-      if (kinds == state_kinds::weights) return;
-      for (const auto& [known, text] : in.content().states)
-        if (known == name) return state.load(std::string_view(text));
-      throw file_error(in.folder(), 0, "has no state " + printable(name), loaded_at);
-    });
-    states_.emplace_back(std::move(name), [&state] { return std::string(state.save()); });
-  }
-
-  void declare(declared_state& out) const {
-    for (const auto& each : declare_) each(out);
-  }
-  /// Whether a phase has state of optimizers away from the device.
-  [[nodiscard]] bool away() const {
-    return std::any_of(away_.begin(), away_.end(), [](const auto& each) { return each(); });
-  }
-  /// It is there while the result lives.
-  [[nodiscard]] std::vector<residency_hold> hold(where at) const {
-    std::vector<residency_hold> out;
-    for (const auto& each : hold_) out.push_back(each(at));
-    return out;
-  }
-  /// Throws usage_error where the text of a state is none: a manifest would have other bytes.
-  [[nodiscard]] captured_state capture(where at) const {
-    captured_state out;
-    for (const auto& each : optimizers_) out.optimizers.push_back(each());
-    for (const auto& [name, save] : states_) out.states.emplace_back(name, expected_text(save(), name, at));
-    return out;
-  }
-  /// The part of a manifest in which rank 0 speaks for all ranks: the names of states, and of each optimizer its steps
-  /// and settings.
-  [[nodiscard]] std::string described() const {
-    std::string out = states_.empty() ? "no state" : states_.size() == 1 ? "state " : "states ";
-    for (std::size_t i = 0; i < states_.size(); ++i) out += (i > 0 ? ", " : "") + printable(states_[i].first);
-    for (std::size_t i = 0; i < optimizers_.size(); ++i) {
-      const manifest_optimizer each = optimizers_[i]();
-      out += "; optimizer " + std::to_string(i) + " after " + std::to_string(each.steps) + " steps, of";
-      for (const auto& [name, value] : each.settings) out += " " + name;
-    }
-    return out;
-  }
-  void load(checkpoint_reader<Files>& in, state_kinds kinds, where at) const {
-    for (const auto& each : load_) each(in, kinds, at);
+  void load(reader& in, state_kinds /*kinds*/, where at) override {
+    store_->each_stored([&](auto& parameter, const stored_copies&) { load_values(parameter, in, at); });
   }
 
  private:
-  [[nodiscard]] static std::string expected_text(std::string text, const std::string& name, where at) {
-    for (std::size_t i = 0; i < text.size();) {
-      const std::size_t length = utf8_length(std::string_view(text).substr(i));
-      if (length == 0)
-        throw usage_error("state " + printable(name) + ": save() gives bytes that are no text, the first at " +
-                              std::to_string(i) + ": give UTF-8, such as numbers in words or hexadecimal digits",
-                          at);
-      i += length;
-    }
-    return text;
-  }
-
-  using reader = checkpoint_reader<Files>;
-
-  // State in a lower tier is where it is in every phase.
-  template <class Store, class Optimizer>
-  void add_holds(const Store& store, const Optimizer& optimizer) {
-    if constexpr (requires { optimizer.state_tier(); })
-      if (optimizer.state_tier() != tier::device) return;
-    if constexpr (requires(where at) { store.hold_state(at); }) {
-      away_.push_back([&store] { return store.state_away(); });
-      hold_.push_back([&store](where at) { return store.hold_state(at); });
-    }
-  }
-
   template <class T>
   [[nodiscard]] static stored_bytes place_of(const held_range<T>& range) {
     if (range.file != nullptr) return range.file->place_of(range.data, range.count * sizeof(T));
     return {std::as_bytes(std::span<T>(range.data, range.count)), range.access};
-  }
-
-  template <class Parameter>
-  [[nodiscard]] static const manifest_tensor& tensor_of(const Parameter& parameter, const reader& in, where at) {
-    const std::vector<std::uint64_t> shape(parameter.shape().begin(), parameter.shape().end());
-    return in.tensor_named(parameter.name(), shape, at);
   }
 
   // Wide values come from the master copy, where a narrow run has left one.
@@ -36463,6 +36767,74 @@ class added_state {
     parameter.fill([&](std::size_t first, std::span<element> values) { in.read(from, part, first, values, at); }, at);
   }
 
+  Store* store_;
+};
+
+/// The state of a store's optimizer, the `number`-th of them.
+template <folders_policy Files, class Store, class Optimizer>
+class added_optimizer final : public added_object<Files> {
+ public:
+  using typename added_object<Files>::reader;
+
+  added_optimizer(Store& store, Optimizer& optimizer, std::size_t number)
+      : store_(&store), optimizer_(&optimizer), number_(number) {}
+
+  void declare(declared_state& out) const override {
+    const auto add = [&](std::string_view part, const auto& range, auto state) {
+      out.add(store_->buckets().parameter(range.parameter), range.parameter, part, range.offset, state,
+              store_->copies_of(range.parameter).of_state);
+    };
+    const auto add_places = [&](std::string_view part, const auto& range, std::span<const stored_bytes> places) {
+      out.add<typename Optimizer::state_type>(store_->buckets().parameter(range.parameter), range.parameter, part,
+                                              range.offset, range.count, places,
+                                              store_->copies_of(range.parameter).of_state);
+    };
+    if constexpr (requires(Optimizer& optimizer) { optimizer.each_state_place(add_places); })
+      optimizer_->each_state_place(add_places);
+    else
+      optimizer_->each_state(add);
+  }
+  void load(reader& in, state_kinds kinds, where at) override {
+    const auto load = [&](std::string_view part, const auto& range, auto state) {
+      load_range(store_->buckets().parameter(range.parameter), part, range, state, in, kinds, at);
+    };
+    if constexpr (requires(Optimizer& optimizer) { optimizer.fill_state(load); })
+      optimizer_->fill_state(load, at);
+    else
+      optimizer_->each_state(load);
+    if (kinds == state_kinds::weights) return optimizer_->continue_after(0);
+    if (number_ >= in.content().optimizers.size())
+      throw file_error(
+          in.folder(), 0,
+          "has the state of " + std::to_string(in.content().optimizers.size()) + " optimizers, this run has more", at);
+    optimizer_->continue_after(in.content().optimizers[number_].steps);
+  }
+  // State in a lower tier is where it is in every phase.
+  [[nodiscard]] bool away() const override {
+    if constexpr (moves) return is_on_device() && store_->state_away();
+    return false;
+  }
+  [[nodiscard]] residency_hold hold([[maybe_unused]] where at) const override {
+    if constexpr (moves)
+      if (is_on_device()) return store_->hold_state(at);
+    return {};
+  }
+  [[nodiscard]] std::optional<manifest_optimizer> optimizer() const override {
+    manifest_optimizer out{optimizer_->steps(), {}};
+    optimizer_->each_setting([&](const char* name, double value) {
+      if (is_finite(value)) out.settings.emplace_back(name, value);  // JSON has no other numbers
+    });
+    return out;
+  }
+
+ private:
+  static constexpr bool moves = requires(const Store& store, where at) { store.hold_state(at); };
+
+  [[nodiscard]] bool is_on_device() const {
+    if constexpr (requires(const Optimizer& optimizer) { optimizer.state_tier(); })
+      return optimizer_->state_tier() == tier::device;
+    return true;
+  }
   template <class Parameter, class Range, class State>
   static void load_range(const Parameter& parameter, std::string_view part, const Range& range, std::span<State> state,
                          reader& in, state_kinds kinds, where at) {
@@ -36483,12 +36855,111 @@ class added_state {
     });
   }
 
-  std::vector<std::function<void(declared_state&)>> declare_;
-  std::vector<std::function<void(reader&, state_kinds, where)>> load_;
-  std::vector<std::function<manifest_optimizer()>> optimizers_;
-  std::vector<std::function<bool()>> away_;
-  std::vector<std::function<residency_hold(where)>> hold_;
-  std::vector<std::pair<std::string, std::function<std::string()>>> states_;
+  Store* store_;
+  Optimizer* optimizer_;
+  std::size_t number_;
+};
+
+/// State of one's own, under a name.
+template <folders_policy Files, class State>
+class added_user_state final : public added_object<Files> {
+ public:
+  using typename added_object<Files>::reader;
+
+  added_user_state(std::string name, State& state) : name_(std::move(name)), state_(&state) {}
+
+  void load(reader& in, state_kinds kinds, where at) override {
+    if (kinds == state_kinds::weights) return;
+    for (const auto& [known, text] : in.content().states)
+      if (known == name_) return state_->load(std::string_view(text));
+    throw file_error(in.folder(), 0, "has no state " + printable(name_), at);
+  }
+  [[nodiscard]] const std::string* name() const override { return &name_; }
+  [[nodiscard]] std::string text() const override { return std::string(std::as_const(*state_).save()); }
+
+ private:
+  std::string name_;
+  State* state_;
+};
+
+template <folders_policy Files>
+class added_state {
+ public:
+  using reader = checkpoint_reader<Files>;
+
+  template <class Store>
+  void add_values(Store& store) {
+    all_.push_back(std::make_unique<added_values<Files, Store>>(store));
+  }
+  template <class Store, class Optimizer>
+  void add_optimizer(Store& store, Optimizer& optimizer) {
+    all_.push_back(std::make_unique<added_optimizer<Files, Store, Optimizer>>(store, optimizer, optimizers_++));
+  }
+  /// Throws usage_error where a state of that name was added.
+  template <class State>
+  void add_user(std::string name, State& state, where at) {
+    for (const auto& each : all_)
+      if (each->name() != nullptr && *each->name() == name)
+        throw usage_error("state " + printable(name) + " is added twice: a checkpoint has one text of a name", at);
+    all_.push_back(std::make_unique<added_user_state<Files, State>>(std::move(name), state));
+  }
+
+  void declare(declared_state& out) const {
+    for (const auto& each : all_) each->declare(out);
+  }
+  /// Whether a phase has state of optimizers away from the device.
+  [[nodiscard]] bool away() const {
+    return std::ranges::any_of(all_, [](const auto& each) { return each->away(); });
+  }
+  /// It is there while the result lives.
+  [[nodiscard]] std::vector<residency_hold> hold(where at) const {
+    std::vector<residency_hold> out;
+    for (const auto& each : all_) out.push_back(each->hold(at));
+    return out;
+  }
+  /// Throws usage_error where the text of a state is none: a manifest would have other bytes.
+  [[nodiscard]] captured_state capture(where at) const {
+    captured_state out;
+    for (const auto& each : all_) {
+      if (auto own = each->optimizer()) out.optimizers.push_back(*std::move(own));
+      if (const std::string* const name = each->name())
+        out.states.emplace_back(*name, expected_text(each->text(), *name, at));
+    }
+    return out;
+  }
+  /// The part of a manifest in which rank 0 speaks for all ranks: the names of states, and of each optimizer its steps
+  /// and settings.
+  [[nodiscard]] std::string described() const {
+    std::string names, optimizers;
+    std::size_t states = 0, number = 0;
+    for (const auto& each : all_) {
+      if (const std::string* const name = each->name()) names += (states++ > 0 ? ", " : "") + printable(*name);
+      if (const auto own = each->optimizer()) {
+        optimizers += "; optimizer " + std::to_string(number++) + " after " + std::to_string(own->steps) + " steps, of";
+        for (const auto& [name, value] : own->settings) optimizers += " " + name;
+      }
+    }
+    return (states == 0 ? "no state" : states == 1 ? "state " : "states ") + names + optimizers;
+  }
+  void load(reader& in, state_kinds kinds, where at) const {
+    for (const auto& each : all_) each->load(in, kinds, at);
+  }
+
+ private:
+  [[nodiscard]] static std::string expected_text(std::string text, const std::string& name, where at) {
+    for (std::size_t i = 0; i < text.size();) {
+      const std::size_t length = utf8_length(std::string_view(text).substr(i));
+      if (length == 0)
+        throw usage_error("state " + printable(name) + ": save() gives bytes that are no text, the first at " +
+                              std::to_string(i) + ": give UTF-8, such as numbers in words or hexadecimal digits",
+                          at);
+      i += length;
+    }
+    return text;
+  }
+
+  std::vector<std::unique_ptr<added_object<Files>>> all_;
+  std::size_t optimizers_ = 0;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -36585,9 +37056,9 @@ namespace belay::inline BELAY_ABI {
 
 /// A store of parameters.
 template <class Store>
-concept saved_store = requires(Store& store, std::function<void()> hook) {
+concept saved_store = requires(Store& store, update_observer& observer) {
   typename Store::buckets_type;
-  store.before_update(std::move(hook));
+  { store.observe(observer, observer_turn::reads_state) } -> std::same_as<update_observation>;
 };
 
 /// An optimizer of a store: `each_state(visit)` and `each_setting(visit)` as adamw has them.
@@ -36631,7 +37102,7 @@ struct resumed_run {
 /// in steps. State that is saved changes by `optimizer.apply` alone while a step is trained; whoever changes it
 /// otherwise calls `before_update` first.
 template <class Run, folders_policy Files = posix_files>
-class checkpoints final : public participant {
+class checkpoints final : public participant, public update_observer {
  public:
   /// Makes no folder yet. `run` and `mesh` outlive it.
   checkpoints(Run& run, const mesh& mesh, checkpoint_options options, where at = where::current())
@@ -36642,9 +37113,6 @@ class checkpoints final : public participant {
   }
   checkpoints(const checkpoints&) = delete;
   checkpoints& operator=(const checkpoints&) = delete;
-  ~checkpoints() {
-    for (const auto& detach : detach_) detach();
-  }
 
   /// Whether there is a folder to write to; without one every call does nothing.
   [[nodiscard]] bool enabled() const noexcept { return !options_.folder.empty(); }
@@ -36658,7 +37126,7 @@ class checkpoints final : public participant {
     if constexpr (requires { store.in_file(); })
       if (enabled() && store.in_file()) lease_staging(at);
     state_.add_values(store);
-    attach(store);
+    if (enabled()) observed_.push_back(store.observe(*this, observer_turn::reads_state, at));
   }
   /// The values of a store's parameters and the state of their optimizer, in whatever tiers. Bytes in tier file are
   /// read through memory of tier host, "checkpoint staging".
@@ -36780,7 +37248,7 @@ class checkpoints final : public participant {
   [[nodiscard]] checkpoint_costs costs() const { return writer_ ? writer_->costs() : checkpoint_costs{}; }
 
   /// The state is about to change: returns when no write reads it any more.
-  void before_update() {
+  void before_update(where = where::current()) override {
     if (writer_) writer_->before_update();
     held_.clear();
   }
@@ -36854,12 +37322,6 @@ class checkpoints final : public participant {
                           "; rank " + std::to_string(odd) + " has " +
                           safetensors::broadcast_text(control(), own, odd, at),
                       at);
-  }
-  template <class Store>
-  void attach(Store& store) {
-    if (!enabled()) return;
-    store.before_update([this] { before_update(); });
-    detach_.push_back([&store] { store.before_update({}); });
   }
   [[nodiscard]] declared_state declared() {
     declared_state out;
@@ -37014,7 +37476,7 @@ class checkpoints final : public participant {
   checkpoint_folder<Files> folder_;
   std::span<std::byte> ring_, staging_;
   added_state<Files> state_;
-  std::vector<std::function<void()>> detach_;
+  std::vector<update_observation> observed_;  // of the stores
   checkpoint_layout layout_;
   std::vector<residency_hold> held_;  // of state that is being written
   captured_state captured_;           // on rank 0, of the checkpoint that is being written
@@ -37270,7 +37732,7 @@ class gradient_norm {
   /// The sum of squares over all ranks of `world`, whose root is the norm. Collective.
   template <class Group>
   [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Group&& world, where at = where::current()) {
-    fill(gradients, world, at);
+    fill(gradients, world, nullptr, at);
     return fold_after(0);
   }
   /// The sum of squares of a model of which each rank of `stages`, a pipeline, has a part with a table of its own,
@@ -37278,22 +37740,19 @@ class gradient_norm {
   /// one table.
   template <class Plane, class Stages>
   [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Plane&& plane, Stages&& stages, where at) {
-    fill(gradients, plane, at);
+    fill(gradients, plane, nullptr, at);
     return fold_along(stages, at);
   }
-  /// The sum of squares over all ranks of a mesh, whose groups work on the gradients as `Group`.
+  /// The sum of squares over all ranks of a mesh, whose groups work on the gradients as `Group`. `told_by`, where it is
+  /// not null, has the sums of squares of the chunks of all ranges, in place of kernels between operations.
   template <class Group>
-  [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const mesh& mesh, where at) {
+  [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const mesh& mesh, update_observer* told_by,
+                                    where at) {
     const Group& replicas = mesh.replicas(at);
-    fill(gradients, replicas, at);
+    fill(gradients, replicas, told_by, at);
     if (mesh.shape().tensor > 1) control_of(mesh.tensor(at)).all_reduce(memory_, sum, at);
     return fold_along(mesh.pipeline(at), at);
   }
-
-  /// `squares(at)` gives the sums of squares of the chunks of all ranges of gradients on a device, in order, from now
-  /// on, in place of kernels between operations; an empty one ends that.
-  using teller = std::function<std::span<const double>(where)>;
-  void squares_by(teller squares) { told_by_ = std::move(squares); }
 
   /// The norm of one parameter of the table over all its parts, at the last call.
   [[nodiscard]] double of_parameter(std::size_t number) const noexcept {
@@ -37314,7 +37773,7 @@ class gradient_norm {
 
   // The table of all ranks of `world`.
   template <class Group>
-  void fill(const reduced_gradients<T>& gradients, Group&& world, where at) {
+  void fill(const reduced_gradients<T>& gradients, Group&& world, update_observer* told_by, where at) {
     static_assert(can_all_reduce<std::remove_cvref_t<Group>, double>,
                   "the norm adds a table over all ranks: give it a communicator that can all_reduce doubles, such as "
                   "mesh.control()");
@@ -37326,10 +37785,10 @@ class gradient_norm {
     }
     for (double& entry : memory_) entry = 0;
     std::span<const double> told;
-    if (told_by_) told = told_by_(at);
+    if (told_by != nullptr) told = told_by->squares(at);
     for (const owned_range<T>& range : gradients.owned()) {
       check_place(range, at);
-      const std::span<const double> own = told_by_ ? told.first(chunks_of(range)) : told;
+      const std::span<const double> own = told_by != nullptr ? told.first(chunks_of(range)) : told;
       told = told.subspan(own.size());
       if (range.share == norm_share::counted_elsewhere) continue;
       const norm_place place = places_[range.parameter];
@@ -37337,7 +37796,7 @@ class gradient_norm {
       const std::size_t unit = table_.unit().elements();
       double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
       for (std::size_t c = 0; c < own.size(); ++c) entries[c * parameter_chunk / unit] += own[c];
-      if (told_by_) continue;
+      if (told_by != nullptr) continue;
       if constexpr (tells_traits<std::remove_cvref_t<Group>> && !works_on_device<std::remove_cvref_t<Group>>)
         if (world.traits().on_device)
           throw usage_error(
@@ -37430,7 +37889,6 @@ class gradient_norm {
   rank_comparison compared_;
   std::vector<compute_type_t<T>> chunk_;  // of gradients in a file
   std::vector<double> squares_;           // of chunks of gradients on a device
-  teller told_by_;
 };
 
 }  // namespace belay::inline BELAY_ABI
@@ -37500,173 +37958,64 @@ template <class Run, std::invocable Body>
 
 // ---- belay/train/launch_plan.hpp
 //
-// What a launch may use, the plan of its ranks, and the refusal of one that does not fit: budgets, what the machine has
-// left, and what devices have.
-
-// ---- belay/device/available_memory.hpp
-//
-// How much memory can still be taken, and how much this process has. Linux grants more than it has and kills a process
-// later, so a large reservation asks here first.
-//
-//   if (bytes > belay::available_memory()) throw belay::budget_error("host", bytes, belay::available_memory(), at);
-//   const std::size_t before = belay::resident_memory();   // bytes
-
-namespace belay::inline BELAY_ABI {
-
-/// A file of /proc or /sys as text, at most 64 KiB; empty where it cannot be read.
-[[nodiscard]] BELAY_DECL std::string kernel_file(const std::string& path);
-
-/// The number after `key` where a line of `text` begins with it.
-[[nodiscard]] BELAY_DECL std::optional<std::uint64_t> number_after(std::string_view text,
-                                                                   std::string_view key) noexcept;
-
-/// Bytes of memory that this machine has left. Pages of files that can be dropped at once count as free, used lately or
-/// not; those that are dirty, under write-back or locked do not. `meminfo` is for tests.
-[[nodiscard]] BELAY_DECL std::uint64_t left_on_machine(const std::string& meminfo = kernel_file("/proc/meminfo"));
-
-/// Bytes that the control groups of this process leave: the least over the group and all above it. Pages of files count
-/// as for the machine. `groups` and `root` are for tests.
-[[nodiscard]] BELAY_DECL std::uint64_t left_in_control_groups(
-    const std::string& groups = kernel_file("/proc/self/cgroup"), const std::string& root = "/sys/fs/cgroup");
-
-/// Bytes of addresses that this process may still map: what `ulimit -v` (RLIMIT_AS) leaves.
-[[nodiscard]] BELAY_DECL std::size_t left_in_address_space();
-
-/// Bytes that can be reserved now; 64 MiB are left to the system. A snapshot: others take memory too.
-[[nodiscard]] BELAY_DECL std::size_t available_memory();
-
-/// Bytes of this process that are in memory, shared pages included; 0 where /proc does not say. Ranks that are threads
-/// share them. It allocates nothing.
-[[nodiscard]] BELAY_DECL std::size_t resident_memory() noexcept;
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/device/available_memory.ipp
-//
-// Reading /proc/meminfo, the control groups and /proc/self/statm.
-
-namespace belay::inline BELAY_ABI {
-
-[[gnu::cold]] BELAY_DECL std::string kernel_file(const std::string& path) {
-  const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::string text;
-  if (!file) return text;
-  char part[4096];
-  while (text.size() < (std::size_t{64} << 10)) {
-    const ssize_t got = ::read(file.get(), part, sizeof part);
-    if (got <= 0) break;
-    text.append(part, static_cast<std::size_t>(got));
-  }
-  return text;
-}
-
-[[gnu::cold]] BELAY_DECL std::optional<std::uint64_t> number_after(std::string_view text,
-                                                                   std::string_view key) noexcept {
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = lesser_of(text.find('\n', begin), text.size());
-    std::string_view line = text.substr(begin, end - begin);
-    begin = end + 1;
-    if (line.substr(0, key.size()) != key) continue;
-    line.remove_prefix(key.size());
-    line.remove_prefix(lesser_of(line.find_first_not_of(" \t"), line.size()));
-    std::uint64_t value = 0;
-    if (std::from_chars(line.data(), line.data() + line.size(), value).ec == std::errc{}) return value;
-  }
-  return std::nullopt;
-}
-
-// Bytes in the lists of file pages that have to be written before they can be dropped. Locked pages are in neither
-// list.
-[[gnu::cold]] BELAY_DECL std::uint64_t unwritten_bytes(std::string_view text, std::string_view dirty,
-                                                       std::string_view writeback) noexcept {
-  return number_after(text, dirty).value_or(0) + number_after(text, writeback).value_or(0);
-}
-
-[[gnu::cold]] BELAY_DECL std::uint64_t left_on_machine(const std::string& meminfo) {
-  const auto available = number_after(meminfo, "MemAvailable:");
-  if (!available) return largest_value<std::uint64_t>;
-  return (*available - lesser_of(*available, unwritten_bytes(meminfo, "Dirty:", "Writeback:"))) * 1024;
-}
-
-[[gnu::cold]] BELAY_DECL std::uint64_t left_in_control_groups(const std::string& groups, const std::string& root) {
-  std::uint64_t left = largest_value<std::uint64_t>;
-  struct names {
-    const char *limit, *usage, *active, *inactive, *dirty, *writeback;
-  };
-  constexpr names v2 = {"/memory.max",    "/memory.current", "active_file ",
-                        "inactive_file ", "file_dirty ",     "file_writeback "};
-  constexpr names v1 = {"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_active_file ",
-                        "total_inactive_file ",   "total_dirty ",           "total_writeback "};
-  const auto look = [&](const std::string& folder, const names& of) {
-    const auto most = number_after(kernel_file(folder + of.limit), "");  // "max" is no number: no limit
-    const auto used = number_after(kernel_file(folder + of.usage), "");
-    if (!most || !used) return;
-    const std::string stat = kernel_file(folder + "/memory.stat");
-    const std::uint64_t files = number_after(stat, of.active).value_or(0) + number_after(stat, of.inactive).value_or(0);
-    const std::uint64_t droppable = files - lesser_of(files, unwritten_bytes(stat, of.dirty, of.writeback));
-    const std::uint64_t kept = *used - lesser_of(*used, droppable);
-    left = lesser_of(left, *most - lesser_of(*most, kept));
-  };
-  for (std::size_t begin = 0; begin < groups.size();) {
-    const std::size_t end = lesser_of(groups.find('\n', begin), groups.size());
-    const std::string line = groups.substr(begin, end - begin);
-    begin = end + 1;
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const bool unified = controllers == ",,";
-    if (!unified && controllers.find(",memory,") == std::string::npos) continue;
-    std::string path = line.substr(second + 1);
-    while (true) {
-      if (path == "/") path.clear();
-      if (unified)
-        look(root + path, v2);
-      else
-        look(root + "/memory" + path, v1);
-      if (path.empty()) break;
-      path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
-    }
-  }
-  return left;
-}
-
-[[gnu::cold]] BELAY_DECL std::size_t left_in_address_space() {
-  struct rlimit limit = {};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return largest_value<std::size_t>;
-  const auto pages = number_after(kernel_file("/proc/self/statm"), "").value_or(0);
-  const std::uint64_t mapped = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return static_cast<std::size_t>(limit.rlim_cur - lesser_of<std::uint64_t>(limit.rlim_cur, mapped));
-}
-
-[[gnu::cold]] BELAY_DECL std::size_t available_memory() {
-  constexpr std::uint64_t kept_free = std::uint64_t{64} << 20;
-  const std::uint64_t free =
-      lesser_of({left_on_machine(), left_in_control_groups(), std::uint64_t{left_in_address_space()}});
-  return static_cast<std::size_t>(free - lesser_of(free, kept_free));
-}
-
-// The second number of /proc/self/statm, in pages.
-[[gnu::cold]] BELAY_DECL std::size_t resident_memory() noexcept {
-  const unique_fd file{::open("/proc/self/statm", O_RDONLY | O_CLOEXEC)};
-  char text[128];
-  const ssize_t bytes = file ? ::read(file.get(), text, sizeof text) : 0;
-  if (bytes <= 0) return 0;
-  const char* const end = text + bytes;
-  std::size_t mapped = 0, resident = 0;
-  const char* const after_mapped = std::from_chars(text, end, mapped).ptr;
-  if (after_mapped == end) return 0;
-  std::from_chars(after_mapped + 1, end, resident);
-  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
-}  // namespace belay::inline BELAY_ABI
+// What a launch may use, the plan of its ranks, each of which has rehearsed itself alone, and the refusal of one that
+// does not fit: budgets, what the machine has left, and what devices have.
 
 // ---- belay/train/run_memory.hpp
 //
-// What a rehearsal has found out for a run: the sizes of its regions, and orders to follow.
+// The memory of a run. Before it: the sizes of its regions, and orders to follow, as a rehearsal has found them. While
+// it lasts: rows of its plan, the memory of each, what other ranks have of it, and what is given back meanwhile.
 
 namespace belay::inline BELAY_ABI {
+
+/// A lease for as long as the run.
+struct lasting_lease {
+  std::span<std::byte> memory;
+  std::size_t item;  // its number in the plan
+};
+/// A lease of which ranks have shards.
+struct rank_shards {
+  std::size_t item;                // its number in the plan
+  std::vector<std::size_t> bytes;  // of each rank of the world
+  std::size_t reached;             // address space in symmetric memory; 0: it is not there
+};
+
+/// The leases of a run that last as long as it: rows of its plan and the memory of each.
+class lasting_leases {
+ public:
+  /// A row of the plan, and the memory that is it, where it is not a file's or in symmetric memory.
+  void add(plan_item item, std::span<std::byte> memory = {});
+  /// The next row is of a lease of which ranks have shards: `bytes_of(rank)` each.
+  template <class BytesOf>
+  void add_shards(int ranks, const BytesOf& bytes_of) {
+    rank_shards all{rows_.items().size(), {}, 0};
+    for (int rank = 0; rank < ranks; ++rank) all.bytes.push_back(leased_size(bytes_of(rank)));
+    shards_.push_back(std::move(all));
+  }
+  /// The last such row is in symmetric memory, of so many bytes on each rank.
+  void note_reach(std::size_t bytes) noexcept { shards_.back().reached = bytes; }
+
+  [[nodiscard]] const rank_plan& rows() const noexcept { return rows_; }
+  /// Of row `item` what ranks have; null where they have no shards.
+  [[nodiscard]] const rank_shards* shares_of(std::size_t item) const noexcept;
+  /// Leases of a tier for a purpose.
+  [[nodiscard]] std::vector<lasting_lease> of(tier where_it_is, std::string_view purpose) const;
+
+  /// A part of a lease is given back for some time, and used again; leased bytes of the row are those that are not.
+  void vacate(const std::span<std::byte> part) noexcept { row_of(part) += leased_size(part.size()); }
+  void occupy(const std::span<std::byte> part) noexcept { row_of(part) -= leased_size(part.size()); }
+  [[nodiscard]] std::size_t live_bytes(std::size_t row) const noexcept;
+
+ private:
+  // What is no lease's, as a part of a file, is counted where nobody reads it.
+  [[nodiscard]] std::size_t& row_of(const std::span<std::byte> part) noexcept;
+
+  rank_plan rows_;
+  std::vector<rank_shards> shards_;
+  std::vector<lasting_lease> leases_;
+  std::vector<std::size_t> vacated_;  // by row
+  std::size_t elsewhere_ = 0;
+};
 
 /// Bytes of the regions of one rank.
 struct run_memory {
@@ -37765,6 +38114,48 @@ struct run_parts {
 
 }  // namespace belay::inline BELAY_ABI
 
+// ---- belay/train/run_memory.ipp
+//
+// The lasting leases of a run, looked up by row, by purpose and by address.
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL void lasting_leases::add(plan_item item, std::span<std::byte> memory) {
+  if (!memory.empty()) leases_.push_back({memory, rows_.items().size()});
+  rows_.add(std::move(item));
+  vacated_.push_back(0);
+}
+
+BELAY_DECL const rank_shards* lasting_leases::shares_of(std::size_t item) const noexcept {
+  const rank_shards* out = nullptr;
+  for (const rank_shards& each : shards_)
+    if (each.item == item) out = &each;
+  return out;
+}
+
+BELAY_DECL std::vector<lasting_lease> lasting_leases::of(tier where_it_is, std::string_view purpose) const {
+  std::vector<lasting_lease> out;
+  for (const lasting_lease& each : leases_)
+    if (const plan_item& item = rows_.items()[each.item];
+        item.where_it_is == where_it_is && item.purpose == purpose && !each.memory.empty())
+      out.push_back(each);
+  return out;
+}
+
+BELAY_DECL std::size_t lasting_leases::live_bytes(std::size_t row) const noexcept {
+  return rows_.items()[row].bytes - vacated_[row];
+}
+
+BELAY_DECL std::size_t& lasting_leases::row_of(const std::span<std::byte> part) noexcept {
+  for (const lasting_lease& each : leases_)
+    if (!std::less<>()(part.data(), each.memory.data()) &&
+        std::less<>()(part.data(), each.memory.data() + each.memory.size()))
+      return vacated_[each.item];
+  return elsewhere_;
+}
+
+}  // namespace belay::inline BELAY_ABI
+
 namespace belay::inline BELAY_ABI {
 
 /// Whether a fault of a body in the addresses of its rehearsal is explained, with the layer's name. Only a handler of
@@ -37842,6 +38233,47 @@ BELAY_DECL void expect_devices(const rehearsal_result& planned, const launch_opt
 /// machine's ranks are more than the machine has left, or than their devices have.
 BELAY_DECL void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
                             const device_room& devices = {});
+
+/// A plan as words: the number of items; of each its tier, bytes, capacity, where the bytes of a file are, and its
+/// purpose with its length.
+[[nodiscard]] inline std::vector<std::uint64_t> words_of(const rank_plan& plan) {
+  std::vector<std::uint64_t> words{plan.items().size()};
+  for (const plan_item& item : plan.items()) {
+    words.insert(words.end(), {static_cast<std::uint64_t>(item.where_it_is), item.bytes, item.capacity,
+                               static_cast<std::uint64_t>(item.of_file), std::uint64_t{item.purpose.size()}});
+    for (char letter : item.purpose) words.push_back(static_cast<unsigned char>(letter));
+  }
+  return words;
+}
+/// The plan that `words` begin with.
+[[nodiscard]] inline rank_plan plan_of(std::span<const std::uint64_t> words) {
+  rank_plan plan;
+  std::size_t next = 1;
+  for (std::uint64_t item = 0; item < words[0]; ++item) {
+    const auto head = words.subspan(next, 5);
+    std::string purpose;
+    for (std::uint64_t letter : words.subspan(next + 5, head[4])) purpose += static_cast<char>(letter);
+    plan.add({static_cast<tier>(head[0]), std::move(purpose), head[1], head[2], static_cast<file_bytes>(head[3])});
+    next += 5 + head[4];
+  }
+  return plan;
+}
+
+/// Every rank's plan, in rank order. Collective over the group.
+template <communicator Group>
+requires can_all_gather<Group, std::uint64_t>
+[[nodiscard]] std::vector<rank_plan> exchanged_plans(const Group& group, const rank_plan& own, where at) {
+  std::vector<std::uint64_t> mine = words_of(own);
+  std::uint64_t longest[1] = {mine.size()};
+  group.all_reduce(std::span<std::uint64_t>(longest), maximum, at);
+  mine.resize(longest[0]);
+  std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(group.size()));
+  group.all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
+  std::vector<rank_plan> plans;
+  for (std::size_t first = 0; first < all.size(); first += mine.size())
+    plans.push_back(plan_of(std::span<const std::uint64_t>(all).subspan(first, mine.size())));
+  return plans;
+}
 
 }  // namespace belay::inline BELAY_ABI
 
@@ -37984,105 +38416,6 @@ BELAY_DECL std::string rehearsal_result::text(const launch_options& options) con
 //     }
 //   };
 
-// ---- belay/train/lasting_leases.hpp
-//
-// What a run has leased for as long as it lasts: rows of its plan, the memory of each, what other ranks have of it, and
-// what is given back meanwhile.
-
-namespace belay::inline BELAY_ABI {
-
-/// A lease for as long as the run.
-struct lasting_lease {
-  std::span<std::byte> memory;
-  std::size_t item;  // its number in the plan
-};
-/// A lease of which ranks have shards.
-struct rank_shards {
-  std::size_t item;                // its number in the plan
-  std::vector<std::size_t> bytes;  // of each rank of the world
-  std::size_t reached;             // address space in symmetric memory; 0: it is not there
-};
-
-class lasting_leases {
- public:
-  /// A row of the plan, and the memory that is it, where it is not a file's or in symmetric memory.
-  void add(plan_item item, std::span<std::byte> memory = {});
-  /// The next row is of a lease of which ranks have shards: `bytes_of(rank)` each.
-  template <class BytesOf>
-  void add_shards(int ranks, const BytesOf& bytes_of) {
-    rank_shards all{rows_.items().size(), {}, 0};
-    for (int rank = 0; rank < ranks; ++rank) all.bytes.push_back(leased_size(bytes_of(rank)));
-    shards_.push_back(std::move(all));
-  }
-  /// The last such row is in symmetric memory, of so many bytes on each rank.
-  void note_reach(std::size_t bytes) noexcept { shards_.back().reached = bytes; }
-
-  [[nodiscard]] const rank_plan& rows() const noexcept { return rows_; }
-  /// Of row `item` what ranks have; null where they have no shards.
-  [[nodiscard]] const rank_shards* shares_of(std::size_t item) const noexcept;
-  /// Leases of a tier for a purpose.
-  [[nodiscard]] std::vector<lasting_lease> of(tier where_it_is, std::string_view purpose) const;
-
-  /// A part of a lease is given back for some time, and used again; leased bytes of the row are those that are not.
-  void vacate(const std::span<std::byte> part) noexcept { row_of(part) += leased_size(part.size()); }
-  void occupy(const std::span<std::byte> part) noexcept { row_of(part) -= leased_size(part.size()); }
-  [[nodiscard]] std::size_t live_bytes(std::size_t row) const noexcept;
-
- private:
-  // What is no lease's, as a part of a file, is counted where nobody reads it.
-  [[nodiscard]] std::size_t& row_of(const std::span<std::byte> part) noexcept;
-
-  rank_plan rows_;
-  std::vector<rank_shards> shards_;
-  std::vector<lasting_lease> leases_;
-  std::vector<std::size_t> vacated_;  // by row
-  std::size_t elsewhere_ = 0;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/lasting_leases.ipp
-//
-// The leases of a run, looked up by row, by purpose and by address.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL void lasting_leases::add(plan_item item, std::span<std::byte> memory) {
-  if (!memory.empty()) leases_.push_back({memory, rows_.items().size()});
-  rows_.add(std::move(item));
-  vacated_.push_back(0);
-}
-
-BELAY_DECL const rank_shards* lasting_leases::shares_of(std::size_t item) const noexcept {
-  const rank_shards* out = nullptr;
-  for (const rank_shards& each : shards_)
-    if (each.item == item) out = &each;
-  return out;
-}
-
-BELAY_DECL std::vector<lasting_lease> lasting_leases::of(tier where_it_is, std::string_view purpose) const {
-  std::vector<lasting_lease> out;
-  for (const lasting_lease& each : leases_)
-    if (const plan_item& item = rows_.items()[each.item];
-        item.where_it_is == where_it_is && item.purpose == purpose && !each.memory.empty())
-      out.push_back(each);
-  return out;
-}
-
-BELAY_DECL std::size_t lasting_leases::live_bytes(std::size_t row) const noexcept {
-  return rows_.items()[row].bytes - vacated_[row];
-}
-
-BELAY_DECL std::size_t& lasting_leases::row_of(const std::span<std::byte> part) noexcept {
-  for (const lasting_lease& each : leases_)
-    if (!std::less<>()(part.data(), each.memory.data()) &&
-        std::less<>()(part.data(), each.memory.data() + each.memory.size()))
-      return vacated_[each.item];
-  return elsewhere_;
-}
-
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 
 /// Whether the step that has ended is to be run again.
@@ -38137,7 +38470,7 @@ class run_of {
   using engine_type = Engine;
   using group_type = typename group_with_kit<group, typename Engine::kit_type>::type;
   using memory_type = typename Engine::memory_type;
-  using heap_type = typename heap_of<group_type>::type;
+  using heap_type = symmetric_heap<group>;
   /// Plans the memory of steps that have room for so many rows a dispatch; see `steps`.
   using planner = std::function<planned_run(std::uint64_t rows)>;
 
@@ -38194,7 +38527,7 @@ class run_of {
     std::vector<const T*> ranks;  // the first of each rank's
   };
   template <class T, std::invocable<int> ElementsOf>
-  [[nodiscard]] reached_lease<T> lease_reached(tier where_it_is, const group_type& group, ElementsOf&& elements_of,
+  [[nodiscard]] reached_lease<T> lease_reached(tier where_it_is, const belay::group& group, ElementsOf&& elements_of,
                                                const char* purpose, where at = where::current()) {
     const lasting_elements<T> wanted{where_it_is, elements_of(number_), at};
     std::vector<std::byte*> ranks;
@@ -38223,7 +38556,7 @@ class run_of {
   void keep(std::shared_ptr<const void> what) { kept_.push_back(std::move(what)); }
 
   /// Symmetric memory of `group`, for an expert exchange. Collective. It grows when a step is replayed.
-  [[nodiscard]] heap_type& windows(const group_type& group, where at = where::current());
+  [[nodiscard]] heap_type& windows(const belay::group& group, where at = where::current());
 
   /// Memory for leases that begin and end within a step, beside the engine's; `purpose` is its row in the plan. What is
   /// released is free in the order of the compute stream, in a lower tier in that of the copies. It stays where it is,
@@ -38281,8 +38614,8 @@ class run_of {
  private:
   friend class step_numbers<run_of>;
   struct window {
-    explicit window(const group_type& ranks) : group(ranks) {}
-    group_type group;
+    explicit window(const belay::group& of) : ranks(of) {}
+    group ranks;
     std::optional<heap_type> heap;
   };
   struct within_steps {
@@ -38312,7 +38645,7 @@ class run_of {
                                        where at);
   // In a rehearsal: the shards of the other ranks, and a peak that has this rank's beside what a step had before it.
   void note_shards(tier where_it_is, function_ref<std::size_t(int)> bytes_of);
-  [[nodiscard]] std::byte* reached_bytes(tier where_it_is, const group_type& group,
+  [[nodiscard]] std::byte* reached_bytes(tier where_it_is, const belay::group& group,
                                          function_ref<std::size_t(int)> bytes_of, lease_mark mark, const char* purpose,
                                          std::vector<std::byte*>& ranks, where at);
 
@@ -38438,7 +38771,7 @@ void run_of<Engine>::charge_shard(tier where_it_is, function_ref<std::size_t(int
 }
 
 template <class Engine>
-auto run_of<Engine>::windows(const group_type& group, where at) -> heap_type& {
+auto run_of<Engine>::windows(const belay::group& group, where at) -> heap_type& {
   const std::size_t bytes = rehearsing() ? planned_.activations : planned_.windows.at(windows_.size());
   windows_.push_back(std::make_unique<window>(group));
   open_window(windows_.size() - 1, bytes, at);
@@ -38552,7 +38885,7 @@ void run_of<Engine>::open_window(std::size_t index, std::size_t bytes, where at)
   window& one = *windows_[index];
   const symmetric_heap_options options{
       .bytes = bytes, .meter = &meters_[tier::device], .at = at, .when_full = rehearsing() ? "" : of_smaller_step};
-  one.heap.emplace(heap_of<group_type>::ranks(one.group), options, at);
+  one.heap.emplace(ranks_of_heap(one.ranks), options, at);
   engine_->adopt(*one.heap);
 }
 
@@ -38584,7 +38917,7 @@ void run_of<Engine>::note_shards(tier where_it_is, function_ref<std::size_t(int)
 }
 
 template <class Engine>
-std::byte* run_of<Engine>::reached_bytes(tier where_it_is, const group_type& group,
+std::byte* run_of<Engine>::reached_bytes(tier where_it_is, const belay::group& group,
                                          function_ref<std::size_t(int)> bytes_of, lease_mark mark, const char* purpose,
                                          std::vector<std::byte*>& ranks, where at) {
   std::size_t most = 0;  // each rank has as much address space
@@ -38598,14 +38931,12 @@ std::byte* run_of<Engine>::reached_bytes(tier where_it_is, const group_type& gro
   }
   const std::size_t bytes = leased_size(own);
   leased_.add({where_it_is, purpose, bytes, most});
-  if constexpr (directly_addressable<group_type>) {
-    if (addresses_peers(group) && (where_it_is == tier::device || !works_on_device<group_type>)) {
-      const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
-      reached_.push_back(std::make_unique<heap_type>(group, options, at));
-      const auto slot = reached_.back()->lease(own, purpose, at);
-      for (int peer = 0; peer < group.size(); ++peer) ranks.push_back(slot.at(peer));
-      return slot.local();
-    }
+  if (addresses_peers(group) && (where_it_is == tier::device || !works_on_device<group_type>)) {
+    const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
+    reached_.push_back(std::make_unique<heap_type>(group, options, at));
+    const auto slot = reached_.back()->lease(own, purpose, at);
+    for (int peer = 0; peer < group.size(); ++peer) ranks.push_back(slot.at(peer));
+    return slot.local();
   }
   unreached_.push_back(std::make_unique<arena<memory_type>>(
       where_it_is, parts_.zeroed_region(*engine_, where_it_is, bytes), 1, meters_[where_it_is]));
@@ -38883,57 +39214,6 @@ void launch_rank(launch_under_way& launch, rank& self, const run_parts<Engine>& 
 // ---- belay/train/launched_ranks.ipp
 //
 // The course of a rank in a launch: a program links that of ranks and engines of the host, and compiles others.
-
-// ---- belay/train/plan_exchange.hpp
-//
-// The plans of all ranks, on all ranks: each has rehearsed itself alone.
-//
-//   belay::plan all(belay::exchanged_plans(mesh.control(), own));
-
-namespace belay::inline BELAY_ABI {
-
-/// A plan as words: the number of items; of each its tier, bytes, capacity, where the bytes of a file are, and its
-/// purpose with its length.
-[[nodiscard]] inline std::vector<std::uint64_t> words_of(const rank_plan& plan) {
-  std::vector<std::uint64_t> words{plan.items().size()};
-  for (const plan_item& item : plan.items()) {
-    words.insert(words.end(), {static_cast<std::uint64_t>(item.where_it_is), item.bytes, item.capacity,
-                               static_cast<std::uint64_t>(item.of_file), std::uint64_t{item.purpose.size()}});
-    for (char letter : item.purpose) words.push_back(static_cast<unsigned char>(letter));
-  }
-  return words;
-}
-/// The plan that `words` begin with.
-[[nodiscard]] inline rank_plan plan_of(std::span<const std::uint64_t> words) {
-  rank_plan plan;
-  std::size_t next = 1;
-  for (std::uint64_t item = 0; item < words[0]; ++item) {
-    const auto head = words.subspan(next, 5);
-    std::string purpose;
-    for (std::uint64_t letter : words.subspan(next + 5, head[4])) purpose += static_cast<char>(letter);
-    plan.add({static_cast<tier>(head[0]), std::move(purpose), head[1], head[2], static_cast<file_bytes>(head[3])});
-    next += 5 + head[4];
-  }
-  return plan;
-}
-
-/// Every rank's plan, in rank order. Collective over the group.
-template <communicator Group>
-requires can_all_gather<Group, std::uint64_t>
-[[nodiscard]] std::vector<rank_plan> exchanged_plans(const Group& group, const rank_plan& own, where at) {
-  std::vector<std::uint64_t> mine = words_of(own);
-  std::uint64_t longest[1] = {mine.size()};
-  group.all_reduce(std::span<std::uint64_t>(longest), maximum, at);
-  mine.resize(longest[0]);
-  std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(group.size()));
-  group.all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
-  std::vector<rank_plan> plans;
-  for (std::size_t first = 0; first < all.size(); first += mine.size())
-    plans.push_back(plan_of(std::span<const std::uint64_t>(all).subspan(first, mine.size())));
-  return plans;
-}
-
-}  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
 
@@ -39521,10 +39801,6 @@ void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, 
   }
 }
 
-/// A function that says when a part of a step is queued: at once, or captured and launched. It calls `queue` or knows
-/// what that queues.
-using queued_part = std::function<void(function_ref<void()> queue, where at)>;
-
 /// The scalars of an update in the memory of a device, where there is one.
 template <class State>
 struct update_numbers {
@@ -39689,7 +39965,7 @@ class adamw {
   /// away is back meanwhile. Between steps. Throws tier_file_error where a file cannot be read or written.
   template <class Visit>
   void each_state(Visit&& visit, where at = where::current()) const {
-    residency_hold here = hold_ ? hold_(at) : residency_hold();
+    residency_hold here = hold(at);
     visit_state(visit, at);
     here.end(at);
   }
@@ -39698,7 +39974,7 @@ class adamw {
   template <class Visit>
   void fill_state(Visit&& visit, where at = where::current()) {
     if (!offloaded_ || !offloaded_->in_file()) return each_state(visit, at);
-    residency_hold here = hold_ ? hold_(at) : residency_hold();
+    residency_hold here = hold(at);
     offloaded_->fill_state(visit, at);
     here.end(at);
   }
@@ -39722,8 +39998,6 @@ class adamw {
     visit("epsilon", settings_.epsilon);
     visit("decay", settings_.decay);
   }
-  /// Work that an update queues goes through `by` from now on, such as graphs; an empty one ends that.
-  void queued_by(queued_part by) { queued_by_ = std::move(by); }
   [[nodiscard]] const adamw_settings& settings() const noexcept { return settings_; }
   void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }
 
@@ -39752,6 +40026,10 @@ class adamw {
   template <class Store>
   void offload(Store& store, const optimizer_memory& memory, where at);
 
+  // State on the device may be away.
+  [[nodiscard]] residency_hold hold(where at) const {
+    return tier_ == tier::device ? residency_hold(buckets_->updates(), at) : residency_hold();
+  }
   // Of memory that the host does not address it gets one piece after the other.
   template <class Visit>
   void visit_state(Visit&& visit, where at) const {
@@ -39798,11 +40076,7 @@ class adamw {
   const host_access* access_ = nullptr;  // to state on the device
   std::uint64_t steps_ = 0;
   std::uint64_t last_token_ = 0;
-  std::function<void(std::uint64_t)> note_;    // tells a store what the last update was made with
-  std::function<void(where)> before_;          // and that there will be one
-  std::function<residency_hold(where)> hold_;  // of state on the device, which may be away
   update_numbers<state_type> numbers_;
-  queued_part queued_by_;
   std::shared_ptr<offloaded_type> offloaded_;
   std::function<void(adamw&, const offloaded_scalars&, where)> update_offloaded_;
 };
@@ -39836,9 +40110,6 @@ adamw<T, Group, Kit, Files>::adamw(Store& store, adamw_settings settings, const 
   if (tier_ == tier::device) access_ = store.run().engine().access(at);
   if constexpr (works_on_device<Group>) numbers_.make(store.run(), at);
   if (store.run().engine().step_number() > 0) store.ask_shards();  // the peak of a step was without this shard
-  note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
-  before_ = [&store](where now) { store.note_before_update(now); };
-  if (tier_ == tier::device) hold_ = [&store](where now) { return store.hold_state(now); };
   const bool here =
       store.run().computes() == computes_on::host ? !shards_in_file() : !has_lower_shards(buckets_->layout());
   if (memory.state != tier::device || !here) offload(store, memory, at);
@@ -39872,7 +40143,7 @@ void adamw<T, Group, Kit, Files>::apply_part(const step_summary& summary, const 
   const gradient_norm_value norm{summary.norm};
   const clip_factor clip = is_finite(with.clip) ? norm.clip(with.clip) : clip_factor::none();
   update_owned(summary.number, take(), clip, at);
-  if (note_) note_(fnv1a().add(bits_of(with.learning_rate)).add(bits_of(with.clip)).value());
+  buckets_->updates().note_update(fnv1a().add(bits_of(with.learning_rate)).add(bits_of(with.clip)).value());
 }
 
 template <class T, class Group, class Kit, tier_file_calls Files>
@@ -39898,12 +40169,9 @@ void adamw<T, Group, Kit, Files>::update_owned(std::uint64_t number, reduced_gra
                       at);
   if (gradients.number() == 0 || gradients.owned().data() != buckets_->owned().data())
     throw usage_error("these gradients were applied before, or belong to other buckets", at);
-  if (!gradients.latest())
-    throw usage_error("these gradients are of reduction " + std::to_string(gradients.number()) +
-                          " of their buckets, which have begun another since",
-                      at);
-  if (before_) before_(at);
-  const reduced_gradients<T> used = std::move(gradients);
+  gradients.expect_latest(at);
+  buckets_->updates().before_update(at);
+  const std::span<const owned_range<T>> owned = gradients.consume(at);
   last_token_ = number;
   ++steps_;
   if (buckets_->rehearsed()) return;
@@ -39917,15 +40185,16 @@ void adamw<T, Group, Kit, Files>::update_owned(std::uint64_t number, reduced_gra
       const offloaded_scalars in{{&numbers_.memory->decayed}, {&numbers_.memory->undecayed}};
       const auto queue = [&] {
         if (update_offloaded_) return update_offloaded_(*this, in, at);
-        queue_update<T>(kit, *buckets_, used.owned(), state_, in.decayed, in.undecayed, at_once, at);
+        queue_update<T>(kit, *buckets_, owned, state_, in.decayed, in.undecayed, at_once, at);
       };
       numbers_.write({decayed, undecayed}, at);
-      return queued_by_ ? queued_by_(queue, at) : queue();
+      update_observer* const queues = buckets_->updates().last(observer_turn::queues_work);
+      return queues != nullptr ? queues->queue_update(this, queue, at) : queue();
     }
   } else if (update_offloaded_) {
     return update_offloaded_(*this, {decayed, undecayed}, at);
   }
-  queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at_once, at);
+  queue_update<T>(kit, *buckets_, owned, state_, decayed, undecayed, at_once, at);
 }
 
 template <class T, class Group, class Kit, tier_file_calls Files>
@@ -40030,9 +40299,7 @@ class [[nodiscard]] store_gradients {
         summary_(other.summary_) {}
   store_gradients& operator=(store_gradients&&) = delete;
   ~store_gradients() {
-    if (store_ == nullptr) return;
-    store_->note_settled();
-    store_->note_unapplied(summary_.number);
+    if (store_ != nullptr) store_->note_unapplied(summary_.number);
   }
 
   /// The ranges that this rank owns, in the order of memory, to look at.
@@ -40055,17 +40322,12 @@ class [[nodiscard]] store_gradients {
 
   /// For optimizers: the gradients, which are no longer owed.
   [[nodiscard]] reduced_gradients<value_type> take() && noexcept {
-    discard();
+    store_ = nullptr;
     return std::move(reduced_);
   }
-  void discard() noexcept {
-    if (Store* const store = std::exchange(store_, nullptr)) store->note_settled();
-  }
+  void discard() noexcept { static_cast<void>(std::move(*this).take()); }
   /// For `committed_gradients`: the step that was committed.
-  void note(const step_summary& summary) noexcept {
-    summary_ = summary;
-    store_->note_unsettled();
-  }
+  void note(const step_summary& summary) noexcept { summary_ = summary; }
 
  private:
   friend Store;
@@ -40328,11 +40590,7 @@ class parameter_store final : public participant, public store_memory<Run, Preci
       if (!part.are_of(buckets_))
         throw usage_error("these gradients were applied before, or belong to another store", at);
       note_before_update(at);
-      const reduced_gradients<value_type> used = std::move(part).take();
-      if (!used.latest())
-        throw usage_error("these gradients are of reduction " + std::to_string(used.number()) +
-                              " of their buckets, which have begun another since",
-                          at);
+      static_cast<void>(std::move(part).take().consume(at));
       update_.run(f, at);
       note_update(fnv1a().add_text("update").value());
     }
@@ -40367,28 +40625,29 @@ class parameter_store final : public participant, public store_memory<Run, Preci
   void abandon(where at) override;
   void withdraw() noexcept override;
   [[nodiscard]] std::uint64_t fingerprint() const override;
-  /// Gradients are divided, and the squares of their chunks summed, by these from now on (`bound_buckets`,
-  /// `gradient_norm`); empty ones end that.
-  void finish_by(typename buckets_type::divider divide, typename gradient_norm<value_type>::teller squares);
   /// For graphs, whose body has all gathers of its step: they begin as `when` says, with the step or with `begin_body`.
   /// Later work of the stream comes after all that has begun up to `end_body`.
   void gathers_in(gathers_begin when) noexcept;
   void begin_body(where at);
   void end_body(where at);
-  /// `hook()` is called before an optimizer changes the parameters or its state; an empty one ends that.
-  void before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
-  /// Throws usage_error where a part of that is away.
-  void note_before_update(where at = where::current()) const;
-  /// `mover` moves the gradients and the state of the optimizers, and ends that with a null. Throws usage_error where
-  /// another one does.
-  void moved_by(state_mover* mover, where at = where::current());
+  /// `observer` takes part in updates of the parameters, in its turn, while the result lives; the store outlives that.
+  /// Throws usage_error where another one moves gradients and state.
+  [[nodiscard]] update_observation observe(update_observer& observer, observer_turn turn, where at = where::current()) {
+    return buckets_.updates().add(observer, turn, at);
+  }
+  /// Before parameters, or the state of their optimizer, change: tells the observers. Throws usage_error where a part
+  /// of that is away.
+  void note_before_update(where at = where::current()) const { buckets_.updates().before_update(at); }
   /// Gradients and the state of the optimizers are on the device while the result lives, and then where they were. The
   /// store outlives it. Between steps. Throws tier_file_error where they cannot be read.
-  [[nodiscard]] residency_hold hold_state(where at = where::current()) const { return {mover_, at}; }
+  [[nodiscard]] residency_hold hold_state(where at = where::current()) const { return {buckets_.updates(), at}; }
   /// Whether the phase that this rank is in has them away, alike on all ranks.
-  [[nodiscard]] bool state_away() const noexcept { return mover_ != nullptr && mover_->away(); }
+  [[nodiscard]] bool state_away() const noexcept {
+    const update_observer* const mover = buckets_.updates().last(observer_turn::moves_state);
+    return mover != nullptr && mover->away();
+  }
   /// A hash of what an optimizer was last applied with; the next vote compares it.
-  void note_update(std::uint64_t arguments) noexcept { updated_with_ = fnv1a(updated_with_).add(arguments).value(); }
+  void note_update(std::uint64_t arguments) noexcept { buckets_.updates().note_update(arguments); }
 
  private:
   struct listed_parameters {
@@ -40473,20 +40732,13 @@ class parameter_store final : public participant, public store_memory<Run, Preci
   void expect_names_apart(where at) const;
   void compare_along_tensor(where at);
   static void expect_even(const parameter_base<value_type>& parameter, std::size_t elements, where at);
-  template <class Parameter>
-  void add_filler(Parameter& parameter);
 
   std::vector<norm_place> norm_places_;
   gradient_norm<value_type> norm_;
-  std::vector<std::function<void(std::uint64_t, where)>> fillers_;
-  std::function<void()> before_update_;
-  state_mover* mover_ = nullptr;
   std::optional<reduced_gradients<value_type>> reduced_;  // by the commit that is under way
   double squares_ = 0;                                    // of those
   std::uint64_t unapplied_ = 0;                           // the number of the step whose part was dropped, or 0
   store_update<parameter_store> update_{*this};
-  std::uint64_t updated_with_ = 0;
-  bool stepping_ = false;
   bool compared_ = false;
   bool gathers_compared_ = false;  // in this step
 };
@@ -40579,27 +40831,10 @@ void parameter_store<Run, Precision>::fill(std::uint64_t seed, where at) {
 }
 
 template <class Run, class Precision>
-void parameter_store<Run, Precision>::note_before_update(where at) const {
-  if (mover_ != nullptr && (mover_->away() || !mover_->here()))
-    throw usage_error(
-        "gradients and optimizer state are away from the device: they are updated in training, after "
-        "phases.to_train(std::move(...))",
-        at);
-  if (before_update_) before_update_();
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::moved_by(state_mover* mover, where at) {
-  if (mover != nullptr && mover_ != nullptr)
-    throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already", at);
-  mover_ = mover;
-}
-
-template <class Run, class Precision>
 void parameter_store<Run, Precision>::begin(const step_start& start, where at) {
   if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
   this->note_micro_batches(start.micro_batches);
-  if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
+  if (buckets_.in_step()) return buckets_.begin_again(start.micro_batches, at);
   if (gathers_) gathers_->retire(at);
   // A store that one rank forgets would be waited for in the comparison of another.
   if (!std::exchange(compared_, true)) {
@@ -40623,7 +40858,9 @@ void parameter_store<Run, Precision>::finish(const divisor_value& divisor, where
   static_cast<void>(reduced_.emplace(divisor.where_it_is == divisor_value::counted::on_this_rank
                                          ? buckets_.finish(local_targets{divisor.count}, mesh_->replicas(), at)
                                          : buckets_.finish(target_tokens{divisor.count, at}, at)));
-  squares_ = this->rehearsed() ? 0 : norm_.template squares_over<group_type>(*reduced_, *mesh_, at);
+  squares_ = this->rehearsed() ? 0
+                               : norm_.template squares_over<group_type>(
+                                     *reduced_, *mesh_, buckets_.updates().last(observer_turn::queues_work), at);
 }
 
 template <class Run, class Precision>
@@ -40668,19 +40905,12 @@ template <class Run, class Precision>
 void parameter_store<Run, Precision>::withdraw() noexcept {
   reduced_.reset();
   if (gathers_) gathers_->end_step();
-  if (std::exchange(stepping_, false)) buckets_.withdraw();
+  buckets_.withdraw();
 }
 
 template <class Run, class Precision>
 std::uint64_t parameter_store<Run, Precision>::fingerprint() const {
-  return fnv1a().add_text("parameter_store").add(updated_with_).value();
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::finish_by(typename buckets_type::divider divide,
-                                                typename gradient_norm<value_type>::teller squares) {
-  buckets_.divide_by(std::move(divide));
-  norm_.squares_by(std::move(squares));
+  return fnv1a().add_text("parameter_store").add(buckets_.updates().updated_with()).value();
 }
 
 template <class Run, class Precision>
@@ -40719,7 +40949,6 @@ void parameter_store<Run, Precision>::note_unapplied(std::uint64_t step) noexcep
 
 template <class Run, class Precision>
 void parameter_store<Run, Precision>::end_gathers(order_of_step own, where at) {
-  stepping_ = false;
   if (!gathers_) return;
   compare(own, at);
   gathers_->end_step();
@@ -40728,7 +40957,12 @@ void parameter_store<Run, Precision>::end_gathers(order_of_step own, where at) {
 
 template <class Run, class Precision>
 void parameter_store<Run, Precision>::write_first_values(std::uint64_t seed, where at) {
-  for (const auto& write : fillers_) write(seed, at);
+  if (this->rehearsed()) return;
+  const auto write = [&](parameter_base<value_type>& parameter) {
+    if (parameter.spec().first_values.how() != initial::initializer::filled) parameter.initialise(seed, at);
+  };
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) write(buckets_.parameter(p));
+  for (const auto& one : frozen_.members()) write(*one.parameter);
 }
 
 template <class Run, class Precision>
@@ -40766,19 +41000,10 @@ parameter_store<Run, Precision>::parameter_store(Run& run, const mesh& mesh, lis
       norm_places_(found.places),
       norm_(found.norm, std::move(found.places),
             run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
-  for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
-  for (const auto& one : frozen_.members()) add_filler(*one.parameter);
   write_first_values(options.seed, at);
   if (this->reaches_) this->expect_plan_compared(at);  // which ends on no rank before the values are there
   expect_names_apart(at);
   if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
-}
-
-template <class Run, class Precision>
-template <class Parameter>
-void parameter_store<Run, Precision>::add_filler(Parameter& parameter) {
-  if (this->rehearsed() || parameter.spec().first_values.how() == initial::initializer::filled) return;
-  fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
 }
 
 template <class Run, class Precision>
@@ -41250,10 +41475,17 @@ class memory_report {
 //   out.write("lm_head.weight", first_element, std::span<const float>(part));   // what no other rank writes
 //   out.commit();
 
-// ---- belay/train/safetensors/folder_writer.hpp
+// ---- belay/train/safetensors/folder.hpp
 //
-// Writes a model into a folder: one model.safetensors, or where that would be too large several files and the index
-// that other libraries read them by. As of a `writer`, each file appears whole or not at all; the index is the last.
+// A model's tensors wherever they lie: in one file, in a folder's model.safetensors, or in several files that the
+// folder's model.safetensors.index.json names. All of it, or what holds the tensors that are needed, is opened and
+// checked first; then ranges are read as from one file.
+//
+//   const belay::safetensors::folder in("models/mixtral");
+//   in.read_converted("lm_head.weight", first_element, std::span<float>(part));
+//
+// A model is written as one model.safetensors, or where that would be too large as several files and the index that
+// other libraries read them by. Like those of a `writer`, each file appears whole or not at all; the index is the last.
 //
 //   belay::safetensors::folder_writer out("models/mine", declarations);
 //   out.write("lm_head.weight", first_element, std::span<const float>(part));
@@ -41401,6 +41633,158 @@ using writer = basic_writer<posix_files>;
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
 
+/// Tensors of an index, each with the name of its file, in the order of the text.
+using weight_map = std::vector<std::pair<std::string, std::string>>;
+
+/// Bytes of an index that are read: some hundred thousand tensors.
+inline constexpr std::uint64_t largest_index = std::uint64_t{1} << 26;
+
+/// Reads the text of an index: an object with `weight_map`, and others that are ignored. `path` names it in errors,
+/// which are file_error: other JSON, a tensor twice, a file that is not beside the index.
+[[nodiscard]] BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at);
+
+/// The index by which a folder is read: its path, or nothing where `path` is a file or has model.safetensors. Throws
+/// file_error where the system cannot say which is there.
+template <files_policy Files = posix_files>
+[[nodiscard]] std::string index_of(const std::string& path, where at = where::current()) {
+  const std::string index = path + "/model.safetensors.index.json";
+  return facts_of<Files>(index, at) && !facts_of<Files>(path + "/model.safetensors", at) ? index : "";
+}
+
+/// Reads an index. Errors are file_error, as of `parse_index`.
+template <files_policy Files = posix_files>
+[[nodiscard]] weight_map read_index(const std::string& index, where at = where::current()) {
+  const basic_file<Files> in(index, O_RDONLY | O_NONBLOCK, at);
+  const std::uint64_t size = in.size(at);
+  if (size > largest_index) throw file_error(index, 0, "has " + std::to_string(size) + " bytes", at);
+  std::string text(static_cast<std::size_t>(size), '\0');
+  in.read(0, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
+  return parse_index(text, index, at);
+}
+
+/// Several threads may read at once.
+template <files_policy Files>
+class basic_folder {
+ public:
+  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json. Anything wrong with it
+  /// is a file_error: also a tensor that its file lacks, one that the index does not have, and one in two files.
+  explicit basic_folder(const std::string& path, where at = where::current()) : path_(path) { open({}, all, at); }
+  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json, of which only the files
+  /// that hold the tensors `needed` are opened. A name that is not there is a file_error, as is anything wrong with
+  /// those files.
+  basic_folder(const std::string& path, std::span<const std::string> needed, where at = where::current())
+      : path_(path) {
+    open(needed, some, at);
+  }
+
+  /// The file, or that of the index.
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  /// All tensors of the files that are open, file by file; valid as long as the folder.
+  [[nodiscard]] const std::vector<tensor>& tensors() const noexcept { return tensors_; }
+  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
+  /// The tensor called `name`, or null.
+  [[nodiscard]] const tensor* find(std::string_view name) const noexcept {
+    return find_tensor(tensors_, by_name_, name);
+  }
+
+  /// Throws file_error where tensor `name` is not there, or has another shape.
+  void expect_shape(std::string_view name, std::span<const std::uint64_t> shape, where at = where::current()) const {
+    const basic_reader<Files>& in = file_with(name, at);
+    const std::vector<std::uint64_t>& found = find(name)->shape;
+    if (std::equal(found.begin(), found.end(), shape.begin(), shape.end())) return;
+    throw file_error(in.path(), 0,
+                     "tensor " + printable(name) + " is " + shape_text(found) + ", " + shape_text(shape) + " is needed",
+                     at);
+  }
+
+  /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order. `read`
+  /// converts nothing: the stored type must be that of T. `read_converted` takes F64, F32, F16 or BF16, rounded to
+  /// nearest where T is narrower. A range outside of the tensor is a usage_error.
+  template <class T>
+  void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+            where at = where::current()) const {
+    file_with(name, at).read(name, first_element, destination, at);
+  }
+  template <class T>
+  void read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
+                      where at = where::current()) const {
+    file_with(name, at).read_converted(name, first_element, destination, at);
+  }
+
+ private:
+  enum extent { all, some };
+
+  void open(std::span<const std::string> needed, extent which, where at) {
+    while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+    if (const std::string index = index_of<Files>(path_, at); !index.empty())
+      return open_index(index, needed, which, at);
+    if (const auto found = facts_of<Files>(path_, at); found && S_ISDIR(found->st_mode)) path_ += "/model.safetensors";
+    add(path_, at);
+    sort(at);
+    for (const std::string& name : needed) static_cast<void>(file_with(name, at));
+  }
+  void open_index(const std::string& index, std::span<const std::string> needed, extent which, where at) {
+    path_ = index;
+    const weight_map map = read_index<Files>(index, at);
+    std::map<std::string_view, std::string_view> file_of;
+    for (const auto& [name, lies_in] : map) file_of.emplace(name, lies_in);
+    std::map<std::string_view, std::size_t> number;
+    const auto take = [&](std::string_view lies_in) {
+      if (number.emplace(lies_in, files_.size()).second) add(folder_of(index) + "/" + std::string(lies_in), at);
+    };
+    if (which == all)
+      for (const auto& [name, lies_in] : map) take(lies_in);
+    for (const std::string& name : needed) {
+      const auto found = file_of.find(name);
+      if (found == file_of.end()) throw file_error(index, 0, "has no tensor " + printable(name), at);
+      take(found->second);
+    }
+    sort(at);
+    for (const auto& [name, lies_in] : map) {
+      const auto opened = number.find(lies_in);
+      if (opened == number.end()) continue;
+      const tensor* const found = find(name);
+      if (found == nullptr || file_of_[static_cast<std::size_t>(found - tensors_.data())] != opened->second)
+        throw file_error(files_[opened->second].path(), 0,
+                         "has no tensor " + printable(name) + ", as " + index + " says", at);
+    }
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+      if (!file_of.contains(tensors_[i].name))
+        throw file_error(files_[file_of_[i]].path(), 0,
+                         "has tensor " + printable(tensors_[i].name) + ", which " + index + " does not have", at);
+  }
+  void add(const std::string& name, where at) {
+    const auto& opened = files_.emplace_back(name, at);
+    for (const tensor& each : opened.tensors()) {
+      tensors_.push_back(each);
+      file_of_.push_back(files_.size() - 1);
+    }
+  }
+  void sort(where at) {
+    by_name_ = order_by_name(tensors_);
+    for (std::size_t i = 1; i < by_name_.size(); ++i) {
+      const tensor &one = tensors_[by_name_[i - 1]], &other = tensors_[by_name_[i]];
+      if (one.name == other.name)
+        throw file_error(
+            files_[file_of_[by_name_[i]]].path(), 0,
+            "has tensor " + printable(one.name) + ", and so has " + files_[file_of_[by_name_[i - 1]]].path(), at);
+    }
+  }
+  [[nodiscard]] const basic_reader<Files>& file_with(std::string_view name, where at) const {
+    const tensor* const found = find(name);
+    if (found == nullptr) throw file_error(path(), 0, "has no tensor " + printable(std::string(name)), at);
+    return files_[file_of_[static_cast<std::size_t>(found - tensors_.data())]];
+  }
+
+  std::string path_;
+  std::deque<basic_reader<Files>> files_;
+  std::vector<tensor> tensors_;
+  std::vector<std::size_t> file_of_;  // of each tensor
+  std::vector<std::size_t> by_name_;
+};
+
+using folder = basic_folder<posix_files>;
+
 /// Bytes of tensors that go into one file; a larger tensor has a file of its own, and a header is not counted.
 inline constexpr std::uint64_t largest_file = std::uint64_t{4} << 30;
 
@@ -41500,12 +41884,48 @@ using folder_writer = basic_folder_writer<posix_files>;
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/train/safetensors/folder_writer.ipp
+// ---- belay/train/safetensors/folder.ipp
 //
-// Which tensors go into which file of a folder, and the index that says so.
+// The index of a folder, read; which tensors go into which file of a folder, and the index that says so.
 
 namespace belay::inline BELAY_ABI {
 namespace safetensors {
+
+BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at) {
+  header_scanner scan(text, path, at, 0);
+  scan.check_utf8();
+  weight_map out;
+  std::map<std::string, std::size_t, std::less<>> seen;
+  bool found = false;
+  scan.take('{');
+  for (bool first = true; !scan.take_if('}'); first = false) {
+    if (!first) scan.take(',');
+    const std::string field = scan.string(256, "a field");
+    scan.take(':');
+    if (field != "weight_map") {
+      scan.skip_value();
+      continue;
+    }
+    if (std::exchange(found, true)) scan.fail(scan.next(), "weight_map is there twice");
+    scan.take('{');
+    for (bool none = true; !scan.take_if('}'); none = false) {
+      if (!none) scan.take(',');
+      const std::size_t place = scan.next();
+      std::string name = scan.string(4096, "a tensor's name");
+      scan.take(':');
+      std::string beside = scan.string(255, "a file's name");
+      if (!seen.emplace(name, out.size()).second) scan.fail(place, "tensor " + printable(name) + " is there twice");
+      if (beside.empty() || beside == "." || beside == ".." ||
+          beside.find_first_of(std::string_view("/\0", 2)) != std::string::npos)
+        scan.fail(place,
+                  "tensor " + printable(name) + " lies in " + printable(beside) + ", which is no file beside it");
+      out.emplace_back(std::move(name), std::move(beside));
+    }
+  }
+  scan.finish();
+  if (!found) scan.fail(0, "has no weight_map");
+  return out;
+}
 
 BELAY_DECL file_division::file_division(const std::vector<declaration>& tensors, std::uint64_t largest) {
   for (const declaration& each : tensors) {
@@ -41763,219 +42183,6 @@ template <communicator Group>
 collective_writer(const Group&, std::string, const file_division&) -> collective_writer<Group>;
 template <communicator Group>
 collective_writer(const Group&, std::string, const file_division&, where) -> collective_writer<Group>;
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/safetensors/folder.hpp
-//
-// A model's tensors wherever they lie: in one file, in a folder's model.safetensors, or in several files that the
-// folder's model.safetensors.index.json names. All of it, or what holds the tensors that are needed, is opened and
-// checked first; then ranges are read as from one file.
-//
-//   const belay::safetensors::folder in("models/mixtral");
-//   in.read_converted("lm_head.weight", first_element, std::span<float>(part));
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-/// Tensors of an index, each with the name of its file, in the order of the text.
-using weight_map = std::vector<std::pair<std::string, std::string>>;
-
-/// Bytes of an index that are read: some hundred thousand tensors.
-inline constexpr std::uint64_t largest_index = std::uint64_t{1} << 26;
-
-/// Reads the text of an index: an object with `weight_map`, and others that are ignored. `path` names it in errors,
-/// which are file_error: other JSON, a tensor twice, a file that is not beside the index.
-[[nodiscard]] BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at);
-
-/// The index by which a folder is read: its path, or nothing where `path` is a file or has model.safetensors. Throws
-/// file_error where the system cannot say which is there.
-template <files_policy Files = posix_files>
-[[nodiscard]] std::string index_of(const std::string& path, where at = where::current()) {
-  const std::string index = path + "/model.safetensors.index.json";
-  return facts_of<Files>(index, at) && !facts_of<Files>(path + "/model.safetensors", at) ? index : "";
-}
-
-/// Reads an index. Errors are file_error, as of `parse_index`.
-template <files_policy Files = posix_files>
-[[nodiscard]] weight_map read_index(const std::string& index, where at = where::current()) {
-  const basic_file<Files> in(index, O_RDONLY | O_NONBLOCK, at);
-  const std::uint64_t size = in.size(at);
-  if (size > largest_index) throw file_error(index, 0, "has " + std::to_string(size) + " bytes", at);
-  std::string text(static_cast<std::size_t>(size), '\0');
-  in.read(0, std::as_writable_bytes(std::span<char>(text.data(), text.size())), at);
-  return parse_index(text, index, at);
-}
-
-/// Several threads may read at once.
-template <files_policy Files>
-class basic_folder {
- public:
-  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json. Anything wrong with it
-  /// is a file_error: also a tensor that its file lacks, one that the index does not have, and one in two files.
-  explicit basic_folder(const std::string& path, where at = where::current()) : path_(path) { open({}, all, at); }
-  /// `path` is a file, or a folder with model.safetensors or else model.safetensors.index.json, of which only the files
-  /// that hold the tensors `needed` are opened. A name that is not there is a file_error, as is anything wrong with
-  /// those files.
-  basic_folder(const std::string& path, std::span<const std::string> needed, where at = where::current())
-      : path_(path) {
-    open(needed, some, at);
-  }
-
-  /// The file, or that of the index.
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// All tensors of the files that are open, file by file; valid as long as the folder.
-  [[nodiscard]] const std::vector<tensor>& tensors() const noexcept { return tensors_; }
-  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
-  /// The tensor called `name`, or null.
-  [[nodiscard]] const tensor* find(std::string_view name) const noexcept {
-    return find_tensor(tensors_, by_name_, name);
-  }
-
-  /// Throws file_error where tensor `name` is not there, or has another shape.
-  void expect_shape(std::string_view name, std::span<const std::uint64_t> shape, where at = where::current()) const {
-    const basic_reader<Files>& in = file_with(name, at);
-    const std::vector<std::uint64_t>& found = find(name)->shape;
-    if (std::equal(found.begin(), found.end(), shape.begin(), shape.end())) return;
-    throw file_error(in.path(), 0,
-                     "tensor " + printable(name) + " is " + shape_text(found) + ", " + shape_text(shape) + " is needed",
-                     at);
-  }
-
-  /// Fills `destination` with the elements of tensor `name` from `first_element` on, in row-major order. `read`
-  /// converts nothing: the stored type must be that of T. `read_converted` takes F64, F32, F16 or BF16, rounded to
-  /// nearest where T is narrower. A range outside of the tensor is a usage_error.
-  template <class T>
-  void read(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-            where at = where::current()) const {
-    file_with(name, at).read(name, first_element, destination, at);
-  }
-  template <class T>
-  void read_converted(std::string_view name, std::uint64_t first_element, std::span<T> destination,
-                      where at = where::current()) const {
-    file_with(name, at).read_converted(name, first_element, destination, at);
-  }
-
- private:
-  enum extent { all, some };
-
-  void open(std::span<const std::string> needed, extent which, where at) {
-    while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
-    if (const std::string index = index_of<Files>(path_, at); !index.empty())
-      return open_index(index, needed, which, at);
-    if (const auto found = facts_of<Files>(path_, at); found && S_ISDIR(found->st_mode)) path_ += "/model.safetensors";
-    add(path_, at);
-    sort(at);
-    for (const std::string& name : needed) static_cast<void>(file_with(name, at));
-  }
-  void open_index(const std::string& index, std::span<const std::string> needed, extent which, where at) {
-    path_ = index;
-    const weight_map map = read_index<Files>(index, at);
-    std::map<std::string_view, std::string_view> file_of;
-    for (const auto& [name, lies_in] : map) file_of.emplace(name, lies_in);
-    std::map<std::string_view, std::size_t> number;
-    const auto take = [&](std::string_view lies_in) {
-      if (number.emplace(lies_in, files_.size()).second) add(folder_of(index) + "/" + std::string(lies_in), at);
-    };
-    if (which == all)
-      for (const auto& [name, lies_in] : map) take(lies_in);
-    for (const std::string& name : needed) {
-      const auto found = file_of.find(name);
-      if (found == file_of.end()) throw file_error(index, 0, "has no tensor " + printable(name), at);
-      take(found->second);
-    }
-    sort(at);
-    for (const auto& [name, lies_in] : map) {
-      const auto opened = number.find(lies_in);
-      if (opened == number.end()) continue;
-      const tensor* const found = find(name);
-      if (found == nullptr || file_of_[static_cast<std::size_t>(found - tensors_.data())] != opened->second)
-        throw file_error(files_[opened->second].path(), 0,
-                         "has no tensor " + printable(name) + ", as " + index + " says", at);
-    }
-    for (std::size_t i = 0; i < tensors_.size(); ++i)
-      if (!file_of.contains(tensors_[i].name))
-        throw file_error(files_[file_of_[i]].path(), 0,
-                         "has tensor " + printable(tensors_[i].name) + ", which " + index + " does not have", at);
-  }
-  void add(const std::string& name, where at) {
-    const auto& opened = files_.emplace_back(name, at);
-    for (const tensor& each : opened.tensors()) {
-      tensors_.push_back(each);
-      file_of_.push_back(files_.size() - 1);
-    }
-  }
-  void sort(where at) {
-    by_name_ = order_by_name(tensors_);
-    for (std::size_t i = 1; i < by_name_.size(); ++i) {
-      const tensor &one = tensors_[by_name_[i - 1]], &other = tensors_[by_name_[i]];
-      if (one.name == other.name)
-        throw file_error(
-            files_[file_of_[by_name_[i]]].path(), 0,
-            "has tensor " + printable(one.name) + ", and so has " + files_[file_of_[by_name_[i - 1]]].path(), at);
-    }
-  }
-  [[nodiscard]] const basic_reader<Files>& file_with(std::string_view name, where at) const {
-    const tensor* const found = find(name);
-    if (found == nullptr) throw file_error(path(), 0, "has no tensor " + printable(std::string(name)), at);
-    return files_[file_of_[static_cast<std::size_t>(found - tensors_.data())]];
-  }
-
-  std::string path_;
-  std::deque<basic_reader<Files>> files_;
-  std::vector<tensor> tensors_;
-  std::vector<std::size_t> file_of_;  // of each tensor
-  std::vector<std::size_t> by_name_;
-};
-
-using folder = basic_folder<posix_files>;
-
-}  // namespace safetensors
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/train/safetensors/folder.ipp
-//
-// The index of a folder, read.
-
-namespace belay::inline BELAY_ABI {
-namespace safetensors {
-
-BELAY_DECL weight_map parse_index(std::string_view text, const std::string& path, where at) {
-  header_scanner scan(text, path, at, 0);
-  scan.check_utf8();
-  weight_map out;
-  std::map<std::string, std::size_t, std::less<>> seen;
-  bool found = false;
-  scan.take('{');
-  for (bool first = true; !scan.take_if('}'); first = false) {
-    if (!first) scan.take(',');
-    const std::string field = scan.string(256, "a field");
-    scan.take(':');
-    if (field != "weight_map") {
-      scan.skip_value();
-      continue;
-    }
-    if (std::exchange(found, true)) scan.fail(scan.next(), "weight_map is there twice");
-    scan.take('{');
-    for (bool none = true; !scan.take_if('}'); none = false) {
-      if (!none) scan.take(',');
-      const std::size_t place = scan.next();
-      std::string name = scan.string(4096, "a tensor's name");
-      scan.take(':');
-      std::string beside = scan.string(255, "a file's name");
-      if (!seen.emplace(name, out.size()).second) scan.fail(place, "tensor " + printable(name) + " is there twice");
-      if (beside.empty() || beside == "." || beside == ".." ||
-          beside.find_first_of(std::string_view("/\0", 2)) != std::string::npos)
-        scan.fail(place,
-                  "tensor " + printable(name) + " lies in " + printable(beside) + ", which is no file beside it");
-      out.emplace_back(std::move(name), std::move(beside));
-    }
-  }
-  scan.finish();
-  if (!found) scan.fail(0, "has no weight_map");
-  return out;
-}
 
 }  // namespace safetensors
 }  // namespace belay::inline BELAY_ABI
@@ -42330,7 +42537,7 @@ struct residency_memory {
 /// Run and stores outlive it. `Files` makes the file of tier file. Errors of a move are tier_file_error, of this rank
 /// alone: then nothing has moved, and nothing is lost. A transition makes them those of all ranks.
 template <class Run, tier_file_calls Files = system_tier_file_calls>
-class phase_residency final : public state_mover {
+class phase_residency final : public update_observer {
  public:
   /// Bytes of one copy.
   static constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
@@ -42357,8 +42564,7 @@ class phase_residency final : public state_mover {
     for (const char* purpose : {"gradients", "reductions", "gradients on the wire", "optimizer state"})
       for (const lasting_lease& each : run.leases_of(tier::device, purpose)) leased.push_back(each);
     lower_ == tier::file ? take_file(memory.files, leased, at) : take_memory(leased, at);
-    before_ = [&stores...]([[maybe_unused]] where now) { (stores.note_before_update(now), ...); };
-    (attach(stores, at), ...);
+    (observed_.push_back(stores.observe(*this, observer_turn::moves_state, at)), ...);
   }
   phase_residency(const phase_residency&) = delete;  // phases and stores point to it
   phase_residency& operator=(const phase_residency&) = delete;
@@ -42375,7 +42581,7 @@ class phase_residency final : public state_mover {
   std::size_t offload(where at = where::current()) {
     if (away_ || lower_ == tier::device) return 0;
     restore_all(at);  // after a move that has failed
-    if (before_) before_(at);
+    for (const update_observation& each : observed_) each.all()->before_update(at);
     if (holds_ > 0)
       throw usage_error(
           "gradients and optimizer state are held on the device: what store.hold_state() or residency.hold() has given "
@@ -42394,7 +42600,14 @@ class phase_residency final : public state_mover {
   }
 
   /// All is on the device while the result lives, and then where it was: as the stores' `hold_state`.
-  [[nodiscard]] residency_hold hold(where at = where::current()) { return {self_, at}; }
+  [[nodiscard]] residency_hold hold(where at = where::current()) { return {*this, at}; }
+  void before_update(where at) override {
+    if (away() || !here())
+      throw usage_error(
+          "gradients and optimizer state are away from the device: they are updated in training, after "
+          "phases.to_train(std::move(...))",
+          at);
+  }
   void begin_hold(where at) override {
     restore_all(at);
     ++holds_;
@@ -42407,7 +42620,7 @@ class phase_residency final : public state_mover {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] tier lower() const noexcept { return lower_; }
   [[nodiscard]] bool away() const noexcept override { return away_; }
-  [[nodiscard]] bool here() const noexcept override { return gone_ == 0; }
+  [[nodiscard]] bool here() const noexcept { return gone_ == 0; }
   /// The most bytes that were in both tiers together at a time of a move.
   [[nodiscard]] std::size_t most_in_both() const noexcept { return most_in_both_; }
 
@@ -42416,13 +42629,6 @@ class phase_residency final : public state_mover {
     std::span<std::byte> here;
     std::byte* away;        // in memory,
     std::uint64_t in_file;  // or in the file
-  };
-  // Ends what stores know of this, also where not all of them could be told.
-  struct attachments {
-    std::vector<std::function<void()>> detach;
-    ~attachments() {
-      for (const auto& each : detach) each();
-    }
   };
 
   void take_memory(const std::vector<lasting_lease>& leased, where at) {
@@ -42467,11 +42673,6 @@ class phase_residency final : public state_mover {
       chunks_.push_back({here.subspan(i, count), away == nullptr ? nullptr : away + i, in_file + i});
     }
     bytes_ += leased_size(here.size());
-  }
-  template <class Store>
-  void attach(Store& store, where at) {
-    store.moved_by(this, at);
-    attached_.detach.push_back([&store] { store.moved_by(nullptr); });
   }
 
   // Where it fails, what has left comes back. What of that cannot be read again stays in the file: the next who needs
@@ -42568,15 +42769,13 @@ class phase_residency final : public state_mover {
   const host_access* access_ = nullptr;  // to a device
   std::vector<chunk> chunks_;
   std::optional<streamed_file<Files>> file_;
-  std::function<void(where)> before_;
   std::size_t bytes_ = 0, most_in_both_ = 0;
   std::size_t gone_ = 0;     // chunks, from the first on, that are not on the device
   std::size_t in_file_ = 0;  // bytes of those, in tier file
   std::size_t others_ = 0;   // bytes of both tiers that are not of this, during a move
   std::size_t holds_ = 0;
-  bool away_ = false;  // as the phase has it
-  state_mover* self_ = this;
-  attachments attached_;
+  bool away_ = false;                         // as the phase has it
+  std::vector<update_observation> observed_;  // of the stores
 };
 
 template <class Run, class... Stores>
@@ -42990,9 +43189,19 @@ struct part_of<Stream> {
   using type = captured_part<Stream>;
 };
 
+/// A number in the memory of a device, where that is one; elsewhere none.
+template <class T, class Memory>
+struct numbers_in {
+  struct type {};
+};
+template <class T, device_region Memory>
+struct numbers_in<T, Memory> {
+  using type = device_numbers<T, Memory>;
+};
+
 /// The graphs of one store and its optimizer. `Store` is a `parameter_store`.
 template <class Store>
-class step_graphs {
+class step_graphs final : private update_observer {
   using run_type = typename Store::run_type;
   using engine_type = typename run_type::engine_type;
   using memory_type = typename run_type::memory_type;
@@ -43002,36 +43211,28 @@ class step_graphs {
   static constexpr bool can_capture = capturing_stream<stream_type> && device_region<memory_type>;
 
  public:
-  /// In a body, before its first step; all outlive it. With `graph_use::none` it does nothing, and `run` calls its
-  /// body. Throws usage_error where steps cannot be captured: streams have no graphs, ranks share a device, experts are
-  /// divided among ranks, or parameters, gradients or state lie in a file.
+  /// In a body, before its first step; all outlive it, and the optimizer stays where it is: one that was moved queues
+  /// its updates beside the graphs. With `graph_use::none` it does nothing, and `run` calls its body. Throws
+  /// usage_error where steps cannot be captured: streams have no graphs, ranks share a device, experts are divided
+  /// among ranks, or parameters, gradients or state lie in a file.
   template <class Optimizer>
   step_graphs(const mesh& mesh, Store& store, Optimizer& optimizer, graph_use use, where at = where::current())
-      : store_(&store), use_(use) {
+      : store_(&store), optimizer_(&optimizer), use_(use) {
     if (use == graph_use::none) return;
     if (!store.run().rehearsing()) expect_possible(mesh, optimizer, at);
     lease(at);
     if constexpr (can_capture) {
-      auto scale = std::make_shared<device_numbers<gradient_type, memory_type>>(engine().activations().memory(), at);
-      store.run().keep(scale);
-      scale_ = scale->get();
-      write_scale_ = [this, to = scale.get()](gradient_type by, where now) { to->write(engine().compute(), by, now); };
-      store.finish_by(
-          [this](std::span<const range_type> owned, gradient_type by, where now) { divide(owned, by, now); },
-          [this](where now) { return told_squares(now); });
-      optimizer.queued_by([this](function_ref<void()> queue, where now) { queue_part(update_, queue, now); });
+      scale_ = std::make_shared<scale_type>(engine().activations().memory(), at);
+      store.run().keep(scale_);
+      // (nvcc takes an assignment for a result that is ignored.)
+      static_cast<void>(observed_ = store.observe(*this, observer_turn::queues_work, at));
       store.gathers_in(gathers_begin::when_asked);
-      undo_ = [&store, &optimizer] {
-        store.gathers_in(gathers_begin::with_step);
-        store.finish_by({}, {});
-        optimizer.queued_by({});
-      };
     }
   }
-  step_graphs(const step_graphs&) = delete;  // store and optimizer point to it
+  step_graphs(const step_graphs&) = delete;  // the store points to it
   step_graphs& operator=(const step_graphs&) = delete;
   ~step_graphs() {
-    if (undo_) undo_();
+    if (observed_.all() != nullptr) store_->gathers_in(gathers_begin::with_step);
   }
 
   /// Does what `body()` does: all forwards and backwards of a step, once it has begun. The body discharges all handles
@@ -43054,6 +43255,7 @@ class step_graphs {
  private:
   using range_type = owned_range<value_type>;
   using part_type = typename part_of<stream_type>::type;
+  using scale_type = typename numbers_in<gradient_type, memory_type>::type;
 
   [[nodiscard]] engine_type& engine() const noexcept { return store_->run().engine(); }
   [[nodiscard]] std::uint64_t version() const noexcept {
@@ -43168,36 +43370,45 @@ class step_graphs {
     return true;
   }
 
-  void divide(std::span<const range_type> owned, gradient_type by, where at) {
-    write_scale_(by, at);
-    queue_part(finish_, [&] { queue_finish(owned); }, at);
-    finished_ = engine().compute().record(at);
+  void divide([[maybe_unused]] double scale, [[maybe_unused]] where at) override {
+    if constexpr (can_capture) {
+      scale_->write(engine().compute(), static_cast<gradient_type>(scale), at);
+      queue_part(finish_, [&] { queue_finish(); }, at);
+      finished_ = engine().compute().record(at);
+    }
   }
-  void queue_finish(std::span<const range_type> owned) {
+  void queue_finish() {
     auto& kit = engine().kit();
     std::size_t chunks = 0;
-    for (const range_type& range : owned) {
-      kit.each(range.count, kernel::scale_from<gradient_type>{scale_, range.gradient});
+    for (const range_type& range : store_->buckets().owned()) {
+      kit.each(range.count, kernel::scale_from<gradient_type>{scale_->get(), range.gradient});
       const std::size_t count = (range.count + parameter_chunk - 1) / parameter_chunk;
       kit.teams(count, kernel::chunk_sums_of_squares<gradient_type>{range.gradient, range.count, &squares_[chunks]});
       chunks += count;
     }
     queue_copy(kit.stream(), told_.data(), squares_.data(), chunks * sizeof(double));
   }
-  [[nodiscard]] std::span<const double> told_squares(where at) const {
+  [[nodiscard]] std::span<const double> squares(where at) override {
     finished_.synchronize(at);
     return told_;
   }
+  // Another optimizer of the store is not in the graph.
+  void queue_update(const void* optimizer, function_ref<void()> queue, [[maybe_unused]] where at) override {
+    if constexpr (can_capture) {
+      if (optimizer == optimizer_) return queue_part(update_, queue, at);
+    }
+    queue();
+  }
 
   Store* store_;
+  const void* optimizer_;
   graph_use use_;
   part_type body_, finish_, update_;
   std::optional<contribution_map> recorded_;  // of the body that was captured
   std::span<double> squares_, told_;          // of chunks of gradients, on the device and for the host
-  const gradient_type* scale_ = nullptr;      // 1 / divisor, on the device
-  std::function<void(gradient_type, where)> write_scale_;
+  std::shared_ptr<scale_type> scale_;         // 1 / divisor, on the device
   stream_event finished_;
-  std::function<void()> undo_;
+  update_observation observed_;
   std::uint64_t dropped_ = 0;
   std::uint64_t launches_ = 0;
 };
@@ -43369,6 +43580,8 @@ BELAY_DECL copy_table calibrate_copies();
 //
 // The calibration of copies: its clockwork, and how a table follows from times.
 
+#include <cmath>
+
 namespace belay::inline BELAY_ABI {
 namespace host {
 
@@ -43511,16 +43724,227 @@ class abort_flag {
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/backend/host/memory/address_space.hpp
+// ---- belay/backend/host/memory/address_map.hpp
 //
-// Threads share an address space, processes do not: every protocol of this backend asks before it uses an address of a
-// peer, or waits for a peer that may have died.
+// The memory of peers, as a rank reaches it, and the ranks that have mapped a region. Threads see each other's memory
+// as it is. Processes name a buffer by the region of symmetric memory that it lies in and the offset there, because
+// each maps the region elsewhere. Memory outside of any region is ordinary: no peer maps it, and the kernel has to copy
+// it (cross-memory attach).
 
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-/// Whether the ranks of a world see each other's memory as their own.
+/// Whether the ranks of a world see each other's memory as their own: threads do, processes do not. Every protocol of
+/// this backend asks before it uses an address of a peer, or waits for a peer that may have died.
 enum class address_space : std::uint32_t { one, several };
+
+/// The ranks that have mapped a region of symmetric memory: those of the group that made it. To all others it is
+/// ordinary memory. Group 0 is the world.
+struct rank_set {
+  static constexpr std::uint32_t nobody = 0xffffffff;
+
+  std::uint32_t group = nobody;
+  std::uint64_t ranks = 0;  // a bit for each of the world's first 64
+  bool beyond = false;      // there are others
+
+  [[nodiscard]] static rank_set of(std::span<const int> members, std::uint32_t group) noexcept {
+    rank_set out{group};
+    for (const int rank : members) {
+      if (rank < 64)
+        out.ranks |= std::uint64_t{1} << rank;
+      else
+        out.beyond = true;
+    }
+    return out;
+  }
+  /// All of `others` are among these, as far as that is known: of ranks beyond the first 64 where the group is the
+  /// same, or these are the world.
+  [[nodiscard]] bool includes(const rank_set& others) const noexcept {
+    return group == 0 || group == others.group || (!others.beyond && (others.ranks & ~ranks) == 0);
+  }
+};
+
+/// A place in some rank's memory, as all ranks name it: 16 bits of region (0: ordinary memory, or anything among
+/// threads) and 48 of offset or address.
+class memory_reference {
+ public:
+  constexpr memory_reference() noexcept = default;
+  constexpr memory_reference(std::uint16_t region, std::uint64_t offset) noexcept
+      : bits_(std::uint64_t{region} << 48 | (offset & low)) {}
+
+  [[nodiscard]] static constexpr memory_reference of(std::uint64_t bits) noexcept {
+    memory_reference out;
+    out.bits_ = bits;
+    return out;
+  }
+  [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return bits_; }
+  [[nodiscard]] constexpr std::uint16_t region() const noexcept { return static_cast<std::uint16_t>(bits_ >> 48); }
+  [[nodiscard]] constexpr std::uint64_t offset() const noexcept { return bits_ & low; }
+  [[nodiscard]] constexpr bool operator==(const memory_reference&) const noexcept = default;
+  /// Whether it is `bytes` behind `other`.
+  [[nodiscard]] constexpr bool is_at(memory_reference other, std::uint64_t bytes) const noexcept {
+    return region() == other.region() && offset() == other.offset() + bytes;
+  }
+
+ private:
+  static constexpr std::uint64_t low = (std::uint64_t{1} << 48) - 1;
+  std::uint64_t bits_ = 0;
+};
+
+/// The regions that this process has mapped. Changed by the rank's own thread, read by both of its lanes.
+class address_map {
+ public:
+  static constexpr std::size_t most_regions = 64;
+
+  explicit address_map(address_space space) noexcept : space_(space) {}
+  address_map(const address_map&) = delete;
+  address_map& operator=(const address_map&) = delete;
+
+  [[nodiscard]] address_space space() const noexcept { return space_; }
+
+  /// Only of this rank until it is shared. Throws usage_error when there are too many.
+  void add(std::uint16_t region, std::byte* first, std::size_t bytes, where at);
+  /// All of `who` have mapped the region that begins at `first`.
+  void share(const std::byte* first, const rank_set& who) noexcept;
+  void remove(std::uint16_t region) noexcept;
+
+  /// The reference that this rank publishes for `bytes` at `data`, for `peers` to resolve. A region that not all of
+  /// them have mapped is ordinary memory to them.
+  [[nodiscard]] memory_reference refer(const void* data, std::size_t bytes, const rank_set& peers) const noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    if (space_ == address_space::several) {
+      for (const mapped_region& each : used()) {
+        const std::size_t length = each.bytes.load(std::memory_order_acquire);
+        const auto first = reinterpret_cast<std::uintptr_t>(each.first.load(std::memory_order_relaxed));
+        if (address >= first && address - first < length && bytes <= length - (address - first)) {
+          if (!each.shared_with().includes(peers)) break;
+          return {each.region.load(std::memory_order_relaxed), address - first};
+        }
+      }
+    }
+    return {0, address};
+  }
+
+  /// The address here of what a peer published; null when this process has not mapped it.
+  [[nodiscard]] std::byte* resolve(memory_reference what) const noexcept {
+    if (space_ == address_space::one) return reinterpret_cast<std::byte*>(what.offset());
+    if (what.region() == 0) return nullptr;
+    for (const mapped_region& each : used()) {
+      const std::size_t length = each.bytes.load(std::memory_order_acquire);
+      if (each.region.load(std::memory_order_relaxed) != what.region() || what.offset() >= length) continue;
+      return each.first.load(std::memory_order_relaxed) + what.offset();
+    }
+    return nullptr;
+  }
+  /// The address here of what this rank itself has published, ordinary memory included.
+  [[nodiscard]] std::byte* own(memory_reference what) const noexcept {
+    return what.region() == 0 ? reinterpret_cast<std::byte*>(what.offset()) : resolve(what);
+  }
+  /// True when every rank can load and store what was published.
+  [[nodiscard]] bool direct(memory_reference what) const noexcept {
+    return space_ == address_space::one || what.region() != 0;
+  }
+
+ private:
+  struct mapped_region {
+    std::atomic<std::byte*> first{nullptr};
+    std::atomic<std::size_t> bytes{0};
+    std::atomic<std::uint16_t> region{0};
+    std::atomic<std::uint32_t> group{rank_set::nobody};  // of a rank_set
+    std::atomic<std::uint64_t> ranks{0};
+
+    void share(const rank_set& who) noexcept {
+      ranks.store(who.ranks, std::memory_order_relaxed);
+      group.store(who.group, std::memory_order_release);
+    }
+    [[nodiscard]] rank_set shared_with() const noexcept {
+      return {group.load(std::memory_order_acquire), ranks.load(std::memory_order_relaxed)};
+    }
+  };
+
+  [[nodiscard]] std::span<const mapped_region> used() const noexcept {
+    return std::span(table_).first(used_.load(std::memory_order_acquire));
+  }
+
+  address_space space_;
+  std::atomic<std::size_t> used_{0};  // no region is beyond
+  std::array<mapped_region, most_regions> table_{};
+};
+
+/// Reads `bytes` at `offset` of what another process published, its ordinary memory, into ours. False, with errno, when
+/// the kernel does not let us, or it is no ordinary memory.
+[[nodiscard]] BELAY_DECL bool read_process(pid_t pid, memory_reference from, std::size_t offset, void* to,
+                                           std::size_t bytes) noexcept;
+
+/// Whether the kernel lets this process read ordinary memory of others that were started beside it: asked of its
+/// parent, at an address that is never mapped.
+[[nodiscard]] BELAY_DECL bool may_read_processes() noexcept;
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/backend/host/memory/address_map.ipp
+//
+// Regions, and reading the memory of other processes.
+
+#include <sys/uio.h>
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+[[gnu::cold]] BELAY_DECL void address_map::add(std::uint16_t region, std::byte* first, std::size_t bytes, where at) {
+  for (std::size_t i = 0; i < most_regions; ++i) {
+    mapped_region& each = table_[i];
+    if (each.bytes.load(std::memory_order_relaxed) != 0) continue;
+    each.first.store(first, std::memory_order_relaxed);
+    each.region.store(region, std::memory_order_relaxed);
+    each.share({});
+    each.bytes.store(bytes, std::memory_order_release);
+    if (i >= used_.load(std::memory_order_relaxed)) used_.store(i + 1, std::memory_order_release);
+    return;
+  }
+  throw usage_error("more than " + std::to_string(most_regions) + " regions of symmetric memory at once", at);
+}
+
+[[gnu::cold]] BELAY_DECL void address_map::share(const std::byte* first, const rank_set& who) noexcept {
+  for (mapped_region& each : table_) {
+    const bool here = each.bytes.load(std::memory_order_relaxed) != 0;
+    if (here && each.first.load(std::memory_order_relaxed) == first) each.share(who);
+  }
+}
+
+[[gnu::cold]] BELAY_DECL void address_map::remove(std::uint16_t region) noexcept {
+  for (mapped_region& each : table_) {
+    if (each.region.load(std::memory_order_relaxed) == region) each.bytes.store(0, std::memory_order_release);
+  }
+}
+
+BELAY_DECL bool read_process(pid_t pid, memory_reference from, std::size_t offset, void* to,
+                             std::size_t bytes) noexcept {
+  if (from.region() != 0) {
+    errno = EPERM;
+    return false;
+  }
+  std::uint64_t address = from.offset() + offset;
+  while (bytes > 0) {
+    const iovec here{to, bytes};
+    const iovec there{reinterpret_cast<void*>(address), bytes};
+    const ssize_t moved = ::process_vm_readv(pid, &here, 1, &there, 1, 0);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved <= 0) return false;
+    to = static_cast<std::byte*>(to) + moved;
+    address += static_cast<std::uint64_t>(moved);
+    bytes -= static_cast<std::size_t>(moved);
+  }
+  return true;
+}
+
+[[gnu::cold]] BELAY_DECL bool may_read_processes() noexcept {
+  char byte = 0;
+  const iovec here{&byte, 1};
+  const iovec nowhere{reinterpret_cast<void*>(std::uintptr_t{16}), 1};
+  return ::process_vm_readv(::getppid(), &here, 1, &nowhere, 1, 0) < 0 && errno == EFAULT;
+}
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
@@ -44170,227 +44594,6 @@ class deadline {
 //
 // How a world stops, and what errors say of its ranks.
 
-// ---- belay/backend/host/memory/address_map.hpp
-//
-// The memory of peers, as a rank reaches it, and the ranks that have mapped a region. Threads see each other's memory
-// as it is. Processes name a buffer by the region of symmetric memory that it lies in and the offset there, because
-// each maps the region elsewhere. Memory outside of any region is ordinary: no peer maps it, and the kernel has to copy
-// it (cross-memory attach).
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
-/// The ranks that have mapped a region of symmetric memory: those of the group that made it. To all others it is
-/// ordinary memory. Group 0 is the world.
-struct rank_set {
-  static constexpr std::uint32_t nobody = 0xffffffff;
-
-  std::uint32_t group = nobody;
-  std::uint64_t ranks = 0;  // a bit for each of the world's first 64
-  bool beyond = false;      // there are others
-
-  [[nodiscard]] static rank_set of(std::span<const int> members, std::uint32_t group) noexcept {
-    rank_set out{group};
-    for (const int rank : members) {
-      if (rank < 64)
-        out.ranks |= std::uint64_t{1} << rank;
-      else
-        out.beyond = true;
-    }
-    return out;
-  }
-  /// All of `others` are among these, as far as that is known: of ranks beyond the first 64 where the group is the
-  /// same, or these are the world.
-  [[nodiscard]] bool includes(const rank_set& others) const noexcept {
-    return group == 0 || group == others.group || (!others.beyond && (others.ranks & ~ranks) == 0);
-  }
-};
-
-/// A place in some rank's memory, as all ranks name it: 16 bits of region (0: ordinary memory, or anything among
-/// threads) and 48 of offset or address.
-class memory_reference {
- public:
-  constexpr memory_reference() noexcept = default;
-  constexpr memory_reference(std::uint16_t region, std::uint64_t offset) noexcept
-      : bits_(std::uint64_t{region} << 48 | (offset & low)) {}
-
-  [[nodiscard]] static constexpr memory_reference of(std::uint64_t bits) noexcept {
-    memory_reference out;
-    out.bits_ = bits;
-    return out;
-  }
-  [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return bits_; }
-  [[nodiscard]] constexpr std::uint16_t region() const noexcept { return static_cast<std::uint16_t>(bits_ >> 48); }
-  [[nodiscard]] constexpr std::uint64_t offset() const noexcept { return bits_ & low; }
-  [[nodiscard]] constexpr bool operator==(const memory_reference&) const noexcept = default;
-  /// Whether it is `bytes` behind `other`.
-  [[nodiscard]] constexpr bool is_at(memory_reference other, std::uint64_t bytes) const noexcept {
-    return region() == other.region() && offset() == other.offset() + bytes;
-  }
-
- private:
-  static constexpr std::uint64_t low = (std::uint64_t{1} << 48) - 1;
-  std::uint64_t bits_ = 0;
-};
-
-/// The regions that this process has mapped. Changed by the rank's own thread, read by both of its lanes.
-class address_map {
- public:
-  static constexpr std::size_t most_regions = 64;
-
-  explicit address_map(address_space space) noexcept : space_(space) {}
-  address_map(const address_map&) = delete;
-  address_map& operator=(const address_map&) = delete;
-
-  [[nodiscard]] address_space space() const noexcept { return space_; }
-
-  /// Only of this rank until it is shared. Throws usage_error when there are too many.
-  void add(std::uint16_t region, std::byte* first, std::size_t bytes, where at);
-  /// All of `who` have mapped the region that begins at `first`.
-  void share(const std::byte* first, const rank_set& who) noexcept;
-  void remove(std::uint16_t region) noexcept;
-
-  /// The reference that this rank publishes for `bytes` at `data`, for `peers` to resolve. A region that not all of
-  /// them have mapped is ordinary memory to them.
-  [[nodiscard]] memory_reference refer(const void* data, std::size_t bytes, const rank_set& peers) const noexcept {
-    const auto address = reinterpret_cast<std::uintptr_t>(data);
-    if (space_ == address_space::several) {
-      for (const mapped_region& each : used()) {
-        const std::size_t length = each.bytes.load(std::memory_order_acquire);
-        const auto first = reinterpret_cast<std::uintptr_t>(each.first.load(std::memory_order_relaxed));
-        if (address >= first && address - first < length && bytes <= length - (address - first)) {
-          if (!each.shared_with().includes(peers)) break;
-          return {each.region.load(std::memory_order_relaxed), address - first};
-        }
-      }
-    }
-    return {0, address};
-  }
-
-  /// The address here of what a peer published; null when this process has not mapped it.
-  [[nodiscard]] std::byte* resolve(memory_reference what) const noexcept {
-    if (space_ == address_space::one) return reinterpret_cast<std::byte*>(what.offset());
-    if (what.region() == 0) return nullptr;
-    for (const mapped_region& each : used()) {
-      const std::size_t length = each.bytes.load(std::memory_order_acquire);
-      if (each.region.load(std::memory_order_relaxed) != what.region() || what.offset() >= length) continue;
-      return each.first.load(std::memory_order_relaxed) + what.offset();
-    }
-    return nullptr;
-  }
-  /// The address here of what this rank itself has published, ordinary memory included.
-  [[nodiscard]] std::byte* own(memory_reference what) const noexcept {
-    return what.region() == 0 ? reinterpret_cast<std::byte*>(what.offset()) : resolve(what);
-  }
-  /// True when every rank can load and store what was published.
-  [[nodiscard]] bool direct(memory_reference what) const noexcept {
-    return space_ == address_space::one || what.region() != 0;
-  }
-
- private:
-  struct mapped_region {
-    std::atomic<std::byte*> first{nullptr};
-    std::atomic<std::size_t> bytes{0};
-    std::atomic<std::uint16_t> region{0};
-    std::atomic<std::uint32_t> group{rank_set::nobody};  // of a rank_set
-    std::atomic<std::uint64_t> ranks{0};
-
-    void share(const rank_set& who) noexcept {
-      ranks.store(who.ranks, std::memory_order_relaxed);
-      group.store(who.group, std::memory_order_release);
-    }
-    [[nodiscard]] rank_set shared_with() const noexcept {
-      return {group.load(std::memory_order_acquire), ranks.load(std::memory_order_relaxed)};
-    }
-  };
-
-  [[nodiscard]] std::span<const mapped_region> used() const noexcept {
-    return std::span(table_).first(used_.load(std::memory_order_acquire));
-  }
-
-  address_space space_;
-  std::atomic<std::size_t> used_{0};  // no region is beyond
-  std::array<mapped_region, most_regions> table_{};
-};
-
-/// Reads `bytes` at `offset` of what another process published, its ordinary memory, into ours. False, with errno, when
-/// the kernel does not let us, or it is no ordinary memory.
-[[nodiscard]] BELAY_DECL bool read_process(pid_t pid, memory_reference from, std::size_t offset, void* to,
-                                           std::size_t bytes) noexcept;
-
-/// Whether the kernel lets this process read ordinary memory of others that were started beside it: asked of its
-/// parent, at an address that is never mapped.
-[[nodiscard]] BELAY_DECL bool may_read_processes() noexcept;
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/backend/host/memory/address_map.ipp
-//
-// Regions, and reading the memory of other processes.
-
-#include <sys/uio.h>
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
-[[gnu::cold]] BELAY_DECL void address_map::add(std::uint16_t region, std::byte* first, std::size_t bytes, where at) {
-  for (std::size_t i = 0; i < most_regions; ++i) {
-    mapped_region& each = table_[i];
-    if (each.bytes.load(std::memory_order_relaxed) != 0) continue;
-    each.first.store(first, std::memory_order_relaxed);
-    each.region.store(region, std::memory_order_relaxed);
-    each.share({});
-    each.bytes.store(bytes, std::memory_order_release);
-    if (i >= used_.load(std::memory_order_relaxed)) used_.store(i + 1, std::memory_order_release);
-    return;
-  }
-  throw usage_error("more than " + std::to_string(most_regions) + " regions of symmetric memory at once", at);
-}
-
-[[gnu::cold]] BELAY_DECL void address_map::share(const std::byte* first, const rank_set& who) noexcept {
-  for (mapped_region& each : table_) {
-    const bool here = each.bytes.load(std::memory_order_relaxed) != 0;
-    if (here && each.first.load(std::memory_order_relaxed) == first) each.share(who);
-  }
-}
-
-[[gnu::cold]] BELAY_DECL void address_map::remove(std::uint16_t region) noexcept {
-  for (mapped_region& each : table_) {
-    if (each.region.load(std::memory_order_relaxed) == region) each.bytes.store(0, std::memory_order_release);
-  }
-}
-
-BELAY_DECL bool read_process(pid_t pid, memory_reference from, std::size_t offset, void* to,
-                             std::size_t bytes) noexcept {
-  if (from.region() != 0) {
-    errno = EPERM;
-    return false;
-  }
-  std::uint64_t address = from.offset() + offset;
-  while (bytes > 0) {
-    const iovec here{to, bytes};
-    const iovec there{reinterpret_cast<void*>(address), bytes};
-    const ssize_t moved = ::process_vm_readv(pid, &here, 1, &there, 1, 0);
-    if (moved < 0 && errno == EINTR) continue;
-    if (moved <= 0) return false;
-    to = static_cast<std::byte*>(to) + moved;
-    address += static_cast<std::uint64_t>(moved);
-    bytes -= static_cast<std::size_t>(moved);
-  }
-  return true;
-}
-
-[[gnu::cold]] BELAY_DECL bool may_read_processes() noexcept {
-  char byte = 0;
-  const iovec here{&byte, 1};
-  const iovec nowhere{reinterpret_cast<void*>(std::uintptr_t{16}), 1};
-  return ::process_vm_readv(::getppid(), &here, 1, &nowhere, 1, 0) < 0 && errno == EFAULT;
-}
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 namespace host {
 
@@ -44901,11 +45104,15 @@ static_assert(inline_layout::root_at + inline_layout::root_bits <= 31, "the word
 // What the ranks of one group share, laid out in the control block: its members, and for each lane their flags, count
 // vectors and eager buffers, and a mailbox for each ordered pair.
 
-// ---- belay/backend/host/p2p/mailbox_state.hpp
+// ---- belay/backend/host/p2p/mailbox.hpp
 //
-// The protocol of a mailbox between two ranks: the sender posts a message, the receiver reads it and what it refers to,
-// and ends the read. A sender that gives up takes its message back: nothing reads its memory afterwards, or what was
-// read is not taken for the message.
+// The mailbox between two ranks, and how the bytes of a transfer go through it. The sender posts a message, the
+// receiver reads it and what it refers to, and ends the read. A sender that gives up takes its message back: nothing
+// reads its memory afterwards, or what was read is not taken for the message.
+//
+// The sender decides once, before the first message, how the bytes get to the receiver, and every message repeats it:
+// what a peer can do changes while a transfer is under way (it joins), and two ends that each decided would count
+// different bytes.
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -44958,18 +45165,6 @@ class mailbox_flag {
  private:
   typename Atomics::template atomic<mailbox_state> state_{mailbox_state::empty};
 };
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/backend/host/p2p/transfer.hpp
-//
-// How the bytes of one transfer get from its sender to its receiver. The sender decides that once, before the first
-// message, and every message repeats it: what a peer can do changes while a transfer is under way (it joins), and two
-// ends that each decided would count different bytes.
-
-namespace belay::inline BELAY_ABI {
-namespace host {
 
 /// Through the mailbox in pieces; from memory that the receiver has mapped; or copied by the kernel (cma).
 enum class transfer_path : std::uint32_t { pieces, mapped, cma };
@@ -45025,12 +45220,6 @@ class transfer_end {
   std::uint64_t moved_ = 0;
 };
 
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
 /// From one rank to another. The sender writes all but the flag while it is empty. Bytes that the receiver has not
 /// mapped come in pieces, in the space behind the mailbox.
 struct alignas(64) mailbox {
@@ -45040,6 +45229,12 @@ struct alignas(64) mailbox {
   transfer_step step;
   std::uint16_t site = 0;
 };
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+namespace host {
 
 /// Where a rank sleeps while its transfers wait for peers, which notify it.
 struct alignas(cache_line_pair_bytes) p2p_doorbell : doorbell {};
@@ -45273,10 +45468,6 @@ class rendezvous {
 // How the ranks of a group come to run one variant: the first rank names it in its call descriptor and, while it tries
 // variants, takes the time.
 
-// ---- belay/backend/host/tuning/explain.hpp
-//
-// Lines that `BELAY_TUNING=print` writes to standard error: the variants that a group has settled for when it ends.
-
 // ---- belay/backend/host/tuning/online_tuner.hpp
 //
 // Which variant of an operation is fastest, found by running it. For each kind of call the first rank of a group runs
@@ -45400,27 +45591,22 @@ class online_tuner {
   std::size_t variants_ = 0;
 };
 
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
 /// Whether BELAY_TUNING is `print`. Throws input_error for any other text.
 [[nodiscard]] BELAY_DECL bool prints_tuning();
 
-/// A line for each kind of call that is settled: the variant and every variant's microseconds. Empty where none is.
+/// The text of BELAY_TUNING=print, when a group ends: a line for each kind of call that is settled: the variant and
+/// every variant's microseconds. Empty where none is.
 [[nodiscard]] BELAY_DECL std::string settled_text(const online_tuner& tuner, int ranks);
 
-/// Where BELAY_TUNING is `print`. Never throws: what cannot be printed is not.
+/// Writes it to standard error where BELAY_TUNING is `print`. Never throws: what cannot be printed is not.
 BELAY_DECL void print_settled(const online_tuner& tuner, int ranks) noexcept;
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
 
-// ---- belay/backend/host/tuning/explain.ipp
+// ---- belay/backend/host/tuning/online_tuner.ipp
 //
-// The texts of BELAY_TUNING=print.
+// The texts of BELAY_TUNING=print: the variants that a group has settled for.
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -47871,61 +48057,7 @@ BELAY_DECL shared_group_entry* group_directory::take(std::span<const int> member
 //
 // The communication stream of a rank: one thread that runs started operations in launch order, while the rank
 // computes. The thread exists from the first start on. Commands have a fixed size and live in a fixed ring, so that a
-// start allocates nothing.
-
-// ---- belay/comm/lost_handles.hpp
-//
-// Handles of started communications that nobody has waited for: counted in their destructors, and said by the next call
-// of the rank in checked builds.
-
-namespace belay::inline BELAY_ABI {
-
-/// Of any thread.
-class lost_handles {
- public:
-  void note(where started_at) noexcept;
-  [[nodiscard]] std::uint64_t count() const noexcept;
-  /// Throws usage_error of the last, once, in checked builds.
-  void tell([[maybe_unused]] const where& at);
-
- private:
-  mutable std::mutex mutex_;
-  std::uint64_t count_ = 0;
-  bool unreported_ = false;
-  where last_at_;
-};
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/lost_handles.ipp
-//
-// Counts the handles that were lost, and says so.
-
-namespace belay::inline BELAY_ABI {
-
-BELAY_DECL void lost_handles::note(where started_at) noexcept {
-  const std::lock_guard lock(mutex_);
-  ++count_;
-  unreported_ = true;
-  last_at_ = started_at;
-}
-
-BELAY_DECL std::uint64_t lost_handles::count() const noexcept {
-  const std::lock_guard lock(mutex_);
-  return count_;
-}
-
-BELAY_DECL void lost_handles::tell([[maybe_unused]] const where& at) {
-  if constexpr (checked(check_level::local)) {
-    const std::lock_guard lock(mutex_);
-    if (!std::exchange(unreported_, false)) return;
-    throw usage_error(
-        "the communication started at " + last_at_.text() + " was never waited for; its buffers may still be in use",
-        at);
-  }
-}
-
-}  // namespace belay::inline BELAY_ABI
+// start allocates nothing. The world that a stream is of also bounds the waits for the rank's other streams.
 
 // ---- belay/comm/operation_spans.hpp
 //
@@ -48409,6 +48541,35 @@ class async_stream final : public completion_source, public std::enable_shared_f
   lost_handles lost_;
 };
 
+/// The bounds of the waits for the streams of rank `rank` of `world`: the timeout of the world, and its failure.
+template <world_state World>
+requires requires(const World& world) {
+  { world.timeout() } -> std::convertible_to<std::chrono::steady_clock::duration>;
+}
+class world_watch final : public stream_watch {
+ public:
+  world_watch(std::shared_ptr<World> world, int rank) noexcept : world_(std::move(world)), rank_(rank) {}
+
+  [[nodiscard]] std::chrono::steady_clock::duration limit() const noexcept override { return world_->timeout(); }
+  [[nodiscard]] bool failed() const noexcept override { return has_failed(*world_); }
+  [[noreturn]] void raise(where at) const override { world_->raise({operation::none, 0, 0, 0, at}); }
+  [[noreturn]] void give_up(const std::string& what, where at) const override {
+    world_->abort({comm_fault::timeout, {rank_}, what, at.line == 0 ? std::string() : at.text()});
+    raise(at);
+  }
+  void fail(error_kind thrown, const std::string& what, where at) const override {
+    const comm_fault fault = thrown == error_kind::communication ? comm_fault::timeout : comm_fault::peer_failed;
+    abort_cause why{fault, {rank_}, what, at.line == 0 ? std::string() : at.text()};
+    why.thrown = thrown;
+    world_->abort(std::move(why));
+  }
+  [[nodiscard]] int rank() const noexcept override { return rank_; }
+
+ private:
+  std::shared_ptr<World> world_;
+  int rank_;
+};
+
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/comm/basic_group.hpp
@@ -48776,7 +48937,7 @@ extern template class async_stream<host::world_status>;  // see group.ipp
 // ---- belay/backend/host/rank.hpp
 //
 // One rank of a running world: what a body is called with. It makes groups and owns the rank's communication
-// stream; everything else is an operation of a group.
+// stream; everything else is an operation of a group. However its body ends, its peers are told.
 //
 //   belay::host::world{4}.run([](belay::host::rank& rank) {
 //     const int pair[] = {rank.number() / 2 * 2, rank.number() / 2 * 2 + 1};
@@ -48816,44 +48977,36 @@ class membership {
   virtual void note_exit(const epoch_view& view) noexcept = 0;
 };
 
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/world_watch.hpp
-//
-// How a backend's world bounds the waits for a rank's streams: by its timeout, and by its failure.
-
-namespace belay::inline BELAY_ABI {
-
-/// Of rank `rank` of `world`.
-template <world_state World>
-requires requires(const World& world) {
-  { world.timeout() } -> std::convertible_to<std::chrono::steady_clock::duration>;
+/// The steps by which one arbiter leads the survivors to one list of members: wait until each rank has asked or left,
+/// make what they go on with, and begin again if one more died meanwhile. A model checker runs exactly these steps.
+/// Called after each event; tells at most once. `survivors` is storage for the list. `Arbiter` has
+///   const std::vector<int>& members();             ranks of the present epoch, in order
+///   bool asks(int rank); bool has_left(int rank);
+///   void hurry();                                  some have neither asked nor left
+///   bool find_dead(const std::vector<int>&);       true when one of them has died meanwhile; it has left then
+///   bool renew(const std::vector<int>&);           false: they cannot go on, and none asks any more
+///   void tell(const std::vector<int>&);            gives each the list; none asks any more
+template <class Arbiter>
+void agree(Arbiter&& arbiter, std::vector<int>& survivors) {
+  while (true) {
+    survivors.clear();
+    bool waiting = false;
+    for (const int rank : arbiter.members()) {
+      if (arbiter.asks(rank))
+        survivors.push_back(rank);
+      else if (!arbiter.has_left(rank))
+        waiting = true;
+    }
+    if (survivors.empty()) return;
+    if (waiting) return arbiter.hurry();
+    if (arbiter.find_dead(survivors)) continue;
+    if (!arbiter.renew(survivors)) return;
+    if (arbiter.find_dead(survivors)) continue;
+    return arbiter.tell(survivors);
+  }
 }
-class world_watch final : public stream_watch {
- public:
-  world_watch(std::shared_ptr<World> world, int rank) noexcept : world_(std::move(world)), rank_(rank) {}
 
-  [[nodiscard]] std::chrono::steady_clock::duration limit() const noexcept override { return world_->timeout(); }
-  [[nodiscard]] bool failed() const noexcept override { return has_failed(*world_); }
-  [[noreturn]] void raise(where at) const override { world_->raise({operation::none, 0, 0, 0, at}); }
-  [[noreturn]] void give_up(const std::string& what, where at) const override {
-    world_->abort({comm_fault::timeout, {rank_}, what, at.line == 0 ? std::string() : at.text()});
-    raise(at);
-  }
-  void fail(error_kind thrown, const std::string& what, where at) const override {
-    const comm_fault fault = thrown == error_kind::communication ? comm_fault::timeout : comm_fault::peer_failed;
-    abort_cause why{fault, {rank_}, what, at.line == 0 ? std::string() : at.text()};
-    why.thrown = thrown;
-    world_->abort(std::move(why));
-  }
-  [[nodiscard]] int rank() const noexcept override { return rank_; }
-
- private:
-  std::shared_ptr<World> world_;
-  int rank_;
-};
-
+}  // namespace host
 }  // namespace belay::inline BELAY_ABI
 
 namespace belay::inline BELAY_ABI {
@@ -48949,6 +49102,655 @@ class rank {
   std::shared_ptr<async_stream> stream_;
   std::optional<host::group> world_;
 };
+
+/// How the body of a rank ended.
+struct run_result {
+  /// The exception that it has thrown, and the text of that; null: it returned.
+  std::exception_ptr error;
+  std::string what;
+  bool aborted_the_world = false;  // its failure was the first
+
+  /// Throws what the body has thrown.
+  void rethrow() const {
+    if (error) std::rethrow_exception(error);
+  }
+};
+
+/// Runs a rank's body, from its first call to its last: however it ends, its peers are told, and none waits for it
+/// afterwards. Returns when its started operations are over too.
+[[nodiscard]] BELAY_DECL run_result run_rank_body(const epoch_view& view, const std::shared_ptr<membership>& source,
+                                                  function_ref<void(rank&)> body);
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/backend/host/rank.ipp
+//
+// A rank from its first call to its last.
+
+// ---- belay/backend/host/failure/flight_dump.hpp
+//
+// The flight recorders of a world of this machine, as a snapshot, a diagnosis and a file. Read from the control block
+// alone, so that any process that maps it can also tell a dead rank's part.
+
+// ---- belay/comm/flight_file.hpp
+//
+// A flight snapshot as a file: what each rank did last, and why the world stopped. It is written once, into the folder
+// that BELAY_FLIGHT_DIR names; belay-fr reads it.
+
+namespace belay::inline BELAY_ABI {
+
+// One sentence about why a world stopped: which rank never entered which operation, what it does instead, and which
+// ranks wait for it. The first cause says what one rank saw; the recorders say what all did: the operations that ranks
+// are inside, and which of the group never entered.
+
+/// An operation that ranks are in, and do not come out of.
+struct open_operation {
+  lane which = lane::caller;
+  flight_record call;          // as the first of those ranks recorded it
+  std::vector<int> inside;     // ranks of the world
+  std::vector<int> missing;    // of its group, that never entered it
+  std::uint64_t since_us = 0;  // by the steady clock, the longest wait; 0 where nobody sleeps
+};
+
+/// The last operation in that group that is of the same kind as `call` (exchanges are counted on
+/// their own); an empty record where there is none.
+[[nodiscard]] BELAY_DECL flight_record last_like(const flight_history& from, const flight_record& call);
+
+/// All operations that ranks are in, in the order of their groups' numbers.
+[[nodiscard]] BELAY_DECL std::vector<open_operation> open_operations(const flight_snapshot& world);
+
+/// "12 us", "3.4 ms", "0.21 s"; nothing for 0.
+[[nodiscard]] BELAY_DECL std::string duration_text(std::uint64_t us);
+
+/// "all_gather #118", "started all_gather #118 of group 2"; exchanges are counted by each rank for itself.
+[[nodiscard]] BELAY_DECL std::string operation_text(const flight_record& call, lane which);
+
+/// Why the world stopped, in one sentence; which ranks wait where when it has not.
+[[nodiscard]] BELAY_DECL std::string verdict(const flight_snapshot& world);
+
+/// Why a file of that path "cannot be ...", with the folder that is missing.
+[[nodiscard]] BELAY_DECL std::string flight_output_text(const std::string& path, const char* what, int error);
+
+/// A new file (mode 0600) that has its name only when it is whole. Throws file_error, and removes what it wrote.
+template <files_policy Files = posix_files>
+class flight_output {
+ public:
+  explicit flight_output(std::string path)
+      : path_(std::move(path)), temporary_(path_ + ".tmp-" + std::to_string(::getpid())) {
+    static_cast<void>(Files::remove(temporary_.c_str()));  // of a process of the same number that was killed at it
+    constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+    file_ = Files::open(temporary_.c_str(), flags, S_IRUSR | S_IWUSR);
+    if (file_ < 0) fail("cannot be created");
+  }
+  flight_output(const flight_output&) = delete;
+  flight_output& operator=(const flight_output&) = delete;
+  ~flight_output() {
+    if (file_ < 0) return;
+    static_cast<void>(Files::close(file_));
+    static_cast<void>(Files::remove(temporary_.c_str()));
+  }
+
+  void put(std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t written = Files::write_at(file_, text.data(), text.size(), static_cast<off_t>(offset_));
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) fail("cannot be written");
+      offset_ += static_cast<std::uint64_t>(written);
+      text.remove_prefix(static_cast<std::size_t>(written));
+    }
+  }
+
+  /// The name comes first: a launcher may end a job that fails at any time.
+  void commit() {
+    if (Files::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot get its name");
+    if (Files::sync(file_) != 0) {
+      const int why = errno;
+      static_cast<void>(Files::remove(path_.c_str()));
+      errno = why;
+      fail("cannot be synchronised");
+    }
+    static_cast<void>(Files::close(std::exchange(file_, -1)));
+  }
+
+ private:
+  [[noreturn]] void fail(const char* what) const {
+    const int number = errno;
+    throw file_error(path_, offset_, flight_output_text(path_, what, number));
+  }
+
+  std::string path_, temporary_;
+  int file_ = -1;
+  std::uint64_t offset_ = 0;
+};
+
+/// Writes the text of a flight file, in pieces. See docs/howto/read_flight_files.md.
+BELAY_DECL void put_flight_json(const flight_snapshot& world, const std::string& said,
+                                function_ref<void(std::string_view)> put);
+
+/// "FOLDER/belay-flight-JOB.json"; survivors that went on without others add how often they did.
+[[nodiscard]] BELAY_DECL std::string flight_path(const std::string& folder, std::uint64_t job, std::uint64_t epoch);
+
+/// Writes histories, the first cause and the verdict `said` as belay-flight-JOB.json into `folder`, which is made if
+/// only it is missing; returns the path. The file appears when it is whole. May be called while ranks run. Throws
+/// file_error.
+template <files_policy Files = posix_files>
+std::string write_flight_file(const flight_snapshot& world, const std::string& folder, const std::string& said) {
+  const std::string path = flight_path(folder, world.job, world.epoch);
+  static_cast<void>(::mkdir(folder.c_str(), S_IRWXU));  // what went wrong is said when the file cannot be created
+  flight_output<Files> out(path);
+  put_flight_json(world, said, [&](std::string_view text) { out.put(text); });
+  out.commit();
+  return path;
+}
+
+/// BELAY_FLIGHT_DIR: the folder for flight files; nothing when it is not set.
+[[nodiscard]] BELAY_DECL std::optional<std::string> flight_folder();
+
+/// Of a world that has stopped: writes the flight file into `folder` and prints the verdict with the
+/// file's name, or why there is none, as one line to standard error. Call it once.
+BELAY_DECL void report_flight(const flight_snapshot& world, const std::string& folder);
+
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/comm/flight_file.ipp
+//
+// The text of flight files, and the line to standard error.
+
+namespace belay::inline BELAY_ABI {
+
+/// Writes the members of a flight file.
+class flight_writer {
+ public:
+  flight_writer(const flight_snapshot& world, const std::string& said, function_ref<void(std::string_view)> put)
+      : world_(&world), said_(&said), put_(put) {}
+
+  void write() {
+    text_ += "{\"belay_flight\": 1";
+    number("job", world_->job);
+    number("epoch", world_->epoch);
+    number("ranks", world_->size());
+    text("transport", world_->transport);
+    if (world_->told_by >= 0) number("told_by", world_->told_by);
+    const abort_cause cause = world_->cause.value_or(abort_cause{});
+    text_ += ",\n\"cause\": {";
+    text("kind", world_->cause ? belay::name(cause.fault) : "none", "");
+    list("culprits", cause.culprits);
+    text("message", cause.message);
+    text("there", cause.there);
+    number("signal", cause.signal);
+    number("exit_code", cause.exit_code);
+    text_ += "},\n\"verdict\": ";
+    append_json(text_, *said_);
+    groups();
+    text_ += ",\n\"by_rank\": [";
+    for (int rank = 0; rank < world_->size(); ++rank) {
+      text_ += rank == 0 ? "\n{" : ",\n{";
+      number("rank", rank, "");
+      number("pid", world_->rank(rank).pid);
+      text("state", belay::name(world_->rank(rank).state));
+      text_ += ", \"lanes\": {\n";
+      history("caller", world_->rank(rank).called);
+      text_ += ",\n";
+      history("stream", world_->rank(rank).started);
+      text_ += "}}";
+    }
+    text_ += "]}\n";
+    put_(text_);
+  }
+
+ private:
+  [[gnu::cold, gnu::noinline]] void key(const char* name, const char* before) {
+    text_.append(before).append("\"").append(name).append("\": ");
+  }
+  template <class Number>
+  void number(const char* name, Number value, const char* before = ", ") {
+    key(name, before);
+    put_number(std::to_string(value));
+  }
+  [[gnu::cold, gnu::noinline]] void put_number(const std::string& digits) { text_ += digits; }
+  [[gnu::cold, gnu::noinline]] void text(const char* name, std::string_view value, const char* before = ", ") {
+    key(name, before);
+    append_json(text_, value);
+  }
+  void list(const char* name, const std::vector<int>& values) {
+    key(name, ", ");
+    for (std::size_t i = 0; i < values.size(); ++i) text_ += (i == 0 ? "[" : ", ") + std::to_string(values[i]);
+    text_ += values.empty() ? "[]" : "]";
+  }
+
+  void groups() {
+    text_ += ",\n\"groups\": [";
+    const char* before = "";
+    for (const known_group& group : world_->groups) {
+      text_ += std::exchange(before, ", ");
+      number("group", group.number, "{");
+      list("members", group.members);
+      text_ += "}";
+    }
+    text_ += "]";
+  }
+
+  // All that is kept; what a running rank overwrites meanwhile counts as dropped.
+  [[gnu::cold, gnu::noinline]] void history(const char* lane_name, const flight_history& from) {
+    const std::uint64_t end = from.count();
+    std::uint64_t kept = 0;
+    key(lane_name, "");
+    text_ += "{\"entries\": [";
+    for (std::uint64_t position = from.first(); position < end; ++position) {
+      const flight_record entry = from[position];
+      if (entry.what == operation::none) continue;
+      number("n", position, kept++ == 0 ? "\n{" : ",\n{");
+      text("op", belay::name(entry.what));
+      number("group", entry.group);
+      number("number", entry.number);
+      number("bytes", entry.bytes);
+      text("site", entry.site);
+      text_ += std::string(", \"finished\": ") + (entry.reported ? "null" : entry.finished ? "true" : "false");
+      const bool waits = entry.waiting_us > 0 && world_->until_us > entry.waiting_us;
+      number("waited_us", waits ? world_->until_us - entry.waiting_us : entry.waited_us);
+      text_ += "}";
+      if (text_.size() >= 1 << 16) {
+        put_(text_);
+        text_.clear();
+      }
+    }
+    text_ += "]";
+    number("dropped", end - kept);
+    text_ += "}";
+  }
+
+  const flight_snapshot* world_;
+  const std::string* said_;
+  function_ref<void(std::string_view)> put_;
+  std::string text_;  // not yet put
+};
+
+[[gnu::cold]] BELAY_DECL void put_flight_json(const flight_snapshot& world, const std::string& said,
+                                              function_ref<void(std::string_view)> put) {
+  flight_writer(world, said, put).write();
+}
+
+[[gnu::cold]] BELAY_DECL std::string flight_output_text(const std::string& path, const char* what, int error) {
+  const std::string folder = error == ENOENT || error == ENOTDIR ? missing_folder(path) : "";
+  return std::string(what) + ": " + std::generic_category().message(error) + folder;
+}
+
+[[gnu::cold]] BELAY_DECL std::string flight_path(const std::string& folder, std::uint64_t job, std::uint64_t epoch) {
+  const std::string again = epoch == 0 ? "" : "-" + std::to_string(epoch);
+  return folder + (folder.ends_with('/') ? "" : "/") + "belay-flight-" + std::to_string(job) + again + ".json";
+}
+
+[[gnu::cold]] BELAY_DECL std::optional<std::string> flight_folder() {
+  const char* const text = environment_variable("BELAY_FLIGHT_DIR");
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  return text;
+}
+
+[[gnu::cold]] BELAY_DECL void report_flight(const flight_snapshot& world, const std::string& folder) {
+  const std::string said = verdict(world);
+  std::string line = "belay: " + said;
+  try {
+    line += " [" + write_flight_file(world, folder, said) + "]";
+  } catch (const std::exception& problem) {
+    line += " [no flight file: " + std::string(problem.what()) + "]";
+  }
+  line = printable(line) + '\n';  // one line, whatever a message holds
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+[[gnu::cold]] BELAY_DECL flight_record last_like(const flight_history& from, const flight_record& call) {
+  for (std::uint64_t position = from.count(); position > from.first(); --position) {
+    flight_record found = from[position - 1];
+    const bool like = (found.what == operation::exchange) == (call.what == operation::exchange);
+    if (found.what != operation::none && found.group == call.group && like) return found;
+  }
+  return {};
+}
+
+[[gnu::cold]] BELAY_DECL std::vector<open_operation> open_operations(const flight_snapshot& world) {
+  std::vector<open_operation> out;
+  const auto find = [&](lane which, const flight_record& call) -> open_operation& {
+    for (open_operation& each : out) {
+      const bool exchanges = each.call.what == operation::exchange && call.what == operation::exchange;
+      const bool collectives = each.call.what != operation::exchange && call.what != operation::exchange;
+      if (each.which != which || each.call.group != call.group) continue;
+      if (exchanges || (collectives && each.call.number == call.number)) return each;
+    }
+    out.push_back({which, call, {}, {}, 0});
+    return out.back();
+  };
+  for (lane which : all_lanes) {
+    for (int rank = 0; rank < world.size(); ++rank) {
+      const flight_record last = world.rank(rank).of(which).last();
+      if (last.what == operation::none || last.finished || last.reported) continue;
+      open_operation& here = find(which, last);
+      here.inside.push_back(rank);
+      if (last.waiting_us > 0 && (here.since_us == 0 || last.waiting_us < here.since_us))
+        here.since_us = last.waiting_us;
+    }
+  }
+  for (open_operation& each : out) {
+    if (each.call.what == operation::exchange) continue;  // pairs meet in it: nobody has to come
+    for (const known_group& group : world.groups) {
+      if (group.number != each.call.group) continue;
+      for (int rank : group.members) {
+        if (rank < 0 || rank >= world.size()) continue;
+        const flight_record last = last_like(world.rank(rank).of(each.which), each.call);
+        if (last.what == operation::none || last.number < each.call.number) each.missing.push_back(rank);
+      }
+    }
+  }
+  // By selection: they are few, and std::sort is much code.
+  const auto before = [](const open_operation& a, const open_operation& b) {
+    return a.call.group != b.call.group ? a.call.group < b.call.group : a.inside < b.inside;
+  };
+  for (auto place = out.begin(); place != out.end(); ++place) {
+    std::swap(*place, *std::min_element(place, out.end(), before));
+  }
+  return out;
+}
+
+[[gnu::cold]] BELAY_DECL std::string duration_text(std::uint64_t us) {
+  char out[32] = "";
+  const auto value = static_cast<double>(us);
+  if (us >= 100'000)
+    std::snprintf(out, sizeof out, us < 10'000'000 ? "%.2f s" : "%.0f s", value * 1e-6);
+  else if (us >= 1'000)
+    std::snprintf(out, sizeof out, "%.1f ms", value * 1e-3);
+  else if (us > 0)
+    std::snprintf(out, sizeof out, "%.0f us", value);
+  return out;
+}
+
+[[gnu::cold]] BELAY_DECL std::string operation_text(const flight_record& call, lane which) {
+  std::string out = std::string(which == lane::stream ? "started " : "") + name(call.what);
+  if (call.what != operation::exchange) out += " #" + std::to_string(call.number);
+  return call.group == 0 ? out : out + " of group " + std::to_string(call.group);
+}
+
+/// Makes the sentence of a world, which outlives it. Reads once, when it is made, which ranks wait in which operation.
+class flight_diagnosis {
+ public:
+  explicit flight_diagnosis(const flight_snapshot& world)
+      : world_(&world), open_(open_operations(world)), cause_(world.cause.value_or(abort_cause{})) {}
+
+  [[nodiscard, gnu::cold]] std::string text() const {
+    if (!world_->cause) return "no rank has failed" + after("; ", waits());
+    switch (cause_.fault) {
+      case comm_fault::mismatch: return mismatch();
+      case comm_fault::peer_failed: return ended() + after("; ", waits());
+      case comm_fault::timeout: {
+        const std::string seen = absences();
+        return seen.empty() ? cause_.message : seen;
+      }
+      case comm_fault::revoked: break;
+    }
+    return (cause_.message.empty() ? "the group was given up" : cause_.message) + after("; ", waits());
+  }
+
+ private:
+  [[nodiscard, gnu::cold]] static std::string after(const char* joint, const std::string& text) {
+    return text.empty() ? text : joint + text;
+  }
+  [[nodiscard]] bool is_culprit(int rank) const {
+    return std::find(cause_.culprits.begin(), cause_.culprits.end(), rank) != cause_.culprits.end();
+  }
+  [[nodiscard]] static bool holds(const std::vector<int>& ranks, int rank) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  }
+
+  // "ranks 0, 1 have waited there for 0.21 s"; "rank 0 waits there" where nobody slept.
+  [[nodiscard, gnu::cold]] std::string waiting(const std::vector<int>& ranks, const open_operation& call,
+                                               const std::string& place) const {
+    const std::uint64_t end = world_->until_us;
+    const bool one = ranks.size() == 1, slept = call.since_us > 0 && end > call.since_us;
+    const char* const verb = slept ? (one ? " has waited " : " have waited ") : (one ? " waits " : " wait ");
+    return ranks_text(ranks) + verb + place + (slept ? " for " + duration_text(end - call.since_us) : "");
+  }
+  [[nodiscard, gnu::cold]] static std::string place_of(const open_operation& call) {
+    return operation_text(call.call, call.which) + " at " + call.call.site;
+  }
+
+  // "ranks 0, 1 have waited in all_gather #118 at train.cpp:88 for 0.21 s; ...", without the culprits.
+  [[nodiscard, gnu::cold]] std::string waits() const {
+    std::string out;
+    for (const open_operation& call : open_) {
+      std::vector<int> innocent;
+      for (int rank : call.inside) {
+        if (!world_->cause || !is_culprit(rank)) innocent.push_back(rank);
+      }
+      if (innocent.empty()) continue;
+      out += (out.empty() ? "" : "; ") + waiting(innocent, call, "in " + place_of(call));
+    }
+    return out;
+  }
+
+  // Which ranks never entered what, and what the ranks do that wait nowhere.
+  [[nodiscard, gnu::cold]] std::string absences() const {
+    std::string out;
+    std::vector<bool> elsewhere(world_->ranks.size());
+    for (const open_operation& call : open_) {
+      const bool exchange = call.call.what == operation::exchange;
+      if (call.missing.empty() && !exchange) continue;
+      out += out.empty() ? "" : "; ";
+      out += exchange ? waiting(call.inside, call, "for others in " + place_of(call))
+                      : ranks_text(call.missing) + " never entered " + place_of(call) + "; " +
+                            waiting(call.inside, call, "there");
+      for (int rank : exchange ? cause_.culprits : call.missing) {
+        if (!waits_somewhere(rank)) elsewhere.at(static_cast<std::size_t>(rank)) = true;
+      }
+    }
+    for (int rank = 0; rank < world_->size(); ++rank) {  // also one that was stopped inside of an operation
+      if (world_->rank(rank).state == rank_state::stopped) elsewhere[static_cast<std::size_t>(rank)] = true;
+    }
+    std::size_t count = 0;
+    std::string what_they_do;
+    for (int rank = 0; rank < world_->size(); ++rank) {
+      if (elsewhere[static_cast<std::size_t>(rank)] && ++count <= most_told) what_they_do += "; " + whereabouts(rank);
+    }
+    if (!out.empty() && count == 0 && open_.size() > 1) out += "; they wait for each other";
+    out += what_they_do;
+    if (count > most_told) out += "; and " + std::to_string(count - most_told) + " more";
+    return out;
+  }
+
+  [[nodiscard]] bool waits_somewhere(int rank) const {
+    return std::any_of(open_.begin(), open_.end(),
+                       [&](const open_operation& call) { return holds(call.inside, rank); });
+  }
+
+  // "rank 2 is running, after all_gather #117 at train.cpp:87"
+  [[nodiscard, gnu::cold]] std::string whereabouts(int rank) const {
+    const char* how = "is running";
+    switch (world_->rank(rank).state) {
+      case rank_state::running: break;
+      case rank_state::stopped: how = "is stopped"; break;
+      case rank_state::gone: how = "is gone"; break;
+      case rank_state::left: how = "has left"; break;
+      case rank_state::absent: how = "has not come"; break;
+      case rank_state::unknown: how = "cannot be seen from here"; break;
+    }
+    return "rank " + std::to_string(rank) + " " + how + ", " + world_->rank(rank).called.last().text();
+  }
+
+  [[nodiscard, gnu::cold]] std::string ended() const {
+    if (cause_.culprits.empty()) return cause_.message;
+    const int rank = cause_.culprits.front();
+    const std::string where_it_was = world_->rank(rank).called.last().text();
+    if (cause_.signal > 0) {
+      return "rank " + std::to_string(rank) + " was ended by " + signal_name(cause_.signal) + " " + where_it_was;
+    }
+    const std::string code = cause_.exit_code >= 0 ? "exited with code " + std::to_string(cause_.exit_code) : "";
+    if (cause_.message.empty()) {
+      return "rank " + std::to_string(rank) + " " + (code.empty() ? "failed" : code) + " " + where_it_was;
+    }
+    return cause_.message +
+           (code.empty() || cause_.message.find(code) != std::string::npos ? "" : " (it " + code + ")");
+  }
+
+  [[nodiscard, gnu::cold]] std::string mismatch() const {
+    for (const open_operation& call : open_) {
+      if (call.call.what == operation::exchange || cause_.culprits.empty() ||
+          !holds(call.inside, cause_.culprits.front())) {
+        continue;
+      }
+      const std::string group = call.call.group == 0 ? "" : " of group " + std::to_string(call.call.group);
+      return "the ranks do not agree on operation #" + std::to_string(call.call.number) + group + ": " + cause_.message;
+    }
+    return "the ranks do not agree: " + cause_.message;
+  }
+
+  static constexpr std::size_t most_told = 8;
+
+  const flight_snapshot* world_;
+  std::vector<open_operation> open_;
+  abort_cause cause_;
+};
+
+[[gnu::cold]] BELAY_DECL std::string verdict(const flight_snapshot& world) { return flight_diagnosis(world).text(); }
+
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+/// The whole world; its recorders are read when the snapshot is. `world`'s control block must outlive it.
+[[nodiscard]] BELAY_DECL flight_snapshot snapshot_of(const world_status& world);
+
+/// Why the world stopped, in one sentence; which ranks wait where when it has not.
+[[nodiscard]] BELAY_DECL std::string verdict(const world_status& world);
+
+/// Writes the recorders, the first cause and the verdict as belay-flight-JOB.json into `folder`, which is made if only
+/// it is missing; returns the path. The file appears when it is whole. May be called while ranks run. Throws
+/// file_error.
+template <files_policy Files = posix_files>
+std::string write_flight_file(const world_status& world, const std::string& folder) {
+  const flight_snapshot seen = snapshot_of(world);
+  return belay::write_flight_file<Files>(seen, folder, belay::verdict(seen));
+}
+
+/// Of a world that has stopped: where BELAY_FLIGHT_DIR is set, writes the flight file and prints the verdict with the
+/// file's name, or why there is none, as one line to standard error. Call it once.
+BELAY_DECL void report_failure(const world_status& world) noexcept;
+
+/// Reports a world that has stopped, as `report_failure` does: for the first of all ranks and their coordinator that
+/// calls it. For the others it does nothing.
+BELAY_DECL void report_failure_once(const world_status& world) noexcept;
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
+
+// ---- belay/backend/host/failure/flight_dump.ipp
+//
+// Reading a world's state out of its control block.
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+[[gnu::cold]] BELAY_DECL rank_state state_of(const world_status& world, int rank) noexcept {
+  if (world.left(rank, lane::caller)) return rank_state::left;
+  const pid_t pid = world.pid_of(rank);
+  if (pid == 0) return world.is_absent(rank) ? rank_state::absent : rank_state::running;  // a thread
+  switch (state_of_process(pid)) {
+    case process_state::stopped: return rank_state::stopped;
+    case process_state::gone: return rank_state::gone;
+    case process_state::running:
+    case process_state::unknown: break;
+  }
+  return rank_state::running;
+}
+
+// The groups that ranks have made, but for those whose memory has been given to others since.
+[[nodiscard, gnu::cold]] BELAY_DECL std::vector<known_group> groups_of(const world_status& world) {
+  control_header& header = world.shared().header();
+  // Entries change under this lock. Its holder may be dead; then they change no more.
+  std::uint32_t free = 0;
+  bool locked = false;
+  for (int attempt = 0; attempt < 1000 && !locked; ++attempt, free = 0) {
+    locked = header.registry_lock.compare_exchange_strong(free, 1, std::memory_order_acquire);
+    if (!locked) ::sched_yield();
+  }
+  std::vector<known_group> out;
+  for (shared_group_entry& each : header.groups) {
+    if (each.state.load(std::memory_order_acquire) == 0) break;
+    const std::uint64_t room = world.shared().shape().group_bytes;
+    if (each.size == 0 || each.size > static_cast<std::uint32_t>(world.ranks()) || each.offset > room ||
+        each.bytes > room - each.offset) {
+      continue;  // a process has written where it should not
+    }
+    const std::int32_t* members =
+        group_layout(world.shared().groups() + each.offset, static_cast<int>(each.size)).members();
+    out.push_back({each.id, std::vector<int>(members, members + each.size)});
+  }
+  if (locked) header.registry_lock.store(0, std::memory_order_release);
+  return out;
+}
+
+[[gnu::cold]] BELAY_DECL flight_snapshot snapshot_of(const world_status& world) {
+  const control_shape& shape = world.shared().shape();
+  flight_snapshot out;
+  out.job = shape.job;
+  out.epoch = shape.epoch;
+  out.transport = shape.space == address_space::one ? "threads" : "processes";
+  if (world.aborted()) out.cause = world.cause();
+  out.until_us =
+      out.cause && out.cause->at_us > 0 ? out.cause->at_us : world_status::microseconds(world_status::clock::now());
+  for (int rank = 0; rank < world.ranks(); ++rank) {
+    out.ranks.push_back({world.pid_of(rank), state_of(world, rank), flight_history(world.recorder(rank, lane::caller)),
+                         flight_history(world.recorder(rank, lane::stream))});
+  }
+  out.groups = groups_of(world);
+  return out;
+}
+
+[[gnu::cold]] BELAY_DECL std::string verdict(const world_status& world) { return belay::verdict(snapshot_of(world)); }
+
+[[gnu::cold]] BELAY_DECL void report_failure(const world_status& world) noexcept {
+  try {
+    if (const std::optional<std::string> folder = flight_folder()) report_flight(snapshot_of(world), *folder);
+  } catch (...) {  // too little memory for words: the ranks' own errors say it
+  }
+}
+
+[[gnu::cold]] BELAY_DECL void report_failure_once(const world_status& world) noexcept {
+  if (world.shared().header().reported.exchange(1, std::memory_order_relaxed) == 0) report_failure(world);
+}
+
+}  // namespace host
+}  // namespace belay::inline BELAY_ABI
+
+namespace belay::inline BELAY_ABI {
+namespace host {
+
+BELAY_DECL run_result run_rank_body(const epoch_view& view, const std::shared_ptr<membership>& source,
+                                    function_ref<void(rank&)> body) {
+  run_result end;
+  std::optional<rank> self;
+  const auto failed = [&](std::string what, error_kind kind) {
+    end.error = std::current_exception();
+    end.what = std::move(what);
+    if (!view.world->in_own_process()) return;
+    end.aborted_the_world = view.world->abort(thrown_by(*view.world, view.number, end.what.c_str(), kind));
+  };
+  try {
+    self.emplace(view, source);
+    body(*self);
+  } catch (const std::exception& problem) {
+    failed(message_of(problem), kind_of(problem));
+  } catch (...) {
+    failed("an exception that is no std::exception", error_kind::other);
+  }
+  if (!view.world->in_own_process()) end_forked_child(view.number, end.what.c_str());
+  // Among threads the first rank that comes out of a failed run reports it, while the others are still in their calls:
+  // one may never come out. For processes the coordinator does.
+  if (view.world->space() == address_space::one && view.world->aborted()) report_failure_once(*view.world);
+  view.world->note_exit(view.number, lane::caller);
+  source->note_exit(view);
+  if (self) self->finish();
+  view.world->note_exit(view.number, lane::stream);
+  return end;
+}
 
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
@@ -49140,11 +49942,17 @@ class launched_world {
 #include <poll.h>
 #include <sys/eventfd.h>
 
-// ---- belay/backend/host/bootstrap/bootstrap_file.hpp
+// ---- belay/backend/host/bootstrap/bootstrap_socket.hpp
 //
-// How ranks that a foreign launcher started find the coordinator of their world. Rank 0 writes a file; its name follows
-// from what the launcher told every rank, and no other user can enter its directory. Rank 0 removes the file when all
-// have joined. A file that a killed process left is ignored, and removed by the next start.
+// Where the ranks' processes connect to the coordinator of their world: a listening socket in a directory that no other
+// user can enter, and a secret. It is removed as soon as all have joined; the next start removes the files that killed
+// processes left.
+//
+// Ranks that a foreign launcher started find it by a file that rank 0 writes; its name follows from what the launcher
+// told every rank. Rank 0 removes the file when all have joined. A file that a killed process left is ignored, and
+// removed by the next start.
+
+#include <sys/un.h>
 
 // ---- belay/backend/host/bootstrap/messages.hpp
 //
@@ -49925,66 +50733,6 @@ BELAY_DECL bool private_directory::remove_if_empty() const noexcept { return ::r
 namespace belay::inline BELAY_ABI {
 namespace host {
 
-class bootstrap_socket;
-
-/// Names the socket of a job. Removed by its destructor, in the process that wrote it.
-class bootstrap_file {
- public:
-  struct content {
-    file_owner owner;
-    std::string socket_path;
-    token secret = {};
-  };
-
-  static constexpr char prefix[] = "job-";
-  static constexpr char unfinished[] = "unfinished-";
-
-  /// By the first rank. Throws `file_error`.
-  [[nodiscard]] static bootstrap_file write(const launcher_environment& job, const bootstrap_socket& socket, where at);
-
-  /// By the other ranks; waits for the file. Throws `comm_error` (timeout); `file_error` at once where something else
-  /// is in the place of the file or of its directory.
-  [[nodiscard]] static content find(const launcher_environment& job, time_point until, where at);
-
-  /// Nothing where there is no such file. Throws `file_error` where it is no bootstrap file.
-  [[nodiscard]] static std::optional<content> read(const private_directory& folder, const std::string& name, where at);
-
-  /// The directory of all bootstrap files of this user.
-  [[nodiscard]] static std::string folder_path() { return base_directory() + "/" + user_prefix(); }
-
-  bootstrap_file(bootstrap_file&& other) noexcept
-      : owner_(other.owner_), name_(std::exchange(other.name_, {})), folder_(std::move(other.folder_)) {}
-  bootstrap_file& operator=(bootstrap_file&&) = delete;
-  /// The directory is removed with its last file.
-  ~bootstrap_file();
-
- private:
-  bootstrap_file(pid_t owner, std::string name, private_directory folder) noexcept
-      : owner_(owner), name_(std::move(name)), folder_(std::move(folder)) {}
-
-  pid_t owner_;
-  std::string name_;
-  private_directory folder_;
-};
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/backend/host/bootstrap/bootstrap_file.ipp
-//
-// Writing, finding and reading the file that names a job's socket.
-
-// ---- belay/backend/host/bootstrap/bootstrap_socket.hpp
-//
-// Where the ranks' processes connect to the coordinator of their world: a listening socket in a directory that no other
-// user can enter, and a secret. It is removed as soon as all have joined; the next start removes the files that killed
-// processes left.
-
-#include <sys/un.h>
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
 /// Fills with random bytes of the kernel. Throws `file_error`.
 BELAY_DECL void fill_random(void* bytes, std::size_t count, where at);
 
@@ -50060,12 +50808,54 @@ class bootstrap_socket {
 /// other pid namespaces, and everything that is written otherwise stay.
 BELAY_DECL int remove_stale_files(const std::string& base = base_directory()) noexcept;
 
+/// The file that names the socket of a job to ranks of a foreign launcher. Removed by its destructor, in the process
+/// that wrote it.
+class bootstrap_file {
+ public:
+  struct content {
+    file_owner owner;
+    std::string socket_path;
+    token secret = {};
+  };
+
+  static constexpr char prefix[] = "job-";
+  static constexpr char unfinished[] = "unfinished-";
+
+  /// By the first rank. Throws `file_error`.
+  [[nodiscard]] static bootstrap_file write(const launcher_environment& job, const bootstrap_socket& socket, where at);
+
+  /// By the other ranks; waits for the file. Throws `comm_error` (timeout); `file_error` at once where something else
+  /// is in the place of the file or of its directory.
+  [[nodiscard]] static content find(const launcher_environment& job, time_point until, where at);
+
+  /// Nothing where there is no such file. Throws `file_error` where it is no bootstrap file.
+  [[nodiscard]] static std::optional<content> read(const private_directory& folder, const std::string& name, where at);
+
+  /// The directory of all bootstrap files of this user.
+  [[nodiscard]] static std::string folder_path() { return base_directory() + "/" + user_prefix(); }
+
+  bootstrap_file(bootstrap_file&& other) noexcept
+      : owner_(other.owner_), name_(std::exchange(other.name_, {})), folder_(std::move(other.folder_)) {}
+  bootstrap_file& operator=(bootstrap_file&&) = delete;
+  /// The directory is removed with its last file.
+  ~bootstrap_file();
+
+ private:
+  bootstrap_file(pid_t owner, std::string name, private_directory folder) noexcept
+      : owner_(owner), name_(std::move(name)), folder_(std::move(folder)) {}
+
+  pid_t owner_;
+  std::string name_;
+  private_directory folder_;
+};
+
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
 
 // ---- belay/backend/host/bootstrap/bootstrap_socket.ipp
 //
-// Opening, accepting on and removing the socket by which ranks join, and one sweep of what dead processes left.
+// Opening, accepting on and removing the socket by which ranks join, and one sweep of what dead processes left;
+// writing, finding and reading the file that names a job's socket.
 
 namespace belay::inline BELAY_ABI {
 namespace host {
@@ -50209,12 +50999,6 @@ BELAY_DECL int remove_stale_files(const std::string& base) noexcept try {
 } catch (const std::exception&) {  // no memory: the next start tries again
   return 0;
 }
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-namespace host {
 
 // Follows from what the launcher tells every rank of a job and no other job; else from the process that started them.
 [[nodiscard]] BELAY_DECL std::string bootstrap_file_name(const launcher_environment& job) {
@@ -51143,45 +51927,6 @@ class coordinator {
 // The coordinator's loop: joins, requests, exits, and the agreement of survivors. The regions that it keeps, and the
 // ranks that hold each.
 
-// ---- belay/backend/host/membership/survivor_agreement.hpp
-//
-// The steps by which one arbiter leads the survivors to one list of members: wait until each rank has asked or left,
-// make what they go on with, and begin again if one more died meanwhile. Nothing else is here, so that a model checker
-// can run exactly these steps.
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
-/// Called after each event; tells at most once. `survivors` is storage for the list. `Arbiter` has
-///   const std::vector<int>& members();             ranks of the present epoch, in order
-///   bool asks(int rank); bool has_left(int rank);
-///   void hurry();                                  some have neither asked nor left
-///   bool find_dead(const std::vector<int>&);       true when one of them has died meanwhile; it has left then
-///   bool renew(const std::vector<int>&);           false: they cannot go on, and none asks any more
-///   void tell(const std::vector<int>&);            gives each the list; none asks any more
-template <class Arbiter>
-void agree(Arbiter&& arbiter, std::vector<int>& survivors) {
-  while (true) {
-    survivors.clear();
-    bool waiting = false;
-    for (const int rank : arbiter.members()) {
-      if (arbiter.asks(rank))
-        survivors.push_back(rank);
-      else if (!arbiter.has_left(rank))
-        waiting = true;
-    }
-    if (survivors.empty()) return;
-    if (waiting) return arbiter.hurry();
-    if (arbiter.find_dead(survivors)) continue;
-    if (!arbiter.renew(survivors)) return;
-    if (arbiter.find_dead(survivors)) continue;
-    return arbiter.tell(survivors);
-  }
-}
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
 namespace belay::inline BELAY_ABI {
 namespace host {
 
@@ -51644,663 +52389,6 @@ BELAY_DECL std::string rank_record::text(int rank) const {
   if (over) return name + " (gone)";
   if (!joined) return name + (stopped() ? " (has not joined, stopped)" : " (has not joined)");
   return name + (stopped() ? " (stopped)" : " (running)");
-}
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/backend/host/bootstrap/run_rank.hpp
-//
-// A rank from its first call to its last: however its body ends, its peers are told, and none waits for it afterwards.
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
-/// How a body ended.
-struct run_result {
-  std::exception_ptr error;  // null: it returned
-  std::string what;
-  bool aborted_the_world = false;  // its failure was the first
-
-  void rethrow() const {
-    if (error) std::rethrow_exception(error);
-  }
-};
-
-/// Runs the body; returns when its started operations are over too.
-[[nodiscard]] BELAY_DECL run_result run_rank_body(const epoch_view& view,
-                                                                 const std::shared_ptr<membership>& source,
-                                                                 function_ref<void(rank&)> body);
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/backend/host/bootstrap/run_rank.ipp
-//
-// Running one rank's body.
-
-// ---- belay/backend/host/failure/flight_dump.hpp
-//
-// The flight recorders of a world of this machine, as a snapshot, a diagnosis and a file. Read from the control block
-// alone, so that any process that maps it can also tell a dead rank's part.
-
-// ---- belay/comm/flight_file.hpp
-//
-// A flight snapshot as a file: what each rank did last, and why the world stopped. It is written once, into the folder
-// that BELAY_FLIGHT_DIR names; belay-fr reads it.
-
-namespace belay::inline BELAY_ABI {
-
-// One sentence about why a world stopped: which rank never entered which operation, what it does instead, and which
-// ranks wait for it. The first cause says what one rank saw; the recorders say what all did: the operations that ranks
-// are inside, and which of the group never entered.
-
-/// An operation that ranks are in, and do not come out of.
-struct open_operation {
-  lane which = lane::caller;
-  flight_record call;          // as the first of those ranks recorded it
-  std::vector<int> inside;     // ranks of the world
-  std::vector<int> missing;    // of its group, that never entered it
-  std::uint64_t since_us = 0;  // by the steady clock, the longest wait; 0 where nobody sleeps
-};
-
-/// The last operation in that group that is of the same kind as `call` (exchanges are counted on
-/// their own); an empty record where there is none.
-[[nodiscard]] BELAY_DECL flight_record last_like(const flight_history& from, const flight_record& call);
-
-/// All operations that ranks are in, in the order of their groups' numbers.
-[[nodiscard]] BELAY_DECL std::vector<open_operation> open_operations(const flight_snapshot& world);
-
-/// "12 us", "3.4 ms", "0.21 s"; nothing for 0.
-[[nodiscard]] BELAY_DECL std::string duration_text(std::uint64_t us);
-
-/// "all_gather #118", "started all_gather #118 of group 2"; exchanges are counted by each rank for itself.
-[[nodiscard]] BELAY_DECL std::string operation_text(const flight_record& call, lane which);
-
-/// Why the world stopped, in one sentence; which ranks wait where when it has not.
-[[nodiscard]] BELAY_DECL std::string verdict(const flight_snapshot& world);
-
-/// Why a file of that path "cannot be ...", with the folder that is missing.
-[[nodiscard]] BELAY_DECL std::string flight_output_text(const std::string& path, const char* what, int error);
-
-/// A new file (mode 0600) that has its name only when it is whole. Throws file_error, and removes what it wrote.
-template <files_policy Files = posix_files>
-class flight_output {
- public:
-  explicit flight_output(std::string path)
-      : path_(std::move(path)), temporary_(path_ + ".tmp-" + std::to_string(::getpid())) {
-    static_cast<void>(Files::remove(temporary_.c_str()));  // of a process of the same number that was killed at it
-    constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-    file_ = Files::open(temporary_.c_str(), flags, S_IRUSR | S_IWUSR);
-    if (file_ < 0) fail("cannot be created");
-  }
-  flight_output(const flight_output&) = delete;
-  flight_output& operator=(const flight_output&) = delete;
-  ~flight_output() {
-    if (file_ < 0) return;
-    static_cast<void>(Files::close(file_));
-    static_cast<void>(Files::remove(temporary_.c_str()));
-  }
-
-  void put(std::string_view text) {
-    while (!text.empty()) {
-      const ssize_t written = Files::write_at(file_, text.data(), text.size(), static_cast<off_t>(offset_));
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) fail("cannot be written");
-      offset_ += static_cast<std::uint64_t>(written);
-      text.remove_prefix(static_cast<std::size_t>(written));
-    }
-  }
-
-  /// The name comes first: a launcher may end a job that fails at any time.
-  void commit() {
-    if (Files::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot get its name");
-    if (Files::sync(file_) != 0) {
-      const int why = errno;
-      static_cast<void>(Files::remove(path_.c_str()));
-      errno = why;
-      fail("cannot be synchronised");
-    }
-    static_cast<void>(Files::close(std::exchange(file_, -1)));
-  }
-
- private:
-  [[noreturn]] void fail(const char* what) const {
-    const int number = errno;
-    throw file_error(path_, offset_, flight_output_text(path_, what, number));
-  }
-
-  std::string path_, temporary_;
-  int file_ = -1;
-  std::uint64_t offset_ = 0;
-};
-
-/// Writes the text of a flight file, in pieces. See docs/howto/read_flight_files.md.
-BELAY_DECL void put_flight_json(const flight_snapshot& world, const std::string& said,
-                                function_ref<void(std::string_view)> put);
-
-/// "FOLDER/belay-flight-JOB.json"; survivors that went on without others add how often they did.
-[[nodiscard]] BELAY_DECL std::string flight_path(const std::string& folder, std::uint64_t job, std::uint64_t epoch);
-
-/// Writes histories, the first cause and the verdict `said` as belay-flight-JOB.json into `folder`, which is made if
-/// only it is missing; returns the path. The file appears when it is whole. May be called while ranks run. Throws
-/// file_error.
-template <files_policy Files = posix_files>
-std::string write_flight_file(const flight_snapshot& world, const std::string& folder, const std::string& said) {
-  const std::string path = flight_path(folder, world.job, world.epoch);
-  static_cast<void>(::mkdir(folder.c_str(), S_IRWXU));  // what went wrong is said when the file cannot be created
-  flight_output<Files> out(path);
-  put_flight_json(world, said, [&](std::string_view text) { out.put(text); });
-  out.commit();
-  return path;
-}
-
-/// BELAY_FLIGHT_DIR: the folder for flight files; nothing when it is not set.
-[[nodiscard]] BELAY_DECL std::optional<std::string> flight_folder();
-
-/// Of a world that has stopped: writes the flight file into `folder` and prints the verdict with the
-/// file's name, or why there is none, as one line to standard error. Call it once.
-BELAY_DECL void report_flight(const flight_snapshot& world, const std::string& folder);
-
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/comm/flight_file.ipp
-//
-// The text of flight files, and the line to standard error.
-
-namespace belay::inline BELAY_ABI {
-
-/// Writes the members of a flight file.
-class flight_writer {
- public:
-  flight_writer(const flight_snapshot& world, const std::string& said, function_ref<void(std::string_view)> put)
-      : world_(&world), said_(&said), put_(put) {}
-
-  void write() {
-    text_ += "{\"belay_flight\": 1";
-    number("job", world_->job);
-    number("epoch", world_->epoch);
-    number("ranks", world_->size());
-    text("transport", world_->transport);
-    if (world_->told_by >= 0) number("told_by", world_->told_by);
-    const abort_cause cause = world_->cause.value_or(abort_cause{});
-    text_ += ",\n\"cause\": {";
-    text("kind", world_->cause ? belay::name(cause.fault) : "none", "");
-    list("culprits", cause.culprits);
-    text("message", cause.message);
-    text("there", cause.there);
-    number("signal", cause.signal);
-    number("exit_code", cause.exit_code);
-    text_ += "},\n\"verdict\": ";
-    append_json(text_, *said_);
-    groups();
-    text_ += ",\n\"by_rank\": [";
-    for (int rank = 0; rank < world_->size(); ++rank) {
-      text_ += rank == 0 ? "\n{" : ",\n{";
-      number("rank", rank, "");
-      number("pid", world_->rank(rank).pid);
-      text("state", belay::name(world_->rank(rank).state));
-      text_ += ", \"lanes\": {\n";
-      history("caller", world_->rank(rank).called);
-      text_ += ",\n";
-      history("stream", world_->rank(rank).started);
-      text_ += "}}";
-    }
-    text_ += "]}\n";
-    put_(text_);
-  }
-
- private:
-  [[gnu::cold, gnu::noinline]] void key(const char* name, const char* before) {
-    text_.append(before).append("\"").append(name).append("\": ");
-  }
-  template <class Number>
-  void number(const char* name, Number value, const char* before = ", ") {
-    key(name, before);
-    put_number(std::to_string(value));
-  }
-  [[gnu::cold, gnu::noinline]] void put_number(const std::string& digits) { text_ += digits; }
-  [[gnu::cold, gnu::noinline]] void text(const char* name, std::string_view value, const char* before = ", ") {
-    key(name, before);
-    append_json(text_, value);
-  }
-  void list(const char* name, const std::vector<int>& values) {
-    key(name, ", ");
-    for (std::size_t i = 0; i < values.size(); ++i) text_ += (i == 0 ? "[" : ", ") + std::to_string(values[i]);
-    text_ += values.empty() ? "[]" : "]";
-  }
-
-  void groups() {
-    text_ += ",\n\"groups\": [";
-    const char* before = "";
-    for (const known_group& group : world_->groups) {
-      text_ += std::exchange(before, ", ");
-      number("group", group.number, "{");
-      list("members", group.members);
-      text_ += "}";
-    }
-    text_ += "]";
-  }
-
-  // All that is kept; what a running rank overwrites meanwhile counts as dropped.
-  [[gnu::cold, gnu::noinline]] void history(const char* lane_name, const flight_history& from) {
-    const std::uint64_t end = from.count();
-    std::uint64_t kept = 0;
-    key(lane_name, "");
-    text_ += "{\"entries\": [";
-    for (std::uint64_t position = from.first(); position < end; ++position) {
-      const flight_record entry = from[position];
-      if (entry.what == operation::none) continue;
-      number("n", position, kept++ == 0 ? "\n{" : ",\n{");
-      text("op", belay::name(entry.what));
-      number("group", entry.group);
-      number("number", entry.number);
-      number("bytes", entry.bytes);
-      text("site", entry.site);
-      text_ += std::string(", \"finished\": ") + (entry.reported ? "null" : entry.finished ? "true" : "false");
-      const bool waits = entry.waiting_us > 0 && world_->until_us > entry.waiting_us;
-      number("waited_us", waits ? world_->until_us - entry.waiting_us : entry.waited_us);
-      text_ += "}";
-      if (text_.size() >= 1 << 16) {
-        put_(text_);
-        text_.clear();
-      }
-    }
-    text_ += "]";
-    number("dropped", end - kept);
-    text_ += "}";
-  }
-
-  const flight_snapshot* world_;
-  const std::string* said_;
-  function_ref<void(std::string_view)> put_;
-  std::string text_;  // not yet put
-};
-
-[[gnu::cold]] BELAY_DECL void put_flight_json(const flight_snapshot& world, const std::string& said,
-                                              function_ref<void(std::string_view)> put) {
-  flight_writer(world, said, put).write();
-}
-
-[[gnu::cold]] BELAY_DECL std::string flight_output_text(const std::string& path, const char* what, int error) {
-  const std::string folder = error == ENOENT || error == ENOTDIR ? missing_folder(path) : "";
-  return std::string(what) + ": " + std::generic_category().message(error) + folder;
-}
-
-[[gnu::cold]] BELAY_DECL std::string flight_path(const std::string& folder, std::uint64_t job, std::uint64_t epoch) {
-  const std::string again = epoch == 0 ? "" : "-" + std::to_string(epoch);
-  return folder + (folder.ends_with('/') ? "" : "/") + "belay-flight-" + std::to_string(job) + again + ".json";
-}
-
-[[gnu::cold]] BELAY_DECL std::optional<std::string> flight_folder() {
-  const char* const text = environment_variable("BELAY_FLIGHT_DIR");
-  if (text == nullptr || *text == '\0') return std::nullopt;
-  return text;
-}
-
-[[gnu::cold]] BELAY_DECL void report_flight(const flight_snapshot& world, const std::string& folder) {
-  const std::string said = verdict(world);
-  std::string line = "belay: " + said;
-  try {
-    line += " [" + write_flight_file(world, folder, said) + "]";
-  } catch (const std::exception& problem) {
-    line += " [no flight file: " + std::string(problem.what()) + "]";
-  }
-  line = printable(line) + '\n';  // one line, whatever a message holds
-  std::fwrite(line.data(), 1, line.size(), stderr);
-}
-
-[[gnu::cold]] BELAY_DECL flight_record last_like(const flight_history& from, const flight_record& call) {
-  for (std::uint64_t position = from.count(); position > from.first(); --position) {
-    flight_record found = from[position - 1];
-    const bool like = (found.what == operation::exchange) == (call.what == operation::exchange);
-    if (found.what != operation::none && found.group == call.group && like) return found;
-  }
-  return {};
-}
-
-[[gnu::cold]] BELAY_DECL std::vector<open_operation> open_operations(const flight_snapshot& world) {
-  std::vector<open_operation> out;
-  const auto find = [&](lane which, const flight_record& call) -> open_operation& {
-    for (open_operation& each : out) {
-      const bool exchanges = each.call.what == operation::exchange && call.what == operation::exchange;
-      const bool collectives = each.call.what != operation::exchange && call.what != operation::exchange;
-      if (each.which != which || each.call.group != call.group) continue;
-      if (exchanges || (collectives && each.call.number == call.number)) return each;
-    }
-    out.push_back({which, call, {}, {}, 0});
-    return out.back();
-  };
-  for (lane which : all_lanes) {
-    for (int rank = 0; rank < world.size(); ++rank) {
-      const flight_record last = world.rank(rank).of(which).last();
-      if (last.what == operation::none || last.finished || last.reported) continue;
-      open_operation& here = find(which, last);
-      here.inside.push_back(rank);
-      if (last.waiting_us > 0 && (here.since_us == 0 || last.waiting_us < here.since_us))
-        here.since_us = last.waiting_us;
-    }
-  }
-  for (open_operation& each : out) {
-    if (each.call.what == operation::exchange) continue;  // pairs meet in it: nobody has to come
-    for (const known_group& group : world.groups) {
-      if (group.number != each.call.group) continue;
-      for (int rank : group.members) {
-        if (rank < 0 || rank >= world.size()) continue;
-        const flight_record last = last_like(world.rank(rank).of(each.which), each.call);
-        if (last.what == operation::none || last.number < each.call.number) each.missing.push_back(rank);
-      }
-    }
-  }
-  // By selection: they are few, and std::sort is much code.
-  const auto before = [](const open_operation& a, const open_operation& b) {
-    return a.call.group != b.call.group ? a.call.group < b.call.group : a.inside < b.inside;
-  };
-  for (auto place = out.begin(); place != out.end(); ++place) {
-    std::swap(*place, *std::min_element(place, out.end(), before));
-  }
-  return out;
-}
-
-[[gnu::cold]] BELAY_DECL std::string duration_text(std::uint64_t us) {
-  char out[32] = "";
-  const auto value = static_cast<double>(us);
-  if (us >= 100'000)
-    std::snprintf(out, sizeof out, us < 10'000'000 ? "%.2f s" : "%.0f s", value * 1e-6);
-  else if (us >= 1'000)
-    std::snprintf(out, sizeof out, "%.1f ms", value * 1e-3);
-  else if (us > 0)
-    std::snprintf(out, sizeof out, "%.0f us", value);
-  return out;
-}
-
-[[gnu::cold]] BELAY_DECL std::string operation_text(const flight_record& call, lane which) {
-  std::string out = std::string(which == lane::stream ? "started " : "") + name(call.what);
-  if (call.what != operation::exchange) out += " #" + std::to_string(call.number);
-  return call.group == 0 ? out : out + " of group " + std::to_string(call.group);
-}
-
-/// Makes the sentence of a world, which outlives it. Reads once, when it is made, which ranks wait in which operation.
-class flight_diagnosis {
- public:
-  explicit flight_diagnosis(const flight_snapshot& world)
-      : world_(&world), open_(open_operations(world)), cause_(world.cause.value_or(abort_cause{})) {}
-
-  [[nodiscard, gnu::cold]] std::string text() const {
-    if (!world_->cause) return "no rank has failed" + after("; ", waits());
-    switch (cause_.fault) {
-      case comm_fault::mismatch: return mismatch();
-      case comm_fault::peer_failed: return ended() + after("; ", waits());
-      case comm_fault::timeout: {
-        const std::string seen = absences();
-        return seen.empty() ? cause_.message : seen;
-      }
-      case comm_fault::revoked: break;
-    }
-    return (cause_.message.empty() ? "the group was given up" : cause_.message) + after("; ", waits());
-  }
-
- private:
-  [[nodiscard, gnu::cold]] static std::string after(const char* joint, const std::string& text) {
-    return text.empty() ? text : joint + text;
-  }
-  [[nodiscard]] bool is_culprit(int rank) const {
-    return std::find(cause_.culprits.begin(), cause_.culprits.end(), rank) != cause_.culprits.end();
-  }
-  [[nodiscard]] static bool holds(const std::vector<int>& ranks, int rank) {
-    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-  }
-
-  // "ranks 0, 1 have waited there for 0.21 s"; "rank 0 waits there" where nobody slept.
-  [[nodiscard, gnu::cold]] std::string waiting(const std::vector<int>& ranks, const open_operation& call,
-                                               const std::string& place) const {
-    const std::uint64_t end = world_->until_us;
-    const bool one = ranks.size() == 1, slept = call.since_us > 0 && end > call.since_us;
-    const char* const verb = slept ? (one ? " has waited " : " have waited ") : (one ? " waits " : " wait ");
-    return ranks_text(ranks) + verb + place + (slept ? " for " + duration_text(end - call.since_us) : "");
-  }
-  [[nodiscard, gnu::cold]] static std::string place_of(const open_operation& call) {
-    return operation_text(call.call, call.which) + " at " + call.call.site;
-  }
-
-  // "ranks 0, 1 have waited in all_gather #118 at train.cpp:88 for 0.21 s; ...", without the culprits.
-  [[nodiscard, gnu::cold]] std::string waits() const {
-    std::string out;
-    for (const open_operation& call : open_) {
-      std::vector<int> innocent;
-      for (int rank : call.inside) {
-        if (!world_->cause || !is_culprit(rank)) innocent.push_back(rank);
-      }
-      if (innocent.empty()) continue;
-      out += (out.empty() ? "" : "; ") + waiting(innocent, call, "in " + place_of(call));
-    }
-    return out;
-  }
-
-  // Which ranks never entered what, and what the ranks do that wait nowhere.
-  [[nodiscard, gnu::cold]] std::string absences() const {
-    std::string out;
-    std::vector<bool> elsewhere(world_->ranks.size());
-    for (const open_operation& call : open_) {
-      const bool exchange = call.call.what == operation::exchange;
-      if (call.missing.empty() && !exchange) continue;
-      out += out.empty() ? "" : "; ";
-      out += exchange ? waiting(call.inside, call, "for others in " + place_of(call))
-                      : ranks_text(call.missing) + " never entered " + place_of(call) + "; " +
-                            waiting(call.inside, call, "there");
-      for (int rank : exchange ? cause_.culprits : call.missing) {
-        if (!waits_somewhere(rank)) elsewhere.at(static_cast<std::size_t>(rank)) = true;
-      }
-    }
-    for (int rank = 0; rank < world_->size(); ++rank) {  // also one that was stopped inside of an operation
-      if (world_->rank(rank).state == rank_state::stopped) elsewhere[static_cast<std::size_t>(rank)] = true;
-    }
-    std::size_t count = 0;
-    std::string what_they_do;
-    for (int rank = 0; rank < world_->size(); ++rank) {
-      if (elsewhere[static_cast<std::size_t>(rank)] && ++count <= most_told) what_they_do += "; " + whereabouts(rank);
-    }
-    if (!out.empty() && count == 0 && open_.size() > 1) out += "; they wait for each other";
-    out += what_they_do;
-    if (count > most_told) out += "; and " + std::to_string(count - most_told) + " more";
-    return out;
-  }
-
-  [[nodiscard]] bool waits_somewhere(int rank) const {
-    return std::any_of(open_.begin(), open_.end(),
-                       [&](const open_operation& call) { return holds(call.inside, rank); });
-  }
-
-  // "rank 2 is running, after all_gather #117 at train.cpp:87"
-  [[nodiscard, gnu::cold]] std::string whereabouts(int rank) const {
-    const char* how = "is running";
-    switch (world_->rank(rank).state) {
-      case rank_state::running: break;
-      case rank_state::stopped: how = "is stopped"; break;
-      case rank_state::gone: how = "is gone"; break;
-      case rank_state::left: how = "has left"; break;
-      case rank_state::absent: how = "has not come"; break;
-      case rank_state::unknown: how = "cannot be seen from here"; break;
-    }
-    return "rank " + std::to_string(rank) + " " + how + ", " + world_->rank(rank).called.last().text();
-  }
-
-  [[nodiscard, gnu::cold]] std::string ended() const {
-    if (cause_.culprits.empty()) return cause_.message;
-    const int rank = cause_.culprits.front();
-    const std::string where_it_was = world_->rank(rank).called.last().text();
-    if (cause_.signal > 0) {
-      return "rank " + std::to_string(rank) + " was ended by " + signal_name(cause_.signal) + " " + where_it_was;
-    }
-    const std::string code = cause_.exit_code >= 0 ? "exited with code " + std::to_string(cause_.exit_code) : "";
-    if (cause_.message.empty()) {
-      return "rank " + std::to_string(rank) + " " + (code.empty() ? "failed" : code) + " " + where_it_was;
-    }
-    return cause_.message +
-           (code.empty() || cause_.message.find(code) != std::string::npos ? "" : " (it " + code + ")");
-  }
-
-  [[nodiscard, gnu::cold]] std::string mismatch() const {
-    for (const open_operation& call : open_) {
-      if (call.call.what == operation::exchange || cause_.culprits.empty() ||
-          !holds(call.inside, cause_.culprits.front())) {
-        continue;
-      }
-      const std::string group = call.call.group == 0 ? "" : " of group " + std::to_string(call.call.group);
-      return "the ranks do not agree on operation #" + std::to_string(call.call.number) + group + ": " + cause_.message;
-    }
-    return "the ranks do not agree: " + cause_.message;
-  }
-
-  static constexpr std::size_t most_told = 8;
-
-  const flight_snapshot* world_;
-  std::vector<open_operation> open_;
-  abort_cause cause_;
-};
-
-[[gnu::cold]] BELAY_DECL std::string verdict(const flight_snapshot& world) { return flight_diagnosis(world).text(); }
-
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
-/// The whole world; its recorders are read when the snapshot is. `world`'s control block must outlive it.
-[[nodiscard]] BELAY_DECL flight_snapshot snapshot_of(const world_status& world);
-
-/// Why the world stopped, in one sentence; which ranks wait where when it has not.
-[[nodiscard]] BELAY_DECL std::string verdict(const world_status& world);
-
-/// Writes the recorders, the first cause and the verdict as belay-flight-JOB.json into `folder`, which is made if only
-/// it is missing; returns the path. The file appears when it is whole. May be called while ranks run. Throws
-/// file_error.
-template <files_policy Files = posix_files>
-std::string write_flight_file(const world_status& world, const std::string& folder) {
-  const flight_snapshot seen = snapshot_of(world);
-  return belay::write_flight_file<Files>(seen, folder, belay::verdict(seen));
-}
-
-/// Of a world that has stopped: where BELAY_FLIGHT_DIR is set, writes the flight file and prints the verdict with the
-/// file's name, or why there is none, as one line to standard error. Call it once.
-BELAY_DECL void report_failure(const world_status& world) noexcept;
-
-/// Reports a world that has stopped, as `report_failure` does: for the first of all ranks and their coordinator that
-/// calls it. For the others it does nothing.
-BELAY_DECL void report_failure_once(const world_status& world) noexcept;
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-// ---- belay/backend/host/failure/flight_dump.ipp
-//
-// Reading a world's state out of its control block.
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
-[[gnu::cold]] BELAY_DECL rank_state state_of(const world_status& world, int rank) noexcept {
-  if (world.left(rank, lane::caller)) return rank_state::left;
-  const pid_t pid = world.pid_of(rank);
-  if (pid == 0) return world.is_absent(rank) ? rank_state::absent : rank_state::running;  // a thread
-  switch (state_of_process(pid)) {
-    case process_state::stopped: return rank_state::stopped;
-    case process_state::gone: return rank_state::gone;
-    case process_state::running:
-    case process_state::unknown: break;
-  }
-  return rank_state::running;
-}
-
-// The groups that ranks have made, but for those whose memory has been given to others since.
-[[nodiscard, gnu::cold]] BELAY_DECL std::vector<known_group> groups_of(const world_status& world) {
-  control_header& header = world.shared().header();
-  // Entries change under this lock. Its holder may be dead; then they change no more.
-  std::uint32_t free = 0;
-  bool locked = false;
-  for (int attempt = 0; attempt < 1000 && !locked; ++attempt, free = 0) {
-    locked = header.registry_lock.compare_exchange_strong(free, 1, std::memory_order_acquire);
-    if (!locked) ::sched_yield();
-  }
-  std::vector<known_group> out;
-  for (shared_group_entry& each : header.groups) {
-    if (each.state.load(std::memory_order_acquire) == 0) break;
-    const std::uint64_t room = world.shared().shape().group_bytes;
-    if (each.size == 0 || each.size > static_cast<std::uint32_t>(world.ranks()) || each.offset > room ||
-        each.bytes > room - each.offset) {
-      continue;  // a process has written where it should not
-    }
-    const std::int32_t* members =
-        group_layout(world.shared().groups() + each.offset, static_cast<int>(each.size)).members();
-    out.push_back({each.id, std::vector<int>(members, members + each.size)});
-  }
-  if (locked) header.registry_lock.store(0, std::memory_order_release);
-  return out;
-}
-
-[[gnu::cold]] BELAY_DECL flight_snapshot snapshot_of(const world_status& world) {
-  const control_shape& shape = world.shared().shape();
-  flight_snapshot out;
-  out.job = shape.job;
-  out.epoch = shape.epoch;
-  out.transport = shape.space == address_space::one ? "threads" : "processes";
-  if (world.aborted()) out.cause = world.cause();
-  out.until_us =
-      out.cause && out.cause->at_us > 0 ? out.cause->at_us : world_status::microseconds(world_status::clock::now());
-  for (int rank = 0; rank < world.ranks(); ++rank) {
-    out.ranks.push_back({world.pid_of(rank), state_of(world, rank), flight_history(world.recorder(rank, lane::caller)),
-                         flight_history(world.recorder(rank, lane::stream))});
-  }
-  out.groups = groups_of(world);
-  return out;
-}
-
-[[gnu::cold]] BELAY_DECL std::string verdict(const world_status& world) { return belay::verdict(snapshot_of(world)); }
-
-[[gnu::cold]] BELAY_DECL void report_failure(const world_status& world) noexcept {
-  try {
-    if (const std::optional<std::string> folder = flight_folder()) report_flight(snapshot_of(world), *folder);
-  } catch (...) {  // too little memory for words: the ranks' own errors say it
-  }
-}
-
-[[gnu::cold]] BELAY_DECL void report_failure_once(const world_status& world) noexcept {
-  if (world.shared().header().reported.exchange(1, std::memory_order_relaxed) == 0) report_failure(world);
-}
-
-}  // namespace host
-}  // namespace belay::inline BELAY_ABI
-
-namespace belay::inline BELAY_ABI {
-namespace host {
-
-BELAY_DECL run_result run_rank_body(const epoch_view& view, const std::shared_ptr<membership>& source,
-                                    function_ref<void(rank&)> body) {
-  run_result end;
-  std::optional<rank> self;
-  const auto failed = [&](std::string what, error_kind kind) {
-    end.error = std::current_exception();
-    end.what = std::move(what);
-    if (!view.world->in_own_process()) return;
-    end.aborted_the_world = view.world->abort(thrown_by(*view.world, view.number, end.what.c_str(), kind));
-  };
-  try {
-    self.emplace(view, source);
-    body(*self);
-  } catch (const std::exception& problem) {
-    failed(message_of(problem), kind_of(problem));
-  } catch (...) {
-    failed("an exception that is no std::exception", error_kind::other);
-  }
-  if (!view.world->in_own_process()) end_forked_child(view.number, end.what.c_str());
-  // Among threads the first rank that comes out of a failed run reports it, while the others are still in their calls:
-  // one may never come out. For processes the coordinator does.
-  if (view.world->space() == address_space::one && view.world->aborted()) report_failure_once(*view.world);
-  view.world->note_exit(view.number, lane::caller);
-  source->note_exit(view);
-  if (self) self->finish();
-  view.world->note_exit(view.number, lane::stream);
-  return end;
 }
 
 }  // namespace host

@@ -139,9 +139,8 @@ class usual_way {
     });
     ranks.exchange(floats(received_), in_, floats(sent_), out_);
     // The sums are those of an exchange, over rows that are all here.
-    const std::vector<float*> here(ranks_, floats(sent_));
-    const belay::peer_slots<float> slots{here.data(), choices, places_.data(), of_.k, of_.hidden, local};
-    belay::for_each_token(belay::pull_weighted<float>{slots, weights, y}, of_.tokens);
+    const belay::placed_rows<float> rows{floats(sent_), 0, choices, places_.data(), local, of_.k, of_.hidden};
+    belay::kernel::for_each_row(of_.tokens, belay::pulled_rows<float, float>{rows, weights, y});
   }
 
  private:

@@ -40,7 +40,7 @@ class moe_block {
     view<number, 1> scale;
     belay::routing<number> routed;
     typename experts<T, Learning>::residue inner;
-    belay::merged<Exchange> merged;
+    belay::merged<T> merged;
   };
 
   /// `name` is the decoder layer's; `exchange` outlives the block.

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "belay/backend/cuda/placed_ranks.hpp"
+#include "belay/backend/cuda/device.hpp"
 #include "belay/comm/launcher.hpp"
 
 namespace train_moe {

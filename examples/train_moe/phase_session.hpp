@@ -1,105 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a run does between its training steps: the other phases of its cycle, each entered and left by a transition. On
-// all ranks, and in the rehearsal.
+// The phases of a trainer beside its training: their transitions, evaluations and rollouts, with its types.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <optional>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <variant>
-#include <vector>
 
+#include "belay/parallel/gathers.hpp"
 #include "belay/step/phase.hpp"
 #include "belay/train/phase_residency.hpp"
 #include "belay/train/phase_switch.hpp"
-#include "train_moe/corpus.hpp"
 #include "train_moe/evaluate.hpp"
 #include "train_moe/phase_cycle.hpp"
-#include "train_moe/phase_lines.hpp"
+#include "train_moe/phase_rounds.hpp"
 #include "train_moe/rollout.hpp"
 
 namespace train_moe {
 
 template <class Trainer>
-class phase_session {
+class phase_session final : public phase_rounds {
  public:
-  /// Evaluations read `text`. Both outlive it.
+  /// Evaluations read `text`. All outlive it.
   phase_session(Trainer& trainer, const phase_cycle& cycle, std::span<const std::int32_t> text)
-      : trainer_(&trainer),
-        cycle_(&cycle),
+      : phase_rounds(trainer.settings(), trainer.mesh(), cycle,
+                     trainer.settings().sequence + rollout_settings{}.prompt.size()),
+        trainer_(&trainer),
         residency_(trainer.run(),
                    belay::residency_memory{trainer.settings().phase_tier, Trainer::files_of(trainer.settings())},
                    trainer.store()),
         switch_(trainer.run(), trainer.mesh(), trainer.store()),
         now_(switch_.begin()),
-        evaluation_(trainer, text, sequence()),
-        rollout_(trainer, {.context = sequence()}, sequence()),
-        lengths_(static_cast<std::size_t>(trainer.mesh().shape().data)),
-        lines_(sequence() + rollout_settings{}.prompt.size(), lengths_.size()) {
+        evaluation_(trainer, text, trainer.settings().sequence),
+        rollout_(trainer, {.context = trainer.settings().sequence}, trainer.settings().sequence) {
     switch_.moves(residency_);
   }
 
-  /// After step `number`: the phases that follow it, if it ends a cycle's training. `write(line)` gets the JSON line of
-  /// each pass, rollout and transition, `say(line)` a line for people of each pass and rollout. Returns the loss of the
-  /// last evaluation among them. Collective over the world.
-  template <class Write, class Say>
-  std::optional<double> after(std::size_t number, Write&& write, Say&& say) {
-    std::optional<double> loss;
-    if (!cycle_->ends_with(number)) return loss;
-    for (const phase_cycle::entry& each : cycle_->entries()) {
-      if (each.which == belay::phase::train) continue;
-      enter(each.which, write);
-      for (std::size_t i = 0; i < each.count; ++i)
-        if (each.which == belay::phase::eval)
-          loss = evaluate(number, write, say);
-        else
-          roll_out(number, write, say);
-    }
-    enter(belay::phase::train, write);
-    return loss;
-  }
-
-  /// The run goes on after step `number`: its passes are counted as if it had not ended.
-  void continue_after(std::size_t number) noexcept {
-    evaluations_ = cycle_->passes_until(number, belay::phase::eval);
-    rollouts_ = cycle_->passes_until(number, belay::phase::rollout);
-  }
-
-  /// Leases what the largest pass of each phase does.
-  void rehearse() {
-    const auto silent = [](std::string_view) {};
-    enter(belay::phase::eval, silent);
-    evaluation_.rehearse();
-    enter(belay::phase::rollout, silent);
-    rollout_.rehearse();
-    enter(belay::phase::train, silent);
-  }
-
-  /// The mean loss of the text of evaluations, in whatever phase.
-  [[nodiscard]] double evaluate() { return evaluation_.run().mean_loss(); }
-  /// A text of `length` bytes, by one pipeline; the others take part. As of `rollout::run`.
-  [[nodiscard]] std::span<const char> sample(std::size_t length, std::uint64_t seed) {
-    std::fill(lengths_.begin(), lengths_.end(), std::size_t{0});
-    lengths_[0] = length;
-    rollout_.make_room(length);
-    return rollout_.run(lengths_, seed);
-  }
+  [[nodiscard]] double evaluate() override { return evaluation_.run().mean_loss(); }
 
  private:
   using any_phase = std::variant<belay::in_phase<belay::phase::train>, belay::in_phase<belay::phase::eval>,
                                  belay::in_phase<belay::phase::rollout>>;
 
-  [[nodiscard]] std::size_t sequence() const noexcept { return trainer_->settings().sequence; }
-  [[nodiscard]] const auto& world() const { return trainer_->mesh().control(); }
-
-  template <class Write>
-  void enter(belay::phase next, Write&& write) {
+  [[nodiscard]] bool rehearsing() const override { return trainer_->rehearsing(); }
+  const belay::transition& enter_phase(belay::phase next) override {
     using belay::phase;
     now_ = std::visit(
         [&]<phase From>(belay::in_phase<From>& from) -> any_phase {
@@ -112,39 +58,24 @@ class phase_session {
           return std::move(from);  // it is there
         },
         now_);
-    if (!trainer_->rehearsing()) write(lines_.transition(world(), switch_.last()));
+    return switch_.last();
   }
-  double evaluate(std::size_t after_step, auto& write, auto& say) {
-    const double loss = evaluate();
-    const auto counts = trainer_->store().take_gathered(belay::phase::eval);
-    write(lines_.evaluation(world(), ++evaluations_, after_step, loss, counts));
-    char words[64];
-    std::snprintf(words, sizeof words, "eval %zu  loss %.4f\n", evaluations_, loss);
-    say(std::string_view(words));
-    return loss;
+  [[nodiscard]] belay::gather_counts take_gathered(belay::phase of) override {
+    return trainer_->store().take_gathered(of);
   }
-  void roll_out(std::size_t after_step, auto& write, auto& say) {
-    const std::uint64_t seed = corpus::mix(trainer_->settings().seed + ++rollouts_);
-    for (std::size_t d = 0; d < lengths_.size(); ++d)
-      lengths_[d] = 1 + static_cast<std::size_t>(corpus::mix(seed + d) % sequence());
-    const std::span<const char> text = rollout_.run(lengths_, seed);
-    const auto counts = trainer_->store().take_gathered(belay::phase::rollout);
-    write(lines_.rollout(world(), rollouts_, after_step, lengths_, text, counts));
-    char words[64];
-    std::snprintf(words, sizeof words, "rollout %zu  %zu bytes\n", rollouts_, text.size());
-    say(std::string_view(words));
+  void rehearse_evaluation() override { evaluation_.rehearse(); }
+  void rehearse_rollout() override { rollout_.rehearse(); }
+  void make_room(std::size_t text) override { rollout_.make_room(text); }
+  [[nodiscard]] std::span<const char> draw(std::span<const std::size_t> lengths, std::uint64_t seed) override {
+    return rollout_.run(lengths, seed);
   }
 
   Trainer* trainer_;
-  const phase_cycle* cycle_;
   belay::phase_residency<typename Trainer::run_type> residency_;
   belay::phase_switch<typename Trainer::run_type, typename Trainer::store_type> switch_;
   any_phase now_;
   text_evaluation<Trainer> evaluation_;
   rollout<Trainer> rollout_;
-  std::vector<std::size_t> lengths_;  // of the rollout, by coordinate of data
-  phase_lines lines_;
-  std::size_t evaluations_ = 0, rollouts_ = 0;
 };
 
 }  // namespace train_moe

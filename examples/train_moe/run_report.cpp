@@ -22,6 +22,26 @@ std::string reason_of(const std::exception& problem) {
   return out;
 }
 
+run_report::run_report(prepared_run& prepared, rank_run& run) : table_(prepared.line.run) {
+  if (prepared.line.report.empty()) return;
+  wanted_ = true;
+  const auto ranks = static_cast<std::size_t>(prepared.line.run.mesh.ranks());
+  const auto bytes_of = [ranks](int rank) { return rank == 0 ? belay::report_page::room_bytes(ranks) : 0; };
+  const std::span<std::byte> room = run.lease_bytes(bytes_of, "report");
+  record_ = step_record(prepared.line.run, run);
+  if (run.rehearsing()) return;
+  shown_rank_ = belay::fullest_rank(prepared.plan.plan);
+  plan_ = &prepared.plan.plan;
+  if (!room.empty()) begin(prepared, room);
+}
+
+void run_report::watch(rank_trainer& trainer) {
+  if (!wanted_) return;
+  if (!trainer.rehearsing() && static_cast<std::size_t>(trainer.mesh().control().rank()) == shown_rank_)
+    record_.watch(trainer, belay::report_rows(*plan_, shown_rank_));
+  waits_.open(trainer);
+}
+
 void run_report::begin(prepared_run& prepared, std::span<std::byte> room) {
   const options& run = prepared.line.run;
   belay::report_subject subject = prepared.subject();

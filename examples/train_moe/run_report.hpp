@@ -14,16 +14,16 @@
 #include <string_view>
 #include <vector>
 
-#include "belay/device/tier.hpp"
 #include "belay/parallel/schedule.hpp"
 #include "belay/report/page.hpp"
 #include "belay/report/step_line.hpp"
 #include "belay/train/plan.hpp"
 #include "train_moe/prepared_run.hpp"
+#include "train_moe/rank_run.hpp"
+#include "train_moe/rank_trainer.hpp"
 #include "train_moe/report_table.hpp"
 #include "train_moe/run_trace.hpp"
 #include "train_moe/step_record.hpp"
-#include "train_moe/trainer.hpp"
 #include "train_moe/wait_record.hpp"
 
 namespace train_moe {
@@ -35,43 +35,18 @@ namespace train_moe {
 class run_report {
  public:
   /// All ranks of the run make one. `prepared` and `run` outlive it.
-  template <class Run>
-  run_report(prepared_run& prepared, Run& run) : table_(prepared.line.run) {
-    if (prepared.line.report.empty()) return;
-    wanted_ = true;
-    const auto ranks = static_cast<std::size_t>(prepared.line.run.mesh.ranks());
-    const auto bytes_of = [ranks](int rank) { return rank == 0 ? belay::report_page::room_bytes(ranks) : 0; };
-    const auto room = run.template lease_shard<std::byte>(belay::tier::host, bytes_of, "report");
-    record_ = step_record(prepared.line.run, run);
-    if (run.rehearsing()) return;
-    shown_rank_ = belay::fullest_rank(prepared.plan.plan);
-    plan_ = &prepared.plan.plan;
-    if (!room.empty()) begin(prepared, room);
-  }
+  run_report(prepared_run& prepared, rank_run& run);
   run_report(const run_report&) = delete;  // the trainer's pipeline points into it
   run_report& operator=(const run_report&) = delete;
 
   /// Before the first step, on all ranks: notes what `trainer` has leased after each action of its pipeline, and when
   /// its ranks come to their communications.
-  template <class Trainer>
-  void watch(Trainer& trainer) {
-    if (!wanted_) return;
-    if (!trainer.rehearsing() && static_cast<std::size_t>(trainer.mesh().control().rank()) == shown_rank_)
-      record_.watch(trainer, belay::report_rows(*plan_, shown_rank_));
-    waits_.open(trainer);
-  }
+  void watch(rank_trainer& trainer);
   /// Around each step, within its trace.
-  template <class Trainer>
-  void begin_step(const Trainer& trainer, const run_trace& trace) {
-    waits_.begin(trainer, trace);
-  }
-  template <class Trainer>
-  void end_step(const Trainer& trainer, run_trace& trace) {
-    waits_.end(trainer, trace);
-  }
+  void begin_step(rank_trainer& trainer, const run_trace& trace) { waits_.begin(trainer, trace); }
+  void end_step(rank_trainer& trainer, run_trace& trace) { waits_.end(trainer, trace); }
   /// After each committed step, before add(). Collective over the world.
-  template <class Trainer>
-  void gather(Trainer& trainer) {
+  void gather(rank_trainer& trainer) {
     record_.gather(trainer);
     waits_.gather(trainer);
   }

@@ -24,8 +24,8 @@
 #include "belay/report/output.hpp"
 #include "belay/report/step_line.hpp"
 #include "tools/heap_allocations/heap_allocations.hpp"
+#include "train_moe/rank_trainer.hpp"
 #include "train_moe/report_table.hpp"
-#include "train_moe/trainer.hpp"
 
 namespace train_moe {
 

@@ -18,7 +18,7 @@
 #include "belay/comm/rank.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/span_log.hpp"
-#include "belay/device/stream_spans.hpp"
+#include "belay/device/stream.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/experts.hpp"
 #include "belay/parallel/gathers.hpp"
@@ -35,18 +35,10 @@
 #include "model/mixtral.hpp"
 #include "train_moe/batch.hpp"
 #include "train_moe/options.hpp"
+#include "train_moe/rank_trainer.hpp"
 #include "train_moe/report_table.hpp"
 
 namespace train_moe {
-
-/// The result of a step, the same on every rank.
-struct step_result {
-  double loss = 0;  // cross-entropy per target, nats
-  double aux_loss = 0;
-  double grad_norm = 0;  // before clipping
-  std::size_t targets = 0;
-  std::size_t replays = 0;  // how often the step was run again with more room
-};
 
 /// `Parts` are the parts of the model that are trained.
 template <class T, class Run, class Parts = model::trains_all>
@@ -54,7 +46,7 @@ class trainer {
  public:
   using run_type = Run;
   using group_type = typename Run::group_type;
-  using exchange_type = belay::expert_exchange<T, group_type>;
+  using exchange_type = belay::expert_exchange<T>;
   using model_type = model::mixtral<T, exchange_type, Parts>;
   using engine_type = typename Run::engine_type;
   using logit_type = belay::compute_type_t<T>;
@@ -352,7 +344,7 @@ class trainer {
   network_type network_;
   belay::adamw<T, group_type, typename Run::engine_type::kit_type> optimizer_;
   belay::step_graphs<store_type> graphs_;
-  belay::pipeline<logit_type, group_type, belay::schedule::dynamic_table, 3, T> pipeline_;
+  belay::pipeline<logit_type, 3, T> pipeline_;
   activations_type activations_;
   belay::pipeline_stage<network_type, activations_type> stage_;
   report_table table_;

@@ -4,17 +4,14 @@
 // after the step, and who came last is the one that the others waited for. Only where all ranks have one clock.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <span>
 
-#include "belay/comm/reduction.hpp"
 #include "belay/core/span_log.hpp"
-#include "belay/device/tier.hpp"
 #include "belay/report/page.hpp"
-#include "belay/report/trace.hpp"
 #include "train_moe/arrivals.hpp"
+#include "train_moe/rank_trainer.hpp"
 #include "train_moe/run_trace.hpp"
 
 namespace train_moe {
@@ -29,51 +26,15 @@ class wait_record {
   wait_record& operator=(const wait_record&) = delete;
 
   /// On all ranks, in memory of the run. Collective, after the trainer has made its mesh.
-  template <class Trainer>
-  void open(Trainer& trainer) {
-    auto& run = trainer.run();
-    const auto ranks = static_cast<std::size_t>(trainer.settings().mesh.ranks());
-    const std::size_t calls = std::min(most_calls, most_numbers / (arrivals::numbers * ranks));
-    if (calls == 0 || ranks == 1) return;
-    all_ = run.template lease<double>(belay::tier::host, arrivals::numbers * calls * ranks, "report");
-    for (auto& log : logs_) {
-      const auto room = run.template lease<belay::traced_span>(belay::tier::host, 2 * calls, "report");
-      if (!run.rehearsing()) log.emplace(room);
-    }
-    if (run.rehearsing()) return;
-    watches_ = belay::rank_clock<>(trainer.mesh().control()).shared();
-    found_ = arrivals(ranks, calls, all_);
-    if (trainer.mesh().control().rank() == 0) found_.make_room();
-  }
+  void open(rank_trainer& trainer);
 
   /// Around each step. A trace that has begun before has the step's communications, and lends them, for as long as it
   /// has room.
-  template <class Trainer>
-  void begin(const Trainer& trainer, const run_trace& trace) {
-    if (!watches_ || trainer.rehearsing()) return;
-    now_ = 1 - now_;
-    logs_[now_]->clear();
-    own_ = !trace.traces() || trace.full();
-    if (own_) trainer.mesh().control().trace_into(&*logs_[now_]);
-  }
-  template <class Trainer>
-  void end(const Trainer& trainer, run_trace& trace) {
-    if (!watches_ || trainer.rehearsing()) return;
-    spans_[now_] = own_ ? logs_[now_]->spans() : trace.of_step();
-    if (!own_) return;
-    trainer.mesh().control().trace_into(nullptr);
-    if (trace.traces()) trace.forget(spans_[now_].size());
-  }
+  void begin(rank_trainer& trainer, const run_trace& trace);
+  void end(rank_trainer& trainer, run_trace& trace);
   /// After a committed step: of the one before, because only of that everything that was started is over. Collective
   /// over the world.
-  template <class Trainer>
-  void gather(const Trainer& trainer) {
-    if (!watches_) return;
-    std::fill(all_.begin(), all_.end(), 0.0);
-    found_.note(spans_[1 - now_], static_cast<std::size_t>(trainer.mesh().control().rank()));
-    trainer.mesh().control().all_reduce(all_, belay::sum);
-    if (trainer.mesh().control().rank() == 0) found_.match();
-  }
+  void gather(rank_trainer& trainer);
 
   /// On rank 0: of that step, by kind of communication, that with most waiting first. Valid until the next gather.
   [[nodiscard]] std::span<const belay::report_wait> waits() const noexcept { return found_.waits(); }

@@ -11,14 +11,12 @@
 #include "belay/comm/flight_recorder.hpp"   // IWYU pragma: export
 #include "belay/comm/group.hpp"             // IWYU pragma: export
 #include "belay/comm/group_interface.hpp"   // IWYU pragma: export
-#include "belay/comm/heap_of.hpp"           // IWYU pragma: export
 #include "belay/comm/launcher.hpp"          // IWYU pragma: export
 #include "belay/comm/mesh.hpp"              // IWYU pragma: export
 #include "belay/comm/op_call.hpp"           // IWYU pragma: export
 #include "belay/comm/p2p.hpp"               // IWYU pragma: export
 #include "belay/comm/pending.hpp"           // IWYU pragma: export
 #include "belay/comm/rank.hpp"              // IWYU pragma: export
-#include "belay/comm/rank_questions.hpp"    // IWYU pragma: export
 #include "belay/comm/reduction.hpp"         // IWYU pragma: export
 #include "belay/comm/rehearsal.hpp"         // IWYU pragma: export
 #include "belay/comm/start_order.hpp"       // IWYU pragma: export

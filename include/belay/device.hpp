@@ -4,9 +4,8 @@
 #pragma once
 
 #include "belay/device/arena.hpp"             // IWYU pragma: export
+#include "belay/device/available_memory.hpp"  // IWYU pragma: export
 #include "belay/device/copy_stream.hpp"       // IWYU pragma: export
-#include "belay/device/device_numbers.hpp"    // IWYU pragma: export
-#include "belay/device/device_usage.hpp"      // IWYU pragma: export
 #include "belay/device/findings.hpp"          // IWYU pragma: export
 #include "belay/device/host_access.hpp"       // IWYU pragma: export
 #include "belay/device/host_stream.hpp"       // IWYU pragma: export
@@ -16,9 +15,7 @@
 #include "belay/device/queue_stream.hpp"      // IWYU pragma: export
 #include "belay/device/stream.hpp"            // IWYU pragma: export
 #include "belay/device/stream_arbiter.hpp"    // IWYU pragma: export
-#include "belay/device/stream_clock.hpp"      // IWYU pragma: export
 #include "belay/device/stream_event.hpp"      // IWYU pragma: export
-#include "belay/device/stream_patience.hpp"   // IWYU pragma: export
 #include "belay/device/stream_policy.hpp"     // IWYU pragma: export
 #include "belay/device/stream_watch.hpp"      // IWYU pragma: export
 #include "belay/device/tier.hpp"              // IWYU pragma: export

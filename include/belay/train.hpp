@@ -4,6 +4,7 @@
 // files.
 #pragma once
 
+#include "belay/parallel/bucket/update_observer.hpp"   // IWYU pragma: export
 #include "belay/train/checkpoint.hpp"       // IWYU pragma: export
 #include "belay/train/clip.hpp"             // IWYU pragma: export
 #include "belay/train/evaluate.hpp"         // IWYU pragma: export
@@ -18,7 +19,6 @@
 #include "belay/train/phase_switch.hpp"     // IWYU pragma: export
 #include "belay/train/plan.hpp"             // IWYU pragma: export
 #include "belay/train/plan_table.hpp"       // IWYU pragma: export
-#include "belay/train/residency_hold.hpp"   // IWYU pragma: export
 #include "belay/train/run.hpp"              // IWYU pragma: export
 #include "belay/train/safetensors.hpp"      // IWYU pragma: export
 #include "belay/train/staged.hpp"           // IWYU pragma: export

@@ -5,7 +5,7 @@
 #include "belay/parallel/experts.hpp"
 #include "belay/step.hpp"
 
-using exchange = belay::expert_exchange<float, belay::host::group>;
+using exchange = belay::expert_exchange<float>;
 using frame = belay::frame<belay::host_engine>;
 using tokens = belay::view<const float, 2>;
 using rows = belay::view<float, 2>;

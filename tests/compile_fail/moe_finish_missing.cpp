@@ -6,12 +6,12 @@
 #include "belay/parallel/experts.hpp"
 #include "belay/step.hpp"
 
-using exchange = belay::expert_exchange<float, belay::host::group>;
+using exchange = belay::expert_exchange<float>;
 using frame = belay::frame<belay::host_engine>;
 using tokens = belay::view<const float, 2>;
 using rows = belay::view<float, 2>;
 
-void backward(frame& call, belay::merged<exchange>&& merged, tokens dy, rows dweights, rows dx) {
+void backward(frame& call, belay::merged<float>&& merged, tokens dy, rows dweights, rows dx) {
   auto back = std::move(merged).backward(call, dy, dweights);
 #ifndef BELAY_BROKEN
   std::move(back).finish(call, dx);

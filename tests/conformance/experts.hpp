@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <numeric>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -30,8 +29,7 @@ struct expert_job {
 };
 
 // Two layers' forwards, then their backwards, twice: everything this rank computed, one after the other.
-template <class Group>
-std::vector<float> train_experts(const Group& ranks, const expert_job& what) {
+inline std::vector<float> train_experts(const belay::group& ranks, const expert_job& what) {
   const auto me = static_cast<std::size_t>(ranks.rank());
   const std::size_t mine = what.rows[me];
   const std::size_t first = std::accumulate(what.rows.begin(), what.rows.begin() + ranks.rank(), std::size_t{0});
@@ -40,12 +38,12 @@ std::vector<float> train_experts(const Group& ranks, const expert_job& what) {
   const auto dy = toy::some_numbers<float>(all * what.hidden, 6);
   // What the stream uses outlives it.
   toy::parameters<float> weights(what.experts, what.hidden, 11), other(what.experts, what.hidden, 12);
-  toy::expert_fixture<float, Group> here(ranks, {what.experts, what.k, what.hidden, what.capacity}, {what.streams});
+  toy::expert_fixture<float> here(ranks, {what.experts, what.k, what.hidden, what.capacity}, {what.streams});
   here.exchange.prepare(0, 2, 1);
   std::vector<float> out;
   for (int step = 0; step < 2; ++step) {
     here.exchange.begin_step();
-    using layer = toy::layer<float, toy::exchange_type<float, Group>>;
+    using layer = toy::layer<float, toy::exchange_type<float>>;
     layer lower{weights, here.exchange, what.k, 0.25F}, upper{other, here.exchange, what.k, 0.25F};
     std::vector<float> dx(mine * what.hidden), dh(mine * what.hidden);
     {
@@ -103,11 +101,10 @@ TEST_CASE_TEMPLATE_DEFINE("with queued streams a host goes on from each move, wh
                           Backend, conf_experts_host) {
   using namespace conformance;
   CHECK(all(Backend::run(2, [&](auto& rank) {
-    const auto& ranks = rank.world();
-    using group = std::remove_cvref_t<decltype(ranks)>;
+    const belay::group ranks = rank.world();
     const int me = ranks.rank();
     constexpr std::size_t rows = 6, hidden = 4, experts = 4;
-    toy::expert_fixture<float, group> here(ranks, {experts, 1, hidden, 12}, {belay::stream_policy::queued});
+    toy::expert_fixture<float> here(ranks, {experts, 1, hidden, 12}, {belay::stream_policy::queued});
     const auto x = toy::some_numbers<float>(rows * hidden, 1 + static_cast<std::size_t>(me));
     const belay::view<const float, 2> input{x.data(), {rows, hidden}};
     std::vector<float> logits(rows * experts), y, dweights, dx;

@@ -45,8 +45,7 @@ bool kernels_of_device_hold(const belay::device_group<Stream>& world, std::span<
   } catch (const belay::usage_error& slip) {
     refusal = slip.what();
   }
-  return ok && refusal.empty() == world.traits().starts_local_work && world.of_heap().traits().addresses_peers &&
-         world.of_heap().size() == (world.traits().addresses_peers ? world.size() : 1);
+  return ok && refusal.empty() == world.traits().starts_local_work;
 }
 
 // Whether all holds on a rank of two or more.
@@ -79,6 +78,8 @@ bool group_of_device_holds(Rank& rank) {
   world.device()->fetch(got.data(), there.data(), 16, belay::where::current());
   ok = ok && got == std::vector<float>(4, total) && together == ranks;
   ok = kernels_of_device_hold<belay::cuda::stream<api_type>>(world, there) && ok;
+  const belay::group in_heap = belay::ranks_of_heap(world);
+  ok = ok && in_heap.traits().addresses_peers && in_heap.size() == (world.traits().addresses_peers ? ranks : 1);
   // Calls that it lacks are refused on every rank, before anything is queued.
   const auto refusal = [](const auto& call) {
     try {

@@ -221,9 +221,9 @@ TEST_CASE_TEMPLATE_DEFINE("whatever differs, all ranks are told before any byte 
 TEST_CASE_TEMPLATE_DEFINE("calls that fit are never a mismatch, wherever they are made", Backend, conf_matches) {
   using namespace conformance;
   std::size_t calls = 0;
-  for (auto [ranks, many] : {std::pair{2, 60'000}, {3, 35'000}, {5, 5'000}}) {
+  for (auto [ranks, most] : {std::pair{2, 60'000}, {3, 35'000}, {5, 5'000}}) {
     CAPTURE(ranks);
-    const int count = only_a_sample() ? many / 10 : many;
+    const int count = only_a_sample() ? most / 10 : most;
     CHECK(all(Backend::run(ranks, [count](auto& rank) {
       const call_groups groups(rank, rank.size() - 1);
       call_memory memory(rank.number());

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# mpi_across_namespaces.sh MPIRUN COMMUNICATOR EXPERTS VICTIM: two network namespaces with one wire between them stand
-# for two machines; mpirun starts two ranks on each, and TCP is their only way to each other. Skipped (77) with a line
-# where namespaces are not permitted or mpirun is not Open MPI's.
+# mpi_across_namespaces.sh MPIRUN VICTIM COMMUNICATOR ITS_CASES EXPERTS ITS_CASES: two network namespaces with one wire
+# between them stand for two machines; mpirun starts two ranks on each, and TCP is their only way to each other. Skipped
+# (77) with a line where namespaces are not permitted or mpirun is not Open MPI's.
 set -u
-mpirun=$1 communicator=$2 experts=$3 victim=$4
+mpirun=$1 victim=$2 communicator=("$3" "$4") experts=("$5" "$6")
 here=blya$$ there=blyb$$ work=$(mktemp -d)
 
 skip() {
@@ -55,9 +55,9 @@ launch ip -o -4 address || skip "mpirun does not start in network namespaces: $(
 for address in 198.18.0.1 198.18.0.2; do
   expect "two ranks at $address" [ "$(grep -c "inet $address/30" "$work/out")" = 2 ]
 done
-expect "groups and started operations work" launch "$communicator" \
+expect "groups and started operations work" launch "${communicator[@]}" \
   --test-case="groups of*,every operation*"
-expect "experts get and return tokens" launch "$experts"
+expect "experts get and return tokens" launch "${experts[@]}"
 launch "$victim" kill 40 30
 expect "a dead rank ends the job" [ $? != 124 ]
 expect "it is named" grep -qE "process rank 1 with PID|peer_failed by 1:" "$work/out"

@@ -117,7 +117,9 @@ elseif(mode STREQUAL "nvcc")
   expect_refusal("needs sm_80 or newer: set CMAKE_CUDA_ARCHITECTURES"
     ${nvcc} -std=c++20 -arch=sm_75 -I${prefix}/include -ptx -o ${work_dir}/old.ptx ${devices}/cuda.cu)
 else()
+  set(ENV{BELAY_TEST_CORES} ${work_dir}/../cores)
   run(${CMAKE_COMMAND} -S ${project_dir} -B ${work_dir}/build -G ${generator} -DCMAKE_CXX_COMPILER=${cxx} -Dmode=${mode}
+    -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CURRENT_LIST_DIR}/core_once.sh
     -Dbelay_source_dir=${source_dir} -Dbelay_version=${version} -DCMAKE_PREFIX_PATH=${prefix})
   run(${CMAKE_COMMAND} --build ${work_dir}/build)
   run(${work_dir}/build/consumer)

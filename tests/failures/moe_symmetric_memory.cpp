@@ -26,10 +26,10 @@
 
 namespace {
 
-using belay::view;
 using belay::group;
+using belay::view;
 using engine_type = belay::host_engine;
-using exchange_type = belay::expert_exchange<double, group>;
+using exchange_type = belay::expert_exchange<double>;
 using scope_type = belay::micro_batch_scope<engine_type>;
 using tensor = view<const double, 3>;
 
@@ -120,7 +120,7 @@ struct place {
   moe_layer layer;
   std::vector<double> inputs, grads;
   stage_type<Policy> stage;
-  belay::pipeline<double, group, belay::schedule::dynamic_table> pipeline;
+  belay::pipeline<double> pipeline;
 
   place(belay::host::rank& rank, std::size_t capacity, double crowding)
       : mesh(rank, {.pipeline = 2, .expert = 2}),

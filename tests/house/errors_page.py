@@ -27,7 +27,7 @@ NO_CASE = {
     "backend/nccl/runtime_nccl.cuh": "the version of a library's headers",
     "backend/host/rendezvous/call_descriptor.hpp": "the library's own tables do not fit together any more",
     "comm/flight_recorder.hpp": "an internal table's size",
-    "kernel/mixed_product.hpp": "refused by the arithmetic of a step before",
+    "kernel/product.hpp": "refused by the arithmetic of a step before",
 }
 
 

@@ -44,7 +44,7 @@ struct forgetful_stream : belay::host_stream {
     switch (event) {
       case forgotten::reduction: return is_in(from, "belay/step/saved.hpp");
       case forgotten::update: return is_in(from, "belay/train/optimizer/update.hpp");
-      case forgotten::boundary: return is_in(from, "belay/parallel/pipeline.hpp");
+      case forgotten::boundary: return is_in(from, "belay/parallel/pipeline/typed_stage.hpp");
       case forgotten::rows: return is_in(from, "belay/parallel/experts/exchange.hpp");
       case forgotten::findings: return is_in(from, "belay/device/findings.hpp");
       default: return false;

@@ -2,7 +2,7 @@
 //
 // Messages between ranks: the mailbox, the bytes it refers to, the doorbells, transfers of several messages to a rank
 // that joins meanwhile, and what happens when a sender gives up while its message is in the mailbox or being read.
-#include "belay/backend/host/p2p/mailbox_state.hpp"
+#include "belay/backend/host/p2p/mailbox.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <optional>
 
-#include "belay/backend/host/p2p/transfer.hpp"
 #include "belay/comm/event_count.hpp"
 #include "model/explorer/study.hpp"
 
@@ -267,7 +266,7 @@ TEST_CASE("messages arrive once, whole and in order, and none is read after its 
   study.holds<messages>("in a ring", 3, 2, model::bound_of(0), of<messages>(3, 2, true));
   study.holds<joins_late<>>("joins between two pieces", 2, 1, model::bound_of(3), of<joins_late<>>(1));
   study.holds<joins_late<>>("joins between two pieces", 2, 2, model::bound_of(2), of<joins_late<>>(2));
-  study.seed_mistakes({"mailbox_state.hpp"},
+  study.seed_mistakes({"mailbox.hpp"},
                       {{"return state() == mailbox_state::full", "acquire -> relaxed",
                         "state() has acquired the same message; only its receiver reads it."},
                        {"mailbox_state::refused, std::memory_order_acquire", "acquire -> relaxed",

@@ -3,7 +3,7 @@
 // How the survivors of a world get one list of the ranks that are left: the arbiter's own steps, with ranks that ask,
 // end, are killed at any moment, or are stopped and have to be killed first. Messages and the ends of processes are
 // words that the kernel keeps in one order for all; what a rank is told is plain memory behind them.
-#include "belay/backend/host/membership/survivor_agreement.hpp"
+#include "belay/backend/host/membership/membership.hpp"
 
 #include <doctest/doctest.h>
 

@@ -4,13 +4,11 @@
 // belay/backend/cuda/runtime_api.cuh, for nvcc.
 #pragma once
 
-#include "belay/backend/cuda/device.hpp"        // IWYU pragma: export
-#include "belay/backend/cuda/device_api.hpp"    // IWYU pragma: export
-#include "belay/backend/cuda/graph.hpp"         // IWYU pragma: export
-#include "belay/backend/cuda/group.hpp"         // IWYU pragma: export
-#include "belay/backend/cuda/kit.hpp"           // IWYU pragma: export
-#include "belay/backend/cuda/memory.hpp"        // IWYU pragma: export
-#include "belay/backend/cuda/placed_ranks.hpp"  // IWYU pragma: export
-#include "belay/backend/cuda/rank.hpp"          // IWYU pragma: export
-#include "belay/backend/cuda/stream.hpp"        // IWYU pragma: export
-#include "belay/backend/cuda/world.hpp"         // IWYU pragma: export
+#include "belay/backend/cuda/device.hpp"      // IWYU pragma: export
+#include "belay/backend/cuda/device_api.hpp"  // IWYU pragma: export
+#include "belay/backend/cuda/graph.hpp"       // IWYU pragma: export
+#include "belay/backend/cuda/group.hpp"       // IWYU pragma: export
+#include "belay/backend/cuda/kit.hpp"         // IWYU pragma: export
+#include "belay/backend/cuda/memory.hpp"      // IWYU pragma: export
+#include "belay/backend/cuda/stream.hpp"      // IWYU pragma: export
+#include "belay/backend/cuda/world.hpp"       // IWYU pragma: export

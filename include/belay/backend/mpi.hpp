@@ -4,6 +4,5 @@
 // target belay::mpi), so no other header includes it.
 #pragma once
 
-#include "belay/backend/mpi/group.hpp"  // IWYU pragma: export
 #include "belay/backend/mpi/rank.hpp"   // IWYU pragma: export
 #include "belay/backend/mpi/world.hpp"  // IWYU pragma: export

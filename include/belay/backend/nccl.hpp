@@ -4,7 +4,6 @@
 #pragma once
 
 #include "belay/backend/nccl/group.hpp"     // IWYU pragma: export
-#include "belay/backend/nccl/library.hpp"   // IWYU pragma: export
 #include "belay/backend/nccl/nccl_api.hpp"  // IWYU pragma: export
 #include "belay/backend/nccl/rank.hpp"      // IWYU pragma: export
 #include "belay/backend/nccl/window.hpp"    // IWYU pragma: export

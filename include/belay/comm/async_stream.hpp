@@ -2,7 +2,7 @@
 //
 // The communication stream of a rank: one thread that runs started operations in launch order, while the rank
 // computes. The thread exists from the first start on. Commands have a fixed size and live in a fixed ring, so that a
-// start allocates nothing.
+// start allocates nothing. The world that a stream is of also bounds the waits for the rank's other streams.
 // IWYU pragma: private, include "belay/backend/host.hpp"
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -28,8 +29,6 @@
 #include "belay/comm/call_guard.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/event_count.hpp"
-#include "belay/comm/lane.hpp"
-#include "belay/comm/lost_handles.hpp"
 #include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
@@ -40,8 +39,8 @@
 #include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_arbiter.hpp"
-#include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
+#include "belay/device/stream_watch.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -359,6 +358,35 @@ class async_stream final : public completion_source, public std::enable_shared_f
   std::atomic<std::uint64_t> failed_after_{none_failed};
   buffers_in_flight<capacity> in_flight_;  // of checked builds
   lost_handles lost_;
+};
+
+/// The bounds of the waits for the streams of rank `rank` of `world`: the timeout of the world, and its failure.
+template <world_state World>
+requires requires(const World& world) {
+  { world.timeout() } -> std::convertible_to<std::chrono::steady_clock::duration>;
+}
+class world_watch final : public stream_watch {
+ public:
+  world_watch(std::shared_ptr<World> world, int rank) noexcept : world_(std::move(world)), rank_(rank) {}
+
+  [[nodiscard]] std::chrono::steady_clock::duration limit() const noexcept override { return world_->timeout(); }
+  [[nodiscard]] bool failed() const noexcept override { return has_failed(*world_); }
+  [[noreturn]] void raise(where at) const override { world_->raise({operation::none, 0, 0, 0, at}); }
+  [[noreturn]] void give_up(const std::string& what, where at) const override {
+    world_->abort({comm_fault::timeout, {rank_}, what, at.line == 0 ? std::string() : at.text()});
+    raise(at);
+  }
+  void fail(error_kind thrown, const std::string& what, where at) const override {
+    const comm_fault fault = thrown == error_kind::communication ? comm_fault::timeout : comm_fault::peer_failed;
+    abort_cause why{fault, {rank_}, what, at.line == 0 ? std::string() : at.text()};
+    why.thrown = thrown;
+    world_->abort(std::move(why));
+  }
+  [[nodiscard]] int rank() const noexcept override { return rank_; }
+
+ private:
+  std::shared_ptr<World> world_;
+  int rank_;
 };
 
 }  // namespace belay::inline BELAY_ABI

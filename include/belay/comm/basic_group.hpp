@@ -23,7 +23,6 @@
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
 #include "belay/comm/group_operations.hpp"
-#include "belay/comm/lane.hpp"
 #include "belay/comm/op_call.hpp"
 #include "belay/comm/operation_spans.hpp"
 #include "belay/comm/p2p.hpp"

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A rank belongs to one thread, of one process, while its run lasts. In checked builds a call that breaks this is an
-// error, which names the line of the call in progress, before anything of it reaches a peer.
+// error, which names the line of the call in progress, before anything of it reaches a peer. So is the call after the
+// handle of a started communication was lost: those are counted in their destructors.
 // IWYU pragma: private, include "belay/comm.hpp"
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,7 +21,7 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// One of a rank. Any thread may call anything.
+/// The guard of a rank's calls. Any thread may call anything.
 class call_guard {
  public:
   /// `home` may be null: then any process is the rank's.
@@ -98,4 +100,24 @@ class call_guard {
   where at_;
 };
 
+/// Handles of started communications of a rank that nobody has waited for, said by the next call of the rank in checked
+/// builds. Of any thread.
+class lost_handles {
+ public:
+  void note(where started_at) noexcept;
+  [[nodiscard]] std::uint64_t count() const noexcept;
+  /// Throws usage_error of the last, once, in checked builds.
+  void tell([[maybe_unused]] const where& at);
+
+ private:
+  mutable std::mutex mutex_;
+  std::uint64_t count_ = 0;
+  bool unreported_ = false;
+  where last_at_;
+};
+
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/call_guard.ipp"  // IWYU pragma: export
+#endif

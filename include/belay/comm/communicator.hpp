@@ -38,9 +38,7 @@ concept has_size = requires(const C& c) {
   { c.size() } -> std::same_as<int>;
 };
 template <class C>
-concept can_barrier = requires(const C& c, where at) {
-  c.barrier(at);
-};
+concept can_barrier = requires(const C& c, where at) { c.barrier(at); };
 
 /// The minimum: one of several ranks that can wait for each other.
 template <class C>
@@ -49,9 +47,7 @@ concept communicator = std::copyable<C> && has_rank<C> && has_size<C> && can_bar
 /// A rehearsal's communicator: it moves nothing, and memory used with it may be addresses without pages, which no code
 /// may touch.
 template <class C>
-concept moves_nothing = communicator<C> && requires {
-  requires C::moves_nothing;
-};
+concept moves_nothing = communicator<C> && requires { requires C::moves_nothing; };
 
 /// A group whose abilities and promises are asked when the program runs: `traits()`. What a template would refuse of
 /// another group when it is compiled, it refuses of this one when it is called (see `expect_promise`).
@@ -90,9 +86,7 @@ concept has_varying_counts = tells_traits<C> || (communicator<C> && requires { r
 
 /// Sends and receives between pairs of its ranks can be called.
 template <class C>
-concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) {
-  c.exchange(transfers, at);
-};
+concept can_exchange = requires(const C& c, std::span<const p2p> transfers, where at) { c.exchange(transfers, at); };
 
 /// A barrier can be started, as well as called.
 template <class C>
@@ -127,9 +121,7 @@ concept directly_addressable = communicator<C> && requires(const C& c, std::size
 /// Peers' memory is reached by messages: the group agrees on its size and exchanges ranges of it (see symmetric.hpp).
 template <class C>
 concept mirrored_by_messages = communicator<C> && !directly_addressable<C> && can_exchange<C> &&
-                               requires(const C& c, std::size_t bytes, where at) {
-  c.agree_symmetric(bytes, at);
-};
+                               requires(const C& c, std::size_t bytes, where at) { c.agree_symmetric(bytes, at); };
 
 /// One boolean, so that a diagnostic does not list both alternatives.
 template <class C>
@@ -157,7 +149,8 @@ template <class C>
 concept has_symmetric_memory = reaches_peers_memory<C>;
 
 /// Peers' memory is not addressed, and no mirror of it is kept: what is sent is received into memory of this rank
-/// alone, which `local_memory()`, a group of one, makes (see heap_of.hpp).
+/// alone, which `local_memory()`, a group of one, makes (see symmetric.hpp).
+/// alone, which `local_memory()`, a group of one, makes (`ranks_of_heap`).
 template <class C>
 concept has_local_memory = communicator<C> && !has_symmetric_memory<C> && requires(const C& c) {
   requires directly_addressable<std::remove_cvref_t<decltype(c.local_memory())>>;
@@ -168,13 +161,13 @@ concept has_local_memory = communicator<C> && !has_symmetric_memory<C> && requir
 /// memory there for what such a kernel tells the host. What ranks agree on travels on `control()`, the communicator of
 /// the same ranks for memory of the host.
 template <class C>
-concept works_on_device = communicator<C> && requires(const C& c, void* to, const void* from, std::size_t bytes,
-                                                      where at) {
-  { c.control().rank() } -> std::same_as<int>;
-  { c.scratch() } -> std::same_as<std::span<std::byte>>;
-  c.fetch(to, from, bytes, at);
-  c.place(to, from, bytes, at);
-};
+concept works_on_device =
+    communicator<C> && requires(const C& c, void* to, const void* from, std::size_t bytes, where at) {
+      { c.control().rank() } -> std::same_as<int>;
+      { c.scratch() } -> std::same_as<std::span<std::byte>>;
+      c.fetch(to, from, bytes, at);
+      c.place(to, from, bytes, at);
+    };
 
 /// Whether ranks send each other what is in memory that no peer addresses, nor mirrors.
 template <class C>

@@ -15,7 +15,6 @@
 #include <chrono>
 #include <concepts>
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <typeinfo>
 #include <utility>
@@ -26,11 +25,9 @@
 #include "belay/comm/group.hpp"
 #include "belay/comm/group_interface.hpp"
 #include "belay/comm/group_operations.hpp"
-#include "belay/comm/heap_of.hpp"
 #include "belay/comm/op_call.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
-#include "belay/comm/symmetric.hpp"
 #include "belay/comm/symmetric_region.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
@@ -93,49 +90,6 @@ class device_group_calls : public group_operations<device_group_calls<Stream>> {
  private:
   const group_calls* of_;
   Stream* stream_;
-};
-
-/// Memory of a group's device that no peer addresses, as of a rank alone: peers send into it.
-class single_rank_memory final : public group_interface {
- public:
-  /// Of the device of `of`, whose handle it keeps.
-  explicit single_rank_memory(group of) : group_interface(0, 1, own_traits(of)), of_(std::move(of)) {}
-
-  [[nodiscard]] int rank() const override { return 0; }
-  [[nodiscard]] std::span<const int> members() const override {
-    return of_.members().subspan(static_cast<std::size_t>(of_.unasked_rank()), 1);
-  }
-  /// Nobody is waited for.
-  void run(const op_call&) override {}
-  [[nodiscard]] pending start(const op_call& call, const start_order&) override { refuse(call.at); }
-  [[nodiscard]] pending start_composite(operation, const borrowed_work<const group_calls&>&,
-                                        const start_order& how) override {
-    refuse(how.at);
-  }
-  [[nodiscard]] pending start_local(operation, const borrowed_work<void*>&, const start_order& how) override {
-    refuse(how.at);
-  }
-  [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at) override {
-    return of_.make_symmetric(bytes, at);
-  }
-  [[nodiscard]] std::shared_ptr<group_interface> within(std::chrono::duration<double>, where) override {
-    return std::make_shared<single_rank_memory>(of_);
-  }
-  void trace_into(span_log*, where) override {}
-  [[nodiscard]] group_memory* device() override { return of_.device(); }
-
- private:
-  [[nodiscard]] static group_traits own_traits(const group& of) {
-    group_traits out = of.traits();
-    out.addresses_peers = true;
-    out.mirrors_peers = false;
-    return out;
-  }
-  [[noreturn]] static void refuse(where at) {
-    throw usage_error("memory of a rank alone: operations are started in the group of its peers", at);
-  }
-
-  group of_;
 };
 
 /// One rank's handle onto an ordered set of ranks, whose buffers are memory of a device with streams of type `Stream`.
@@ -204,13 +158,6 @@ class device_group : public group_operations<device_group<Stream>> {
   [[nodiscard]] symmetric_region make_symmetric(std::size_t bytes, where at = where::current()) const {
     return of_.make_symmetric(bytes, at);
   }
-  /// The ranks that a heap is made of: these where they address each other's memory, else this one, whose memory peers
-  /// send into.
-  [[nodiscard]] device_group of_heap() const {
-    if (traits().addresses_peers) return *this;
-    return group(std::make_shared<single_rank_memory>(of_));
-  }
-
   /// Operations of this rank in all of its groups are spans of `log` from now on; null: of none.
   void trace_into(span_log* log, where at = where::current()) const { of_.trace_into(log, at); }
   /// Checked builds: has the rank to itself until it goes, for `what`, which lives as long. Throws usage_error.
@@ -225,12 +172,6 @@ class device_group : public group_operations<device_group<Stream>> {
 
  private:
   group of_;
-};
-
-template <class Stream>
-struct heap_of<device_group<Stream>> {
-  using type = symmetric_heap<device_group<Stream>>;
-  [[nodiscard]] static device_group<Stream> ranks(const device_group<Stream>& of) { return of.of_heap(); }
 };
 
 /// The type of groups of a rank that computes with `Kit`: those of a device have its streams.

@@ -20,7 +20,7 @@
 
 #include "belay/comm/abort_cause.hpp"
 #include "belay/comm/fingerprint.hpp"
-#include "belay/comm/lane.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 

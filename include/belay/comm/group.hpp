@@ -121,6 +121,8 @@ class group : public group_operations<group> {
     return typed == nullptr ? nullptr : &typed->of();
   }
 
+  /// Its blocking operations as those of a composite, for work that is written once for both; this outlives them.
+  [[nodiscard]] group_calls calls() const noexcept { return {*of_, of_->unasked_rank(), of_->size()}; }
   /// Runs, and starts, an operation that was checked (see `check_call`).
   void run_call(const op_call& call) const { of_->run(call); }
   [[nodiscard]] pending start_call(const op_call& call, const start_order& how) const { return of_->start(call, how); }
@@ -129,6 +131,17 @@ class group : public group_operations<group> {
   std::shared_ptr<group_interface> of_;
 };
 
+/// The ranks that a heap of a group is made of: all of them, where they reach each other's memory; or, where its ranks
+/// have a device each and address no peer, a group of this rank alone, whose symmetric memory is that of its device and
+/// which starts nothing.
+///
+///   belay::symmetric_heap windows(belay::ranks_of_heap(mesh.expert()), {.bytes = 1 << 20});
+[[nodiscard]] BELAY_DECL group ranks_of_heap(const group& of);
+
 }  // namespace belay::inline BELAY_ABI
 
 #include "belay/comm/typed_group.hpp"  // IWYU pragma: export
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/comm/group.ipp"  // IWYU pragma: export
+#endif

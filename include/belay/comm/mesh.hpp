@@ -19,7 +19,6 @@
 #include "belay/comm/axis.hpp"
 #include "belay/comm/group.hpp"
 #include "belay/comm/rank.hpp"
-#include "belay/comm/rank_questions.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 

@@ -8,7 +8,7 @@
 #include "belay/comm/operation_spans.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/hash.hpp"
-#include "belay/device/stream_spans.hpp"
+#include "belay/device/stream.hpp"
 
 namespace belay::inline BELAY_ABI {
 

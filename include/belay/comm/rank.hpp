@@ -19,10 +19,9 @@
 #include "belay/comm/axis.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/group.hpp"
-#include "belay/comm/rank_questions.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/device_usage.hpp"
+#include "belay/device/available_memory.hpp"
 #include "belay/device/stream_arbiter.hpp"
 #include "belay/device/stream_watch.hpp"
 

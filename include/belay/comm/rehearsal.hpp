@@ -26,13 +26,12 @@
 #include "belay/comm/group_operations.hpp"
 #include "belay/comm/op_call.hpp"
 #include "belay/comm/pending.hpp"
-#include "belay/comm/rank_questions.hpp"
 #include "belay/comm/start_order.hpp"
 #include "belay/comm/symmetric_region.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/stream_clock.hpp"
+#include "belay/device/stream_event.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace rehearsal {

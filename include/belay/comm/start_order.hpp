@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// When a started communication begins: in its turn, or in its turn after an event.
+// The order of communications: the two lanes in which the ranks of a group meet, and which of them a call takes; and
+// when a started communication begins: in its turn, or in its turn after an event.
 //
 //   belay::pending sum = group.start_all_reduce(gradients, belay::sum, belay::after(compute.record()));
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -13,6 +16,29 @@
 #include "belay/device/stream_event.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+/// A group has a meeting point in each lane. Collectives of a group of which nothing was started yet meet in the
+/// caller's, and from its first start on all of them in the stream's: they have one order. The first start is told in
+/// the caller's lane, as the last thing there: who calls instead of starting differs from it. Transfers between pairs,
+/// which not all ranks call, stay in the lane of who runs them.
+enum class lane : std::uint8_t { caller, stream };
+
+/// How many lanes there are, all of them, and the number of one from 0.
+inline constexpr std::size_t lane_count = 2;
+inline constexpr lane all_lanes[] = {lane::caller, lane::stream};
+[[nodiscard]] constexpr std::size_t index(lane which) noexcept { return static_cast<std::size_t>(which); }
+
+/// The order of a group's collectives, as one rank knows: its ranks start the same, so all know the same.
+class collective_order {
+ public:
+  /// Whether it is the first.
+  [[nodiscard]] bool note_started() noexcept { return std::exchange(blocking_, lane::stream) == lane::caller; }
+  /// Where a blocking one meets the other ranks.
+  [[nodiscard]] lane blocking() const noexcept { return blocking_; }
+
+ private:
+  lane blocking_ = lane::caller;
+};
 
 /// A started communication begins when what `event` marks is done. It fails, for all ranks of its group, where that has
 /// failed or takes longer than the group waits for peers.

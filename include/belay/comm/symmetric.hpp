@@ -25,6 +25,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -36,7 +37,6 @@
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/offset_allocator.hpp"
-#include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
 

@@ -23,14 +23,6 @@ namespace belay::inline BELAY_ABI {
 /// The most bytes an object can have: the difference of two pointers is signed.
 inline constexpr std::size_t largest_size = largest_value<std::size_t> / 2;
 
-/// A size that a caller gave, or that follows from one, is more than any memory holds. `what` names operation and
-/// argument. The refused call has written and allocated nothing.
-class size_error : public usage_error {
- public:
-  /// `what` is the whole sentence.
-  size_error(const std::string& what, where at);
-};
-
 /// A size in bytes or elements. Operators saturate: a value too large for `std::size_t` stays too large, unless it is
 /// multiplied by zero.
 class checked_size {
@@ -83,7 +75,3 @@ class checked_size {
 };
 
 }  // namespace belay::inline BELAY_ABI
-
-#if !defined(BELAY_SEPARATE_COMPILATION)
-#include "belay/core/checked_size.ipp"  // IWYU pragma: export
-#endif

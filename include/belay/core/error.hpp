@@ -97,6 +97,14 @@ class usage_error : public error {
   [[nodiscard]] error_kind kind() const noexcept override { return error_kind::usage; }
 };
 
+/// A size that a caller gave, or that follows from one, is more than any memory holds. `what` names operation and
+/// argument. The refused call has written and allocated nothing.
+class size_error : public usage_error {
+ public:
+  /// `what` is the whole sentence.
+  size_error(const std::string& what, where at);
+};
+
 /// Input from outside (a flag, a configuration, a file's content) cannot be used as it is. The message may quote it:
 /// `what()` is one line of printable text.
 class input_error : public error {

@@ -55,6 +55,9 @@ namespace belay::inline BELAY_ABI {
   }
 }
 
+[[gnu::cold]] BELAY_DECL size_error::size_error(const std::string& what, where at)
+    : usage_error(what + " more than any memory holds", at) {}
+
 [[gnu::cold]] BELAY_DECL input_error::input_error(const std::string& message, where at)
     : error(printable(message), at) {}
 

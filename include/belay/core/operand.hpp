@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// An operand of a matrix product: a row-major block of memory, read as it is or transposed, so that one head's columns
-// or one expert's rows are multiplied without a copy. An operand stack is as many matrices of one shape, one behind the
-// other.
+// Operands of matrix products and of attention. An operand is a row-major block of memory, read as it is or transposed,
+// so that one head's columns or one expert's rows are multiplied without a copy. An operand stack is as many matrices
+// of one shape, one behind the other. What a causal softmax attention of grouped heads is asked for is plain data, for
+// kits that have one of their own.
 //
 //   const belay::operand<const float> whole = x;                    // of a view of two dimensions
 //   const auto head = whole.column_range(first, head_size);         // one head of every row
 //   frame.product(scores, head, belay::transposed(keys));
+//   kit.attention(belay::attention_call<float>{sizes, queries, keys, values, context, log_sums});
 #pragma once
 
 #include <concepts>
@@ -15,6 +17,7 @@
 #include <type_traits>
 
 #include "belay/core/config.hpp"
+#include "belay/core/dtype.hpp"
 #include "belay/core/view.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -220,5 +223,49 @@ template <class X>
 }
 
 static_assert(std::is_trivially_copyable_v<operand<float>> && std::is_trivially_copyable_v<operand_stack<float>>);
+
+/// The sizes of an attention: `heads` heads of queries share `kv_heads` heads of keys and values, in order. Rows are
+/// tokens, sequences of `length` one behind the other; a head is `head_size` columns.
+struct attention_sizes {
+  std::size_t heads = 0;
+  std::size_t kv_heads = 0;
+  std::size_t head_size = 0;
+  std::size_t length = 0;
+
+  /// The factor that scores are multiplied by: 1 / sqrt(head_size).
+  // The C library's function: <cmath> costs its reader more than this header.
+  [[nodiscard]] double scale() const noexcept { return 1 / __builtin_sqrt(static_cast<double>(head_size)); }
+};
+
+/// The forward of an attention. Writes `context`, of the shape of the queries, and `log_sums` [sequences, heads,
+/// length]: the logarithm of the sum of e^score over the keys that a query sees, which are those up to its own
+/// position. Scores and sums are numbers.
+template <class T>
+struct attention_call {
+  /// The sizes, the rows that are read, the output, and where the logarithm of each row's sum goes; null: nobody asks.
+  attention_sizes sizes;
+  operand<const T> queries;  // [rows, heads * head_size]
+  operand<const T> keys;     // [rows, kv_heads * head_size]
+  operand<const T> values;
+  operand<T> context;
+  compute_type_t<T>* log_sums = nullptr;
+};
+
+/// The backward of an attention. Writes the gradients of queries, keys and values, all of them, from that of the
+/// context.
+template <class T>
+struct attention_gradient_call {
+  /// The sizes, what the forward read and wrote, the output's gradient, and where the gradients of its inputs go.
+  attention_sizes sizes;
+  operand<const T> queries;
+  operand<const T> keys;
+  operand<const T> values;
+  operand<const T> context;
+  const compute_type_t<T>* log_sums = nullptr;
+  operand<const compute_type_t<T>> dcontext;
+  operand<compute_type_t<T>> dqueries;
+  operand<compute_type_t<T>> dkeys;
+  operand<compute_type_t<T>> dvalues;
+};
 
 }  // namespace belay::inline BELAY_ABI

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// How much memory can still be taken, and how much this process has. Linux grants more than it has and kills a process
-// later, so a large reservation asks here first.
+// How much memory can still be taken, how much this process has, and what ranks have taken of their devices. Linux
+// grants more than it has and kills a process later, so a large reservation asks here first.
 //
 //   if (bytes > belay::available_memory()) throw belay::budget_error("host", bytes, belay::available_memory(), at);
 //   const std::size_t before = belay::resident_memory();   // bytes
+//   options.measured = [](std::span<const belay::device_usage> ranks) {
+//     std::printf("%s", belay::device_usage_text(ranks).c_str());
+//   };
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -42,6 +46,23 @@ namespace belay::inline BELAY_ABI {
 /// Bytes of this process that are in memory, shared pages included; 0 where /proc does not say. Ranks that are threads
 /// share them. It allocates nothing.
 [[nodiscard]] BELAY_DECL std::size_t resident_memory() noexcept;
+
+/// Bytes of one rank's device. Differences of what the device says that it has left: what others take meanwhile is in
+/// them.
+struct device_usage {
+  /// Of the device.
+  std::uint64_t total = 0;
+  std::uint64_t before = 0;         // taken before the rank's first: the context, and what others have
+  std::uint64_t communication = 0;  // communicators, and memory and streams that the rank's groups work with
+  std::uint64_t kit = 0;            // what libraries of products have taken
+  std::uint64_t planned = 0;        // for communication, as the plan has estimated it; 0: it has not
+
+  [[nodiscard]] bool operator==(const device_usage&) const = default;
+};
+
+/// A line a purpose, a column a rank; what was planned stands below what was measured of it, where ranks' plans have an
+/// estimate.
+[[nodiscard]] BELAY_DECL std::string device_usage_text(std::span<const device_usage> ranks);
 
 }  // namespace belay::inline BELAY_ABI
 

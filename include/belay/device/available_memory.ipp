@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cstddef>
 #include <system_error>
+#include <utility>
 
 #include "belay/core/bounds.hpp"
 #include "belay/core/unique_fd.hpp"
@@ -128,6 +129,28 @@ namespace belay::inline BELAY_ABI {
   if (after_mapped == end) return 0;
   std::from_chars(after_mapped + 1, end, resident);
   return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+BELAY_DECL std::string device_usage_text(std::span<const device_usage> ranks) {
+  std::string out = "measured beside the plan, bytes of each rank's device\n";
+  constexpr std::pair<const char*, std::uint64_t device_usage::*> rows[] = {
+      {"context and others", &device_usage::before},
+      {"communication", &device_usage::communication},
+      {"  planned for it", &device_usage::planned},
+      {"products' library", &device_usage::kit},
+      {"of", &device_usage::total},
+  };
+  for (const auto& [purpose, bytes] : rows) {
+    std::uint64_t most = 0;
+    for (const device_usage& each : ranks) most = greater_of(most, each.*bytes);
+    if (bytes == &device_usage::planned && most == 0) continue;
+    std::string line = "  ";
+    line += purpose;
+    line.resize(22, ' ');
+    for (const device_usage& each : ranks) (line += ' ') += std::to_string(each.*bytes);
+    (out += line) += '\n';
+  }
+  return out;
 }
 
 }  // namespace belay::inline BELAY_ABI

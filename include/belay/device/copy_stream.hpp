@@ -20,10 +20,8 @@
 #include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream.hpp"
-#include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/stream_policy.hpp"
-#include "belay/device/stream_spans.hpp"
 #include "belay/kernel/for_each.hpp"
 
 namespace belay::inline BELAY_ABI {

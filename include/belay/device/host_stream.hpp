@@ -18,7 +18,6 @@
 #include "belay/device/stream.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/stream_policy.hpp"
-#include "belay/device/stream_spans.hpp"
 
 namespace belay::inline BELAY_ABI {
 

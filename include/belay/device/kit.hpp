@@ -17,7 +17,6 @@
 #include <string>
 #include <type_traits>
 
-#include "belay/core/attention_call.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
@@ -29,7 +28,6 @@
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/findings.hpp"
 #include "belay/kernel/for_each.hpp"
-#include "belay/kernel/mixed_product.hpp"
 #include "belay/kernel/product.hpp"
 #include "belay/kernel/team.hpp"
 
@@ -142,7 +140,7 @@ class host_kit {
                std::type_identity_t<T> alpha, std::type_identity_t<T> beta) {
     stream_.run([=, panels = panels_] { multiply<T, T, T>(c, a, b, alpha, beta, panels); });
   }
-  /// Of operands that differ in type, or are all narrower than what is computed with (kernel/mixed_product.hpp).
+  /// Of operands that differ in type, or are all narrower than what is computed with (kernel/product.hpp).
   template <class C, class A, class B>
   requires kernel::mixed_operands<C, A, B>
   void product(operand<C> c, operand<const A> a, operand<const B> b, compute_type_t<C> alpha, compute_type_t<C> beta) {

@@ -3,7 +3,7 @@
 // Hands out byte ranges of a region that it never touches. The same sequence of requests gives the same offsets, on
 // every rank and in the rehearsal that sizes the region: the extent that the rehearsal reached is the size of the
 // arena, and no fragmentation is discovered at run time. It is an address-ordered first-fit allocator with coalescing.
-// A free range remembers what has used it, and is given only to what comes after that (device/stream_clock.hpp). All
+// A free range remembers what has used it, and is given only to what comes after that (device/stream_event.hpp). All
 // nodes exist from the start, so it allocates nothing later.
 //
 //   belay::offset_allocator offsets(std::size_t{1} << 20, 64);
@@ -23,7 +23,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/poison.hpp"
-#include "belay/device/stream_clock.hpp"
+#include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
 
 namespace belay::inline BELAY_ABI {

@@ -18,7 +18,6 @@
 #include "belay/core/bounds.hpp"
 #include "belay/device/queue_stream.hpp"
 #include "belay/device/stream_arbiter.hpp"
-#include "belay/device/stream_patience.hpp"
 #include "belay/device/stream_watch.hpp"
 
 namespace belay::inline BELAY_ABI {

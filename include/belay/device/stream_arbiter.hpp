@@ -19,7 +19,7 @@
 
 #include "belay/core/config.hpp"
 #include "belay/core/function_ref.hpp"
-#include "belay/device/stream_clock.hpp"
+#include "belay/device/stream_event.hpp"
 
 namespace belay::inline BELAY_ABI {
 

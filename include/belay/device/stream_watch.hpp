@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What bounds the waits for a rank's streams. The world that the rank is of gives it: how long a piece of work may run,
-// and whether what it waits for can still come. A stream that was made without one waits for as long as it takes.
+// What bounds the waits for a rank's streams, and how long one of them goes on. The world that the rank is of gives a
+// watch: how long a piece of work may run, and whether what it waits for can still come. A thread that waits asks it
+// every 20 ms. A stream that was made without one waits for as long as it takes.
 //
 //   belay::host_stream compute({.policy = belay::stream_policy::queued, .watch = rank.watch()}, rank.number());
 //   compute.run([=] { use(to); });
@@ -9,15 +10,18 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 
+#include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream_event.hpp"
 
 namespace belay::inline BELAY_ABI {
 
-/// Asked by threads that wait, for one rank. Not by those that find what they wait for.
+/// The bounds of one rank's waits, asked by threads that wait. Not by those that find what they wait for.
 class stream_watch {
  public:
   /// One piece of work that runs for longer is stuck.
@@ -35,6 +39,57 @@ class stream_watch {
 
  protected:
   ~stream_watch() = default;
+};
+
+/// How long one wait for a stream goes on. The time in which that stream itself waits does not count: that wait ends by
+/// its own patience, or by the limit of a communication. (No two streams wait for each other: an event marks what was
+/// queued before.) Once the world has failed communications end soon, and what waits for them knows which: so who waits
+/// for that leaves it the time.
+class stream_patience {
+ public:
+  /// The time from one look at the stream to the next.
+  static constexpr std::chrono::milliseconds slice{20};
+
+  /// Whether one waits on, the work does not end, or it has failed.
+  enum class verdict : std::uint8_t { goes_on, stuck, failed };
+
+  /// The watch outlives it.
+  explicit stream_patience(const stream_watch& watch) noexcept : watch_(&watch) {}
+
+  /// The verdict on a stream of this pace, seen now.
+  [[nodiscard]] verdict look(const stream_pace& seen) noexcept {
+    const auto now = std::chrono::steady_clock::now();
+    const auto limit = watch_->limit();
+    const bool waits = seen.now == stream_pace::activity::waits;
+    if (seen.done != done_ || waits) since_ = now;
+    done_ = seen.done;
+    if (now - since_ >= limit) return verdict::stuck;
+    if (!watch_->failed()) return verdict::goes_on;
+    failed_at_ = lesser_of(failed_at_, now);
+    const auto most = waits ? limit : lesser_of<std::chrono::steady_clock::duration>(limit, grace);
+    return now - failed_at_ >= most ? verdict::failed : verdict::goes_on;
+  }
+  /// Throws unless the wait, of a rank's host or of its stream, goes on; `who()` says whose it is.
+  template <class Who>
+  void expect_more(const Who& who, const event_source& awaited, const where& at) {
+    switch (look(awaited.pace())) {
+      case verdict::goes_on: return;
+      case verdict::failed: watch_->raise(at);
+      case verdict::stuck: break;
+    }
+    const double seconds = std::chrono::duration<double>(watch_->limit()).count();
+    watch_->give_up("rank " + std::to_string(watch_->rank()) + who() + " waits for its " + awaited.text() +
+                        ": nothing of it has ended within " + std::to_string(seconds) + " s",
+                    at);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds grace{500};
+
+  const stream_watch* watch_;
+  std::uint64_t done_ = 0;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point failed_at_ = largest_value<std::chrono::steady_clock::time_point>;
 };
 
 }  // namespace belay::inline BELAY_ABI

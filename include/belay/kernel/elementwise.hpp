@@ -13,7 +13,6 @@
 #include "belay/core/config.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
-#include "belay/kernel/pack.hpp"
 
 namespace belay::inline BELAY_ABI::kernel {
 

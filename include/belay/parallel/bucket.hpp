@@ -34,14 +34,13 @@
 #include "belay/parallel/bucket/bucket_reduction.hpp"
 #include "belay/parallel/bucket/contributions.hpp"
 #include "belay/parallel/bucket/frozen_buckets.hpp"
+#include "belay/parallel/bucket/gradient_states.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
 #include "belay/parallel/bucket/memory.hpp"
-#include "belay/parallel/bucket/places.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/bucket/replica_group.hpp"
 #include "belay/parallel/bucket/replicas.hpp"
-#include "belay/parallel/bucket/shard_copies.hpp"
 #include "belay/parallel/bucket/shards.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/parameter.hpp"
@@ -76,7 +75,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
         contributions_(this->uses(), max_micro_batches, at),
         checksums_(kept_->checksums),
         copies_(layout_, replica_groups_, memory_, at),
-        open_(layout_.buckets().size()),
+        states_(layout_.buckets().size()),
         pending_(layout_.buckets().size()) {
     for (const auto& replica_group : replica_groups_) expect_serves_buckets(replica_group.group, at);
     for (std::size_t p = 0; p < members_.size(); ++p) contributors_.emplace_back(*this, p);
@@ -147,7 +146,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// memory for its gradients.
   [[nodiscard]] stream_event before_memory() const noexcept { return shards_.before_open(); }
   stream_event give_memory(std::size_t parameter, where at) {
-    if (stage_ != phase::reducing) throw usage_error("a backward outside of a step: call begin first", at);
+    if (!in_step()) throw usage_error("a backward outside of a step: call begin first", at);
     return shards_.open(bucket_of_[parameter], contributors_, at);
   }
 
@@ -157,15 +156,17 @@ class gradient_buckets : public bound_buckets<T, Group> {
       throw usage_error("the number of micro-batches is said before the first backward of the step", at);
     if (micro_batches > contributions_.max_micro_batches())
       contributions_ = contribution_map(this->uses(), micro_batches, at);
+    states_.withdraw();
     expect(micro_batches, at);
   }
   /// From now on the ranks of a replica group take part in each other's gathers, in every micro-batch.
   void gather_together() noexcept { gathered_together_ = true; }
   /// Forgets a step that was cut off. What was started is waited for when the next step begins.
-  void withdraw() noexcept {
-    launched_ = 0;
-    stage_ = phase::idle;
-  }
+  void withdraw() noexcept { states_.withdraw(); }
+  /// From `begin` until gradients are finished, abandoned or withdrawn.
+  [[nodiscard]] bool in_step() const noexcept { return states_.in_step(); }
+  /// Whether gradients that were finished are still to be applied or discarded.
+  [[nodiscard]] bool holds_reduced() const noexcept { return states_.holds_any(); }
 
   /// The backward of `micro_batch` has added its part to parameters `first` to `first + count - 1` (model order). Once
   /// per use of a parameter and micro-batch: once more is a usage_error in checked builds, and `finish` refuses in all.
@@ -174,16 +175,16 @@ class gradient_buckets : public bound_buckets<T, Group> {
                    const start_order& how = where::current()) {
     const where at = how.at;
     if (how.event.source() != nullptr) computed_ = how.event;
-    if (stage_ != phase::reducing) throw usage_error("a contribution outside of a step: call begin first", at);
+    if (!in_step()) throw usage_error("a contribution outside of a step: call begin first", at);
     const std::size_t known = first < members_.size() ? members_.size() - first : 0;
     for (std::size_t p = first; p < first + (count < known ? count : known); ++p) {
-      if (micro_batch < contributions_.micro_batches() && contributions_.mark(p, micro_batch)) {
-        const std::size_t b = bucket_of_[p];
-        --open_[b];
+      const std::size_t b = bucket_of_[p];
+      if (micro_batch < contributions_.micro_batches() && contributions_.mark(p, micro_batch) &&
+          states_.contribute(b)) {
         if (shards_.divides(b)) {
           if (!shards_.contributed(b, micro_batch)) continue;
           const stream_event over = shards_.reduce(b, contributors_, computed_, kept_, at);
-          if (open_[b] == 0) copies_.reduced(b, over);
+          if (states_.of(b) == gradient_phase::reducing) copies_.reduced(b, over);
         } else if (seals()) {
           if (contributions_.complete(p)) note_complete(p, micro_batch, at);
         }
@@ -204,14 +205,13 @@ class gradient_buckets : public bound_buckets<T, Group> {
   }
   [[nodiscard]] const contribution_map& contributions() const noexcept { return contributions_; }
   void recall(const contribution_map& recorded, where at) {
-    if (stage_ != phase::reducing) throw usage_error("a graph is launched outside of a step", at);
+    if (!in_step()) throw usage_error("a graph is launched outside of a step", at);
     contributions_ = recorded;
     for (std::size_t p = 0; p < members_.size(); ++p)
       if (recorded.any(p)) contributors_[p].note_written();
-    std::ranges::fill(open_, std::size_t{0});
+    states_.recall();
     shards_.recall();
     copies_.recall();
-    launched_ = open_.size();
   }
 
   /// Whether every use of a parameter has contributed every micro-batch exactly once.
@@ -222,7 +222,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// contribution, and checks across ranks refuse divisors that differ within a replica group.
   [[nodiscard]] reduced_gradients<T> finish(target_tokens divisor, where at = where::current()) {
     const std::string changed = wait_complete(at);
-    return divide(divisor, changed, at);
+    return divide(note_over(), divisor, changed, at);
   }
 
   /// Waits for every bucket and divides once, by the sum of `own`, this rank's targets, over `batch_ranks`, the ranks
@@ -236,13 +236,14 @@ class gradient_buckets : public bound_buckets<T, Group> {
                   "local_targets are summed over a communicator of the ranks that divide the batch: "
                   "finish(local_targets{n}, mesh.replicas())");
     const std::string changed = wait_complete(at);
+    reduced_gradients<T> reduced = note_over();
     const checked_size total = sum_of_targets(own, batch_ranks, at);
     if (total.saturated() == 0 || !total.fits()) {  // refused below, on all ranks alike
       compare_targets(rank_comparison::abstains, at);
       if (!changed.empty()) throw usage_error(changed, at);
     }
     const auto words = [] { return "local_targets: the targets of all ranks are"; };
-    return divide(target_tokens{total.value(words, at), at}, changed, at);
+    return divide(std::move(reduced), target_tokens{total.value(words, at), at}, changed, at);
   }
 
   /// Any other divisor does not compile, with an explanation.
@@ -256,7 +257,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// Ends a step that will not be committed: launches the buckets that peers wait for, and waits for all of them. The
   /// gradients hold garbage afterwards.
   void abandon(where at = where::current()) {
-    if (stage_ != phase::reducing) return;
+    if (!in_step()) return;
     reduce_what_there_is(at);
     compare_targets(rank_comparison::abstains, at);
   }
@@ -266,7 +267,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   template <class BatchRanks>
     requires can_all_reduce<BatchRanks, std::uint64_t>
   void abandon(const BatchRanks& batch_ranks, where at = where::current()) {
-    if (stage_ != phase::reducing) return;
+    if (!in_step()) return;
     reduce_what_there_is(at);
     sum_of_targets(local_targets{0}, batch_ranks, at);
     compare_targets(rank_comparison::abstains, at);
@@ -275,7 +276,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
   /// "parameter wte misses micro-batch 0 2; ...": the first few parameters that lack a contribution.
   [[nodiscard]] std::string missing_text() const { return missing_contributions<T>(contributions_, members_); }
   /// Buckets launched so far in this step.
-  [[nodiscard]] std::size_t launched() const noexcept { return launched_; }
+  [[nodiscard]] std::size_t launched() const noexcept { return states_.started(); }
 
  private:
   // Whether checksums of gradients are kept, and whether ranks are compared.
@@ -286,11 +287,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
     return checked(check_level::across_ranks) && !this->rehearsed();
   }
 
-  enum class phase { idle, reducing };
-
   void prepare(where at) {
-    if (stage_ == phase::reducing)
-      throw usage_error("the last step's gradients were neither finished nor abandoned", at);
+    if (in_step()) throw usage_error("the last step's gradients were neither finished nor abandoned", at);
     if (!memory_.is_bound_to(layout_)) throw usage_error("the buckets have no memory yet: call bind", at);
     wait_all(pending_);  // of a step that was withdrawn
     shards_.wait_all(at);
@@ -301,11 +299,6 @@ class gradient_buckets : public bound_buckets<T, Group> {
     for (std::size_t p = 0; micro_batches == 0 && p < members_.size(); ++p)
       if (contributors_[p].unwritten()) zero(p);
     contributions_.begin(micro_batches, at);
-    for (std::size_t b = 0; b < open_.size(); ++b) {
-      open_[b] = 0;
-      for (std::size_t parameter : layout_.buckets()[b].members)
-        open_[b] += micro_batches * contributions_.uses(parameter);
-    }
     if (compares_ranks()) {
       const char* why = nullptr;
       if (shards_.any())
@@ -317,10 +310,12 @@ class gradient_buckets : public bound_buckets<T, Group> {
     }
     shards_.begin(micro_batches, contributions_, at);
     copies_.begin();
-    launched_ = 0;
-    latest_ = 0;
     computed_ = {};
-    stage_ = phase::reducing;
+    states_.begin([&](std::size_t b) {
+      std::size_t uses = 0;
+      for (std::size_t parameter : layout_.buckets()[b].members) uses += contributions_.uses(parameter);
+      return micro_batches * uses;
+    });
     if (seals()) {
       for (std::size_t p = 0; p < members_.size() && micro_batches == 0; ++p)
         if (!shards_.divides(bucket_of_[p])) note_complete(p, gradient_checksums::no_micro_batch, at);
@@ -329,15 +324,16 @@ class gradient_buckets : public bound_buckets<T, Group> {
   }
 
   void launch_ready(where at) {
-    for (; launched_ < open_.size() && open_[launched_] == 0; ++launched_) {
-      const auto& b = layout_.buckets()[launched_];
+    for (; states_.can_start(); states_.note_started()) {
+      const std::size_t number = states_.started();
+      const auto& b = layout_.buckets()[number];
       Group& group = replica_groups_[b.replica_group].group;
-      if (group.size() < 2 || b.count == 0 || shards_.divides(launched_)) continue;
+      if (group.size() < 2 || b.count == 0 || shards_.divides(number)) continue;
       const start_order how = start_order(after(computed_, at)).keeping(kept_);
       // (nvcc takes an assignment for a result that is ignored.)
-      const bucket_reduction<T> work{*kept_, launched_, memory_, at};
-      static_cast<void>(pending_[launched_] = work.start(group, how));
-      copies_.reduced(launched_, pending_[launched_].event());
+      const bucket_reduction<T> work{*kept_, number, memory_, at};
+      static_cast<void>(pending_[number] = work.start(group, how));
+      copies_.reduced(number, pending_[number].event());
     }
     copies_.launch(kept_, at);
   }
@@ -353,13 +349,11 @@ class gradient_buckets : public bound_buckets<T, Group> {
     shards_.wait_all(where::current());
     copies_.wait_all(where::current());
     if (!this->rehearsed()) shards_.zero_untouched();
-    launched_ = 0;
-    stage_ = phase::idle;
   }
 
   // What is wrong with the gradients, or "". It is thrown after the peers have this rank's divisor.
   [[nodiscard]] std::string wait_complete(where at) {
-    if (stage_ != phase::reducing) throw usage_error("finish without begin, or twice", at);
+    if (!in_step()) throw usage_error("finish without begin, or twice", at);
     if (!complete()) throw usage_error(missing_text(), at);
     wait_for_buckets();
     if (seals()) {
@@ -369,7 +363,7 @@ class gradient_buckets : public bound_buckets<T, Group> {
         if (checksums_.changed(p, this->gradient_of(p)))
           return changed_gradient(members_[p].parameter().name(), checksums_.text(p));
       }
-      for (std::size_t b = 0; b < open_.size(); ++b)
+      for (std::size_t b = 0; b < layout_.buckets().size(); ++b)
         if (!shards_.divides(b))
           std::ranges::copy(memory_.reduction_of(layout_, b), memory_.gradients_of(layout_, b).data());
     }
@@ -377,13 +371,17 @@ class gradient_buckets : public bound_buckets<T, Group> {
   }
 
   void reduce_what_there_is(where at) {
-    for (std::size_t& awaited : open_) awaited = 0;
+    states_.abandon();
     shards_.reduce_the_rest(contributors_, computed_, kept_, copies_, at);
     launch_ready(at);
     wait_for_buckets();
+    states_.withdraw();
   }
 
-  [[nodiscard]] reduced_gradients<T> divide(target_tokens divisor, const std::string& changed, where at) {
+  [[nodiscard]] reduced_gradients<T> note_over() noexcept { return {owned_, states_.note_over(), states_}; }
+
+  [[nodiscard]] reduced_gradients<T> divide(reduced_gradients<T> reduced, target_tokens divisor,
+                                            const std::string& changed, where at) {
     const std::string different = compare_targets(changed.empty() ? divisor.count() : rank_comparison::abstains, at);
     if (!changed.empty()) throw usage_error(changed, at);
     if (!different.empty()) throw usage_error(different, at);
@@ -391,8 +389,8 @@ class gradient_buckets : public bound_buckets<T, Group> {
       const auto scale = static_cast<gradient_type>(1.0 / static_cast<double>(divisor.count()));
       this->scale_owned(scale, at);
     }
-    latest_ = ++divisions_;
-    return reduced_gradients<T>(owned_, latest_, divisor.count(), latest_);
+    reduced.targets_ = divisor.count();
+    return reduced;
   }
 
   // How the replica groups' ranks differ in their divisors, or "". Called once in every step, also where the step ends
@@ -415,13 +413,10 @@ class gradient_buckets : public bound_buckets<T, Group> {
   rank_comparison compared_;
   bool gathered_together_ = false;
   std::vector<bucket_contributor<gradient_buckets>> contributors_;
-  std::vector<std::size_t> open_;  // contributions a bucket still waits for
+  gradient_states states_;
   std::vector<pending> pending_;
   stream_event computed_;  // the last contribution of a stream is in the gradients
-  std::size_t launched_ = 0;
-  std::uint64_t divisions_ = 0, latest_ = 0;  // number of the reduction that the gradients hold, or 0
   bool replicas_compared_ = false;
-  phase stage_ = phase::idle;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -15,9 +15,10 @@
 //   belay::route_backward(frame, routed, dweights, balance_scale, dlogits);
 #pragma once
 
-#include "belay/parallel/experts/exchange.hpp"    // IWYU pragma: export
-#include "belay/parallel/experts/handles.hpp"     // IWYU pragma: export
-#include "belay/parallel/experts/layout.hpp"      // IWYU pragma: export
-#include "belay/parallel/experts/rows.hpp"        // IWYU pragma: export
-#include "belay/parallel/experts/statistics.hpp"  // IWYU pragma: export
-#include "belay/parallel/routing.hpp"             // IWYU pragma: export
+#include "belay/parallel/experts/core.hpp"         // IWYU pragma: export
+#include "belay/parallel/experts/exchange.hpp"     // IWYU pragma: export
+#include "belay/parallel/experts/handles.hpp"      // IWYU pragma: export
+#include "belay/parallel/experts/layout.hpp"       // IWYU pragma: export
+#include "belay/parallel/experts/row_kernels.hpp"  // IWYU pragma: export
+#include "belay/parallel/experts/statistics.hpp"   // IWYU pragma: export
+#include "belay/parallel/routing.hpp"              // IWYU pragma: export

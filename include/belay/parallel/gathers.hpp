@@ -7,7 +7,6 @@
 //   belay::gathering_network whole{net, store};           // a network for a pipeline stage
 #pragma once
 
-#include "belay/parallel/gathers/executed_orders.hpp"    // IWYU pragma: export
 #include "belay/parallel/gathers/gathered_bucket.hpp"    // IWYU pragma: export
 #include "belay/parallel/gathers/layer.hpp"              // IWYU pragma: export
 #include "belay/parallel/gathers/network.hpp"            // IWYU pragma: export

@@ -11,6 +11,11 @@
 //   auto mine = belay::redistribute<belay::shard<0>>(std::move(grad));
 //   auto whole = belay::redistribute<belay::replicate>(std::move(mine), storage);
 //   auto rows = belay::redistribute<belay::shard<0, belay::axis::expert>>(std::move(box), storage);  // of a mesh
+//
+// Inside of a layer the sum of a row-parallel matrix needs no placement.
+//
+//   frame.product(y, hidden, belay::transposed(frame.read(second)));     // this rank's part of the columns
+//   belay::frame_all_reduce(frame, mesh.tensor(), y.flat(), belay::sum);  // the sum over the tensor axis
 #pragma once
 
 #include <concepts>
@@ -22,12 +27,16 @@
 #include <utility>
 
 #include "belay/comm/axis.hpp"
+#include "belay/comm/collective.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/group_interface.hpp"
+#include "belay/comm/pending.hpp"
 #include "belay/comm/reduction.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
+#include "belay/device/stream.hpp"
 #include "belay/parallel/local_box.hpp"
 #include "belay/parallel/placement.hpp"
 #include "belay/parallel/redistribute/over_mesh.hpp"  // IWYU pragma: export
@@ -155,6 +164,22 @@ requires(placement<To> && !tensor_mesh<Group>)
 template <class To, class T, class From, class Group, class... Rest>
 requires(!tensor_mesh<Group>) void redistribute(sharded<T, From, Group>&, Rest&&...) {
   static_assert(!placement<To>, "redistribute uses its source up: write redistribute<To>(std::move(from))");
+}
+
+/// Reduces `values`, memory of the frame, in place, after what the frame has queued and before what it queues. Not done
+/// in a rehearsal. Collective over the group, for whose ranks the layer is called in the same order; what the operation
+/// throws comes at the host's next wait where the stream runs by itself.
+template <class Frame, communicator Group, class T, class Op>
+void frame_all_reduce(Frame& frame, const Group& group, std::span<T> values, Op op, where at = where::current()) {
+  if (group.size() == 1) return;
+  auto& stream = frame.engine().compute();
+  if constexpr (can_start_all_reduce<Group, T>) {
+    if (runs_later(stream)) {
+      pending under_way = group.start_all_reduce(values, op, start_order(after(stream.record(), at)));
+      return std::move(under_way).then(stream, at);
+    }
+  }
+  frame.run_on_host([&] { group.all_reduce(values, op, at); });
 }
 
 }  // namespace belay::inline BELAY_ABI

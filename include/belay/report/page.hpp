@@ -26,7 +26,6 @@
 #include "belay/core/error.hpp"
 #include "belay/core/policies.hpp"
 #include "belay/core/where.hpp"
-#include "belay/report/page/ending.hpp"  // IWYU pragma: export
 #include "belay/report/page/expert_map.hpp"
 #include "belay/report/page/folder.hpp"  // IWYU pragma: export
 #include "belay/report/page/history.hpp"

@@ -13,7 +13,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/stream_spans.hpp"
+#include "belay/device/stream.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/step/rehearsal_watch.hpp"
 

@@ -13,7 +13,6 @@
 
 #include "belay/core/config.hpp"
 #include "belay/step/layer.hpp"
-#include "belay/step/output_place.hpp"
 
 namespace belay::inline BELAY_ABI {
 

@@ -30,10 +30,9 @@
 #include "belay/device/streamed_file.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/device/tier_file.hpp"
-#include "belay/step/call_order.hpp"
 #include "belay/step/frame.hpp"
 #include "belay/step/layer.hpp"
-#include "belay/step/output_place.hpp"
+#include "belay/step/phase.hpp"
 #include "belay/step/relocation.hpp"  // IWYU pragma: export
 
 namespace belay::inline BELAY_ABI {

@@ -26,8 +26,8 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/step/contribution.hpp"
+#include "belay/step/engine.hpp"
 #include "belay/step/frame.hpp"
-#include "belay/step/owed_bytes.hpp"
 #include "belay/step/step.hpp"
 
 namespace belay::inline BELAY_ABI {

@@ -19,7 +19,6 @@
 #include "belay/core/ledger.hpp"
 #include "belay/step/frame.hpp"
 #include "belay/step/layer.hpp"
-#include "belay/step/output_place.hpp"
 
 namespace belay::inline BELAY_ABI {
 

@@ -23,7 +23,6 @@
 #include "belay/core/view.hpp"
 #include "belay/step/gradient.hpp"
 #include "belay/step/layer.hpp"
-#include "belay/step/output_place.hpp"
 
 namespace belay::inline BELAY_ABI {
 

@@ -18,7 +18,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -39,6 +38,7 @@
 #include "belay/core/where.hpp"
 #include "belay/device/stored_bytes.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/parallel/bucket/update_observer.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/step/participant.hpp"
@@ -48,7 +48,6 @@
 #include "belay/train/checkpoint/checkpoint_reader.hpp"
 #include "belay/train/checkpoint/checkpoint_writer.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
-#include "belay/train/residency_hold.hpp"
 #include "belay/train/safetensors/file_agreement.hpp"
 #include "belay/train/stop_request.hpp"
 
@@ -56,9 +55,9 @@ namespace belay::inline BELAY_ABI {
 
 /// A store of parameters.
 template <class Store>
-concept saved_store = requires(Store& store, std::function<void()> hook) {
+concept saved_store = requires(Store& store, update_observer& observer) {
   typename Store::buckets_type;
-  store.before_update(std::move(hook));
+  { store.observe(observer, observer_turn::reads_state) } -> std::same_as<update_observation>;
 };
 
 /// An optimizer of a store: `each_state(visit)` and `each_setting(visit)` as adamw has them.
@@ -102,7 +101,7 @@ struct resumed_run {
 /// in steps. State that is saved changes by `optimizer.apply` alone while a step is trained; whoever changes it
 /// otherwise calls `before_update` first.
 template <class Run, folders_policy Files = posix_files>
-class checkpoints final : public participant {
+class checkpoints final : public participant, public update_observer {
  public:
   /// Makes no folder yet. `run` and `mesh` outlive it.
   checkpoints(Run& run, const mesh& mesh, checkpoint_options options, where at = where::current())
@@ -113,9 +112,6 @@ class checkpoints final : public participant {
   }
   checkpoints(const checkpoints&) = delete;
   checkpoints& operator=(const checkpoints&) = delete;
-  ~checkpoints() {
-    for (const auto& detach : detach_) detach();
-  }
 
   /// Whether there is a folder to write to; without one every call does nothing.
   [[nodiscard]] bool enabled() const noexcept { return !options_.folder.empty(); }
@@ -129,7 +125,7 @@ class checkpoints final : public participant {
     if constexpr (requires { store.in_file(); })
       if (enabled() && store.in_file()) lease_staging(at);
     state_.add_values(store);
-    attach(store);
+    if (enabled()) observed_.push_back(store.observe(*this, observer_turn::reads_state, at));
   }
   /// The values of a store's parameters and the state of their optimizer, in whatever tiers. Bytes in tier file are
   /// read through memory of tier host, "checkpoint staging".
@@ -251,7 +247,7 @@ class checkpoints final : public participant {
   [[nodiscard]] checkpoint_costs costs() const { return writer_ ? writer_->costs() : checkpoint_costs{}; }
 
   /// The state is about to change: returns when no write reads it any more.
-  void before_update() {
+  void before_update(where = where::current()) override {
     if (writer_) writer_->before_update();
     held_.clear();
   }
@@ -325,12 +321,6 @@ class checkpoints final : public participant {
                           "; rank " + std::to_string(odd) + " has " +
                           safetensors::broadcast_text(control(), own, odd, at),
                       at);
-  }
-  template <class Store>
-  void attach(Store& store) {
-    if (!enabled()) return;
-    store.before_update([this] { before_update(); });
-    detach_.push_back([&store] { store.before_update({}); });
   }
   [[nodiscard]] declared_state declared() {
     declared_state out;
@@ -485,7 +475,7 @@ class checkpoints final : public participant {
   checkpoint_folder<Files> folder_;
   std::span<std::byte> ring_, staging_;
   added_state<Files> state_;
-  std::vector<std::function<void()>> detach_;
+  std::vector<update_observation> observed_;  // of the stores
   checkpoint_layout layout_;
   std::vector<residency_hold> held_;  // of state that is being written
   captured_state captured_;           // on rank 0, of the checkpoint that is being written

@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -36,6 +35,7 @@
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/bucket/replicas.hpp"
+#include "belay/parallel/bucket/update_observer.hpp"
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/train/norm_table.hpp"
 
@@ -111,7 +111,7 @@ class gradient_norm {
   /// The sum of squares over all ranks of `world`, whose root is the norm. Collective.
   template <class Group>
   [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Group&& world, where at = where::current()) {
-    fill(gradients, world, at);
+    fill(gradients, world, nullptr, at);
     return fold_after(0);
   }
   /// The sum of squares of a model of which each rank of `stages`, a pipeline, has a part with a table of its own,
@@ -119,22 +119,19 @@ class gradient_norm {
   /// one table.
   template <class Plane, class Stages>
   [[nodiscard]] double squares(const reduced_gradients<T>& gradients, Plane&& plane, Stages&& stages, where at) {
-    fill(gradients, plane, at);
+    fill(gradients, plane, nullptr, at);
     return fold_along(stages, at);
   }
-  /// The sum of squares over all ranks of a mesh, whose groups work on the gradients as `Group`.
+  /// The sum of squares over all ranks of a mesh, whose groups work on the gradients as `Group`. `told_by`, where it is
+  /// not null, has the sums of squares of the chunks of all ranges, in place of kernels between operations.
   template <class Group>
-  [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const mesh& mesh, where at) {
+  [[nodiscard]] double squares_over(const reduced_gradients<T>& gradients, const mesh& mesh, update_observer* told_by,
+                                    where at) {
     const Group& replicas = mesh.replicas(at);
-    fill(gradients, replicas, at);
+    fill(gradients, replicas, told_by, at);
     if (mesh.shape().tensor > 1) control_of(mesh.tensor(at)).all_reduce(memory_, sum, at);
     return fold_along(mesh.pipeline(at), at);
   }
-
-  /// `squares(at)` gives the sums of squares of the chunks of all ranges of gradients on a device, in order, from now
-  /// on, in place of kernels between operations; an empty one ends that.
-  using teller = std::function<std::span<const double>(where)>;
-  void squares_by(teller squares) { told_by_ = std::move(squares); }
 
   /// The norm of one parameter of the table over all its parts, at the last call.
   [[nodiscard]] double of_parameter(std::size_t number) const noexcept {
@@ -155,7 +152,7 @@ class gradient_norm {
 
   // The table of all ranks of `world`.
   template <class Group>
-  void fill(const reduced_gradients<T>& gradients, Group&& world, where at) {
+  void fill(const reduced_gradients<T>& gradients, Group&& world, update_observer* told_by, where at) {
     static_assert(can_all_reduce<std::remove_cvref_t<Group>, double>,
                   "the norm adds a table over all ranks: give it a communicator that can all_reduce doubles, such as "
                   "mesh.control()");
@@ -167,10 +164,10 @@ class gradient_norm {
     }
     for (double& entry : memory_) entry = 0;
     std::span<const double> told;
-    if (told_by_) told = told_by_(at);
+    if (told_by != nullptr) told = told_by->squares(at);
     for (const owned_range<T>& range : gradients.owned()) {
       check_place(range, at);
-      const std::span<const double> own = told_by_ ? told.first(chunks_of(range)) : told;
+      const std::span<const double> own = told_by != nullptr ? told.first(chunks_of(range)) : told;
       told = told.subspan(own.size());
       if (range.share == norm_share::counted_elsewhere) continue;
       const norm_place place = places_[range.parameter];
@@ -178,7 +175,7 @@ class gradient_norm {
       const std::size_t unit = table_.unit().elements();
       double* const entries = memory_.data() + table_.first_entry(place.parameter, place.part) + range.offset / unit;
       for (std::size_t c = 0; c < own.size(); ++c) entries[c * parameter_chunk / unit] += own[c];
-      if (told_by_) continue;
+      if (told_by != nullptr) continue;
       if constexpr (tells_traits<std::remove_cvref_t<Group>> && !works_on_device<std::remove_cvref_t<Group>>)
         if (world.traits().on_device)
           throw usage_error(
@@ -271,7 +268,6 @@ class gradient_norm {
   rank_comparison compared_;
   std::vector<compute_type_t<T>> chunk_;  // of gradients in a file
   std::vector<double> squares_;           // of chunks of gradients on a device
-  teller told_by_;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -32,7 +32,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/unique_fd.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/device_usage.hpp"
+#include "belay/device/available_memory.hpp"
 #include "belay/device/kit.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/stream_arbiter.hpp"
@@ -44,7 +44,6 @@
 #include "belay/train/launch_plan.hpp"
 #include "belay/train/launched_ranks.hpp"
 #include "belay/train/plan.hpp"
-#include "belay/train/plan_exchange.hpp"
 #include "belay/train/rank_rehearsal.hpp"  // IWYU pragma: export
 #include "belay/train/run.hpp"
 

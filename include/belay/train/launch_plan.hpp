@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a launch may use, the plan of its ranks, and the refusal of one that does not fit: budgets, what the machine has
-// left, and what devices have.
+// What a launch may use, the plan of its ranks, each of which has rehearsed itself alone, and the refusal of one that
+// does not fit: budgets, what the machine has left, and what devices have.
 // IWYU pragma: private, include "belay/train/launch.hpp"
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,12 +13,14 @@
 #include <string>
 #include <vector>
 
+#include "belay/comm/collective.hpp"
+#include "belay/comm/communicator.hpp"
 #include "belay/comm/mesh.hpp"
+#include "belay/comm/reduction.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/available_memory.hpp"
-#include "belay/device/device_usage.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/train/plan.hpp"
@@ -100,6 +103,47 @@ BELAY_DECL void expect_devices(const rehearsal_result& planned, const launch_opt
 /// machine's ranks are more than the machine has left, or than their devices have.
 BELAY_DECL void expect_fits(const rehearsal_result& planned, const launch_options& options, int ranks_here, where at,
                             const device_room& devices = {});
+
+/// A plan as words: the number of items; of each its tier, bytes, capacity, where the bytes of a file are, and its
+/// purpose with its length.
+[[nodiscard]] inline std::vector<std::uint64_t> words_of(const rank_plan& plan) {
+  std::vector<std::uint64_t> words{plan.items().size()};
+  for (const plan_item& item : plan.items()) {
+    words.insert(words.end(), {static_cast<std::uint64_t>(item.where_it_is), item.bytes, item.capacity,
+                               static_cast<std::uint64_t>(item.of_file), std::uint64_t{item.purpose.size()}});
+    for (char letter : item.purpose) words.push_back(static_cast<unsigned char>(letter));
+  }
+  return words;
+}
+/// The plan that `words` begin with.
+[[nodiscard]] inline rank_plan plan_of(std::span<const std::uint64_t> words) {
+  rank_plan plan;
+  std::size_t next = 1;
+  for (std::uint64_t item = 0; item < words[0]; ++item) {
+    const auto head = words.subspan(next, 5);
+    std::string purpose;
+    for (std::uint64_t letter : words.subspan(next + 5, head[4])) purpose += static_cast<char>(letter);
+    plan.add({static_cast<tier>(head[0]), std::move(purpose), head[1], head[2], static_cast<file_bytes>(head[3])});
+    next += 5 + head[4];
+  }
+  return plan;
+}
+
+/// Every rank's plan, in rank order. Collective over the group.
+template <communicator Group>
+requires can_all_gather<Group, std::uint64_t>
+[[nodiscard]] std::vector<rank_plan> exchanged_plans(const Group& group, const rank_plan& own, where at) {
+  std::vector<std::uint64_t> mine = words_of(own);
+  std::uint64_t longest[1] = {mine.size()};
+  group.all_reduce(std::span<std::uint64_t>(longest), maximum, at);
+  mine.resize(longest[0]);
+  std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(group.size()));
+  group.all_gather(std::span<const std::uint64_t>(mine), std::span<std::uint64_t>(all), at);
+  std::vector<rank_plan> plans;
+  for (std::size_t first = 0; first < all.size(); first += mine.size())
+    plans.push_back(plan_of(std::span<const std::uint64_t>(all).subspan(first, mine.size())));
+  return plans;
+}
 
 }  // namespace belay::inline BELAY_ABI
 

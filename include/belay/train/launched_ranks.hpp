@@ -20,7 +20,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/device_usage.hpp"
+#include "belay/device/available_memory.hpp"
 #include "belay/device/stream_arbiter.hpp"
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/stream_watch.hpp"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "belay/core/error.hpp"
+#include "belay/train/launch_plan.hpp"
 #include "belay/train/launched_ranks.hpp"
-#include "belay/train/plan_exchange.hpp"
 
 namespace belay::inline BELAY_ABI {
 

@@ -43,13 +43,13 @@
 #include "belay/device/tier_file.hpp"
 #include "belay/kernel/optimizer.hpp"
 #include "belay/parallel/bucket.hpp"
+#include "belay/parallel/bucket/update_observer.hpp"
 #include "belay/step/commit.hpp"
 #include "belay/train/clip.hpp"
 #include "belay/train/optimizer/offloaded_state.hpp"
 #include "belay/train/optimizer/state_layout.hpp"  // IWYU pragma: export
 #include "belay/train/optimizer/update.hpp"        // IWYU pragma: export
 #include "belay/train/plan.hpp"
-#include "belay/train/residency_hold.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -154,7 +154,7 @@ class adamw {
   /// away is back meanwhile. Between steps. Throws tier_file_error where a file cannot be read or written.
   template <class Visit>
   void each_state(Visit&& visit, where at = where::current()) const {
-    residency_hold here = hold_ ? hold_(at) : residency_hold();
+    residency_hold here = hold(at);
     visit_state(visit, at);
     here.end(at);
   }
@@ -163,7 +163,7 @@ class adamw {
   template <class Visit>
   void fill_state(Visit&& visit, where at = where::current()) {
     if (!offloaded_ || !offloaded_->in_file()) return each_state(visit, at);
-    residency_hold here = hold_ ? hold_(at) : residency_hold();
+    residency_hold here = hold(at);
     offloaded_->fill_state(visit, at);
     here.end(at);
   }
@@ -187,8 +187,6 @@ class adamw {
     visit("epsilon", settings_.epsilon);
     visit("decay", settings_.decay);
   }
-  /// Work that an update queues goes through `by` from now on, such as graphs; an empty one ends that.
-  void queued_by(queued_part by) { queued_by_ = std::move(by); }
   [[nodiscard]] const adamw_settings& settings() const noexcept { return settings_; }
   void set_learning_rate(double rate) noexcept { settings_.learning_rate = rate; }
 
@@ -217,6 +215,10 @@ class adamw {
   template <class Store>
   void offload(Store& store, const optimizer_memory& memory, where at);
 
+  // State on the device may be away.
+  [[nodiscard]] residency_hold hold(where at) const {
+    return tier_ == tier::device ? residency_hold(buckets_->updates(), at) : residency_hold();
+  }
   // Of memory that the host does not address it gets one piece after the other.
   template <class Visit>
   void visit_state(Visit&& visit, where at) const {
@@ -263,11 +265,7 @@ class adamw {
   const host_access* access_ = nullptr;  // to state on the device
   std::uint64_t steps_ = 0;
   std::uint64_t last_token_ = 0;
-  std::function<void(std::uint64_t)> note_;    // tells a store what the last update was made with
-  std::function<void(where)> before_;          // and that there will be one
-  std::function<residency_hold(where)> hold_;  // of state on the device, which may be away
   update_numbers<state_type> numbers_;
-  queued_part queued_by_;
   std::shared_ptr<offloaded_type> offloaded_;
   std::function<void(adamw&, const offloaded_scalars&, where)> update_offloaded_;
 };

@@ -16,6 +16,7 @@
 #include "belay/core/finite.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/kernel/optimizer.hpp"
+#include "belay/parallel/bucket/update_observer.hpp"
 #include "belay/train/clip.hpp"
 #include "belay/train/optimizer.hpp"
 #include "belay/train/optimizer/offloaded_state.hpp"
@@ -33,9 +34,6 @@ adamw<T, Group, Kit, Files>::adamw(Store& store, adamw_settings settings, const 
   if (tier_ == tier::device) access_ = store.run().engine().access(at);
   if constexpr (works_on_device<Group>) numbers_.make(store.run(), at);
   if (store.run().engine().step_number() > 0) store.ask_shards();  // the peak of a step was without this shard
-  note_ = [&store](std::uint64_t hash) { store.note_update(hash); };
-  before_ = [&store](where now) { store.note_before_update(now); };
-  if (tier_ == tier::device) hold_ = [&store](where now) { return store.hold_state(now); };
   const bool here =
       store.run().computes() == computes_on::host ? !shards_in_file() : !has_lower_shards(buckets_->layout());
   if (memory.state != tier::device || !here) offload(store, memory, at);
@@ -69,7 +67,7 @@ void adamw<T, Group, Kit, Files>::apply_part(const step_summary& summary, const 
   const gradient_norm_value norm{summary.norm};
   const clip_factor clip = is_finite(with.clip) ? norm.clip(with.clip) : clip_factor::none();
   update_owned(summary.number, take(), clip, at);
-  if (note_) note_(fnv1a().add(bits_of(with.learning_rate)).add(bits_of(with.clip)).value());
+  buckets_->updates().note_update(fnv1a().add(bits_of(with.learning_rate)).add(bits_of(with.clip)).value());
 }
 
 template <class T, class Group, class Kit, tier_file_calls Files>
@@ -95,12 +93,9 @@ void adamw<T, Group, Kit, Files>::update_owned(std::uint64_t number, reduced_gra
                       at);
   if (gradients.number() == 0 || gradients.owned().data() != buckets_->owned().data())
     throw usage_error("these gradients were applied before, or belong to other buckets", at);
-  if (!gradients.latest())
-    throw usage_error("these gradients are of reduction " + std::to_string(gradients.number()) +
-                          " of their buckets, which have begun another since",
-                      at);
-  if (before_) before_(at);
-  const reduced_gradients<T> used = std::move(gradients);
+  gradients.expect_latest(at);
+  buckets_->updates().before_update(at);
+  const std::span<const owned_range<T>> owned = gradients.consume(at);
   last_token_ = number;
   ++steps_;
   if (buckets_->rehearsed()) return;
@@ -114,15 +109,16 @@ void adamw<T, Group, Kit, Files>::update_owned(std::uint64_t number, reduced_gra
       const offloaded_scalars in{{&numbers_.memory->decayed}, {&numbers_.memory->undecayed}};
       const auto queue = [&] {
         if (update_offloaded_) return update_offloaded_(*this, in, at);
-        queue_update<T>(kit, *buckets_, used.owned(), state_, in.decayed, in.undecayed, at_once, at);
+        queue_update<T>(kit, *buckets_, owned, state_, in.decayed, in.undecayed, at_once, at);
       };
       numbers_.write({decayed, undecayed}, at);
-      return queued_by_ ? queued_by_(queue, at) : queue();
+      update_observer* const queues = buckets_->updates().last(observer_turn::queues_work);
+      return queues != nullptr ? queues->queue_update(this, queue, at) : queue();
     }
   } else if (update_offloaded_) {
     return update_offloaded_(*this, {decayed, undecayed}, at);
   }
-  queue_update<T>(kit, *buckets_, used.owned(), state_, decayed, undecayed, at_once, at);
+  queue_update<T>(kit, *buckets_, owned, state_, decayed, undecayed, at_once, at);
 }
 
 template <class T, class Group, class Kit, tier_file_calls Files>

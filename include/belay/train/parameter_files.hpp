@@ -36,9 +36,7 @@
 #include "belay/train/safetensors/collective_writer.hpp"  // IWYU pragma: export
 #include "belay/train/safetensors/file_agreement.hpp"     // IWYU pragma: export
 #include "belay/train/safetensors/folder.hpp"             // IWYU pragma: export
-#include "belay/train/safetensors/folder_writer.hpp"      // IWYU pragma: export
 #include "belay/train/safetensors/header.hpp"
-#include "belay/train/safetensors/stored_type.hpp"
 #include "belay/train/stage_names.hpp"
 
 namespace belay::inline BELAY_ABI {

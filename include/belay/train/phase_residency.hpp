@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
@@ -29,8 +28,8 @@
 #include "belay/device/streamed_file.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/device/tier_file.hpp"
-#include "belay/train/lasting_leases.hpp"
-#include "belay/train/residency_hold.hpp"
+#include "belay/parallel/bucket/update_observer.hpp"
+#include "belay/train/run_memory.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -44,7 +43,7 @@ struct residency_memory {
 /// Run and stores outlive it. `Files` makes the file of tier file. Errors of a move are tier_file_error, of this rank
 /// alone: then nothing has moved, and nothing is lost. A transition makes them those of all ranks.
 template <class Run, tier_file_calls Files = system_tier_file_calls>
-class phase_residency final : public state_mover {
+class phase_residency final : public update_observer {
  public:
   /// Bytes of one copy.
   static constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
@@ -71,8 +70,7 @@ class phase_residency final : public state_mover {
     for (const char* purpose : {"gradients", "reductions", "gradients on the wire", "optimizer state"})
       for (const lasting_lease& each : run.leases_of(tier::device, purpose)) leased.push_back(each);
     lower_ == tier::file ? take_file(memory.files, leased, at) : take_memory(leased, at);
-    before_ = [&stores...]([[maybe_unused]] where now) { (stores.note_before_update(now), ...); };
-    (attach(stores, at), ...);
+    (observed_.push_back(stores.observe(*this, observer_turn::moves_state, at)), ...);
   }
   phase_residency(const phase_residency&) = delete;  // phases and stores point to it
   phase_residency& operator=(const phase_residency&) = delete;
@@ -89,7 +87,7 @@ class phase_residency final : public state_mover {
   std::size_t offload(where at = where::current()) {
     if (away_ || lower_ == tier::device) return 0;
     restore_all(at);  // after a move that has failed
-    if (before_) before_(at);
+    for (const update_observation& each : observed_) each.all()->before_update(at);
     if (holds_ > 0)
       throw usage_error(
           "gradients and optimizer state are held on the device: what store.hold_state() or residency.hold() has given "
@@ -108,7 +106,14 @@ class phase_residency final : public state_mover {
   }
 
   /// All is on the device while the result lives, and then where it was: as the stores' `hold_state`.
-  [[nodiscard]] residency_hold hold(where at = where::current()) { return {self_, at}; }
+  [[nodiscard]] residency_hold hold(where at = where::current()) { return {*this, at}; }
+  void before_update(where at) override {
+    if (away() || !here())
+      throw usage_error(
+          "gradients and optimizer state are away from the device: they are updated in training, after "
+          "phases.to_train(std::move(...))",
+          at);
+  }
   void begin_hold(where at) override {
     restore_all(at);
     ++holds_;
@@ -121,7 +126,7 @@ class phase_residency final : public state_mover {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] tier lower() const noexcept { return lower_; }
   [[nodiscard]] bool away() const noexcept override { return away_; }
-  [[nodiscard]] bool here() const noexcept override { return gone_ == 0; }
+  [[nodiscard]] bool here() const noexcept { return gone_ == 0; }
   /// The most bytes that were in both tiers together at a time of a move.
   [[nodiscard]] std::size_t most_in_both() const noexcept { return most_in_both_; }
 
@@ -130,13 +135,6 @@ class phase_residency final : public state_mover {
     std::span<std::byte> here;
     std::byte* away;        // in memory,
     std::uint64_t in_file;  // or in the file
-  };
-  // Ends what stores know of this, also where not all of them could be told.
-  struct attachments {
-    std::vector<std::function<void()>> detach;
-    ~attachments() {
-      for (const auto& each : detach) each();
-    }
   };
 
   void take_memory(const std::vector<lasting_lease>& leased, where at) {
@@ -181,11 +179,6 @@ class phase_residency final : public state_mover {
       chunks_.push_back({here.subspan(i, count), away == nullptr ? nullptr : away + i, in_file + i});
     }
     bytes_ += leased_size(here.size());
-  }
-  template <class Store>
-  void attach(Store& store, where at) {
-    store.moved_by(this, at);
-    attached_.detach.push_back([&store] { store.moved_by(nullptr); });
   }
 
   // Where it fails, what has left comes back. What of that cannot be read again stays in the file: the next who needs
@@ -282,15 +275,13 @@ class phase_residency final : public state_mover {
   const host_access* access_ = nullptr;  // to a device
   std::vector<chunk> chunks_;
   std::optional<streamed_file<Files>> file_;
-  std::function<void(where)> before_;
   std::size_t bytes_ = 0, most_in_both_ = 0;
   std::size_t gone_ = 0;     // chunks, from the first on, that are not on the device
   std::size_t in_file_ = 0;  // bytes of those, in tier file
   std::size_t others_ = 0;   // bytes of both tiers that are not of this, during a move
   std::size_t holds_ = 0;
-  bool away_ = false;  // as the phase has it
-  state_mover* self_ = this;
-  attachments attached_;
+  bool away_ = false;                         // as the phase has it
+  std::vector<update_observation> observed_;  // of the stores
 };
 
 template <class Run, class... Stores>

@@ -27,7 +27,6 @@
 #include <vector>
 
 #include "belay/comm/device_group.hpp"
-#include "belay/comm/heap_of.hpp"
 #include "belay/comm/symmetric.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
@@ -39,10 +38,8 @@
 #include "belay/device/stream_policy.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/parallel/gathers/order.hpp"
-#include "belay/step/call_order.hpp"
 #include "belay/step/engine.hpp"
 #include "belay/step/phase.hpp"
-#include "belay/train/lasting_leases.hpp"  // IWYU pragma: export
 #include "belay/train/plan.hpp"
 #include "belay/train/run_memory.hpp"  // IWYU pragma: export
 
@@ -100,7 +97,7 @@ class run_of {
   using engine_type = Engine;
   using group_type = typename group_with_kit<group, typename Engine::kit_type>::type;
   using memory_type = typename Engine::memory_type;
-  using heap_type = typename heap_of<group_type>::type;
+  using heap_type = symmetric_heap<group>;
   /// Plans the memory of steps that have room for so many rows a dispatch; see `steps`.
   using planner = std::function<planned_run(std::uint64_t rows)>;
 
@@ -157,7 +154,7 @@ class run_of {
     std::vector<const T*> ranks;  // the first of each rank's
   };
   template <class T, std::invocable<int> ElementsOf>
-  [[nodiscard]] reached_lease<T> lease_reached(tier where_it_is, const group_type& group, ElementsOf&& elements_of,
+  [[nodiscard]] reached_lease<T> lease_reached(tier where_it_is, const belay::group& group, ElementsOf&& elements_of,
                                                const char* purpose, where at = where::current()) {
     const lasting_elements<T> wanted{where_it_is, elements_of(number_), at};
     std::vector<std::byte*> ranks;
@@ -186,7 +183,7 @@ class run_of {
   void keep(std::shared_ptr<const void> what) { kept_.push_back(std::move(what)); }
 
   /// Symmetric memory of `group`, for an expert exchange. Collective. It grows when a step is replayed.
-  [[nodiscard]] heap_type& windows(const group_type& group, where at = where::current());
+  [[nodiscard]] heap_type& windows(const belay::group& group, where at = where::current());
 
   /// Memory for leases that begin and end within a step, beside the engine's; `purpose` is its row in the plan. What is
   /// released is free in the order of the compute stream, in a lower tier in that of the copies. It stays where it is,
@@ -244,8 +241,8 @@ class run_of {
  private:
   friend class step_numbers<run_of>;
   struct window {
-    explicit window(const group_type& ranks) : group(ranks) {}
-    group_type group;
+    explicit window(const belay::group& of) : ranks(of) {}
+    group ranks;
     std::optional<heap_type> heap;
   };
   struct within_steps {
@@ -275,7 +272,7 @@ class run_of {
                                        where at);
   // In a rehearsal: the shards of the other ranks, and a peak that has this rank's beside what a step had before it.
   void note_shards(tier where_it_is, function_ref<std::size_t(int)> bytes_of);
-  [[nodiscard]] std::byte* reached_bytes(tier where_it_is, const group_type& group,
+  [[nodiscard]] std::byte* reached_bytes(tier where_it_is, const belay::group& group,
                                          function_ref<std::size_t(int)> bytes_of, lease_mark mark, const char* purpose,
                                          std::vector<std::byte*>& ranks, where at);
 

@@ -89,7 +89,7 @@ void run_of<Engine>::charge_shard(tier where_it_is, function_ref<std::size_t(int
 }
 
 template <class Engine>
-auto run_of<Engine>::windows(const group_type& group, where at) -> heap_type& {
+auto run_of<Engine>::windows(const belay::group& group, where at) -> heap_type& {
   const std::size_t bytes = rehearsing() ? planned_.activations : planned_.windows.at(windows_.size());
   windows_.push_back(std::make_unique<window>(group));
   open_window(windows_.size() - 1, bytes, at);
@@ -203,7 +203,7 @@ void run_of<Engine>::open_window(std::size_t index, std::size_t bytes, where at)
   window& one = *windows_[index];
   const symmetric_heap_options options{
       .bytes = bytes, .meter = &meters_[tier::device], .at = at, .when_full = rehearsing() ? "" : of_smaller_step};
-  one.heap.emplace(heap_of<group_type>::ranks(one.group), options, at);
+  one.heap.emplace(ranks_of_heap(one.ranks), options, at);
   engine_->adopt(*one.heap);
 }
 
@@ -235,7 +235,7 @@ void run_of<Engine>::note_shards(tier where_it_is, function_ref<std::size_t(int)
 }
 
 template <class Engine>
-std::byte* run_of<Engine>::reached_bytes(tier where_it_is, const group_type& group,
+std::byte* run_of<Engine>::reached_bytes(tier where_it_is, const belay::group& group,
                                          function_ref<std::size_t(int)> bytes_of, lease_mark mark, const char* purpose,
                                          std::vector<std::byte*>& ranks, where at) {
   std::size_t most = 0;  // each rank has as much address space
@@ -249,14 +249,12 @@ std::byte* run_of<Engine>::reached_bytes(tier where_it_is, const group_type& gro
   }
   const std::size_t bytes = leased_size(own);
   leased_.add({where_it_is, purpose, bytes, most});
-  if constexpr (directly_addressable<group_type>) {
-    if (addresses_peers(group) && (where_it_is == tier::device || !works_on_device<group_type>)) {
-      const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
-      reached_.push_back(std::make_unique<heap_type>(group, options, at));
-      const auto slot = reached_.back()->lease(own, purpose, at);
-      for (int peer = 0; peer < group.size(); ++peer) ranks.push_back(slot.at(peer));
-      return slot.local();
-    }
+  if (addresses_peers(group) && (where_it_is == tier::device || !works_on_device<group_type>)) {
+    const symmetric_heap_options options{.bytes = most, .max_slots = 1, .meter = &meters_[where_it_is], .at = at};
+    reached_.push_back(std::make_unique<heap_type>(group, options, at));
+    const auto slot = reached_.back()->lease(own, purpose, at);
+    for (int peer = 0; peer < group.size(); ++peer) ranks.push_back(slot.at(peer));
+    return slot.local();
   }
   unreached_.push_back(std::make_unique<arena<memory_type>>(
       where_it_is, parts_.zeroed_region(*engine_, where_it_is, bytes), 1, meters_[where_it_is]));

@@ -11,10 +11,8 @@
 //   out.commit();
 #pragma once
 
-#include "belay/train/safetensors/file.hpp"           // IWYU pragma: export
-#include "belay/train/safetensors/folder.hpp"         // IWYU pragma: export
-#include "belay/train/safetensors/folder_writer.hpp"  // IWYU pragma: export
-#include "belay/train/safetensors/header.hpp"         // IWYU pragma: export
-#include "belay/train/safetensors/reader.hpp"         // IWYU pragma: export
-#include "belay/train/safetensors/stored_type.hpp"    // IWYU pragma: export
-#include "belay/train/safetensors/writer.hpp"         // IWYU pragma: export
+#include "belay/train/safetensors/file.hpp"    // IWYU pragma: export
+#include "belay/train/safetensors/folder.hpp"  // IWYU pragma: export
+#include "belay/train/safetensors/header.hpp"  // IWYU pragma: export
+#include "belay/train/safetensors/reader.hpp"  // IWYU pragma: export
+#include "belay/train/safetensors/writer.hpp"  // IWYU pragma: export

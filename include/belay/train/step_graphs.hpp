@@ -23,7 +23,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,7 +39,7 @@
 #include "belay/core/hash.hpp"
 #include "belay/core/ledger.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/device_numbers.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/stream.hpp"
 #include "belay/device/stream_event.hpp"
@@ -50,6 +49,7 @@
 #include "belay/parallel/bucket/contributions.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
+#include "belay/parallel/bucket/update_observer.hpp"
 #include "belay/parallel/gathers/parameter_gathers.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -117,9 +117,19 @@ struct part_of<Stream> {
   using type = captured_part<Stream>;
 };
 
+/// A number in the memory of a device, where that is one; elsewhere none.
+template <class T, class Memory>
+struct numbers_in {
+  struct type {};
+};
+template <class T, device_region Memory>
+struct numbers_in<T, Memory> {
+  using type = device_numbers<T, Memory>;
+};
+
 /// The graphs of one store and its optimizer. `Store` is a `parameter_store`.
 template <class Store>
-class step_graphs {
+class step_graphs final : private update_observer {
   using run_type = typename Store::run_type;
   using engine_type = typename run_type::engine_type;
   using memory_type = typename run_type::memory_type;
@@ -129,36 +139,28 @@ class step_graphs {
   static constexpr bool can_capture = capturing_stream<stream_type> && device_region<memory_type>;
 
  public:
-  /// In a body, before its first step; all outlive it. With `graph_use::none` it does nothing, and `run` calls its
-  /// body. Throws usage_error where steps cannot be captured: streams have no graphs, ranks share a device, experts are
-  /// divided among ranks, or parameters, gradients or state lie in a file.
+  /// In a body, before its first step; all outlive it, and the optimizer stays where it is: one that was moved queues
+  /// its updates beside the graphs. With `graph_use::none` it does nothing, and `run` calls its body. Throws
+  /// usage_error where steps cannot be captured: streams have no graphs, ranks share a device, experts are divided
+  /// among ranks, or parameters, gradients or state lie in a file.
   template <class Optimizer>
   step_graphs(const mesh& mesh, Store& store, Optimizer& optimizer, graph_use use, where at = where::current())
-      : store_(&store), use_(use) {
+      : store_(&store), optimizer_(&optimizer), use_(use) {
     if (use == graph_use::none) return;
     if (!store.run().rehearsing()) expect_possible(mesh, optimizer, at);
     lease(at);
     if constexpr (can_capture) {
-      auto scale = std::make_shared<device_numbers<gradient_type, memory_type>>(engine().activations().memory(), at);
-      store.run().keep(scale);
-      scale_ = scale->get();
-      write_scale_ = [this, to = scale.get()](gradient_type by, where now) { to->write(engine().compute(), by, now); };
-      store.finish_by(
-          [this](std::span<const range_type> owned, gradient_type by, where now) { divide(owned, by, now); },
-          [this](where now) { return told_squares(now); });
-      optimizer.queued_by([this](function_ref<void()> queue, where now) { queue_part(update_, queue, now); });
+      scale_ = std::make_shared<scale_type>(engine().activations().memory(), at);
+      store.run().keep(scale_);
+      // (nvcc takes an assignment for a result that is ignored.)
+      static_cast<void>(observed_ = store.observe(*this, observer_turn::queues_work, at));
       store.gathers_in(gathers_begin::when_asked);
-      undo_ = [&store, &optimizer] {
-        store.gathers_in(gathers_begin::with_step);
-        store.finish_by({}, {});
-        optimizer.queued_by({});
-      };
     }
   }
-  step_graphs(const step_graphs&) = delete;  // store and optimizer point to it
+  step_graphs(const step_graphs&) = delete;  // the store points to it
   step_graphs& operator=(const step_graphs&) = delete;
   ~step_graphs() {
-    if (undo_) undo_();
+    if (observed_.all() != nullptr) store_->gathers_in(gathers_begin::with_step);
   }
 
   /// Does what `body()` does: all forwards and backwards of a step, once it has begun. The body discharges all handles
@@ -181,6 +183,7 @@ class step_graphs {
  private:
   using range_type = owned_range<value_type>;
   using part_type = typename part_of<stream_type>::type;
+  using scale_type = typename numbers_in<gradient_type, memory_type>::type;
 
   [[nodiscard]] engine_type& engine() const noexcept { return store_->run().engine(); }
   [[nodiscard]] std::uint64_t version() const noexcept {
@@ -295,36 +298,45 @@ class step_graphs {
     return true;
   }
 
-  void divide(std::span<const range_type> owned, gradient_type by, where at) {
-    write_scale_(by, at);
-    queue_part(finish_, [&] { queue_finish(owned); }, at);
-    finished_ = engine().compute().record(at);
+  void divide([[maybe_unused]] double scale, [[maybe_unused]] where at) override {
+    if constexpr (can_capture) {
+      scale_->write(engine().compute(), static_cast<gradient_type>(scale), at);
+      queue_part(finish_, [&] { queue_finish(); }, at);
+      finished_ = engine().compute().record(at);
+    }
   }
-  void queue_finish(std::span<const range_type> owned) {
+  void queue_finish() {
     auto& kit = engine().kit();
     std::size_t chunks = 0;
-    for (const range_type& range : owned) {
-      kit.each(range.count, kernel::scale_from<gradient_type>{scale_, range.gradient});
+    for (const range_type& range : store_->buckets().owned()) {
+      kit.each(range.count, kernel::scale_from<gradient_type>{scale_->get(), range.gradient});
       const std::size_t count = (range.count + parameter_chunk - 1) / parameter_chunk;
       kit.teams(count, kernel::chunk_sums_of_squares<gradient_type>{range.gradient, range.count, &squares_[chunks]});
       chunks += count;
     }
     queue_copy(kit.stream(), told_.data(), squares_.data(), chunks * sizeof(double));
   }
-  [[nodiscard]] std::span<const double> told_squares(where at) const {
+  [[nodiscard]] std::span<const double> squares(where at) override {
     finished_.synchronize(at);
     return told_;
   }
+  // Another optimizer of the store is not in the graph.
+  void queue_update(const void* optimizer, function_ref<void()> queue, [[maybe_unused]] where at) override {
+    if constexpr (can_capture) {
+      if (optimizer == optimizer_) return queue_part(update_, queue, at);
+    }
+    queue();
+  }
 
   Store* store_;
+  const void* optimizer_;
   graph_use use_;
   part_type body_, finish_, update_;
   std::optional<contribution_map> recorded_;  // of the body that was captured
   std::span<double> squares_, told_;          // of chunks of gradients, on the device and for the host
-  const gradient_type* scale_ = nullptr;      // 1 / divisor, on the device
-  std::function<void(gradient_type, where)> write_scale_;
+  std::shared_ptr<scale_type> scale_;         // 1 / divisor, on the device
   stream_event finished_;
-  std::function<void()> undo_;
+  update_observation observed_;
   std::uint64_t dropped_ = 0;
   std::uint64_t launches_ = 0;
 };

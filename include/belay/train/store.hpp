@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,6 +32,7 @@
 #include "belay/core/printable.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/parallel/bucket/update_observer.hpp"
 #include "belay/parallel/lists_parameters.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/parallel/placement.hpp"
@@ -41,7 +41,6 @@
 #include "belay/step/participant.hpp"
 #include "belay/train/clip.hpp"
 #include "belay/train/norm_table.hpp"
-#include "belay/train/residency_hold.hpp"
 #include "belay/train/store_gradients.hpp"
 #include "belay/train/store_memory.hpp"
 #include "belay/train/store_options.hpp"  // IWYU pragma: export
@@ -127,11 +126,7 @@ class parameter_store final : public participant, public store_memory<Run, Preci
       if (!part.are_of(buckets_))
         throw usage_error("these gradients were applied before, or belong to another store", at);
       note_before_update(at);
-      const reduced_gradients<value_type> used = std::move(part).take();
-      if (!used.latest())
-        throw usage_error("these gradients are of reduction " + std::to_string(used.number()) +
-                              " of their buckets, which have begun another since",
-                          at);
+      static_cast<void>(std::move(part).take().consume(at));
       update_.run(f, at);
       note_update(fnv1a().add_text("update").value());
     }
@@ -166,28 +161,29 @@ class parameter_store final : public participant, public store_memory<Run, Preci
   void abandon(where at) override;
   void withdraw() noexcept override;
   [[nodiscard]] std::uint64_t fingerprint() const override;
-  /// Gradients are divided, and the squares of their chunks summed, by these from now on (`bound_buckets`,
-  /// `gradient_norm`); empty ones end that.
-  void finish_by(typename buckets_type::divider divide, typename gradient_norm<value_type>::teller squares);
   /// For graphs, whose body has all gathers of its step: they begin as `when` says, with the step or with `begin_body`.
   /// Later work of the stream comes after all that has begun up to `end_body`.
   void gathers_in(gathers_begin when) noexcept;
   void begin_body(where at);
   void end_body(where at);
-  /// `hook()` is called before an optimizer changes the parameters or its state; an empty one ends that.
-  void before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
-  /// Throws usage_error where a part of that is away.
-  void note_before_update(where at = where::current()) const;
-  /// `mover` moves the gradients and the state of the optimizers, and ends that with a null. Throws usage_error where
-  /// another one does.
-  void moved_by(state_mover* mover, where at = where::current());
+  /// `observer` takes part in updates of the parameters, in its turn, while the result lives; the store outlives that.
+  /// Throws usage_error where another one moves gradients and state.
+  [[nodiscard]] update_observation observe(update_observer& observer, observer_turn turn, where at = where::current()) {
+    return buckets_.updates().add(observer, turn, at);
+  }
+  /// Before parameters, or the state of their optimizer, change: tells the observers. Throws usage_error where a part
+  /// of that is away.
+  void note_before_update(where at = where::current()) const { buckets_.updates().before_update(at); }
   /// Gradients and the state of the optimizers are on the device while the result lives, and then where they were. The
   /// store outlives it. Between steps. Throws tier_file_error where they cannot be read.
-  [[nodiscard]] residency_hold hold_state(where at = where::current()) const { return {mover_, at}; }
+  [[nodiscard]] residency_hold hold_state(where at = where::current()) const { return {buckets_.updates(), at}; }
   /// Whether the phase that this rank is in has them away, alike on all ranks.
-  [[nodiscard]] bool state_away() const noexcept { return mover_ != nullptr && mover_->away(); }
+  [[nodiscard]] bool state_away() const noexcept {
+    const update_observer* const mover = buckets_.updates().last(observer_turn::moves_state);
+    return mover != nullptr && mover->away();
+  }
   /// A hash of what an optimizer was last applied with; the next vote compares it.
-  void note_update(std::uint64_t arguments) noexcept { updated_with_ = fnv1a(updated_with_).add(arguments).value(); }
+  void note_update(std::uint64_t arguments) noexcept { buckets_.updates().note_update(arguments); }
 
  private:
   struct listed_parameters {
@@ -272,20 +268,13 @@ class parameter_store final : public participant, public store_memory<Run, Preci
   void expect_names_apart(where at) const;
   void compare_along_tensor(where at);
   static void expect_even(const parameter_base<value_type>& parameter, std::size_t elements, where at);
-  template <class Parameter>
-  void add_filler(Parameter& parameter);
 
   std::vector<norm_place> norm_places_;
   gradient_norm<value_type> norm_;
-  std::vector<std::function<void(std::uint64_t, where)>> fillers_;
-  std::function<void()> before_update_;
-  state_mover* mover_ = nullptr;
   std::optional<reduced_gradients<value_type>> reduced_;  // by the commit that is under way
   double squares_ = 0;                                    // of those
   std::uint64_t unapplied_ = 0;                           // the number of the step whose part was dropped, or 0
   store_update<parameter_store> update_{*this};
-  std::uint64_t updated_with_ = 0;
-  bool stepping_ = false;
   bool compared_ = false;
   bool gathers_compared_ = false;  // in this step
 };

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,27 +34,10 @@ void parameter_store<Run, Precision>::fill(std::uint64_t seed, where at) {
 }
 
 template <class Run, class Precision>
-void parameter_store<Run, Precision>::note_before_update(where at) const {
-  if (mover_ != nullptr && (mover_->away() || !mover_->here()))
-    throw usage_error(
-        "gradients and optimizer state are away from the device: they are updated in training, after "
-        "phases.to_train(std::move(...))",
-        at);
-  if (before_update_) before_update_();
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::moved_by(state_mover* mover, where at) {
-  if (mover != nullptr && mover_ != nullptr)
-    throw usage_error("the gradients and the optimizer state of this store are moved by a phase_residency already", at);
-  mover_ = mover;
-}
-
-template <class Run, class Precision>
 void parameter_store<Run, Precision>::begin(const step_start& start, where at) {
   if (unapplied_ != 0) throw usage_error(unapplied_text(std::exchange(unapplied_, 0)), at);
   this->note_micro_batches(start.micro_batches);
-  if (std::exchange(stepping_, true)) return buckets_.begin_again(start.micro_batches, at);
+  if (buckets_.in_step()) return buckets_.begin_again(start.micro_batches, at);
   if (gathers_) gathers_->retire(at);
   // A store that one rank forgets would be waited for in the comparison of another.
   if (!std::exchange(compared_, true)) {
@@ -79,7 +61,9 @@ void parameter_store<Run, Precision>::finish(const divisor_value& divisor, where
   static_cast<void>(reduced_.emplace(divisor.where_it_is == divisor_value::counted::on_this_rank
                                          ? buckets_.finish(local_targets{divisor.count}, mesh_->replicas(), at)
                                          : buckets_.finish(target_tokens{divisor.count, at}, at)));
-  squares_ = this->rehearsed() ? 0 : norm_.template squares_over<group_type>(*reduced_, *mesh_, at);
+  squares_ = this->rehearsed() ? 0
+                               : norm_.template squares_over<group_type>(
+                                     *reduced_, *mesh_, buckets_.updates().last(observer_turn::queues_work), at);
 }
 
 template <class Run, class Precision>
@@ -124,19 +108,12 @@ template <class Run, class Precision>
 void parameter_store<Run, Precision>::withdraw() noexcept {
   reduced_.reset();
   if (gathers_) gathers_->end_step();
-  if (std::exchange(stepping_, false)) buckets_.withdraw();
+  buckets_.withdraw();
 }
 
 template <class Run, class Precision>
 std::uint64_t parameter_store<Run, Precision>::fingerprint() const {
-  return fnv1a().add_text("parameter_store").add(updated_with_).value();
-}
-
-template <class Run, class Precision>
-void parameter_store<Run, Precision>::finish_by(typename buckets_type::divider divide,
-                                                typename gradient_norm<value_type>::teller squares) {
-  buckets_.divide_by(std::move(divide));
-  norm_.squares_by(std::move(squares));
+  return fnv1a().add_text("parameter_store").add(buckets_.updates().updated_with()).value();
 }
 
 template <class Run, class Precision>
@@ -175,7 +152,6 @@ void parameter_store<Run, Precision>::note_unapplied(std::uint64_t step) noexcep
 
 template <class Run, class Precision>
 void parameter_store<Run, Precision>::end_gathers(order_of_step own, where at) {
-  stepping_ = false;
   if (!gathers_) return;
   compare(own, at);
   gathers_->end_step();
@@ -184,7 +160,12 @@ void parameter_store<Run, Precision>::end_gathers(order_of_step own, where at) {
 
 template <class Run, class Precision>
 void parameter_store<Run, Precision>::write_first_values(std::uint64_t seed, where at) {
-  for (const auto& write : fillers_) write(seed, at);
+  if (this->rehearsed()) return;
+  const auto write = [&](parameter_base<value_type>& parameter) {
+    if (parameter.spec().first_values.how() != initial::initializer::filled) parameter.initialise(seed, at);
+  };
+  for (std::size_t p = 0; p < buckets_.parameters(); ++p) write(buckets_.parameter(p));
+  for (const auto& one : frozen_.members()) write(*one.parameter);
 }
 
 template <class Run, class Precision>
@@ -222,19 +203,10 @@ parameter_store<Run, Precision>::parameter_store(Run& run, const mesh& mesh, lis
       norm_places_(found.places),
       norm_(found.norm, std::move(found.places),
             run.template lease<double>(tier::host, found.norm.entries(), "gradient norm", at), at) {
-  for (std::size_t p = 0; p < buckets_.parameters(); ++p) add_filler(buckets_.parameter(p));
-  for (const auto& one : frozen_.members()) add_filler(*one.parameter);
   write_first_values(options.seed, at);
   if (this->reaches_) this->expect_plan_compared(at);  // which ends on no rank before the values are there
   expect_names_apart(at);
   if (mesh.shape().tensor > 1) static_cast<void>(mesh.tensor(at));  // of the norm
-}
-
-template <class Run, class Precision>
-template <class Parameter>
-void parameter_store<Run, Precision>::add_filler(Parameter& parameter) {
-  if (this->rehearsed() || parameter.spec().first_values.how() == initial::initializer::filled) return;
-  fillers_.push_back([&parameter](std::uint64_t seed, where at) { parameter.initialise(seed, at); });
 }
 
 template <class Run, class Precision>

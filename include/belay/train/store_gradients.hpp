@@ -36,9 +36,7 @@ class [[nodiscard]] store_gradients {
         summary_(other.summary_) {}
   store_gradients& operator=(store_gradients&&) = delete;
   ~store_gradients() {
-    if (store_ == nullptr) return;
-    store_->note_settled();
-    store_->note_unapplied(summary_.number);
+    if (store_ != nullptr) store_->note_unapplied(summary_.number);
   }
 
   /// The ranges that this rank owns, in the order of memory, to look at.
@@ -61,17 +59,12 @@ class [[nodiscard]] store_gradients {
 
   /// For optimizers: the gradients, which are no longer owed.
   [[nodiscard]] reduced_gradients<value_type> take() && noexcept {
-    discard();
+    store_ = nullptr;
     return std::move(reduced_);
   }
-  void discard() noexcept {
-    if (Store* const store = std::exchange(store_, nullptr)) store->note_settled();
-  }
+  void discard() noexcept { static_cast<void>(std::move(*this).take()); }
   /// For `committed_gradients`: the step that was committed.
-  void note(const step_summary& summary) noexcept {
-    summary_ = summary;
-    store_->note_unsettled();
-  }
+  void note(const step_summary& summary) noexcept { summary_ = summary; }
 
  private:
   friend Store;

@@ -23,10 +23,12 @@
 #include "belay/core/where.hpp"
 #include "belay/device/arena.hpp"
 #include "belay/device/host_access.hpp"
-#include "belay/device/lease_source.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/kernel/elementwise.hpp"
+#include "belay/kernel/for_each.hpp"
 #include "belay/parallel/bucket.hpp"
+#include "belay/parallel/bucket/shards.hpp"
 #include "belay/parallel/file_shards.hpp"
 #include "belay/parallel/gathers.hpp"
 #include "belay/parallel/local_box.hpp"
@@ -36,10 +38,47 @@
 #include "belay/step/phase.hpp"
 #include "belay/train/shards_in_file.hpp"
 #include "belay/train/store_options.hpp"
-#include "belay/train/store_tier_copies.hpp"
 #include "belay/train/whole_parameter.hpp"
 
 namespace belay::inline BELAY_ABI {
+
+// A sum has the same bits whichever of its terms is in the file.
+template <class Gradient>
+void add_shard(std::byte* to, const std::byte* from, std::size_t bytes) {
+  kernel::for_each_index(bytes / sizeof(Gradient),
+                         kernel::axpy<Gradient, Gradient>{Gradient(1), reinterpret_cast<const Gradient*>(from),
+                                                          reinterpret_cast<Gradient*>(to)});
+}
+
+/// `engine` outlives it, and `file`, which has the shards in tier file.
+template <class Gradient, class Engine>
+[[nodiscard]] tier_copies<Gradient> tier_copies_on(Engine& engine, file_shards* file) {
+  static_cast<void>(engine.copies());  // its thread is there before the first step
+  tier_copies<Gradient> out;
+  out.copy_to_tier = [&engine, file](const stream_event& reduced, Gradient* from, std::span<Gradient> shard, tier in,
+                                     first_of_step which) {
+    auto& copies = engine.copies();
+    copies.wait(reduced);
+    const where at = engine.step_site();
+    if (in == tier::file) {
+      if (which == first_of_step::no) file->queue_add(from, shard.data(), shard.size_bytes(), add_shard<Gradient>, at);
+      file->queue_write(shard.data(), from, shard.size_bytes(), at);
+    } else if (which == first_of_step::yes)
+      copies.copy(shard.data(), from, shard.size_bytes());
+    else
+      copies.each(shard.size(), kernel::axpy<Gradient, Gradient>{Gradient(1), from, shard.data()});
+    return copies.record();
+  };
+  out.copy_from_tier = [&engine, file](std::span<const Gradient> shard, tier in, Gradient* to) {
+    auto& copies = engine.copies();
+    const stream_event ready = engine.compute().record();
+    if (in == tier::file) return file->load(ready, shard.data(), to, shard.size_bytes(), engine.step_site());
+    copies.wait(ready);
+    copies.copy(to, shard.data(), shard.size_bytes());
+    return copies.record();
+  };
+  return out;
+}
 
 /// The parameters of a model, in its order, and memory that it lends.
 template <class T, class Gradient>
@@ -173,10 +212,6 @@ class store_memory {
   [[nodiscard]] bool rehearsed() const;
   [[nodiscard]] std::size_t bytes_of(std::uint32_t layer) const noexcept;
 
-  // For `store_gradients`: gradients are committed that are to be applied, or are no longer.
-  void note_unsettled() noexcept { settled_ = false; }
-  void note_settled() noexcept { settled_ = true; }
-
  protected:
   store_memory(Run& run, const mesh& mesh, stored_parameters<value_type, gradient_type> found,
                std::vector<held_stage> stages, const store_options& options, ownership_unit unit, where at);
@@ -199,7 +234,6 @@ class store_memory {
   file_memory files_;
   bool reaches_ = false;   // its peers' shards
   bool together_ = false;  // or some of them not
-  bool settled_ = true;
   std::optional<reached_values<value_type>> reached_, reached_frozen_;
   std::optional<lease_source_of<arena<typename Run::memory_type>>> staging_, whole_;
   buckets_type buckets_;

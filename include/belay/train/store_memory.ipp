@@ -16,7 +16,6 @@
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/step/phase.hpp"
 #include "belay/train/store_memory.hpp"
-#include "belay/train/store_tier_copies.hpp"
 
 namespace belay::inline BELAY_ABI {
 
@@ -183,7 +182,7 @@ void store_memory<Run, Precision>::expect_plan_compared(where at) {
 template <class Run, class Precision>
   requires is_precision<Precision>
 void store_memory<Run, Precision>::expect_settled(where at) const {
-  if (!gathers_ || settled_) return;
+  if (!gathers_ || !buckets_.holds_reduced()) return;
   throw usage_error(
       "parameters that ranks divide are gathered between a commit and its update: "
       "optimizer.apply(std::move(*ok), {...}), or std::move(*ok).discard(), comes first",

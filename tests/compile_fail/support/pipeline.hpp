@@ -12,7 +12,7 @@
 using hidden_view = belay::view<const float, 2>;
 using engine_type = belay::rehearsal_engine;
 using step_type = belay::step<engine_type>;
-using pipeline_type = belay::pipeline<float, belay::rehearsal::group, belay::schedule::dynamic_table, 2>;
+using pipeline_type = belay::pipeline<float, 2>;
 
 struct doubled {
   struct residue {

@@ -51,10 +51,10 @@ bool fail(const std::string& mode, belay::mpi::rank& rank) {
 // What the moves of an exchange use, which outlives the world: some are under way when a body is left.
 struct exchange_memory {
   static constexpr std::size_t rows = 40, hidden = 300, experts = 6, k = 2;
-  using exchange_type = belay::expert_exchange<float, belay::mpi::group>;
+  using exchange_type = belay::expert_exchange<float>;
 
   belay::tier_meter meter;
-  belay::symmetric_heap<belay::mpi::group> heap;
+  belay::symmetric_heap<belay::group> heap;
   belay::host_engine engine;
   exchange_type exchange;
   belay::invocation call{"experts", 0, 0, belay::where::current()};

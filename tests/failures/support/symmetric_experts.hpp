@@ -120,7 +120,7 @@ template <class Launch>
 void train(const Launch& launch, const settings& how, found& out) {
   launch([&](auto& rank, auto& run) {
     belay::mesh mesh{rank, {.expert = rank.size()}};
-    using exchange_type = belay::expert_exchange<float, typename std::remove_cvref_t<decltype(run)>::group_type>;
+    using exchange_type = belay::expert_exchange<float>;
     const belay::expert_settings sizes{4, 2, hidden, how.capacity};
     const auto made = [&] {
       if (how.what == slip::untold_overflow) return exchange_type(mesh.expert(), run.windows(mesh.expert()), sizes);

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "belay/kernel/block.hpp"
+#include "belay/kernel/team.hpp"
 
 namespace fakes {
 

@@ -21,7 +21,7 @@ TEST_CASE("the model of the examples has the host's bits over a device, in every
     belay::tier_meter host_meter;
     belay::host_engine host(belay::host_pages(activation_bytes), host_meter);
     const belay::host_pages host_memory(parameter_bytes), host_slots(parameter_bytes), host_staged(parameter_bytes);
-    const std::vector<double> expected = one_step<float>(alone, host, host_memory, host_slots, host_staged);
+    const std::vector<double> expected = one_step<float>(host, host_memory, host_slots, host_staged);
     CHECK(expected[0] > 0);
     CHECK(std::count(expected.begin(), expected.end(), 0.0) < static_cast<std::ptrdiff_t>(expected.size() / 2));
     for (const fakes::device_options& how : orders()) {
@@ -35,7 +35,7 @@ TEST_CASE("the model of the examples has the host's bits over a device, in every
                                                     belay::freed_memory::poisoned);
         const memory_type workspace(gpu, engine.kit().workspace_bytes());
         engine.kit().use_workspace({workspace.data(), workspace.size_bytes()});
-        CHECK(one_step<float>(alone, engine, memory, slots, staged) == expected);
+        CHECK(one_step<float>(engine, memory, slots, staged) == expected);
         for (const char* call : {"histogram", "scan", "sort"})  // of the one layer's routing
           CHECK(std::count(api.calls().begin(), api.calls().end(), call) == 1);
       }

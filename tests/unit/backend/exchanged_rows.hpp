@@ -15,6 +15,7 @@
 
 #include "belay/backend/cuda.hpp"
 #include "belay/backend/host.hpp"
+#include "belay/comm.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/parallel/experts.hpp"
 #include "belay/step/engine.hpp"
@@ -30,10 +31,11 @@ inline constexpr std::size_t room = 1 << 14;
 
 // Logits, rows and gradients lie at the front of `memory`; from half of it on what comes of them. A second round sends
 // what the first has summed, in the slots that it has freed. Returns the rows that a rank was to receive.
-template <class T, class Group, class Engine, class Memory, class Heap>
-std::size_t exchange_rows(const Group& ranks, Engine& engine, const Memory& memory, Heap& heap, const sizes& of) {
+template <class T, class Engine, class Memory>
+std::size_t exchange_rows(const belay::group& ranks, Engine& engine, const Memory& memory,
+                          belay::symmetric_heap<belay::group>& heap, const sizes& of) {
   using number = belay::compute_type_t<T>;
-  belay::expert_exchange<T, Group, Heap> exchange(ranks, heap, {of.experts, of.k, of.hidden, of.capacity});
+  belay::expert_exchange<T> exchange(ranks, heap, {of.experts, of.k, of.hidden, of.capacity});
   for (std::size_t round = 0; round < 2; ++round) {
     const belay::invocation call{"experts", 0, round, belay::where::current()};
     belay::invocation_memory kept;
@@ -100,21 +102,22 @@ std::vector<result> on_host(int ranks, const sizes& all) {
     fill<T>(memory.data(), of, static_cast<std::size_t>(rank.number()));
     belay::tier_meter meter;
     belay::host_engine engine(belay::host_pages(room), meter);
-    belay::symmetric_heap heap(rank.world(), {.bytes = room});
-    const std::size_t needed = exchange_rows<T>(rank.world(), engine, memory, heap, of);
+    const belay::group world = rank.world();
+    belay::symmetric_heap heap(world, {.bytes = room});
+    const std::size_t needed = exchange_rows<T>(world, engine, memory, heap, of);
     return result{{memory.data(), memory.data() + room}, needed};
   });
 }
 // What a rank with a device has.
-template <class Api, class Rank>
+template <class Api>
 struct of_rank {
   using memory_type = belay::cuda::device_memory<Api>;
-  using group_type = typename Rank::group_type;
 
+  template <class Rank>
   of_rank(Rank& rank, belay::freed_memory left)
       : memory(rank.gpu(), room),
         staged(rank.gpu(), room),
-        heap(belay::heap_of<group_type>::ranks(rank.world()), {.bytes = room}),
+        heap(belay::ranks_of_heap(rank.world()), {.bytes = room}),
         engine(memory_type(rank.gpu(), room), meter, rank.make_kit(), left),
         workspace(rank.gpu(), engine.kit().workspace_bytes()) {
     engine.kit().use_workspace({workspace.data(), workspace.size_bytes()});
@@ -122,7 +125,7 @@ struct of_rank {
 
   memory_type memory;
   belay::cuda::pinned_memory<Api> staged;
-  typename belay::heap_of<group_type>::type heap;
+  belay::symmetric_heap<belay::group> heap;
   belay::tier_meter meter;
   belay::engine<memory_type, belay::cuda::kit<Api>> engine;
   memory_type workspace;
@@ -135,7 +138,7 @@ std::vector<result> on_world(World&& world, const sizes& all, belay::freed_memor
   std::vector<std::shared_ptr<const void>> kept(static_cast<std::size_t>(world.size()));
   return world.run([&](auto& rank) {
     const sizes of = share_of(all, rank.number(), rank.size());
-    const auto has = std::make_shared<of_rank<api_type, std::remove_cvref_t<decltype(rank)>>>(rank, left);
+    const auto has = std::make_shared<of_rank<api_type>>(rank, left);
     kept[static_cast<std::size_t>(rank.number())] = has;
     auto& stream = has->engine.compute();
     std::byte* const staged = has->staged.data();

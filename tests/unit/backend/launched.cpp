@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "belay/backend/host.hpp"
-#include "belay/backend/host/bootstrap/bootstrap_file.hpp"
+#include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/comm.hpp"
 
 using belay::host::launched_world;

@@ -16,7 +16,6 @@
 #include <functional>
 #include <string>
 
-#include "belay/backend/host/bootstrap/bootstrap_file.hpp"
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/bootstrap/client.hpp"
 #include "belay/backend/host/launched.hpp"

@@ -16,7 +16,7 @@
 #include "belay/step.hpp"
 #include "belay/train/loss.hpp"
 #include "model/mixtral.hpp"
-#include "unit/backend/slots_in.hpp"
+#include "unit/parallel/support/group_of_one.hpp"
 
 namespace one_layer_model {
 
@@ -25,8 +25,7 @@ constexpr std::size_t activation_bytes = std::size_t{1} << 19, parameter_bytes =
 // The loss and all gradients of one step, with the parameters in `memory`, of which `staged` is the host's side. Rows
 // of experts lie in `slots`.
 template <class T, class Engine, class Memory, class Staged>
-std::vector<double> one_step(const belay::host::group& alone, Engine& engine, const Memory& memory, const Memory& slots,
-                             const Staged& staged) {
+std::vector<double> one_step(Engine& engine, const Memory& memory, const Memory& slots, const Staged& staged) {
   using number = belay::compute_type_t<T>;
   model::mixtral_config config;
   config.vocab = 19;
@@ -39,8 +38,9 @@ std::vector<double> one_step(const belay::host::group& alone, Engine& engine, co
   config.experts = 4;
   config.positions = 5;
   const std::size_t tokens = 2 * config.positions, k = config.experts_per_token;
-  using exchange = belay::expert_exchange<T, belay::host::group, test::slots_in<Memory>>;
-  test::slots_in<Memory> heap{&slots};
+  using exchange = belay::expert_exchange<T>;
+  const belay::group alone = test::group_over(slots);
+  belay::symmetric_heap heap(alone, {.bytes = slots.size_bytes()});
   exchange all_here(alone, heap, {config.experts, k, config.hidden, tokens * k});
   model::mixtral<T, exchange> net(config, model::model_part::whole(config), {0, config.experts}, all_here);
   // Tokens, targets, of each parameter its values and its gradient, then the table of positions.

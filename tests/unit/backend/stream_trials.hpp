@@ -19,7 +19,7 @@
 #include "belay/backend/cuda.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/span_log.hpp"
-#include "belay/device/stream_spans.hpp"
+#include "belay/device/stream.hpp"
 
 namespace stream_trials {
 

@@ -3,9 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstddef>
 #include <limits>
+#include <vector>
 
+#include "belay/core/dtype.hpp"
 #include "unit/kernel/support/products.hpp"
 
 TEST_CASE_TEMPLATE("the blocked loop equals the definition for every reading, size and share of the old value", T,
@@ -41,4 +44,96 @@ TEST_CASE_TEMPLATE("a row of a product has the same bits however many rows there
     part.resize(count * columns);
     CHECK(whole == part);
   }
+}
+
+namespace {
+
+using belay::bf16;
+using belay::operand;
+using belay::transposed;
+
+// Products of one type alone, as a BLAS has: operands are converted for them panel by panel.
+struct products_of_one_type {
+  static void product(operand<float> c, operand<const float> a, operand<const float> b, float alpha, float beta) {
+    belay::kernel::blocked_products::product<float>(c, a, b, alpha, beta);
+  }
+};
+
+template <class T>
+std::vector<T> values(std::size_t count, std::size_t seed) {
+  std::vector<T> out;
+  for (float value : test::product_values<float>(count, seed)) out.push_back(static_cast<T>(value));
+  return out;
+}
+
+// c = 2 a b + beta c beside the same in double; one rounding of the result, and that of sums in float.
+template <class Products, class C, class A, class B>
+void check(std::size_t m, std::size_t n, std::size_t k, int way, float beta) {
+  const auto left = values<A>((m + 3) * (k + 3), 1);
+  const auto right = values<B>((k + 3) * (n + 3), 2);
+  const auto before = values<C>(m * (n + 1), 3);
+  auto result = before;
+  const operand<const A> a = way % 2 == 0 ? operand<const A>{left.data() + 2, m, k, k + 3}
+                                          : transposed(operand<const A>{left.data() + 2, k, m, m + 3});
+  const operand<const B> b = way / 2 == 0 ? operand<const B>{right.data() + 2, k, n, n + 3}
+                                          : transposed(operand<const B>{right.data() + 2, n, k, k + 3});
+  if (beta == 0) result[0] = static_cast<C>(std::nanf(""));
+  belay::kernel::mixed_product<Products>(operand<C>{result.data(), m, n, n + 1}, a, b, 2.0F, beta);
+  const double rounding = belay::kernel::real<C> ? 0 : 0x1p-8;
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < m; ++i) {
+    for (std::size_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (std::size_t l = 0; l < k; ++l)
+        sum += static_cast<double>(test::element(a, i, l)) * static_cast<double>(test::element(b, l, j));
+      const double expected = 2 * sum + (beta == 0 ? 0 : beta * static_cast<double>(before[i * (n + 1) + j]));
+      const double got = static_cast<double>(result[i * (n + 1) + j]);
+      const double allowed = rounding * std::abs(expected) + 1e-6 * static_cast<double>(k + 1);
+      if (!(std::abs(got - expected) <= allowed)) ++wrong;
+    }
+    if (!(result[i * (n + 1) + n] == before[i * (n + 1) + n])) ++wrong;
+  }
+  INFO(m << " x " << n << " over " << k << ", reading " << way << ", beta " << beta);
+  CHECK(wrong == 0);
+}
+
+template <class Products, class C, class A, class B>
+void check_all() {
+  for (int way = 0; way < 4; ++way) {
+    for (float beta : {0.0F, 1.0F, 0.5F}) {
+      for (std::size_t k : {1U, 131U, 300U}) {
+        check<Products, C, A, B>(1, 1, k, way, beta);
+        check<Products, C, A, B>(7, 33, k, way, beta);
+      }
+      check<Products, C, A, B>(390, 259, 5, way, beta);  // more than a tile
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("operands of any mixture equal the definition, summed in float and rounded once") {
+  using blocked = belay::kernel::blocked_products;
+  check_all<blocked, bf16, bf16, bf16>();
+  check_all<blocked, float, bf16, bf16>();
+  check_all<blocked, bf16, float, bf16>();
+  check_all<blocked, float, bf16, float>();
+  check_all<blocked, bf16, float, float>();
+}
+
+TEST_CASE("and through panels, for products that read one type") {
+  check_all<products_of_one_type, bf16, bf16, bf16>();
+  check_all<products_of_one_type, float, float, bf16>();
+  check_all<products_of_one_type, bf16, float, float>();
+}
+
+TEST_CASE("a sum over a long depth is rounded at its end, not on the way") {
+  constexpr std::size_t depth = 4096;  // 1 + 4095 / 512: in bf16 each further part would be lost
+  std::vector<bf16> a(depth, bf16(1.0F)), b(depth, bf16(1.0F / 512));
+  b[0] = bf16(1.0F);
+  bf16 c{};
+  belay::kernel::mixed_product<belay::kernel::blocked_products>(operand<bf16>{&c, 1, 1, 1},
+                                                                operand<const bf16>{a.data(), 1, depth, depth},
+                                                                operand<const bf16>{b.data(), depth, 1, 1}, 1.0F, 0.0F);
+  CHECK(static_cast<float>(c) == static_cast<float>(bf16(1.0F + 4095.0F / 512)));
 }

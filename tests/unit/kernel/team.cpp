@@ -12,43 +12,12 @@
 
 #include "belay/kernel/losses.hpp"
 #include "belay/kernel/rows.hpp"
+#include "unit/kernel/support/threads.hpp"
 
 namespace {
 
 using namespace belay::kernel;
-
-template <unsigned Lanes>
-struct shared_by_lanes {
-  std::barrier<> meeting{Lanes};
-  double given[Lanes] = {};
-};
-
-template <unsigned Lanes>
-struct threads {
-  static constexpr unsigned lanes = Lanes;
-  unsigned lane;
-  shared_by_lanes<Lanes>* shared;
-  void synchronize() const { shared->meeting.arrive_and_wait(); }
-  template <class T>
-  [[nodiscard]] T from(unsigned other, T value) const {
-    shared->given[lane] = static_cast<double>(value);  // exact for both types
-    shared->meeting.arrive_and_wait();
-    const T result = static_cast<T>(shared->given[other]);
-    shared->meeting.arrive_and_wait();
-    return result;
-  }
-};
-
-template <unsigned Lanes, class G>
-void run_by_threads(std::size_t rows, const G& g) {
-  shared_by_lanes<Lanes> shared;
-  std::vector<std::jthread> all;
-  for (unsigned lane = 0; lane < Lanes; ++lane) {
-    all.emplace_back([&shared, &g, lane, rows] {
-      for (std::size_t row = 0; row < rows; ++row) g(threads<Lanes>{lane, &shared}, row);
-    });
-  }
-}
+using test::threads, test::run_by_threads;
 
 template <class T>
 std::vector<T> wave(std::size_t count, double phase) {

@@ -4,9 +4,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -14,32 +16,35 @@
 #include "belay/backend/host.hpp"
 #include "belay/kernel/non_temporal.hpp"
 #include "belay/parallel/experts.hpp"
+#include "unit/kernel/support/threads.hpp"
 #include "unit/parallel/support/expert_fixture.hpp"
 
 namespace {
 
 // Two owners of two experts each, one slot of which every (token, j) has a row of its own, but every fifth has none.
+// Those of the second lie behind those of the first.
 template <class T>
 struct slots_of {
   std::size_t tokens, k, hidden;
   std::vector<std::int32_t> choices, places;
-  std::vector<T> first, second, weights;
-  std::vector<T*> bases;
+  std::vector<T> rows, weights;
 
   slots_of(std::size_t token_count, std::size_t choice_count, std::size_t width)
-      : tokens(token_count), k(choice_count), hidden(width), first(token_count * k * hidden), second(first.size()) {
+      : tokens(token_count), k(choice_count), hidden(width), rows(2 * token_count * k * hidden) {
     for (std::size_t i = 0; i < tokens * k; ++i) {
       choices.push_back(static_cast<std::int32_t>((i * 7) % 4));
       places.push_back(i % 5 == 4 ? belay::no_place : static_cast<std::int32_t>(i));
       weights.push_back(static_cast<T>(1 + i % 11) / T(7));
     }
-    for (std::size_t i = 0; i < first.size(); ++i) {
-      first[i] = static_cast<T>(i % 1013) / T(3);
-      second[i] = static_cast<T>(i % 911) / T(9);
+    for (std::size_t i = 0; i < rows.size() / 2; ++i) {
+      rows[i] = static_cast<T>(i % 1013) / T(3);
+      rows[rows.size() / 2 + i] = static_cast<T>(i % 911) / T(9);
     }
-    bases = {first.data(), second.data()};
   }
-  [[nodiscard]] belay::peer_slots<T> view() { return {bases.data(), choices.data(), places.data(), k, hidden, 2}; }
+  [[nodiscard]] T* of_owner(std::size_t owner) { return rows.data() + owner * rows.size() / 2; }
+  [[nodiscard]] belay::placed_rows<T> view() {
+    return {rows.data(), rows.size() / 2 * sizeof(T), choices.data(), places.data(), 2, k, hidden};
+  }
 };
 
 template <class T>
@@ -50,8 +55,8 @@ void sums_equal_a_plain_loop() {
       const auto slots = given.view();
       std::vector<T> weighted(3 * hidden, T(-1)), plain(3 * hidden, T(-1));
       for (std::size_t token = 0; token < 3; ++token) {
-        belay::pull_weighted<T>{slots, given.weights.data(), weighted.data()}(token);
-        belay::pull_sum<T>{slots, plain.data()}(token);
+        belay::pulled_rows<T, T>{slots, given.weights.data(), weighted.data()}(belay::kernel::solo{}, token);
+        belay::pulled_rows<T, T>{slots, nullptr, plain.data()}(belay::kernel::solo{}, token);
       }
       bool equal = true;
       for (std::size_t token = 0; token < 3; ++token) {
@@ -59,7 +64,7 @@ void sums_equal_a_plain_loop() {
           T a = 0, b = 0;
           bool begun = false;
           for (std::size_t j = 0; j < k; ++j) {
-            const T* row = slots.row(token, j);
+            const T* row = slots.row(token * k + j);
             if (row == nullptr) continue;
             const T term = given.weights[token * k + j] * row[i];
             a = begun ? a + term : term;
@@ -82,33 +87,55 @@ TEST_CASE("sums of rows are those of a plain loop, in its order, whatever the wi
   sums_equal_a_plain_loop<double>();
 }
 
+// The gradients of weights, and the rows, by one thread and by 16.
+TEST_CASE_TEMPLATE("rows are weighed and returned with the same bits by a host and by a team of lanes", T, float,
+                   double) {
+  for (std::size_t hidden : std::vector<std::size_t>{1, 15, 16, 33, 100}) {
+    CAPTURE(hidden);
+    slots_of<T> one(3, 2, hidden), many = one;
+    std::vector<T> dy(3 * hidden), of_one(6, T(-1)), of_many(6, T(-1));
+    for (std::size_t i = 0; i < dy.size(); ++i) dy[i] = static_cast<T>(i % 17) / T(3) - T(2);
+    belay::kernel::for_each_row(6, belay::returned_rows<T>{one.view(), one.weights.data(), dy.data(), of_one.data()});
+    test::run_by_threads<16>(6, belay::returned_rows<T>{many.view(), many.weights.data(), dy.data(), of_many.data()});
+    CHECK(of_one == of_many);
+    CHECK(one.rows == many.rows);
+    std::vector<T> x(3 * hidden), y = x;
+    belay::kernel::for_each_row(3, belay::pulled_rows<T, T>{one.view(), one.weights.data(), x.data()});
+    test::run_by_threads<16>(3, belay::pulled_rows<T, T>{one.view(), one.weights.data(), y.data()});
+    CHECK(x == y);
+    belay::kernel::for_each_row(6, belay::pushed_rows<T>{one.view(), dy.data()});
+    test::run_by_threads<16>(6, belay::pushed_rows<T>{many.view(), dy.data()});
+    CHECK(one.rows == many.rows);
+  }
+}
+
 TEST_CASE("a token without any place gets zeros") {
   slots_of<float> given(1, 2, 33);
   given.places = {belay::no_place, belay::no_place};
   std::vector<float> y(33, 1);
-  belay::pull_weighted<float>{given.view(), given.weights.data(), y.data()}(0);
+  belay::pulled_rows<float, float>{given.view(), given.weights.data(), y.data()}(belay::kernel::solo{}, 0);
   for (float value : y) CHECK(value == 0);
 }
 
 TEST_CASE("rows are pushed to their places and nowhere else, through the caches and around them") {
-  for (int non_temporal : {0, 1}) {
+  for (const bool non_temporal : {false, true}) {
     for (std::size_t hidden : std::vector<std::size_t>{1, 3, 4, 16, 20, 65}) {
       slots_of<float> given(4, 3, hidden);
       const slots_of<float> before = given;
       std::vector<float> x(4 * hidden);
       for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) + 0.25F;
       const auto slots = given.view();
-      for (std::size_t token = 0; token < 4; ++token) belay::push_tokens<float>{slots, x.data(), non_temporal}(token);
-      belay::kernel::finish_non_temporal();
-      std::vector<float> expected[2] = {before.first, before.second};
+      const belay::pushed_rows<float> pushed{slots, x.data(), non_temporal};
+      belay::kernel::for_each_row(12, pushed);
+      pushed.finish();
+      slots_of<float> expected = before;
       for (std::size_t i = 0; i < 12; ++i) {
         if (given.places[i] == belay::no_place) continue;
-        for (std::size_t h = 0; h < hidden; ++h)
-          expected[given.choices[i] / 2][static_cast<std::size_t>(given.places[i]) * hidden + h] =
-              x[i / 3 * hidden + h];
+        const auto owner = static_cast<std::size_t>(given.choices[i]) / 2;
+        const std::size_t first = static_cast<std::size_t>(given.places[i]) * hidden;
+        for (std::size_t h = 0; h < hidden; ++h) expected.of_owner(owner)[first + h] = x[i / 3 * hidden + h];
       }
-      CHECK(given.first == expected[0]);
-      CHECK(given.second == expected[1]);
+      CHECK(given.rows == expected.rows);
     }
   }
 }
@@ -133,25 +160,45 @@ TEST_CASE("a copy around the caches copies what it is given, aligned or not") {
 namespace {
 
 // Threads that send each other's rows in messages, as ranks of MPI do, and count them.
-struct posting_group {
-  static constexpr bool has_varying_counts = true;
-  belay::host::group ranks;
-  std::size_t* sent;  // bytes of rows
+class posting_group final : public belay::group_interface {
+ public:
+  // `sent` counts bytes of rows.
+  posting_group(const belay::group& ranks, std::size_t* sent)
+      : group_interface(ranks.rank(), ranks.size(), own_traits(ranks)), ranks_(ranks), sent_(sent) {}
 
-  [[nodiscard]] int rank() const { return ranks.rank(); }
-  [[nodiscard]] int size() const { return ranks.size(); }
-  void barrier(belay::where at = belay::where::current()) const { ranks.barrier(at); }
-  void agree_symmetric(std::size_t, belay::where) const {}
-  void all_gather_v(std::span<std::int64_t> inout, std::span<const std::size_t> counts, belay::where at) const {
-    ranks.all_gather_v(inout, counts, at);
+  [[nodiscard]] int rank() const override { return ranks_.rank(); }
+  [[nodiscard]] std::span<const int> members() const override { return ranks_.members(); }
+  void run(const belay::op_call& call) override {
+    for (const belay::p2p& one : call.exchanged())
+      if (one.kind == belay::p2p::direction::send) *sent_ += rows_in({static_cast<std::byte*>(one.data), one.bytes});
+    ranks_.run_call(call);
   }
-  void exchange(std::span<const belay::p2p> transfers, belay::where at) const {
-    for (const belay::p2p& one : transfers)
-      if (one.kind == belay::p2p::direction::send) *sent += rows_in({static_cast<std::byte*>(one.data), one.bytes});
-    ranks.exchange(transfers, at);
+  [[nodiscard]] belay::pending start(const belay::op_call& call, const belay::start_order& how) override {
+    return ranks_.start_call(call, how);
   }
+  [[nodiscard]] belay::pending start_composite(belay::operation, const belay::borrowed_work<const belay::group_calls&>&,
+                                               const belay::start_order& how) override {
+    throw belay::usage_error("this test moves rows at once", how.at);
+  }
+  [[nodiscard]] belay::pending start_local(belay::operation, const belay::borrowed_work<void*>&,
+                                           const belay::start_order& how) override {
+    throw belay::usage_error("this test moves rows at once", how.at);
+  }
+  [[nodiscard]] belay::symmetric_region make_symmetric(std::size_t bytes, belay::where at) override {
+    return belay::symmetric_region::map(size(), bytes, belay::backing::when_touched, at);
+  }
+  [[nodiscard]] std::shared_ptr<group_interface> within(std::chrono::duration<double>, belay::where) override {
+    return std::make_shared<posting_group>(ranks_, sent_);
+  }
+  void trace_into(belay::span_log*, belay::where) override {}
 
  private:
+  static belay::group_traits own_traits(const belay::group& ranks) {
+    belay::group_traits out = ranks.traits();
+    out.addresses_peers = false;
+    out.mirrors_peers = true;
+    return out;
+  }
   // Ranges, each after 24 bytes that say where it goes and, last, how long it is; or how long such a message is.
   static std::size_t rows_in(std::span<const std::byte> message) {
     std::size_t bytes = 0;
@@ -163,6 +210,9 @@ struct posting_group {
     }
     return bytes;
   }
+
+  belay::group ranks_;
+  std::size_t* sent_;
 };
 
 // Experts that change nothing. A loop beside the handles would be one more branch for Clang to follow.
@@ -177,8 +227,8 @@ std::size_t bytes_of_moves(int of) {
   constexpr std::size_t rows = 9, hidden = 17, experts = 4, k = 2;
   std::size_t sent[2] = {};
   belay::host::world{2}.run([&](belay::host::rank& rank) {
-    const posting_group ranks{rank.world(), &sent[rank.number()]};
-    toy::expert_fixture<T, posting_group> here(ranks, {experts, k, hidden, 40});
+    const belay::group ranks(std::make_shared<posting_group>(rank.world(), &sent[rank.number()]));
+    toy::expert_fixture<T> here(ranks, {experts, k, hidden, 40});
     std::vector<T> x(rows * hidden, T(1.0F)), y, dx;
     const belay::view<const T, 2> input{x.data(), {rows, hidden}};
     std::vector<float> logits(rows * experts), dweights;

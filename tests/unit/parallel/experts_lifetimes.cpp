@@ -2,13 +2,17 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <type_traits>
 #include <vector>
 
 #include "belay/comm/rehearsal.hpp"
 #include "belay/parallel/experts.hpp"
 #include "support/expert_fixture.hpp"
+#include "support/group_of_one.hpp"
 #include "support/toy_experts.hpp"
 
 namespace {
@@ -16,10 +20,10 @@ namespace {
 using belay::frame_mode;
 using belay::view;
 using toy::exchange_type;
+using toy::expert_fixture;
 using toy::group;
 using toy::heap_type;
 using toy::matrix;
-using toy::expert_fixture;
 using toy::test_frame;
 
 constexpr std::size_t width = 8;
@@ -139,12 +143,11 @@ TEST_CASE("a lost handle stays on the ledger and its slots stay leased until the
 }
 
 TEST_CASE("only combined tokens move: residues hold them") {
-  using exchange = exchange_type<float>;
-  CHECK_FALSE(std::is_move_constructible_v<belay::dispatched<exchange>>);
-  CHECK_FALSE(std::is_move_constructible_v<belay::returning<exchange>>);
-  CHECK(std::is_move_constructible_v<belay::merged<exchange>>);
-  CHECK_FALSE(std::is_copy_constructible_v<belay::merged<exchange>>);
-  CHECK_FALSE(std::is_constructible_v<std::optional<belay::dispatched<exchange>>, belay::dispatched<exchange>>);
+  CHECK_FALSE(std::is_move_constructible_v<belay::dispatched<float>>);
+  CHECK_FALSE(std::is_move_constructible_v<belay::returning<float>>);
+  CHECK(std::is_move_constructible_v<belay::merged<float>>);
+  CHECK_FALSE(std::is_copy_constructible_v<belay::merged<float>>);
+  CHECK_FALSE(std::is_constructible_v<std::optional<belay::dispatched<float>>, belay::dispatched<float>>);
 }
 
 TEST_CASE("a handle is consumed once") {
@@ -154,7 +157,7 @@ TEST_CASE("a handle is consumed once") {
     auto frame = here.begin(frame_mode::owing);
     auto routed = belay::route<float>(frame, matrix(logits, 2, 2), 1);
     struct box {
-      belay::dispatched<exchange_type<float>> sent;
+      belay::dispatched<float> sent;
     } unseen{here.exchange.dispatch(frame, matrix(x, 2, 1), routed)};  // in an aggregate, where no compiler looks
     auto merged = std::move(unseen.sent).combine(frame, matrix(y, 2, 1));
     CHECK_THROWS_AS(std::move(unseen.sent).combine(frame, matrix(y, 2, 1)).discard(frame, ""), belay::usage_error);
@@ -170,7 +173,7 @@ TEST_CASE("a handle that outlived its step touches nothing in any build") {
     auto frame = here.begin(frame_mode::owing);
     auto routed = belay::route<float>(frame, matrix(logits, 2, 2), 1);
     struct box {
-      belay::dispatched<exchange_type<float>> sent;
+      belay::dispatched<float> sent;
     } unseen{here.exchange.dispatch(frame, matrix(x, 2, 1), routed)};
     here.engine.obligations().clear();  // what the end of a step does
     CHECK_THROWS_AS(std::move(unseen.sent).combine(frame, matrix(y, 2, 1)).discard(frame, ""), belay::usage_error);
@@ -205,13 +208,12 @@ TEST_CASE("a rehearsal leases what a run of two ranks leases, and touches nothin
   belay::tier_meter meter;
   std::size_t planned_slots = 0, planned_activations = 0;
   {
-    using group_type = belay::rehearsal::group;
     const belay::rehearsal::rank rank(1, 2);
-    belay::symmetric_heap<group_type> heap(rank.world(), {std::size_t{1} << 40, 64, &meter});
-    belay::expert_exchange<float, group_type> exchange(rank.world(), heap, room_for_20);
+    heap_type heap(rank.world(), {std::size_t{1} << 40, 64, &meter});
+    exchange_type<float> exchange(rank.world(), heap, room_for_20);
     exchange.prepare(0, 1, 1);
     auto weights = some_weights();
-    toy::layer<float, belay::expert_exchange<float, group_type>> layer{weights, exchange, 2};
+    toy::layer<float, exchange_type<float>> layer{weights, exchange, 2};
     belay::rehearsal_engine engine{belay::reserved_addresses(1 << 20), meter};
     const belay::invocation call;
     belay::invocation_memory memory;
@@ -244,6 +246,26 @@ TEST_CASE("a rehearsal leases what a run of two ranks leases, and touches nothin
     CHECK(here.engine.activations().offsets().peak_bytes() == planned_activations);
     CHECK_FALSE(here.exchange.take_overflow().happened());
   });
+}
+
+TEST_CASE("groups that reach no memory of each other, or have equal counts alone, are refused") {
+  const belay::host_pages memory(1 << 12);
+  heap_type heap(test::group_over(memory), {.bytes = 1 << 12});
+  const auto refusal = [&](bool belay::group_traits::* missing) -> std::string {
+    belay::group_traits promises = test::group_of_one::usual_traits();
+    promises.*missing = false;
+    const group lacks(std::make_shared<test::group_of_one>(std::span(memory.data(), memory.size_bytes()), promises));
+    try {
+      exchange_type<float>(lacks, heap, {2, 1, 1, 4});
+    } catch (const belay::usage_error& slip) {
+      return slip.what();
+    }
+    return "";
+  };
+  CHECK(refusal(&belay::group_traits::addresses_peers).find("experts are reached through symmetric memory") !=
+        std::string::npos);
+  CHECK(refusal(&belay::group_traits::has_varying_counts).find("gather their counts with all_gather_v") !=
+        std::string::npos);
 }
 
 TEST_CASE("shapes and sizes that make no sense are refused") {

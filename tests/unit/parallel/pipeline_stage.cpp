@@ -283,14 +283,17 @@ std::vector<double> losses_of_layers(int stages, bool by_view) {
     belay::adamw optimizer{store};
     auto pipeline = pipeline_of(mesh);
     belay::pipeline_stage stage{net};
-    std::size_t watched = 0;
-    pipeline.watch_actions([&](std::size_t number) { watched += number == watched ? 1 : 0; });
+    struct : belay::action_observer {
+      std::size_t actions = 0;
+      void given(std::size_t number) override { actions += number == actions ? 1 : 0; }
+    } watched;
+    pipeline.watch_actions(watched);
     const auto loss = [&](const auto& scope, hidden_view y) {
       return belay::squared_error(scope, y, hidden_view(inputs[scope.micro_batch()]));
     };
     for (auto number : run.steps(3)) {
       static_cast<void>(number);
-      watched = 0;
+      watched.actions = 0;
       belay::step step{run.engine(), store};
       if (by_view)
         pipeline.run(step, stage, inputs, loss);
@@ -299,7 +302,7 @@ std::vector<double> losses_of_layers(int stages, bool by_view) {
             step, stage, [&](std::size_t m) { return hidden_view(inputs[m]); }, loss);
       auto outcome = std::move(step).commit(mesh, belay::samples{micro_batches * rows});
       const auto row = pipeline.executed();  // its actions follow each other
-      bool whole = watched == row.size() && row.size() >= 2 * micro_batches;
+      bool whole = watched.actions == row.size() && row.size() >= 2 * micro_batches;
       for (std::size_t i = 0; i < row.size() && !run.rehearsing(); ++i)
         whole = whole && row[i].end >= row[i].begin && (i == 0 || row[i].begin == row[i - 1].end);
       if (!whole) throw std::logic_error("a row of a pipeline's table is not as it was run");

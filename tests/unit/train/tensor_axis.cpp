@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "belay/backend/host.hpp"
-#include "belay/parallel/frame_all_reduce.hpp"
+#include "belay/parallel/redistribute.hpp"
 #include "belay/step.hpp"
 #include "belay/train.hpp"
 #include "unit/train/support/network.hpp"

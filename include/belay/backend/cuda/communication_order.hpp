@@ -20,18 +20,17 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/cuda/captured_branch.hpp"
-#include "belay/backend/cuda/captured_ends.hpp"
 #include "belay/backend/cuda/captured_fork.hpp"
 #include "belay/backend/cuda/device.hpp"
 #include "belay/backend/cuda/device_calls.hpp"
+#include "belay/backend/cuda/graph.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/backend/cuda/stream_state.hpp"
 #include "belay/backend/cuda/timed_spans.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
+#include "belay/comm/call_guard.hpp"
 #include "belay/comm/fingerprint.hpp"
-#include "belay/comm/lost_handles.hpp"
 #include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
@@ -40,7 +39,6 @@
 #include "belay/core/error.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
 #include "belay/device/stream_watch.hpp"
 

@@ -15,7 +15,7 @@
 #include "belay/core/operand.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/math.hpp"
-#include "belay/kernel/mixed_product.hpp"
+#include "belay/kernel/product.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
 

@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The device of one rank: an Api, and the rank's number for what its errors say. Every call of the Api is checked here.
+// On which devices the ranks of a world of threads run has one rule, and it is asked here.
 //
 //   belay::cuda::runtime_api api;
 //   belay::cuda::device gpu(api, rank.number());  // backend_error: no driver, or no such device
+//
+//   if (belay::cuda::placed_ranks(api, 4) == belay::cuda::rank_devices::one_each)
+//     belay::launch(belay::nccl::world(api, nccl, belay::host::world(4)), train);
+//   else
+//     belay::launch(belay::cuda::world(api, belay::host::world(4)), train);
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <span>
@@ -90,5 +97,24 @@ class device {
   mutable std::atomic<bool> failed_{false}, capturing_{false};
   mutable std::vector<captured_branch<Api>*> branches_;
 };
+
+/// A device for each rank, or one that all share. There are no mixtures.
+enum class rank_devices : std::uint8_t { one_each, one_shared };
+
+/// How many devices this process sees. Throws backend_error where there is no driver.
+template <device_api Api>
+[[nodiscard]] int device_count(Api& api, int rank = 0, where at = where::current()) {
+  int devices = 0;
+  const auto got = api.count_devices(devices);
+  if (!api.succeeded(got)) throw backend_error({"count_devices", rank, 0, api.text(got), at});
+  return devices;
+}
+
+/// A device for each of `ranks` threads of this process if there are enough, else all share the first. Throws
+/// backend_error where there is no driver.
+template <device_api Api>
+[[nodiscard]] rank_devices placed_ranks(Api& api, int ranks, where at = where::current()) {
+  return device_count(api, 0, at) >= ranks ? rank_devices::one_each : rank_devices::one_shared;
+}
 
 }  // namespace belay::inline BELAY_ABI::cuda

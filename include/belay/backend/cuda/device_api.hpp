@@ -17,12 +17,11 @@
 #include <string>
 #include <type_traits>
 
-#include "belay/core/attention_call.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
 #include "belay/device/kit.hpp"
-#include "belay/device/stream_clock.hpp"
+#include "belay/device/stream_event.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/findings.hpp"
 

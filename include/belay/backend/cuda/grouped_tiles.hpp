@@ -17,9 +17,9 @@
 #include "belay/core/dtype.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
-#include "belay/kernel/block.hpp"
 #include "belay/kernel/findings.hpp"
 #include "belay/kernel/math.hpp"
+#include "belay/kernel/team.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
 

@@ -20,7 +20,6 @@
 
 #include "belay/backend/cuda/device.hpp"
 #include "belay/backend/cuda/stream.hpp"
-#include "belay/core/attention_call.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
@@ -31,7 +30,7 @@
 #include "belay/device/stream_watch.hpp"
 #include "belay/kernel/findings.hpp"
 #include "belay/kernel/losses.hpp"
-#include "belay/kernel/mixed_product.hpp"
+#include "belay/kernel/product.hpp"
 #include "belay/kernel/rows.hpp"
 #include "belay/kernel/team.hpp"
 

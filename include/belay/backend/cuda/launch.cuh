@@ -12,9 +12,7 @@
 #include <cstddef>
 
 #include "belay/core/config.hpp"
-#include "belay/kernel/block.hpp"
 #include "belay/kernel/for_each.hpp"
-#include "belay/kernel/pack.hpp"
 #include "belay/kernel/team.hpp"
 
 #if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ < 13

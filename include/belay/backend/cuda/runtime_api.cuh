@@ -27,11 +27,10 @@
 #include "belay/backend/cuda/launch.cuh"
 #include "belay/backend/cuda/products.cuh"
 #include "belay/backend/cuda/sorting.cuh"
-#include "belay/core/attention_call.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/operand.hpp"
 #include "belay/core/view.hpp"
-#include "belay/device/stream_clock.hpp"
+#include "belay/device/stream_event.hpp"
 #include "belay/kernel/findings.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {

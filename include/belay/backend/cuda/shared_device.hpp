@@ -24,7 +24,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/device_usage.hpp"
+#include "belay/device/available_memory.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {
 

@@ -19,7 +19,7 @@
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/comm/fingerprint.hpp"
-#include "belay/comm/lane.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/comm/symmetric_region.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/config.hpp"

@@ -22,7 +22,7 @@
 #include "belay/comm/async_stream.hpp"
 #include "belay/comm/communicator.hpp"
 #include "belay/comm/fingerprint.hpp"
-#include "belay/comm/lane.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/printable.hpp"

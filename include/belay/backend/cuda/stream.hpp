@@ -18,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/cuda/captured_branch.hpp"
 #include "belay/backend/cuda/captured_fork.hpp"
 #include "belay/backend/cuda/device.hpp"
 #include "belay/backend/cuda/graph.hpp"
@@ -32,9 +31,7 @@
 #include "belay/device/kit.hpp"
 #include "belay/device/queue_stream.hpp"
 #include "belay/device/stream.hpp"
-#include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
-#include "belay/device/stream_spans.hpp"
 #include "belay/device/stream_watch.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/team.hpp"

@@ -26,9 +26,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
-#include "belay/device/stream_patience.hpp"
 #include "belay/device/stream_watch.hpp"
 
 namespace belay::inline BELAY_ABI::cuda {

@@ -15,15 +15,14 @@
 #include <memory>
 #include <thread>
 
-#include "belay/backend/host/bootstrap/bootstrap_file.hpp"
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/bootstrap/client.hpp"
 #include "belay/backend/host/bootstrap/coordinator.hpp"
-#include "belay/backend/host/bootstrap/run_rank.hpp"
 #include "belay/backend/host/bootstrap/world_monitor.hpp"
 #include "belay/backend/host/launched.hpp"
 #include "belay/backend/host/membership/process_membership.hpp"
 #include "belay/backend/host/membership/thread_membership.hpp"
+#include "belay/backend/host/rank.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/process.hpp"

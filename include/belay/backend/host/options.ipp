@@ -12,7 +12,7 @@
 
 #include "belay/backend/host/options.hpp"
 #include "belay/backend/host/rendezvous/group_state.hpp"
-#include "belay/backend/host/tuning/explain.hpp"
+#include "belay/backend/host/tuning/online_tuner.hpp"
 #include "belay/comm/event_count.hpp"
 #include "belay/core/checked_size.hpp"
 #include "belay/core/error.hpp"

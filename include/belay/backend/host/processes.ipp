@@ -20,11 +20,11 @@
 #include "belay/backend/host/bootstrap/bootstrap_socket.hpp"
 #include "belay/backend/host/bootstrap/client.hpp"
 #include "belay/backend/host/bootstrap/coordinator.hpp"
-#include "belay/backend/host/bootstrap/run_rank.hpp"
 #include "belay/backend/host/bootstrap/world_monitor.hpp"
 #include "belay/backend/host/failure/watched_process.hpp"
 #include "belay/backend/host/membership/process_membership.hpp"
 #include "belay/backend/host/processes.hpp"
+#include "belay/backend/host/rank.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/error.hpp"
 

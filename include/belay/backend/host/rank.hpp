@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // One rank of a running world: what a body is called with. It makes groups and owns the rank's communication
-// stream; everything else is an operation of a group.
+// stream; everything else is an operation of a group. However its body ends, its peers are told.
 //
 //   belay::host::world{4}.run([](belay::host::rank& rank) {
 //     const int pair[] = {rank.number() / 2 * 2, rank.number() / 2 * 2 + 1};
@@ -18,6 +18,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,8 +26,9 @@
 #include "belay/backend/host/group.hpp"
 #include "belay/backend/host/membership/membership.hpp"
 #include "belay/backend/host/rendezvous/group_state.hpp"
-#include "belay/comm/world_watch.hpp"
+#include "belay/comm/async_stream.hpp"
 #include "belay/core/config.hpp"
+#include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
 #include "belay/device/stream_arbiter.hpp"
 #include "belay/device/stream_watch.hpp"
@@ -125,5 +127,27 @@ class rank {
   std::optional<host::group> world_;
 };
 
+/// How the body of a rank ended.
+struct run_result {
+  /// The exception that it has thrown, and the text of that; null: it returned.
+  std::exception_ptr error;
+  std::string what;
+  bool aborted_the_world = false;  // its failure was the first
+
+  /// Throws what the body has thrown.
+  void rethrow() const {
+    if (error) std::rethrow_exception(error);
+  }
+};
+
+/// Runs a rank's body, from its first call to its last: however it ends, its peers are told, and none waits for it
+/// afterwards. Returns when its started operations are over too.
+[[nodiscard]] BELAY_DECL run_result run_rank_body(const epoch_view& view, const std::shared_ptr<membership>& source,
+                                                  function_ref<void(rank&)> body);
+
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/backend/host/rank.ipp"  // IWYU pragma: export
+#endif

@@ -8,8 +8,8 @@
 #include <string>
 #include <thread>
 
-#include "belay/backend/host/bootstrap/run_rank.hpp"
 #include "belay/backend/host/membership/thread_membership.hpp"
+#include "belay/backend/host/rank.hpp"
 #include "belay/backend/host/world.hpp"
 #include "belay/core/error.hpp"
 

@@ -17,13 +17,12 @@
 #include <utility>
 #include <vector>
 
-#include "belay/backend/cuda/captured_branch.hpp"
-#include "belay/backend/cuda/captured_ends.hpp"
 #include "belay/backend/cuda/captured_fork.hpp"
+#include "belay/backend/cuda/graph.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/backend/cuda/stream_state.hpp"
 #include "belay/comm/abort_cause.hpp"
-#include "belay/comm/lost_handles.hpp"
+#include "belay/comm/call_guard.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/config.hpp"

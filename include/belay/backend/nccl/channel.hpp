@@ -18,20 +18,17 @@
 #include <string>
 #include <utility>
 
-#include "belay/backend/cuda/captured_branch.hpp"
 #include "belay/backend/cuda/device_calls.hpp"
+#include "belay/backend/cuda/graph.hpp"
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/cuda/stream.hpp"
 #include "belay/backend/nccl/captured_operations.hpp"
 #include "belay/backend/nccl/communicators.hpp"
-#include "belay/backend/nccl/library.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
-#include "belay/backend/nccl/rank_failure.hpp"
 #include "belay/comm/abort_cause.hpp"
 #include "belay/comm/buffers_in_flight.hpp"
 #include "belay/comm/call_guard.hpp"
 #include "belay/comm/fingerprint.hpp"
-#include "belay/comm/lost_handles.hpp"
 #include "belay/comm/operation_spans.hpp"
 #include "belay/comm/pending.hpp"
 #include "belay/comm/start_order.hpp"
@@ -41,9 +38,8 @@
 #include "belay/core/process.hpp"
 #include "belay/core/span_log.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/stream_clock.hpp"
 #include "belay/device/stream_event.hpp"
-#include "belay/device/stream_patience.hpp"
+#include "belay/device/stream_watch.hpp"
 
 namespace belay::inline BELAY_ABI::nccl {
 

@@ -34,7 +34,6 @@
 #include "belay/backend/cuda/memory.hpp"
 #include "belay/backend/nccl/channel.hpp"
 #include "belay/backend/nccl/group.hpp"
-#include "belay/backend/nccl/library.hpp"
 #include "belay/backend/nccl/nccl_api.hpp"
 #include "belay/backend/nccl/window.hpp"
 #include "belay/comm/axis.hpp"
@@ -47,7 +46,7 @@
 #include "belay/core/error.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/device_usage.hpp"
+#include "belay/device/available_memory.hpp"
 #include "belay/device/stream_watch.hpp"
 #include "belay/device/tier.hpp"
 

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,9 +24,9 @@
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
 #include "belay/parallel/bucket/memory.hpp"
-#include "belay/parallel/bucket/places.hpp"
 #include "belay/parallel/bucket/reduced.hpp"
 #include "belay/parallel/bucket/replica_group.hpp"
+#include "belay/parallel/bucket/update_observer.hpp"
 #include "belay/parallel/file_shards.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"
 #include "belay/parallel/group_memory.hpp"
@@ -82,10 +81,9 @@ class bound_buckets {
                           parameter_at);
   }
 
-  /// `divide(owned, scale, at)` multiplies the gradients from now on, in place of kernels between operations; an empty
-  /// one ends that.
-  using divider = std::function<void(std::span<const owned_range<T>>, gradient_type, where)>;
-  void divide_by(divider divide) { divide_by_ = std::move(divide); }
+  /// Those that take part in the updates of these parameters.
+  [[nodiscard]] update_observers& updates() noexcept { return updates_; }
+  [[nodiscard]] const update_observers& updates() const noexcept { return updates_; }
 
   /// Starts the all_gather of a bucket's updated values over its replica group. Every rank of the replica group calls
   /// it for the same buckets in ascending order, then `finish_gathers`.
@@ -145,7 +143,7 @@ class bound_buckets {
     return {members_[p].parameter().gradient(), layout_.size(p)};
   }
   void scale_owned(gradient_type scale, where at) const {
-    if (divide_by_) return divide_by_(owned_, scale, at);
+    if (update_observer* const queues = updates_.last(observer_turn::queues_work)) return queues->divide(scale, at);
     for (const owned_range<T>& range : owned_) scale_gradients(range, memory_, scale, any_group(), at);
   }
   void zero_in_memory(std::span<gradient_type> gradients, where at) const {
@@ -173,7 +171,7 @@ class bound_buckets {
       if (reaching_) reaching_->start_barrier(how).in_start_order(how.at);
   }
 
-  divider divide_by_;
+  update_observers updates_;
   std::vector<pending> gathers_;
   std::optional<Group> reaching_;
 };

@@ -17,7 +17,7 @@
 #include "belay/core/hash.hpp"
 #include "belay/core/where.hpp"
 #include "belay/parallel/bucket/layout.hpp"
-#include "belay/parallel/bucket/places.hpp"
+#include "belay/parallel/bucket/memory.hpp"
 #include "belay/parallel/bucket/replica_group.hpp"
 #include "belay/parallel/file_shards.hpp"
 #include "belay/parallel/gathers/gathered_bucket.hpp"

@@ -8,20 +8,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "belay/comm/communicator.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/where.hpp"
 #include "belay/device/host_access.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/kernel/elementwise.hpp"
 #include "belay/kernel/for_each.hpp"
+#include "belay/parallel/bucket/gradient_states.hpp"
 #include "belay/parallel/bucket/layout.hpp"
 #include "belay/parallel/bucket/member.hpp"
 #include "belay/parallel/bucket/memory.hpp"
-#include "belay/parallel/bucket/places.hpp"
 #include "belay/parallel/bucket/replica_group.hpp"
 #include "belay/parallel/divisor.hpp"
 #include "belay/parallel/file_shards.hpp"
@@ -98,8 +101,8 @@ class owned_gradients {
   std::span<const owned_range<T>> ranges_;
 };
 
-/// Reduced and divided gradients of one step. Only `gradient_buckets::finish` makes one, and `apply` consumes it. Valid
-/// until the buckets begin the next step.
+/// Reduced and divided gradients of one step. Only `gradient_buckets::finish` makes one, and `apply` consumes it; one
+/// that ends before is discarded. Valid until the buckets, which outlive it, begin the next step.
 template <class T>
 class [[nodiscard]] reduced_gradients {
  public:
@@ -107,8 +110,11 @@ class [[nodiscard]] reduced_gradients {
       : owned_(std::exchange(other.owned_, {})),
         number_(std::exchange(other.number_, 0)),
         targets_(other.targets_),
-        latest_(other.latest_) {}
+        states_(other.states_) {}
   reduced_gradients& operator=(reduced_gradients&&) = delete;
+  ~reduced_gradients() {
+    if (number_ != 0) states_->discard(number_);
+  }
 
   /// The ranges that this rank owns, in the order of memory; none once consumed.
   [[nodiscard]] std::span<const owned_range<T>> owned() const noexcept { return owned_; }
@@ -117,19 +123,31 @@ class [[nodiscard]] reduced_gradients {
   /// The target tokens by which they were divided.
   [[nodiscard]] std::size_t targets() const noexcept { return targets_; }
   /// Whether the buckets still hold them: false once consumed, and after the next `begin`.
-  [[nodiscard]] bool latest() const noexcept { return number_ != 0 && number_ == *latest_; }
+  [[nodiscard]] bool latest() const noexcept { return number_ != 0 && states_->holds(number_); }
+  /// Throws usage_error where the buckets have begun another step.
+  void expect_latest(where at) const {
+    if (!latest())
+      throw usage_error("these gradients are of reduction " + std::to_string(number_) +
+                            " of their buckets, which have begun another since",
+                        at);
+  }
+  /// For optimizers: the ranges, which are theirs alone. Throws usage_error where the buckets have begun another step.
+  [[nodiscard]] std::span<const owned_range<T>> consume(where at) {
+    expect_latest(at);
+    states_->apply(std::exchange(number_, 0));
+    return std::exchange(owned_, {});
+  }
 
  private:
   template <class, class>
   friend class gradient_buckets;
-  reduced_gradients(std::span<const owned_range<T>> owned, std::uint64_t number, std::size_t targets,
-                    const std::uint64_t& latest) noexcept
-      : owned_(owned), number_(number), targets_(targets), latest_(&latest) {}
+  reduced_gradients(std::span<const owned_range<T>> owned, std::uint64_t number, gradient_states& states) noexcept
+      : owned_(owned), number_(number), states_(&states) {}
 
   std::span<const owned_range<T>> owned_;
   std::uint64_t number_;
-  std::size_t targets_;
-  const std::uint64_t* latest_;  // of the buckets: 0 while they hold no reduced gradients
+  std::size_t targets_ = 0;
+  gradient_states* states_;  // of the buckets
 };
 
 /// The ranges that this rank updates, by where its buckets are bound: in the order of memory and so of buckets.

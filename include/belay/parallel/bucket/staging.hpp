@@ -15,7 +15,7 @@
 #include "belay/core/config.hpp"
 #include "belay/core/error.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/lease_source.hpp"
+#include "belay/device/arena.hpp"
 #include "belay/device/offset_allocator.hpp"
 #include "belay/device/stream_event.hpp"
 

@@ -13,6 +13,8 @@
 #include <span>
 #include <utility>
 
+#include "belay/comm/group.hpp"
+#include "belay/comm/symmetric.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
 #include "belay/core/error.hpp"
@@ -24,22 +26,24 @@
 
 namespace belay::inline BELAY_ABI {
 
-/// The state of one dispatch, which is moved through the three handles. Internal to them.
-template <class Exchange>
-struct dispatch_state {
-  using value_type = typename Exchange::value_type;
-  using slot_type = typename Exchange::slot_type;
+template <class T>
+class expert_exchange;
 
-  Exchange* exchange = nullptr;
-  routing<compute_type_t<value_type>> routed;
+/// The state of one dispatch, which is moved through the three handles. Internal to them.
+template <class T>
+struct dispatch_state {
+  using slot_type = symmetric_heap<group>::heap_slot;
+
+  expert_exchange<T>* exchange = nullptr;
+  routing<compute_type_t<T>> routed;
   view<std::int32_t, 2> places;
   view<std::size_t, 1> offsets;
   view<std::size_t, 2> cuts;
-  slot_type inputs;            // rows received
-  slot_type outputs;           // the experts' outputs; in the backward the gradients of these
-  slot_type gradients;         // leased by the backward: the experts' row gradients
-  view<value_type, 2> packed;  // where rows are sent: those of this rank's choices, in the order of experts
-  std::size_t messages = 0;    // of which dispatch
+  slot_type inputs;          // rows received
+  slot_type outputs;         // the experts' outputs; in the backward the gradients of these
+  slot_type gradients;       // leased by the backward: the experts' row gradients
+  view<T, 2> packed;         // where rows are sent: those of this rank's choices, in the order of experts
+  std::size_t messages = 0;  // of which dispatch
   obligation_id obligation;
 
   dispatch_state() = default;
@@ -75,64 +79,58 @@ struct dispatch_state {
 };
 
 /// Gradients at the experts: read `output_gradients`, write `row_gradients`, then `finish`. Owes a finish.
-template <class Exchange>
+template <class T>
 class [[nodiscard("belay: expert gradients under way owe a finish")]] BELAY_OBLIGATION returning final {
  public:
-  using value_type = typename Exchange::value_type;
-
-  BELAY_OPENS explicit returning(dispatch_state<Exchange> && state) noexcept : state_(std::move(state)) {}
+  BELAY_OPENS explicit returning(dispatch_state<T>&& state) noexcept : state_(std::move(state)) {}
   returning& operator=(returning&&) = delete;
   static void* operator new(std::size_t) = delete;
   static void* operator new[](std::size_t) = delete;
   BELAY_IF_DISCHARGED ~returning() {}  // not defaulted: the analysis looks at calls of a destructor
 
   /// [capacity, hidden], grouped like `rows`: the gradients of this rank's expert outputs, times the weights.
-  BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> output_gradients() const {
+  BELAY_IF_OPEN [[nodiscard]] view<const T, 2> output_gradients() const {
     return state_.exchange->rows_in(state_.outputs);
   }
   /// [capacity, hidden]: the inputs of this rank's experts in the forward.
-  BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> rows() const { return state_.exchange->rows_in(state_.inputs); }
+  BELAY_IF_OPEN [[nodiscard]] view<const T, 2> rows() const { return state_.exchange->rows_in(state_.inputs); }
   /// [capacity, hidden], to be written: the gradients of those inputs.
-  BELAY_IF_OPEN [[nodiscard]] view<value_type, 2> row_gradients() const {
-    return state_.exchange->rows_in(state_.gradients);
-  }
+  BELAY_IF_OPEN [[nodiscard]] view<T, 2> row_gradients() const { return state_.exchange->rows_in(state_.gradients); }
   /// As in `dispatched`.
   BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept { return state_.rows_of_experts(); }
 
   /// Writes `dx` [rows, hidden], the sum over each token's experts, and frees all slots. One barrier of the group. `dx`
   /// is of the rows' type, or of that in which they are summed.
   template <class Frame, class Dx>
-  requires std::same_as<Dx, value_type> || std::same_as<Dx, compute_type_t<value_type>> BELAY_DISCHARGES void finish(
-      Frame & frame, view<Dx, 2> dx, where at = where::current())&& {
+    requires std::same_as<Dx, T> || std::same_as<Dx, compute_type_t<T>>
+  BELAY_DISCHARGES void finish(Frame& frame, view<Dx, 2> dx, where at = where::current()) && {
     state_.expect_alive(at);
-    dispatch_state<Exchange> state(std::move(state_));
-    state.exchange->finish(frame, state, dx, at);
+    dispatch_state<T> state(std::move(state_));
+    state.exchange->finish_returning(frame, state, dx, at);
   }
   template <class Frame, class... Rest>
-  void finish(Frame&, Rest && ...)& {
+  void finish(Frame&, Rest&&...) & {
     static_assert(!std::same_as<Frame, Frame>,
                   "belay: finish consumes its handle: write std::move(handle).finish(...)");
   }
 
   /// Hands a named handle on: `return std::move(handle).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS returning hand_over()&& { return returning{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS returning hand_over() && { return returning{std::move(*this)}; }
 
  private:
   template <class>
   friend class handle_store;
-  BELAY_OPENS returning(returning && other) noexcept : state_(std::move(other.state_)) {}
+  BELAY_OPENS returning(returning&& other) noexcept : state_(std::move(other.state_)) {}
 
-  dispatch_state<Exchange> state_;
+  dispatch_state<T> state_;
 };
 
 /// Combined tokens. Owes a backward, unless the frame was forward-only: then it owes nothing and may be dropped.
-template <class Exchange>
+template <class T>
 class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION merged {
  public:
-  using value_type = typename Exchange::value_type;
-
-  BELAY_OPENS explicit merged(dispatch_state<Exchange> && state) noexcept : state_(std::move(state)) {}
-  BELAY_OPENS merged(merged && other) noexcept : state_(std::move(other.state_)) {}
+  BELAY_OPENS explicit merged(dispatch_state<T>&& state) noexcept : state_(std::move(state)) {}
+  BELAY_OPENS merged(merged&& other) noexcept : state_(std::move(other.state_)) {}
   merged& operator=(merged&&) = delete;
   BELAY_IF_DISCHARGED ~merged() {}
 
@@ -140,25 +138,26 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
   /// weights. It reuses the memory of the experts' outputs. One barrier of the group. `dy` is of the rows' type, or of
   /// that in which they are summed: it is rounded when it has its weight.
   template <class Frame>
-  BELAY_DISCHARGES BELAY_OPENS returning<Exchange> backward(Frame & frame, view<const value_type, 2> dy,
-                                                            view<compute_type_t<value_type>, 2> dweights,
-                                                            where at = where::current())&& {
+  BELAY_DISCHARGES BELAY_OPENS returning<T> backward(Frame& frame, view<const T, 2> dy,
+                                                     view<compute_type_t<T>, 2> dweights,
+                                                     where at = where::current()) && {
     state_.expect_alive(at);
-    dispatch_state<Exchange> state(std::move(state_));
+    dispatch_state<T> state(std::move(state_));
     state.exchange->backward(frame, state, dy, dweights, at);
-    return returning<Exchange>{std::move(state)};
+    return returning<T>{std::move(state)};
   }
   template <class Frame>
-  requires(!std::same_as<value_type, compute_type_t<value_type>>) BELAY_DISCHARGES BELAY_OPENS returning<Exchange>
-  backward(Frame & frame, view<const compute_type_t<value_type>, 2> dy, view<compute_type_t<value_type>, 2> dweights,
-           where at = where::current()) && {
+    requires(!std::same_as<T, compute_type_t<T>>)
+  BELAY_DISCHARGES BELAY_OPENS returning<T> backward(Frame& frame, view<const compute_type_t<T>, 2> dy,
+                                                     view<compute_type_t<T>, 2> dweights,
+                                                     where at = where::current()) && {
     state_.expect_alive(at);
-    dispatch_state<Exchange> state(std::move(state_));
+    dispatch_state<T> state(std::move(state_));
     state.exchange->backward(frame, state, dy, dweights, at);
-    return returning<Exchange>{std::move(state)};
+    return returning<T>{std::move(state)};
   }
   template <class Frame, class... Rest>
-  void backward(Frame&, Rest && ...)& {
+  void backward(Frame&, Rest&&...) & {
     static_assert(!std::same_as<Frame, Frame>,
                   "belay: the backward consumes its handle: write std::move(handle).backward(...)");
   }
@@ -166,11 +165,11 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
   /// Ends the obligation without a backward and frees the slots. Every rank of the group does the same. `why` is for
   /// the reader of the code.
   template <class Frame>
-  BELAY_DISCHARGES void discard(Frame & frame, const char* why, where at = where::current())&& {
+  BELAY_DISCHARGES void discard(Frame& frame, const char* why, where at = where::current()) && {
     static_cast<void>(why);
     if (state_.exchange == nullptr) return;
-    dispatch_state<Exchange> state(std::move(state_));
-    state.exchange->abandon(frame, state, at);
+    dispatch_state<T> state(std::move(state_));
+    state.exchange->abandon_dispatch(frame, state, at);
   }
 
   /// Its layer's activations were offloaded and have come back (step/offloaded_activations.hpp).
@@ -183,28 +182,26 @@ class [[nodiscard("belay: combined tokens owe a backward")]] BELAY_OBLIGATION me
   }
 
   /// Hands a named handle on: `return std::move(handle).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS merged hand_over()&& { return merged{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS merged hand_over() && { return merged{std::move(*this)}; }
 
  private:
-  dispatch_state<Exchange> state_;
+  dispatch_state<T> state_;
 };
 
 /// Tokens at their experts: read `rows`, write `outputs`, then `combine`. Owes a combine.
-template <class Exchange>
+template <class T>
 class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION dispatched final {
  public:
-  using value_type = typename Exchange::value_type;
-
-  BELAY_OPENS explicit dispatched(dispatch_state<Exchange> && state) noexcept : state_(std::move(state)) {}
+  BELAY_OPENS explicit dispatched(dispatch_state<T>&& state) noexcept : state_(std::move(state)) {}
   dispatched& operator=(dispatched&&) = delete;
   static void* operator new(std::size_t) = delete;
   static void* operator new[](std::size_t) = delete;
   BELAY_IF_DISCHARGED ~dispatched() {}
 
   /// [capacity, hidden]: the rows that this rank's experts have received, grouped by expert. Valid until `finish`.
-  BELAY_IF_OPEN [[nodiscard]] view<const value_type, 2> rows() const { return state_.exchange->rows_in(state_.inputs); }
+  BELAY_IF_OPEN [[nodiscard]] view<const T, 2> rows() const { return state_.exchange->rows_in(state_.inputs); }
   /// [capacity, hidden]: to be written, for each received row. Not valid after the combine.
-  BELAY_IF_OPEN [[nodiscard]] view<value_type, 2> outputs() const { return state_.exchange->rows_in(state_.outputs); }
+  BELAY_IF_OPEN [[nodiscard]] view<T, 2> outputs() const { return state_.exchange->rows_in(state_.outputs); }
   /// [local experts + 1]: rows of local expert i are [offsets[i], offsets[i + 1]). To be read inside of `frame.run`
   /// only; valid as long as the invocation.
   BELAY_IF_OPEN [[nodiscard]] std::span<const std::size_t> offsets() const noexcept { return state_.rows_of_experts(); }
@@ -213,38 +210,37 @@ class [[nodiscard("belay: dispatched tokens owe a combine")]] BELAY_OBLIGATION d
   /// choices. One barrier of the group. In a forward-only frame the slots are free afterwards. `y` is of the rows'
   /// type, or of that in which they are summed.
   template <class Frame, class Y>
-  requires std::same_as<Y, value_type> ||
-      std::same_as<Y, compute_type_t<value_type>> BELAY_DISCHARGES BELAY_OPENS merged<Exchange>
-      combine(Frame & frame, view<Y, 2> y, where at = where::current()) && {
+    requires std::same_as<Y, T> || std::same_as<Y, compute_type_t<T>>
+  BELAY_DISCHARGES BELAY_OPENS merged<T> combine(Frame& frame, view<Y, 2> y, where at = where::current()) && {
     state_.expect_alive(at);
-    dispatch_state<Exchange> state(std::move(state_));
+    dispatch_state<T> state(std::move(state_));
     state.exchange->combine(frame, state, y, at);
-    return merged<Exchange>{std::move(state)};
+    return merged<T>{std::move(state)};
   }
   template <class Frame, class... Rest>
-  void combine(Frame&, Rest && ...)& {
+  void combine(Frame&, Rest&&...) & {
     static_assert(!std::same_as<Frame, Frame>,
                   "belay: combine consumes its handle: write std::move(handle).combine(...)");
   }
 
   /// Ends the obligation without a combine; every rank of the group does the same.
   template <class Frame>
-  BELAY_DISCHARGES void discard(Frame & frame, const char* why, where at = where::current())&& {
+  BELAY_DISCHARGES void discard(Frame& frame, const char* why, where at = where::current()) && {
     static_cast<void>(why);
     state_.expect_alive(at);
-    dispatch_state<Exchange> state(std::move(state_));
-    state.exchange->abandon(frame, state, at);
+    dispatch_state<T> state(std::move(state_));
+    state.exchange->abandon_dispatch(frame, state, at);
   }
 
   /// Hands a named handle on: `return std::move(handle).hand_over();`.
-  BELAY_DISCHARGES BELAY_OPENS dispatched hand_over()&& { return dispatched{std::move(*this)}; }
+  BELAY_DISCHARGES BELAY_OPENS dispatched hand_over() && { return dispatched{std::move(*this)}; }
 
  private:
   template <class>
   friend class handle_store;
-  BELAY_OPENS dispatched(dispatched && other) noexcept : state_(std::move(other.state_)) {}
+  BELAY_OPENS dispatched(dispatched&& other) noexcept : state_(std::move(other.state_)) {}
 
-  dispatch_state<Exchange> state_;
+  dispatch_state<T> state_;
 };
 
 }  // namespace belay::inline BELAY_ABI

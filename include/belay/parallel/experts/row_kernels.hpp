@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The kernels of a device that move rows between a rank's tokens and the slots of their experts, here or on ranks whose
-// memory the device addresses: a row a team. What they compute has the bits of the host's loops (rows.hpp).
+// The kernels that move rows between a rank's tokens and the slots of their experts, here or on ranks whose memory is
+// addressed or mirrored: a row a team, on hosts and on devices. A row of a slot belongs to one choice alone, so that
+// rows can be moved in any order. Sums over a token's choices run in their order and have the same bits everywhere.
 // IWYU pragma: private, include "belay/parallel/experts.hpp"
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "belay/core/config.hpp"
 #include "belay/core/dtype.hpp"
@@ -14,6 +16,7 @@
 #include "belay/kernel/findings.hpp"
 #include "belay/kernel/for_each.hpp"
 #include "belay/kernel/math.hpp"
+#include "belay/kernel/non_temporal.hpp"
 #include "belay/kernel/reduce.hpp"
 #include "belay/kernel/team.hpp"
 #include "belay/parallel/experts/layout.hpp"
@@ -55,23 +58,121 @@ struct noted_rows {
   BELAY_HD void operator()(std::size_t) const noexcept { found.need_rows(rows); }
 };
 
-/// A choice's row of the slot = the row of its token. A team does a choice.
-template <class T>
-struct pushed_rows {
-  /// Where to, and the tokens' rows.
-  placed_rows<T> rows;
-  const T* x;
-  /// Choice i.
-  template <kernel::team Team>
-  BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
-    if (T* const to = rows.row(i); to != nullptr)
-      kernel::for_each_index(team, rows.hidden, kernel::copy<T>{x + i / rows.k * rows.hidden, to});
+/// Offsets of experts from the sums of counts, up to the capacity. The last is that of all `selections`.
+struct offsets_within {
+  /// The offsets [experts + 1], which are cut, the experts, all selections, and the capacity.
+  std::size_t* offsets;
+  std::size_t experts;
+  std::size_t selections;
+  std::size_t capacity;
+  /// Offset i.
+  BELAY_HD void operator()(std::size_t i) const noexcept {
+    const std::size_t first = i == experts ? selections : offsets[i];
+    offsets[i] = first < capacity ? first : capacity;
+  }
+};
+/// Places beyond the capacity are none.
+struct places_within {
+  /// The places, and the capacity.
+  std::int32_t* places;
+  std::size_t capacity;
+  /// Place i.
+  BELAY_HD void operator()(std::size_t i) const noexcept {
+    if (static_cast<std::size_t>(places[i]) >= capacity) places[i] = no_place;
   }
 };
 
+/// Which places of rows a dispatch has in the end: of slots, or of a rank's packed rows.
+enum class places_of : std::uint8_t { expert_slots, packed_rows };
+
+/// A choice's place among its rank's rows, in the order of experts, and that in the slot of its expert, `shifts`
+/// [experts] further on: the latter is kept of slots, the former of packed rows. Where that of the slot is beyond the
+/// capacity, there is none.
+struct fitted_places {
+  /// The places, the choices, how far those of each expert go, the capacity, and which places are kept.
+  std::int32_t* places;
+  const std::int32_t* choices;
+  const std::int32_t* shifts;
+  std::size_t capacity;
+  places_of which;
+  /// Place i.
+  BELAY_HD void operator()(std::size_t i) const noexcept {
+    const std::int64_t place = std::int64_t{places[i]} + shifts[choices[i]];
+    if (place >= static_cast<std::int64_t>(capacity))
+      places[i] = no_place;
+    else if (which == places_of::expert_slots)
+      places[i] = static_cast<std::int32_t>(place);
+  }
+};
+
+/// Rows that a rank pushes to its peers in one dispatch, in bytes, from which on they go around the caches: more than a
+/// rank's part of them holds on the machines that were measured.
+inline constexpr std::size_t non_temporal_from = std::size_t{24} << 20;
+
+/// A choice's row of the slot = the row of its token. A team does a choice.
+template <class T>
+struct pushed_rows {
+  /// Where to, and the tokens' rows; on a host, whether rows go around the caches: then `finish` follows.
+  placed_rows<T> rows;
+  const T* x;
+  bool non_temporal = false;
+  /// Choice i.
+  template <kernel::team Team>
+  BELAY_HD void operator()(const Team& team, std::size_t i) const noexcept {
+    T* const to = rows.row(i);
+    if (to == nullptr) return;
+    const T* const from = x + i / rows.k * rows.hidden;
+    if constexpr (Team::lanes > 1)
+      kernel::for_each_index(team, rows.hidden, kernel::copy<T>{from, to});
+    else if (non_temporal)
+      kernel::copy_non_temporal(to, from, rows.hidden * sizeof(T));
+    else
+      std::memcpy(to, from, rows.hidden * sizeof(T));
+  }
+  /// On a host, after the last choice.
+  void finish() const noexcept {
+    if (non_temporal) kernel::finish_non_temporal();
+  }
+};
+
+/// A row as a term of a sum: itself times its weight.
+template <class T>
+struct weighted_row {
+  /// The row, and its weight.
+  const T* row;
+  compute_type_t<T> weight;
+  /// Element i of the term.
+  [[nodiscard]] BELAY_HD compute_type_t<T> operator[](std::size_t i) const noexcept {
+    return weight * kernel::widened(row[i]);
+  }
+};
+/// A row as a term of a sum: itself.
+template <class T>
+struct plain_row {
+  /// The row.
+  const T* row;
+  /// Element i of the term.
+  [[nodiscard]] BELAY_HD compute_type_t<T> operator[](std::size_t i) const noexcept { return kernel::widened(row[i]); }
+};
+
+/// Whether rows begin a sum, or add to one.
+enum class summing : std::uint8_t { begins, goes_on };
+
+/// target = the sum of `Count` rows, or target += it, in one pass: each element is summed in the order of the rows. Few
+/// rows a pass, so that the processor's prefetchers follow all of them.
+template <summing How, std::size_t Count, class T, class Row>
+BELAY_HD inline void add_rows(T* __restrict target, const Row* rows, std::size_t hidden) {
+  Row row[Count];
+  for (std::size_t j = 0; j < Count; ++j) row[j] = rows[j];
+  for (std::size_t i = 0; i < hidden; ++i) {
+    auto total = How == summing::begins ? row[0][i] : kernel::widened(target[i]) + row[0][i];
+    for (std::size_t j = 1; j < Count; ++j) total += row[j][i];
+    target[i] = static_cast<T>(total);
+  }
+}
+
 /// A token's row = the sum of those of its choices, each times its weight where weights are not null. Summed in passes
-/// of four rows, then two, then one, with the sum rounded to `Target` after each, as the host does. A team does a
-/// token.
+/// of four rows, then two, then one, with the sum rounded to `Target` after each. A team does a token.
 template <class T, class Target>
 struct pulled_rows {
   /// The type in which a row's elements are weighted and summed.
@@ -82,7 +183,7 @@ struct pulled_rows {
   const number* weights;
   Target* y;
 
-  /// One element of a token's row.
+  /// One element of a token's row, for a team of several lanes.
   struct element {
     /// Of which token.
     const pulled_rows* of;
@@ -112,12 +213,54 @@ struct pulled_rows {
   /// Token `token`.
   template <kernel::team Team>
   BELAY_HD void operator()(const Team& team, std::size_t token) const noexcept {
-    kernel::for_each_index(team, rows.hidden, element{this, token});
+    if constexpr (Team::lanes > 1)
+      kernel::for_each_index(team, rows.hidden, element{this, token});
+    else if (weights == nullptr)
+      sum_token(token, [](const T* row, std::size_t) { return plain_row<T>{row}; });
+    else
+      sum_token(token, [w = weights](const T* row, std::size_t i) { return weighted_row<T>{row, w[i]}; });
+  }
+
+ private:
+  // Each row as `term(row, choice)`; zeros where there is none.
+  template <class Term>
+  BELAY_HD void sum_token(std::size_t token, const Term& term) const noexcept {
+    using term_type = decltype(term(static_cast<const T*>(nullptr), std::size_t{}));
+    constexpr std::size_t pass = 4;
+    Target* const target = y + token * rows.hidden;
+    term_type terms[pass];
+    std::size_t count = 0;
+    summing how = summing::begins;
+    for (std::size_t j = 0; j < rows.k; ++j) {
+      const T* const row = rows.row(token * rows.k + j);
+      if (row == nullptr) continue;
+      terms[count++] = term(row, token * rows.k + j);
+      if (count < pass) continue;
+      add_terms<pass>(target, terms, how);
+      count = 0;
+    }
+    const term_type* left = terms;
+    if (count >= 2) {
+      add_terms<2>(target, left, how);
+      left += 2;
+      count -= 2;
+    }
+    if (count == 1) add_terms<1>(target, left, how);
+    if (how == summing::begins) std::memset(target, 0, rows.hidden * sizeof(Target));
+  }
+  template <std::size_t Count, class Term>
+  BELAY_HD void add_terms(Target* target, const Term* terms, summing& how) const noexcept {
+    if (how == summing::begins)
+      add_rows<summing::begins, Count>(target, terms, rows.hidden);
+    else
+      add_rows<summing::goes_on, Count>(target, terms, rows.hidden);
+    how = summing::goes_on;
   }
 };
 
 /// The gradient of a choice's weight, the inner product of its row and its token's gradient; then the row = that
-/// gradient times the weight. A team does a choice; sums have the order of the host's. Gradients may be wider.
+/// gradient times the weight, so that the gradient needs neither a slot nor a synchronisation of its own. A team does a
+/// choice. Gradients may be wider.
 template <class T, class Dy = T>
 struct returned_rows {
   /// The type in which rows and gradients are multiplied and summed.
@@ -147,24 +290,41 @@ struct returned_rows {
     T* const row = rows.row(i);
     const Dy* const gradient = dy + i / rows.k * rows.hidden;
     number total = 0;
-    if (row != nullptr) {
+    if constexpr (Team::lanes == 1) {
+      if (row != nullptr) total = return_row(row, gradient, weights[i]);
+    } else if (row != nullptr) {
       const std::size_t whole = rows.hidden / kernel::sum_lanes * kernel::sum_lanes;
       for (std::size_t c = whole; c < rows.hidden; ++c) total += kernel::widened(gradient[c]) * kernel::widened(row[c]);
-      if constexpr (Team::lanes == 1) {
-        number partial[kernel::sum_lanes] = {};
-        for (std::size_t c = 0; c < whole; ++c)
-          partial[c % kernel::sum_lanes] += kernel::widened(gradient[c]) * kernel::widened(row[c]);
-        for (const number part : partial) total += part;
-      } else {
-        number partial = 0;
-        for (std::size_t c = team.lane % kernel::sum_lanes; c < whole; c += kernel::sum_lanes)
-          partial += kernel::widened(gradient[c]) * kernel::widened(row[c]);
-        for (unsigned lane = 0; lane < kernel::sum_lanes; ++lane) total += team.from(lane, partial);
-      }
+      number partial = 0;
+      for (std::size_t c = team.lane % kernel::sum_lanes; c < whole; c += kernel::sum_lanes)
+        partial += kernel::widened(gradient[c]) * kernel::widened(row[c]);
+      for (unsigned lane = 0; lane < kernel::sum_lanes; ++lane) total += team.from(lane, partial);
       team.synchronize();  // the row is overwritten from here on
       kernel::for_each_index(team, rows.hidden, element{weights[i], gradient, row});
     }
     if (team.lane == 0) dweights[i] = total;
+  }
+
+ private:
+  // In one pass. A fixed number of partial sums vectorises without allowing the compiler to reorder sums.
+  BELAY_HD number return_row(T* __restrict row, const Dy* __restrict gradient, number weight) const noexcept {
+    number total = 0;
+    number partial[kernel::sum_lanes] = {};
+    std::size_t i = 0;
+    for (; i + kernel::sum_lanes <= rows.hidden; i += kernel::sum_lanes) {
+      for (std::size_t lane = 0; lane < kernel::sum_lanes; ++lane) {
+        const number d = kernel::widened(gradient[i + lane]);
+        partial[lane] += d * kernel::widened(row[i + lane]);
+        row[i + lane] = static_cast<T>(weight * d);
+      }
+    }
+    for (; i < rows.hidden; ++i) {
+      const number d = kernel::widened(gradient[i]);
+      total += d * kernel::widened(row[i]);
+      row[i] = static_cast<T>(weight * d);
+    }
+    for (std::size_t lane = 0; lane < kernel::sum_lanes; ++lane) total += partial[lane];
+    return total;
   }
 };
 

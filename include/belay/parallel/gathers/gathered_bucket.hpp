@@ -17,7 +17,7 @@
 #include "belay/core/config.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/kernel/elementwise.hpp"
-#include "belay/parallel/bucket/places.hpp"
+#include "belay/parallel/bucket/memory.hpp"
 #include "belay/parallel/file_shards.hpp"
 #include "belay/parallel/parameter.hpp"
 

@@ -18,8 +18,8 @@
 #include "belay/core/config.hpp"
 #include "belay/core/ledger.hpp"
 #include "belay/core/where.hpp"
-#include "belay/parallel/layer_learning.hpp"
 #include "belay/parallel/lists_parameters.hpp"
+#include "belay/parallel/parameter.hpp"
 #include "belay/step/frame.hpp"
 #include "belay/step/layer.hpp"
 

@@ -18,7 +18,6 @@
 #include "belay/core/error.hpp"
 #include "belay/core/view.hpp"
 #include "belay/core/where.hpp"
-#include "belay/parallel/layer_learning.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/step/gradient.hpp"
 #include "belay/step/layer.hpp"

@@ -258,7 +258,7 @@ template <class Lists = std::vector<std::vector<action>>>
   return dynamic_table(std::move(name), lists.size(), micro_batches, std::move(actions), std::move(offsets));
 }
 
-/// A copy whose sizes are known at run time only.
+/// A copy whose sizes are known at run time only; of such a one itself.
 template <class Storage>
 [[nodiscard]] dynamic_table to_dynamic(const basic_table<Storage>& from) {
   std::vector<action> actions;
@@ -269,6 +269,7 @@ template <class Storage>
   }
   return {std::string(from.name()), from.stages(), from.micro_batches(), std::move(actions), std::move(offsets)};
 }
+[[nodiscard]] inline dynamic_table to_dynamic(dynamic_table&& from) { return std::move(from); }
 
 }  // namespace schedule
 }  // namespace belay::inline BELAY_ABI

@@ -11,8 +11,8 @@
 #include <string_view>
 
 #include "belay/core/config.hpp"
-#include "belay/report/page/ending.hpp"
 #include "belay/report/page/expert_map.hpp"
+#include "belay/report/page/folder.hpp"
 #include "belay/report/page/history.hpp"
 #include "belay/report/page/markup.hpp"
 #include "belay/report/page/memory_stack.hpp"

@@ -7,7 +7,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,12 +24,12 @@
 #include "belay/core/where.hpp"
 #include "belay/device/stored_bytes.hpp"
 #include "belay/device/tier.hpp"
+#include "belay/parallel/bucket/update_observer.hpp"
 #include "belay/parallel/file_shards.hpp"
 #include "belay/parallel/parameter.hpp"
 #include "belay/train/checkpoint/checkpoint_layout.hpp"
 #include "belay/train/checkpoint/checkpoint_reader.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
-#include "belay/train/residency_hold.hpp"
 #include "belay/train/store_memory.hpp"
 
 namespace belay::inline BELAY_ABI {
@@ -42,158 +43,60 @@ struct captured_state {
   std::vector<std::pair<std::string, std::string>> states;
 };
 
+/// Something that was added.
 template <folders_policy Files>
-class added_state {
+class added_object {
  public:
-  template <class Store>
-  void add_values(Store& store) {
-    declare_.push_back([&store](declared_state& out) {
-      std::size_t number = 0;
-      store.each_stored([&](auto& parameter, const stored_copies& copies) {
-        parameter.each_kept_range([&]<class T>(const held_range<T>& range) {
-          const stored_bytes place = place_of(range);
-          out.add<T>(parameter, number, value_part, range.first, range.count, std::span<const stored_bytes>(&place, 1),
-                     copies.of_values);
-        });
-        ++number;
+  using reader = checkpoint_reader<Files>;
+
+  virtual ~added_object() = default;
+  virtual void declare(declared_state& /*out*/) const {}
+  virtual void load(reader& in, state_kinds kinds, where at) = 0;
+  /// Whether a phase has it away from the device; it is there while the hold lives.
+  [[nodiscard]] virtual bool away() const { return false; }
+  [[nodiscard]] virtual residency_hold hold(where /*at*/) const { return {}; }
+  /// Of an optimizer, its steps and settings; of a state of one's own, its name and text.
+  [[nodiscard]] virtual std::optional<manifest_optimizer> optimizer() const { return std::nullopt; }
+  [[nodiscard]] virtual const std::string* name() const { return nullptr; }
+  [[nodiscard]] virtual std::string text() const { return {}; }
+};
+
+/// The tensor of a parameter in the checkpoint that is read.
+template <class Parameter, folders_policy Files>
+[[nodiscard]] const manifest_tensor& tensor_of(const Parameter& parameter, const checkpoint_reader<Files>& in,
+                                               where at) {
+  const std::vector<std::uint64_t> shape(parameter.shape().begin(), parameter.shape().end());
+  return in.tensor_named(parameter.name(), shape, at);
+}
+
+/// The values of a store's parameters.
+template <folders_policy Files, class Store>
+class added_values final : public added_object<Files> {
+ public:
+  using typename added_object<Files>::reader;
+
+  explicit added_values(Store& store) : store_(&store) {}
+
+  void declare(declared_state& out) const override {
+    std::size_t number = 0;
+    store_->each_stored([&](auto& parameter, const stored_copies& copies) {
+      parameter.each_kept_range([&]<class T>(const held_range<T>& range) {
+        const stored_bytes place = place_of(range);
+        out.add<T>(parameter, number, value_part, range.first, range.count, std::span<const stored_bytes>(&place, 1),
+                   copies.of_values);
       });
-    });
-    load_.push_back([&store](checkpoint_reader<Files>& in, state_kinds, where at) {
-      store.each_stored([&](auto& parameter, const stored_copies&) { load_values(parameter, in, at); });
+      ++number;
     });
   }
-
-  template <class Store, class Optimizer>
-  void add_optimizer(Store& store, Optimizer& optimizer) {
-    declare_.push_back([&store, &optimizer](declared_state& out) {
-      const auto add = [&](std::string_view part, const auto& range, auto state) {
-        out.add(store.buckets().parameter(range.parameter), range.parameter, part, range.offset, state,
-                store.copies_of(range.parameter).of_state);
-      };
-      const auto add_places = [&](std::string_view part, const auto& range, std::span<const stored_bytes> places) {
-        out.add<typename Optimizer::state_type>(store.buckets().parameter(range.parameter), range.parameter, part,
-                                                range.offset, range.count, places,
-                                                store.copies_of(range.parameter).of_state);
-      };
-      if constexpr (requires { optimizer.each_state_place(add_places); })
-        optimizer.each_state_place(add_places);
-      else
-        optimizer.each_state(add);
-    });
-    const std::size_t number = optimizers_.size();
-    load_.push_back([&store, &optimizer, number](checkpoint_reader<Files>& in, state_kinds kinds, where at) {
-      const auto load = [&](std::string_view part, const auto& range, auto state) {
-        load_range(store.buckets().parameter(range.parameter), part, range, state, in, kinds, at);
-      };
-      if constexpr (requires { optimizer.fill_state(load); })
-        optimizer.fill_state(load, at);
-      else
-        optimizer.each_state(load);
-      if (kinds == state_kinds::weights) return optimizer.continue_after(0);
-      if (number >= in.content().optimizers.size())
-        throw file_error(
-            in.folder(), 0,
-            "has the state of " + std::to_string(in.content().optimizers.size()) + " optimizers, this run has more",
-            at);
-      optimizer.continue_after(in.content().optimizers[number].steps);
-    });
-    add_holds(store, optimizer);
-    optimizers_.push_back([&optimizer] {
-      manifest_optimizer out{optimizer.steps(), {}};
-      optimizer.each_setting([&](const char* name, double value) {
-        if (is_finite(value)) out.settings.emplace_back(name, value);  // JSON has no other numbers
-      });
-      return out;
-    });
-  }
-
-  /// Throws usage_error where a state of that name was added.
-  template <class State>
-  void add_user(std::string name, State& state, where at) {
-    for (const auto& [known, save] : states_)
-      if (known == name)
-        throw usage_error("state " + printable(name) + " is added twice: a checkpoint has one text of a name", at);
-    load_.push_back([&state, name](checkpoint_reader<Files>& in, state_kinds kinds, where loaded_at) {
-      if (kinds == state_kinds::weights) return;
-      for (const auto& [known, text] : in.content().states)
-        if (known == name) return state.load(std::string_view(text));
-      throw file_error(in.folder(), 0, "has no state " + printable(name), loaded_at);
-    });
-    states_.emplace_back(std::move(name), [&state] { return std::string(state.save()); });
-  }
-
-  void declare(declared_state& out) const {
-    for (const auto& each : declare_) each(out);
-  }
-  /// Whether a phase has state of optimizers away from the device.
-  [[nodiscard]] bool away() const {
-    return std::any_of(away_.begin(), away_.end(), [](const auto& each) { return each(); });
-  }
-  /// It is there while the result lives.
-  [[nodiscard]] std::vector<residency_hold> hold(where at) const {
-    std::vector<residency_hold> out;
-    for (const auto& each : hold_) out.push_back(each(at));
-    return out;
-  }
-  /// Throws usage_error where the text of a state is none: a manifest would have other bytes.
-  [[nodiscard]] captured_state capture(where at) const {
-    captured_state out;
-    for (const auto& each : optimizers_) out.optimizers.push_back(each());
-    for (const auto& [name, save] : states_) out.states.emplace_back(name, expected_text(save(), name, at));
-    return out;
-  }
-  /// The part of a manifest in which rank 0 speaks for all ranks: the names of states, and of each optimizer its steps
-  /// and settings.
-  [[nodiscard]] std::string described() const {
-    std::string out = states_.empty() ? "no state" : states_.size() == 1 ? "state " : "states ";
-    for (std::size_t i = 0; i < states_.size(); ++i) out += (i > 0 ? ", " : "") + printable(states_[i].first);
-    for (std::size_t i = 0; i < optimizers_.size(); ++i) {
-      const manifest_optimizer each = optimizers_[i]();
-      out += "; optimizer " + std::to_string(i) + " after " + std::to_string(each.steps) + " steps, of";
-      for (const auto& [name, value] : each.settings) out += " " + name;
-    }
-    return out;
-  }
-  void load(checkpoint_reader<Files>& in, state_kinds kinds, where at) const {
-    for (const auto& each : load_) each(in, kinds, at);
+  void load(reader& in, state_kinds /*kinds*/, where at) override {
+    store_->each_stored([&](auto& parameter, const stored_copies&) { load_values(parameter, in, at); });
   }
 
  private:
-  [[nodiscard]] static std::string expected_text(std::string text, const std::string& name, where at) {
-    for (std::size_t i = 0; i < text.size();) {
-      const std::size_t length = utf8_length(std::string_view(text).substr(i));
-      if (length == 0)
-        throw usage_error("state " + printable(name) + ": save() gives bytes that are no text, the first at " +
-                              std::to_string(i) + ": give UTF-8, such as numbers in words or hexadecimal digits",
-                          at);
-      i += length;
-    }
-    return text;
-  }
-
-  using reader = checkpoint_reader<Files>;
-
-  // State in a lower tier is where it is in every phase.
-  template <class Store, class Optimizer>
-  void add_holds(const Store& store, const Optimizer& optimizer) {
-    if constexpr (requires { optimizer.state_tier(); })
-      if (optimizer.state_tier() != tier::device) return;
-    if constexpr (requires(where at) { store.hold_state(at); }) {
-      away_.push_back([&store] { return store.state_away(); });
-      hold_.push_back([&store](where at) { return store.hold_state(at); });
-    }
-  }
-
   template <class T>
   [[nodiscard]] static stored_bytes place_of(const held_range<T>& range) {
     if (range.file != nullptr) return range.file->place_of(range.data, range.count * sizeof(T));
     return {std::as_bytes(std::span<T>(range.data, range.count)), range.access};
-  }
-
-  template <class Parameter>
-  [[nodiscard]] static const manifest_tensor& tensor_of(const Parameter& parameter, const reader& in, where at) {
-    const std::vector<std::uint64_t> shape(parameter.shape().begin(), parameter.shape().end());
-    return in.tensor_named(parameter.name(), shape, at);
   }
 
   // Wide values come from the master copy, where a narrow run has left one.
@@ -207,6 +110,74 @@ class added_state {
     parameter.fill([&](std::size_t first, std::span<element> values) { in.read(from, part, first, values, at); }, at);
   }
 
+  Store* store_;
+};
+
+/// The state of a store's optimizer, the `number`-th of them.
+template <folders_policy Files, class Store, class Optimizer>
+class added_optimizer final : public added_object<Files> {
+ public:
+  using typename added_object<Files>::reader;
+
+  added_optimizer(Store& store, Optimizer& optimizer, std::size_t number)
+      : store_(&store), optimizer_(&optimizer), number_(number) {}
+
+  void declare(declared_state& out) const override {
+    const auto add = [&](std::string_view part, const auto& range, auto state) {
+      out.add(store_->buckets().parameter(range.parameter), range.parameter, part, range.offset, state,
+              store_->copies_of(range.parameter).of_state);
+    };
+    const auto add_places = [&](std::string_view part, const auto& range, std::span<const stored_bytes> places) {
+      out.add<typename Optimizer::state_type>(store_->buckets().parameter(range.parameter), range.parameter, part,
+                                              range.offset, range.count, places,
+                                              store_->copies_of(range.parameter).of_state);
+    };
+    if constexpr (requires(Optimizer& optimizer) { optimizer.each_state_place(add_places); })
+      optimizer_->each_state_place(add_places);
+    else
+      optimizer_->each_state(add);
+  }
+  void load(reader& in, state_kinds kinds, where at) override {
+    const auto load = [&](std::string_view part, const auto& range, auto state) {
+      load_range(store_->buckets().parameter(range.parameter), part, range, state, in, kinds, at);
+    };
+    if constexpr (requires(Optimizer& optimizer) { optimizer.fill_state(load); })
+      optimizer_->fill_state(load, at);
+    else
+      optimizer_->each_state(load);
+    if (kinds == state_kinds::weights) return optimizer_->continue_after(0);
+    if (number_ >= in.content().optimizers.size())
+      throw file_error(
+          in.folder(), 0,
+          "has the state of " + std::to_string(in.content().optimizers.size()) + " optimizers, this run has more", at);
+    optimizer_->continue_after(in.content().optimizers[number_].steps);
+  }
+  // State in a lower tier is where it is in every phase.
+  [[nodiscard]] bool away() const override {
+    if constexpr (moves) return is_on_device() && store_->state_away();
+    return false;
+  }
+  [[nodiscard]] residency_hold hold([[maybe_unused]] where at) const override {
+    if constexpr (moves)
+      if (is_on_device()) return store_->hold_state(at);
+    return {};
+  }
+  [[nodiscard]] std::optional<manifest_optimizer> optimizer() const override {
+    manifest_optimizer out{optimizer_->steps(), {}};
+    optimizer_->each_setting([&](const char* name, double value) {
+      if (is_finite(value)) out.settings.emplace_back(name, value);  // JSON has no other numbers
+    });
+    return out;
+  }
+
+ private:
+  static constexpr bool moves = requires(const Store& store, where at) { store.hold_state(at); };
+
+  [[nodiscard]] bool is_on_device() const {
+    if constexpr (requires(const Optimizer& optimizer) { optimizer.state_tier(); })
+      return optimizer_->state_tier() == tier::device;
+    return true;
+  }
   template <class Parameter, class Range, class State>
   static void load_range(const Parameter& parameter, std::string_view part, const Range& range, std::span<State> state,
                          reader& in, state_kinds kinds, where at) {
@@ -227,12 +198,111 @@ class added_state {
     });
   }
 
-  std::vector<std::function<void(declared_state&)>> declare_;
-  std::vector<std::function<void(reader&, state_kinds, where)>> load_;
-  std::vector<std::function<manifest_optimizer()>> optimizers_;
-  std::vector<std::function<bool()>> away_;
-  std::vector<std::function<residency_hold(where)>> hold_;
-  std::vector<std::pair<std::string, std::function<std::string()>>> states_;
+  Store* store_;
+  Optimizer* optimizer_;
+  std::size_t number_;
+};
+
+/// State of one's own, under a name.
+template <folders_policy Files, class State>
+class added_user_state final : public added_object<Files> {
+ public:
+  using typename added_object<Files>::reader;
+
+  added_user_state(std::string name, State& state) : name_(std::move(name)), state_(&state) {}
+
+  void load(reader& in, state_kinds kinds, where at) override {
+    if (kinds == state_kinds::weights) return;
+    for (const auto& [known, text] : in.content().states)
+      if (known == name_) return state_->load(std::string_view(text));
+    throw file_error(in.folder(), 0, "has no state " + printable(name_), at);
+  }
+  [[nodiscard]] const std::string* name() const override { return &name_; }
+  [[nodiscard]] std::string text() const override { return std::string(std::as_const(*state_).save()); }
+
+ private:
+  std::string name_;
+  State* state_;
+};
+
+template <folders_policy Files>
+class added_state {
+ public:
+  using reader = checkpoint_reader<Files>;
+
+  template <class Store>
+  void add_values(Store& store) {
+    all_.push_back(std::make_unique<added_values<Files, Store>>(store));
+  }
+  template <class Store, class Optimizer>
+  void add_optimizer(Store& store, Optimizer& optimizer) {
+    all_.push_back(std::make_unique<added_optimizer<Files, Store, Optimizer>>(store, optimizer, optimizers_++));
+  }
+  /// Throws usage_error where a state of that name was added.
+  template <class State>
+  void add_user(std::string name, State& state, where at) {
+    for (const auto& each : all_)
+      if (each->name() != nullptr && *each->name() == name)
+        throw usage_error("state " + printable(name) + " is added twice: a checkpoint has one text of a name", at);
+    all_.push_back(std::make_unique<added_user_state<Files, State>>(std::move(name), state));
+  }
+
+  void declare(declared_state& out) const {
+    for (const auto& each : all_) each->declare(out);
+  }
+  /// Whether a phase has state of optimizers away from the device.
+  [[nodiscard]] bool away() const {
+    return std::ranges::any_of(all_, [](const auto& each) { return each->away(); });
+  }
+  /// It is there while the result lives.
+  [[nodiscard]] std::vector<residency_hold> hold(where at) const {
+    std::vector<residency_hold> out;
+    for (const auto& each : all_) out.push_back(each->hold(at));
+    return out;
+  }
+  /// Throws usage_error where the text of a state is none: a manifest would have other bytes.
+  [[nodiscard]] captured_state capture(where at) const {
+    captured_state out;
+    for (const auto& each : all_) {
+      if (auto own = each->optimizer()) out.optimizers.push_back(*std::move(own));
+      if (const std::string* const name = each->name())
+        out.states.emplace_back(*name, expected_text(each->text(), *name, at));
+    }
+    return out;
+  }
+  /// The part of a manifest in which rank 0 speaks for all ranks: the names of states, and of each optimizer its steps
+  /// and settings.
+  [[nodiscard]] std::string described() const {
+    std::string names, optimizers;
+    std::size_t states = 0, number = 0;
+    for (const auto& each : all_) {
+      if (const std::string* const name = each->name()) names += (states++ > 0 ? ", " : "") + printable(*name);
+      if (const auto own = each->optimizer()) {
+        optimizers += "; optimizer " + std::to_string(number++) + " after " + std::to_string(own->steps) + " steps, of";
+        for (const auto& [name, value] : own->settings) optimizers += " " + name;
+      }
+    }
+    return (states == 0 ? "no state" : states == 1 ? "state " : "states ") + names + optimizers;
+  }
+  void load(reader& in, state_kinds kinds, where at) const {
+    for (const auto& each : all_) each->load(in, kinds, at);
+  }
+
+ private:
+  [[nodiscard]] static std::string expected_text(std::string text, const std::string& name, where at) {
+    for (std::size_t i = 0; i < text.size();) {
+      const std::size_t length = utf8_length(std::string_view(text).substr(i));
+      if (length == 0)
+        throw usage_error("state " + printable(name) + ": save() gives bytes that are no text, the first at " +
+                              std::to_string(i) + ": give UTF-8, such as numbers in words or hexadecimal digits",
+                          at);
+      i += length;
+    }
+    return text;
+  }
+
+  std::vector<std::unique_ptr<added_object<Files>>> all_;
+  std::size_t optimizers_ = 0;
 };
 
 }  // namespace belay::inline BELAY_ABI

@@ -35,7 +35,6 @@
 #include "belay/train/checkpoint/manifest.hpp"
 #include "belay/train/safetensors/file_agreement.hpp"
 #include "belay/train/safetensors/header.hpp"
-#include "belay/train/safetensors/stored_type.hpp"
 #include "belay/train/stage_names.hpp"
 
 namespace belay::inline BELAY_ABI {

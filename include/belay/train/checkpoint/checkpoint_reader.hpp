@@ -33,8 +33,8 @@
 #include "belay/train/checkpoint/checkpoint_folder.hpp"
 #include "belay/train/checkpoint/manifest.hpp"
 #include "belay/train/safetensors/file.hpp"
+#include "belay/train/safetensors/header.hpp"
 #include "belay/train/safetensors/reader.hpp"
-#include "belay/train/safetensors/stored_type.hpp"
 
 namespace belay::inline BELAY_ABI {
 

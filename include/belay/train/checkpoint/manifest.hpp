@@ -25,7 +25,6 @@
 #include "belay/core/where.hpp"
 #include "belay/train/safetensors/header.hpp"
 #include "belay/train/safetensors/scanner.hpp"
-#include "belay/train/safetensors/stored_type.hpp"
 
 namespace belay::inline BELAY_ABI {
 

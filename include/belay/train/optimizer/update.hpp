@@ -23,7 +23,7 @@
 #include "belay/core/finite.hpp"
 #include "belay/core/function_ref.hpp"
 #include "belay/core/where.hpp"
-#include "belay/device/device_numbers.hpp"
+#include "belay/device/host_access.hpp"
 #include "belay/device/memory.hpp"
 #include "belay/device/tier.hpp"
 #include "belay/kernel/optimizer.hpp"
@@ -104,10 +104,6 @@ void queue_adamw(Kit& kit, T* value, const State* gradient, const Parts& state, 
       kit.each(part, kernel::adamw_of_master<State, T, Scalars>{value + i, update(state[2] + i)});
   }
 }
-
-/// A function that says when a part of a step is queued: at once, or captured and launched. It calls `queue` or knows
-/// what that queues.
-using queued_part = std::function<void(function_ref<void()> queue, where at)>;
 
 /// The scalars of an update in the memory of a device, where there is one.
 template <class State>

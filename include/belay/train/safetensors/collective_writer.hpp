@@ -36,9 +36,8 @@
 #include "belay/parallel/rank_comparison.hpp"
 #include "belay/train/safetensors/file.hpp"
 #include "belay/train/safetensors/file_agreement.hpp"
-#include "belay/train/safetensors/folder_writer.hpp"
+#include "belay/train/safetensors/folder.hpp"
 #include "belay/train/safetensors/header.hpp"
-#include "belay/train/safetensors/stored_type.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace safetensors {

@@ -16,7 +16,6 @@
 #include "belay/core/printable.hpp"
 #include "belay/train/safetensors/header.hpp"
 #include "belay/train/safetensors/scanner.hpp"
-#include "belay/train/safetensors/stored_type.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace safetensors {

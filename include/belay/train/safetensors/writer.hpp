@@ -24,7 +24,6 @@
 #include "belay/core/where.hpp"
 #include "belay/train/safetensors/file.hpp"
 #include "belay/train/safetensors/header.hpp"
-#include "belay/train/safetensors/stored_type.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace safetensors {

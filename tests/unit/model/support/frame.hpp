@@ -8,11 +8,15 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <vector>
 
+#include "belay/core/ledger.hpp"
 #include "belay/core/view.hpp"
+#include "belay/device/stream.hpp"
 #include "belay/step/arithmetic.hpp"
+#include "belay/step/frame.hpp"
 #include "model/products.hpp"
 
 namespace test {
@@ -60,6 +64,30 @@ class frame : public belay::frame_arithmetic<frame> {
     return belay::adding_to(parameter.gradient_values());
   }
 
+  // What an expert exchange asks of the engine.
+  class engine_type {
+   public:
+    void adopt(const auto&) {}
+    [[nodiscard]] belay::ledger& obligations() { return ledger_; }
+    [[nodiscard]] belay::immediate_stream& compute() { return stream_; }
+    static belay::kernel::findings_record* found() { return nullptr; }
+
+   private:
+    belay::ledger ledger_;
+    belay::immediate_stream stream_;
+  };
+  [[nodiscard]] engine_type& engine() { return engine_; }
+  template <class Work>
+  void run_on_host(Work&& work) {
+    work();
+  }
+  [[nodiscard]] belay::obligation_id open(belay::obligation_kind kind, std::size_t bytes,
+                                          std::span<const std::size_t> shape, belay::where at) {
+    return belay::invocation{layer(), 0, 0, at}.open(engine_.obligations(), kind, bytes, shape, at);
+  }
+  void close(belay::obligation_id id, belay::where at) { engine_.obligations().close(id, at); }
+  static bool rehearsing() { return false; }
+
   static belay::kernel::findings_note found(belay::where = {}) { return {}; }
   static bool replaying() { return false; }
   static bool forward_only() { return false; }
@@ -87,6 +115,7 @@ class frame : public belay::frame_arithmetic<frame> {
   }
 
   mutable model::host_kit kit_;
+  engine_type engine_;
   std::vector<block> kept_;
   std::vector<block> scratch_;
 };

@@ -13,23 +13,23 @@
 
 namespace toy {
 
-using group = belay::host::group;
+using group = belay::group;
 using heap_type = belay::symmetric_heap<group>;
 using test_frame = belay::frame<belay::host_engine>;
-template <class T, class Group = group>
-using exchange_type = belay::expert_exchange<T, Group>;
+template <class T>
+using exchange_type = belay::expert_exchange<T>;
 
 // `leases` counts the slots that must be free at the end of a test.
-template <class T, class Group = group>
+template <class T>
 struct expert_fixture {
   belay::tier_meter meter;
-  belay::symmetric_heap<Group> heap;
+  heap_type heap;
   belay::host_engine engine;
-  exchange_type<T, Group> exchange;
+  exchange_type<T> exchange;
   belay::invocation call;
   belay::invocation_memory memory;
 
-  expert_fixture(const Group& ranks, const belay::expert_settings& settings, const belay::stream_settings& streams = {})
+  expert_fixture(const group& ranks, const belay::expert_settings& settings, const belay::stream_settings& streams = {})
       : heap(ranks, {4 << 20, 64, &meter}),
         engine(belay::host_pages(8 << 20), meter, streams, ranks.rank()),
         exchange(ranks, heap, settings) {}

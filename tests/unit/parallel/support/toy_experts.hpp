@@ -73,7 +73,7 @@ struct layer {
     belay::view<T, 2> out;
     belay::routing<T> routed;
     belay::view<T, 2> outputs;  // what this rank's experts computed; the exchange reuses its own copy
-    belay::merged<Exchange> tokens;
+    belay::merged<T> tokens;
   };
 
   parameters<T>& weights;

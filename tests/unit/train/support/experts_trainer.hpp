@@ -62,7 +62,7 @@ auto body(result& out, const settings& how) {
     config.experts = how.experts;
     config.positions = length;
     using number = belay::compute_type_t<T>;
-    using exchange_type = belay::expert_exchange<T, typename std::remove_cvref_t<decltype(run)>::group_type>;
+    using exchange_type = belay::expert_exchange<T>;
     exchange_type experts(run, mesh.expert(), {config.experts, config.experts_per_token, config.hidden, how.capacity});
     model::mixtral<T, exchange_type> net(config, model::model_part::whole(config),
                                          {experts.first_local_expert(), experts.local_experts()}, experts);

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "belay/backend/host/bootstrap/coordinator.hpp"
-#include "belay/backend/host/membership/survivor_agreement.hpp"
+#include "belay/backend/host/membership/membership.hpp"
 #include "belay/core/bounds.hpp"
 #include "belay/core/error.hpp"
 

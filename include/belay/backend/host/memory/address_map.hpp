@@ -15,12 +15,15 @@
 #include <cstdint>
 #include <span>
 
-#include "belay/backend/host/memory/address_space.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
+
+/// Whether the ranks of a world see each other's memory as their own: threads do, processes do not. Every protocol of
+/// this backend asks before it uses an address of a peer, or waits for a peer that may have died.
+enum class address_space : std::uint32_t { one, several };
 
 /// The ranks that have mapped a region of symmetric memory: those of the group that made it. To all others it is
 /// ordinary memory. Group 0 is the world.

@@ -15,11 +15,11 @@
 
 #include "belay/backend/host/copy/calibration.hpp"
 #include "belay/backend/host/failure/abort_flag.hpp"
-#include "belay/backend/host/memory/address_space.hpp"
+#include "belay/backend/host/memory/address_map.hpp"
 #include "belay/backend/host/rendezvous/peer_flags.hpp"
 #include "belay/comm/event_count.hpp"
 #include "belay/comm/flight_recorder.hpp"
-#include "belay/comm/lane.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {

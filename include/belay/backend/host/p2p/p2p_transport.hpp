@@ -15,8 +15,7 @@
 
 #include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/memory/address_map.hpp"
-#include "belay/backend/host/p2p/mailbox_state.hpp"
-#include "belay/backend/host/p2p/transfer.hpp"
+#include "belay/backend/host/p2p/mailbox.hpp"
 #include "belay/backend/host/rendezvous/group_layout.hpp"
 #include "belay/backend/host/tuning/online_tuner.hpp"
 #include "belay/comm/communicator.hpp"

@@ -12,7 +12,7 @@
 #include "belay/backend/host/failure/wait_diagnosis.hpp"
 #include "belay/backend/host/p2p/p2p_transport.hpp"
 #include "belay/backend/host/tuning/algorithm_rules.hpp"
-#include "belay/backend/host/tuning/explain.hpp"
+#include "belay/backend/host/tuning/online_tuner.hpp"
 #include "belay/backend/host/tuning/variant_choice.hpp"
 
 namespace belay::inline BELAY_ABI {

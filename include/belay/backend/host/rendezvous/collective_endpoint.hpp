@@ -20,7 +20,6 @@
 
 #include "belay/backend/host/failure/world_status.hpp"
 #include "belay/backend/host/memory/address_map.hpp"
-#include "belay/backend/host/memory/address_space.hpp"
 #include "belay/backend/host/rendezvous/call_descriptor.hpp"
 #include "belay/backend/host/rendezvous/group_layout.hpp"
 #include "belay/backend/host/rendezvous/peer_flags.hpp"

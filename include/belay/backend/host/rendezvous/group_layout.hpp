@@ -9,24 +9,13 @@
 #include <cstdint>
 
 #include "belay/backend/host/memory/control_block.hpp"
-#include "belay/backend/host/p2p/mailbox_state.hpp"
-#include "belay/backend/host/p2p/transfer.hpp"
+#include "belay/backend/host/p2p/mailbox.hpp"
 #include "belay/backend/host/rendezvous/peer_flags.hpp"
 #include "belay/backend/host/tuning/algorithm_rules.hpp"
 #include "belay/core/config.hpp"
 
 namespace belay::inline BELAY_ABI {
 namespace host {
-
-/// From one rank to another. The sender writes all but the flag while it is empty. Bytes that the receiver has not
-/// mapped come in pieces, in the space behind the mailbox.
-struct alignas(64) mailbox {
-  mailbox_flag<> flag;
-  std::int32_t tag = 0;
-  std::uint64_t reference = 0;  // where the bytes are
-  transfer_step step;
-  std::uint16_t site = 0;
-};
 
 /// Where a rank sleeps while its transfers wait for peers, which notify it.
 struct alignas(cache_line_pair_bytes) p2p_doorbell : doorbell {};

@@ -18,7 +18,7 @@
 #include "belay/backend/host/p2p/p2p_transport.hpp"
 #include "belay/backend/host/rendezvous/collective_endpoint.hpp"
 #include "belay/backend/host/rendezvous/group_layout.hpp"
-#include "belay/comm/lane.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 

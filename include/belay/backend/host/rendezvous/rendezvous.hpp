@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "belay/backend/host/memory/address_space.hpp"
+#include "belay/backend/host/memory/address_map.hpp"
 #include "belay/backend/host/rendezvous/peer_flags.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/copy.hpp"

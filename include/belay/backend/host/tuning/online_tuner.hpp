@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "belay/core/bounds.hpp"
@@ -134,5 +135,19 @@ class online_tuner {
   std::size_t variants_ = 0;
 };
 
+/// Whether BELAY_TUNING is `print`. Throws input_error for any other text.
+[[nodiscard]] BELAY_DECL bool prints_tuning();
+
+/// The text of BELAY_TUNING=print, when a group ends: a line for each kind of call that is settled: the variant and
+/// every variant's microseconds. Empty where none is.
+[[nodiscard]] BELAY_DECL std::string settled_text(const online_tuner& tuner, int ranks);
+
+/// Writes it to standard error where BELAY_TUNING is `print`. Never throws: what cannot be printed is not.
+BELAY_DECL void print_settled(const online_tuner& tuner, int ranks) noexcept;
+
 }  // namespace host
 }  // namespace belay::inline BELAY_ABI
+
+#if !defined(BELAY_SEPARATE_COMPILATION)
+#include "belay/backend/host/tuning/online_tuner.ipp"  // IWYU pragma: export
+#endif

@@ -12,7 +12,6 @@
 
 #include "belay/backend/host/rendezvous/call_descriptor.hpp"
 #include "belay/backend/host/tuning/algorithm_rules.hpp"
-#include "belay/backend/host/tuning/explain.hpp"
 #include "belay/backend/host/tuning/online_tuner.hpp"
 #include "belay/core/config.hpp"
 

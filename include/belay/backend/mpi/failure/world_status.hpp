@@ -21,7 +21,7 @@
 #include "belay/backend/mpi/failure/peer_history.hpp"
 #include "belay/comm/abort_cause.hpp"
 #include "belay/comm/flight_recorder.hpp"
-#include "belay/comm/lane.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/hash.hpp"
 #include "belay/core/process.hpp"

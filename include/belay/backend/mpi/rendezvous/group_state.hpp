@@ -17,7 +17,7 @@
 #include "belay/backend/mpi/progress/control_message.hpp"
 #include "belay/backend/mpi/progress/mpi_progress.hpp"
 #include "belay/comm/call_arguments.hpp"
-#include "belay/comm/lane.hpp"
+#include "belay/comm/start_order.hpp"
 #include "belay/core/config.hpp"
 #include "belay/core/where.hpp"
 

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The order of a row's actions. Received activations live until the backward of their micro-batch, received gradients
+// until it is over, and gradients to send until their exchange is done.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "belay/comm/pending.hpp"
+#include "belay/comm/start_order.hpp"
+#include "belay/core/checked_size.hpp"
+#include "belay/core/error.hpp"
+#include "belay/core/policies.hpp"
+#include "belay/core/view.hpp"
+#include "belay/device/stream_event.hpp"
+#include "belay/device/tier.hpp"
+#include "belay/parallel/pipeline/runner.hpp"
+#include "belay/parallel/proof.hpp"
+
+namespace belay::inline BELAY_ABI {
+
+BELAY_DECL std::size_t tensor_between_stages::bytes_of(std::span<const std::size_t> shape, std::size_t element_bytes,
+                                                       where at) {
+  checked_size bytes = element_bytes;
+  for (const std::size_t extent : shape) bytes *= extent;
+  if (!bytes.fits()) refuse_tensor(shape, element_bytes, [] { return std::string(name(tier::device)) + " tier"; }, at);
+  return bytes.saturated();
+}
+
+BELAY_DECL std::span<std::byte> tensor_between_stages::arriving(boundary_elements of, std::byte* leased,
+                                                                std::size_t bytes) noexcept {
+  elements_ = bytes / of.wire.bytes;
+  waits_ = of.rounded;
+  (of.rounded ? on_wire_ : values_) = leased;
+  return {leased, bytes};
+}
+
+BELAY_DECL std::span<std::byte> tensor_between_stages::receive(stage_engine& engine, const stream_event& ready,
+                                                               boundary_elements of, std::span<const std::size_t> shape,
+                                                               where at) {
+  const std::size_t bytes = bytes_of(shape, of.wire.bytes, at);
+  lease_chain& chain = of.rounded ? wire_memory_ : memory_;
+  std::byte* const leased =
+      engine.memory().lease_bytes_for(stream_kind::communication, ready, bytes, chain, at, {of.wire.kind, 0});
+  return arriving(of, leased, bytes);
+}
+
+BELAY_DECL std::span<std::byte> tensor_between_stages::lease(stage_engine& engine, boundary_elements of,
+                                                             std::span<const std::size_t> shape, where at) {
+  const std::size_t bytes = bytes_of(shape, of.wire.bytes, at);
+  lease_chain& chain = of.rounded ? wire_memory_ : memory_;
+  return arriving(of, engine.memory().lease_bytes(bytes, chain, at, {of.wire.kind, 0}), bytes);
+}
+
+BELAY_DECL void tensor_between_stages::widen(stage_engine& engine, boundary_elements of, where at) {
+  if (!waits_) return;  // nothing was received, or it was used before
+  const std::size_t bytes = bytes_of({&elements_, 1}, of.exact.bytes, at);
+  values_ = engine.memory().lease_bytes(bytes, memory_, at, {of.exact.kind, 0});
+  engine.widen(on_wire_, values_, elements_);
+  engine.memory().release(wire_memory_);
+  on_wire_ = nullptr;
+  waits_ = false;
+}
+
+BELAY_DECL std::span<const std::byte> tensor_between_stages::round(stage_engine& engine, boundary_elements of,
+                                                                   stage_tensor exact, where at) {
+  const std::size_t bytes = bytes_of({&exact.elements, 1}, of.wire.bytes, at);
+  if (!of.rounded) return {static_cast<const std::byte*>(exact.data), bytes};
+  std::byte* const rounded = engine.memory().lease_bytes(bytes, wire_memory_, at, {of.wire.kind, 0});
+  on_wire_ = rounded;
+  engine.round(exact.data, rounded, exact.elements);
+  return {rounded, bytes};
+}
+
+BELAY_DECL void tensor_between_stages::release(stage_engine& engine) noexcept {
+  engine.memory().release(memory_);
+  engine.memory().release(wire_memory_);
+  forget();
+}
+
+BELAY_DECL pipeline_times times_of_spans(std::span<const traced_span* const> spans,
+                                         std::span<executed_action> actions) noexcept {
+  pipeline_times out;
+  const auto is_over = [](const traced_span* each) { return each != nullptr && each->over(); };
+  const bool known = std::all_of(spans.begin(), spans.end(), is_over);
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    executed_action& done = actions[i];
+    done.begin = done.end = 0;
+    if (!known) continue;
+    done.begin = spans[i]->begin, done.end = spans[i]->end;
+    out.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
+  }
+  if (known && !spans.empty()) out.phase = 1e-9 * static_cast<double>(actions[spans.size() - 1].end - actions[0].begin);
+  return out;
+}
+
+BELAY_DECL pipeline_runner::pipeline_runner(group of, schedule::dynamic_table table, boundary_elements elements,
+                                            std::span<const std::size_t> boundary, where at)
+    : group_(std::move(of)),
+      table_(std::move(table)),
+      elements_(elements),
+      boundary_(boundary.begin(), boundary.end()),
+      received_(2 * table_.micro_batches()) {
+  if (static_cast<std::size_t>(group_.size()) != table_.stages()) {
+    throw usage_error("a schedule of " + std::to_string(table_.stages()) + " stages runs on as many ranks, not " +
+                          std::to_string(group_.size()),
+                      at);
+  }
+  const auto proven = proof(table_);
+  if (!proven.valid()) throw usage_error("this schedule cannot run: " + explain(proven.reason), at);
+  for (const schedule::action& next : row()) {
+    if (next.kind == schedule::action_kind::input_gradient || next.kind == schedule::action_kind::weight_gradient) {
+      throw usage_error("this runner has no split backwards: use a schedule of forwards and whole backwards", at);
+    }
+    executed_.push_back({next.kind, next.micro_batch, next.is_exchange()});
+  }
+  transfers_->resize(executed_.size());
+  spans_of_device_.resize(executed_.size());
+}
+
+BELAY_DECL schedule::position pipeline_runner::place() const noexcept {
+  return {static_cast<std::size_t>(group_.rank()), table_.stages(), table_.micro_batches()};
+}
+
+BELAY_DECL traced_span* pipeline_runner::add_span(span_log* to, const schedule::action& next) {
+  if (to == nullptr) return nullptr;
+  const bool waits = next.is_exchange();
+  return to->add({.name = waits                                         ? "wait for neighbours"
+                          : next.kind == schedule::action_kind::forward ? "forward"
+                                                                        : "backward",
+                  .micro_batch = waits ? traced_span::none : static_cast<std::uint32_t>(next.micro_batch),
+                  .kind = waits ? span_kind::wait : span_kind::action,
+                  .lane = span_lane::compute});
+}
+
+BELAY_DECL void pipeline_runner::begin_phase() noexcept { times_ = {}, last_ = monotonic_clock::now(); }
+
+BELAY_DECL void pipeline_runner::end_action(std::size_t number, traced_span* traced) noexcept {
+  executed_action& done = executed_[number];
+  done.end = monotonic_clock::now();
+  done.begin = std::exchange(last_, done.end);
+  times_.add(done.kind, done.exchanged, 1e-9 * static_cast<double>(done.end - done.begin));
+  if (traced != nullptr) traced->begin_at(done.begin), traced->end_at(done.end);
+}
+
+BELAY_DECL void pipeline_runner::run(stage_engine& engine, stage_interface& stage, where at) {
+  for (tensor_between_stages& left_over : received_) left_over.forget();  // of a step that has ended early
+  const bool timed = engine.runs_notes();
+  const auto note = [&](void (*write)(void*, std::size_t, traced_span*), std::size_t number, traced_span* traced) {
+    engine.queue({write, this, number, traced});
+  };
+  if (timed)
+    note([](void* self, std::size_t, traced_span*) { static_cast<pipeline_runner*>(self)->begin_phase(); }, 0, nullptr);
+  else
+    times_ = {};
+  std::size_t number = 0;
+  for (const schedule::action& next : row()) {
+    traced_span* const traced = add_span(engine.spans(), next);
+    if (!timed) spans_of_device_[number] = traced;
+    engine.run_timed(traced, [&] {
+      if (next.is_exchange())
+        exchange(engine, stage, next, (*transfers_)[number], at);
+      else
+        compute(engine, stage, next, at);
+    });
+    // In the order of the stream, whose time it is.
+    if (timed)
+      note([](void* self, std::size_t ended,
+              traced_span* span) { static_cast<pipeline_runner*>(self)->end_action(ended, span); },
+           number, traced);
+    if (observer_ != nullptr) observer_->given(number);
+    ++number;
+  }
+}
+
+BELAY_DECL void pipeline_runner::compute(stage_engine& engine, stage_interface& stage, const schedule::action& next,
+                                         where at) {
+  const std::size_t micro_batch = next.micro_batch;
+  tensor_between_stages& activation = received(schedule::payload::activation, micro_batch);
+  if (next.kind == schedule::action_kind::forward) {
+    activation.widen(engine, elements_, at);
+    stage.forward(micro_batch, activation.values());
+    return stage.let_go_of_input(activation.memory());
+  }
+  tensor_between_stages& gradient = received(schedule::payload::gradient, micro_batch);
+  gradient.widen(engine, elements_, at);
+  stage.backward(micro_batch, gradient.values());
+  gradient.release(engine);
+  activation.release(engine);
+  if (place().first()) stage.release(micro_batch);
+}
+
+BELAY_DECL void pipeline_runner::exchange(stage_engine& engine, stage_interface& stage, const schedule::action& next,
+                                          transfer_list& transfers, where at) {
+  const auto tag_of = [](const schedule::transfer& one) {
+    return static_cast<int>(2 * one.micro_batch + (one.what == schedule::payload::gradient ? 1 : 0));
+  };
+  std::size_t count = 0;
+  std::array<tensor_between_stages, schedule::action::most_transfers> outgoing;
+  for (const schedule::transfer& one : next.transfers()) {
+    p2p& transfer = transfers[count];
+    tensor_between_stages& sent = outgoing[count++];
+    if (one.direction == schedule::transfer_direction::receive) continue;
+    const stage_tensor exact = one.what == schedule::payload::activation ? stage.output(one.micro_batch)
+                                                                         : stage.input_gradient(one.micro_batch);
+    transfer = p2p::send(static_cast<int>(one.peer), sent.round(engine, elements_, exact, at), tag_of(one));
+  }
+  // Later work of the stream may not overtake it, nor it what the stream has queued.
+  const stream_event ready = engine.record();
+  count = 0;
+  for (const schedule::transfer& one : next.transfers()) {
+    p2p& transfer = transfers[count++];
+    if (one.direction == schedule::transfer_direction::send) continue;
+    const std::span<std::byte> arriving =
+        received(one.what, one.micro_batch).receive(engine, ready, elements_, boundary_, at);
+    transfer = p2p::receive(static_cast<int>(one.peer), arriving, tag_of(one));
+  }
+  exchange_in_order(engine, ready, {transfers.data(), count}, transfers_, at);
+  for (tensor_between_stages& sent : outgoing) sent.release(engine);
+  for (const schedule::transfer& one : next.transfers()) {
+    if (one.direction != schedule::transfer_direction::send) continue;
+    if (one.what == schedule::payload::gradient)
+      stage.release(one.micro_batch);
+    else
+      stage.let_go_of_output(one.micro_batch);
+  }
+}
+
+BELAY_DECL void* pipeline_runner::receive_in_pass(stage_engine& engine, std::span<const std::size_t> shape,
+                                                  tensor_between_stages& incoming, where at) {
+  const std::span<std::byte> arriving = incoming.lease(engine, elements_, shape, at);
+  exchange_in_pass(engine, p2p::receive(group_.rank() - 1, arriving), at);
+  incoming.widen(engine, elements_, at);
+  return incoming.values();
+}
+
+BELAY_DECL void pipeline_runner::send_in_pass(stage_engine& engine, stage_tensor output, where at) {
+  tensor_between_stages outgoing;
+  exchange_in_pass(engine, p2p::send(group_.rank() + 1, outgoing.round(engine, elements_, output, at)), at);
+  outgoing.release(engine);
+}
+
+BELAY_DECL void pipeline_runner::exchange_in_pass(stage_engine& engine, const p2p& one, where at) {
+  if (std::exchange(pass_, engine.epoch()) != engine.epoch()) in_pass_ = 0;  // what passes before had is over
+  if (in_pass_ == passed_->size()) passed_->emplace_back();
+  p2p& transfer = (*passed_)[in_pass_++];
+  transfer = one;
+  exchange_in_order(engine, engine.record(), {&transfer, 1}, passed_, at);
+}
+
+BELAY_DECL void pipeline_runner::exchange_in_order(stage_engine& engine, const stream_event& ready,
+                                                   std::span<const p2p> transfers,
+                                                   const std::shared_ptr<const void>& kept, where at) {
+  const auto used_until = [&](const stream_event& over) {
+    for (const p2p& one : transfers) engine.memory().used_until(over, one.data, one.bytes);
+  };
+  if (engine.runs_later()) {
+    pending under_way = group_.start_exchange(transfers, start_order(after(ready, at)).keeping(kept));
+    used_until(under_way.event());
+    return engine.wait(std::move(under_way), at);
+  }
+  engine.synchronize();
+  group_.exchange(transfers, at);
+  used_until(ready);
+}
+
+BELAY_DECL void pipeline_runner::take_times_of_device() noexcept {
+  times_ = times_of_spans(spans_of_device_, executed_);
+  std::fill(spans_of_device_.begin(), spans_of_device_.end(), nullptr);
+}
+
+}  // namespace belay::inline BELAY_ABI

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A team of several lanes, each of which is a thread.
+#pragma once
+
+#include <barrier>
+#include <cstddef>
+#include <thread>
+#include <vector>
+
+namespace test {
+
+template <unsigned Lanes>
+struct shared_by_lanes {
+  std::barrier<> meeting{Lanes};
+  double given[Lanes] = {};
+};
+
+template <unsigned Lanes>
+struct threads {
+  static constexpr unsigned lanes = Lanes;
+  unsigned lane;
+  shared_by_lanes<Lanes>* shared;
+  void synchronize() const { shared->meeting.arrive_and_wait(); }
+  template <class T>
+  [[nodiscard]] T from(unsigned other, T value) const {
+    shared->given[lane] = static_cast<double>(value);  // exact for both types
+    shared->meeting.arrive_and_wait();
+    const T result = static_cast<T>(shared->given[other]);
+    shared->meeting.arrive_and_wait();
+    return result;
+  }
+};
+
+template <unsigned Lanes, class G>
+void run_by_threads(std::size_t rows, const G& g) {
+  shared_by_lanes<Lanes> shared;
+  std::vector<std::jthread> all;
+  for (unsigned lane = 0; lane < Lanes; ++lane) {
+    all.emplace_back([&shared, &g, lane, rows] {
+      for (std::size_t row = 0; row < rows; ++row) g(threads<Lanes>{lane, &shared}, row);
+    });
+  }
+}
+
+}  // namespace test
