@@ -7513,7 +7513,7 @@ BELAY_DECL stream_arbiter::stream_arbiter(std::uint64_t seed, std::size_t hosts)
 
 // ---- belay/device/stream_watch.hpp
 //
-// What bounds the waits for a rank's streams, and how long one of them goes on. The world that the rank is of gives a
+// Bounds of the waits for a rank's streams, and how long one of them goes on. The world that the rank is of gives a
 // watch: how long a piece of work may run, and whether what it waits for can still come. A thread that waits asks it
 // every 20 ms. A stream that was made without one waits for as long as it takes.
 //
@@ -12839,8 +12839,8 @@ void mixed_product(operand<C> c, operand<const A> a, operand<const B> b, compute
 
 // ---- belay/kernel/team.hpp
 //
-// Who does one index of a kernel together. A team does one row: `solo`, the host's thread, or a warp. A kernel of rows
-// is written against a team. It gets the same bits from any, because a sum always has the sixteen lanes of
+// Teams, which do one index of a kernel together. A team does one row: `solo`, the host's thread, or a warp. A kernel
+// of rows is written against a team. It gets the same bits from any, because a sum always has the sixteen lanes of
 // kernel/reduce.hpp, in the same order.
 //
 //   struct normed {                                               // row r of `out` = row r of `in` / its sum
@@ -14624,8 +14624,7 @@ class even_shards {
   }
 
  private:
-  // What the current rank lacks to the level. Those of the bucket's elements that the level leaves go to the first
-  // ones.
+  // Elements that the current rank lacks to the level. Those of the bucket that the level leaves go to the first ranks.
   [[nodiscard]] std::size_t room() noexcept {
     const std::size_t owned = owned_[rank_];
     if (owned > level_) return 0;
@@ -21465,7 +21464,7 @@ class exchange_core : public participant {
   /// taken.
   void begin_step(where at = where::current());
 
-  // What a step asks of its participants.
+  // A step asks its participants for these.
   void begin(const step_start&, where at) override;
   void finish(const divisor_value&, where) noexcept override;
   void abandon(where) noexcept override;
@@ -35233,6 +35232,7 @@ struct gather_plan : std::array<gather_order, phase_count> {
   std::size_t micro_batches = 0;
 };
 
+/// The orders in which the groups of one store have gathered its layers, since `begin`.
 template <class Group>
 class executed_orders {
  public:
@@ -37251,7 +37251,7 @@ class checkpoints final : public participant, public update_observer {
     held_.clear();
   }
 
-  // What a step asks of its participants.
+  // A step asks its participants for these.
 
   /// As a participant of each step: learns from the vote whether a checkpoint failed or a stop was asked for.
   void begin(const step_start&, where) noexcept override {}
@@ -37956,8 +37956,8 @@ template <class Run, std::invocable Body>
 
 // ---- belay/train/launch_plan.hpp
 //
-// What a launch may use, the plan of its ranks, each of which has rehearsed itself alone, and the refusal of one that
-// does not fit: budgets, what the machine has left, and what devices have.
+// Memory that a launch may use, the plan of its ranks, each of which has rehearsed itself alone, and the refusal of one
+// that does not fit: budgets, what the machine has left, and what devices have.
 
 // ---- belay/train/run_memory.hpp
 //
@@ -38005,7 +38005,7 @@ class lasting_leases {
   [[nodiscard]] std::size_t live_bytes(std::size_t row) const noexcept;
 
  private:
-  // What is no lease's, as a part of a file, is counted where nobody reads it.
+  // Bytes that are no lease's, as a part of a file, are counted where nobody reads it.
   [[nodiscard]] std::size_t& row_of(const std::span<std::byte> part) noexcept;
 
   rank_plan rows_;
@@ -40601,7 +40601,7 @@ class parameter_store final : public participant, public store_memory<Run, Preci
                   "belay: update consumes the token: store.update(std::move(*ok), f)");
   }
 
-  // What a step asks of its participants.
+  // A step asks its participants for these.
 
   /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
   void begin(const step_start& start, where at) override;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a run does between its training steps: the other phases of its cycle, each entered and left by a transition. On
+// A run between its training steps: the other phases of its cycle, each entered and left by a transition. On
 // all ranks, and in the rehearsal. `phase_session.hpp` has what depends on the types of a trainer.
 #pragma once
 

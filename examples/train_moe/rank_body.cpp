@@ -131,7 +131,7 @@ void rank_body::train(summary& end) {
     return true;
   });
   trace_.finish(*trainer_);
-  // What was trained is not lost with its last checkpoint.
+  // Steps that were trained are not lost with the last checkpoint.
   try {
     trainer_->close_checkpoints();
   } catch (const belay::file_error&) {  // on all ranks

@@ -35,7 +35,7 @@ class rank_run {
   [[nodiscard]] virtual std::span<belay::traced_span> lease_spans(std::size_t count, const char* purpose) = 0;
   [[nodiscard]] virtual std::span<std::byte> lease_bytes(belay::function_ref<std::size_t(int)> bytes_of,
                                                          const char* purpose) = 0;
-  /// What is leased now, as of `each_live` of a run; how many leases last as long as the run; open obligations.
+  /// Live leases, which `each_live` of a run tells; how many leases last as long as the run; open obligations.
   virtual void each_live(belay::function_ref<void(belay::tier, std::string_view, std::size_t)> see) const = 0;
   [[nodiscard]] virtual std::size_t lasting_leases() const = 0;
   [[nodiscard]] virtual std::size_t open_obligations() const = 0;

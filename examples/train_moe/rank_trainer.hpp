@@ -50,7 +50,7 @@ class rank_trainer {
   [[nodiscard]] virtual phase_rounds& phases() noexcept = 0;
   [[nodiscard]] bool rehearsing() noexcept { return run().rehearsing(); }
 
-  /// As of `trainer`.
+  /// Trains step `number`, from 1. Nothing where it must be replayed: `run.steps` then gives the number again.
   virtual std::optional<step_result> train(std::size_t number) = 0;
 
   /// The rank's row of the schedule, as it was run last; `by` is told of each action. Not collective.

@@ -77,7 +77,7 @@ void run_trace::write(rank_trainer& trainer) {
   if (trainer.rehearsing() || std::exchange(written_, true)) return;
   const auto& control = trainer.mesh().control();
   trainer.run().synchronize();
-  // What was started has a turn before this.
+  // Operations that were started have a turn before this.
   const bool started = std::ranges::any_of(
       log_->spans(), [](const belay::traced_span& each) { return each.lane == belay::span_lane::communication; });
   if (started) control.start_local(belay::operation::barrier, [] {}).wait();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What bounds the waits for a rank's streams, and how long one of them goes on. The world that the rank is of gives a
+// Bounds of the waits for a rank's streams, and how long one of them goes on. The world that the rank is of gives a
 // watch: how long a piece of work may run, and whether what it waits for can still come. A thread that waits asks it
 // every 20 ms. A stream that was made without one waits for as long as it takes.
 //

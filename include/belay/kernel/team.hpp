@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Who does one index of a kernel together. A team does one row: `solo`, the host's thread, or a warp. A kernel of rows
-// is written against a team. It gets the same bits from any, because a sum always has the sixteen lanes of
+// Teams, which do one index of a kernel together. A team does one row: `solo`, the host's thread, or a warp. A kernel
+// of rows is written against a team. It gets the same bits from any, because a sum always has the sixteen lanes of
 // kernel/reduce.hpp, in the same order.
 //
 //   struct normed {                                               // row r of `out` = row r of `in` / its sum

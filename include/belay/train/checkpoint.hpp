@@ -252,7 +252,7 @@ class checkpoints final : public participant, public update_observer {
     held_.clear();
   }
 
-  // What a step asks of its participants.
+  // A step asks its participants for these.
 
   /// As a participant of each step: learns from the vote whether a checkpoint failed or a stop was asked for.
   void begin(const step_start&, where) noexcept override {}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a launch may use, the plan of its ranks, each of which has rehearsed itself alone, and the refusal of one that
-// does not fit: budgets, what the machine has left, and what devices have.
+// Memory that a launch may use, the plan of its ranks, each of which has rehearsed itself alone, and the refusal of one
+// that does not fit: budgets, what the machine has left, and what devices have.
 // IWYU pragma: private, include "belay/train/launch.hpp"
 #pragma once
 

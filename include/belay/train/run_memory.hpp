@@ -67,7 +67,7 @@ class lasting_leases {
   [[nodiscard]] std::size_t live_bytes(std::size_t row) const noexcept;
 
  private:
-  // What is no lease's, as a part of a file, is counted where nobody reads it.
+  // Bytes that are no lease's, as a part of a file, are counted where nobody reads it.
   [[nodiscard]] std::size_t& row_of(const std::span<std::byte> part) noexcept;
 
   rank_plan rows_;

@@ -139,7 +139,7 @@ class parameter_store final : public participant, public store_memory<Run, Preci
                   "belay: update consumes the token: store.update(std::move(*ok), f)");
   }
 
-  // What a step asks of its participants.
+  // A step asks its participants for these.
 
   /// Throws usage_error where the last committed step's gradients were neither applied nor discarded.
   void begin(const step_start& start, where at) override;

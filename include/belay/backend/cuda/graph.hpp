@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What a stream was given once, to be launched again as one piece of work; and what is in every capture of a rank's
-// device beside the stream that is captured, such as the rank's communications: its work begins after the captured
-// stream's begin, is part of the graph, and is over before that ends.
+// Work that a stream was given once, to be launched again as one piece of work; and what is in every capture of a
+// rank's device beside the stream that is captured, such as the rank's communications: its work begins after the
+// captured stream's begin, is part of the graph, and is over before that ends.
 //
 //   belay::cuda::graph<Api> step = kit.stream().capture([&] { kit.each(n, first), kit.each(n, second); });
 //   kit.stream().launch(step);

@@ -79,8 +79,7 @@ class even_shards {
   }
 
  private:
-  // What the current rank lacks to the level. Those of the bucket's elements that the level leaves go to the first
-  // ones.
+  // Elements that the current rank lacks to the level. Those of the bucket that the level leaves go to the first ranks.
   [[nodiscard]] std::size_t room() noexcept {
     const std::size_t owned = owned_[rank_];
     if (owned > level_) return 0;

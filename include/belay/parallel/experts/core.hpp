@@ -164,7 +164,7 @@ class exchange_core : public participant {
   /// taken.
   void begin_step(where at = where::current());
 
-  // What a step asks of its participants.
+  // A step asks its participants for these.
   void begin(const step_start&, where at) override;
   void finish(const divisor_value&, where) noexcept override;
   void abandon(where) noexcept override;

@@ -42,6 +42,7 @@ struct gather_plan : std::array<gather_order, phase_count> {
   std::size_t micro_batches = 0;
 };
 
+/// The orders in which the groups of one store have gathered its layers, since `begin`.
 template <class Group>
 class executed_orders {
  public:

@@ -64,7 +64,7 @@ class frame : public belay::frame_arithmetic<frame> {
     return belay::adding_to(parameter.gradient_values());
   }
 
-  // What an expert exchange asks of the engine.
+  // An expert exchange asks the engine for these.
   class engine_type {
    public:
     void adopt(const auto&) {}

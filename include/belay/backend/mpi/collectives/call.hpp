@@ -103,7 +103,7 @@ class collective_context {
 
   void finish() noexcept { group_->progress->finish(lane_); }
 
-  // What comparisons of all ranks' calls ask for (see call_mismatch.hpp).
+  // Comparisons of all ranks' calls ask for these (see call_mismatch.hpp).
 
   [[nodiscard]] std::span<const std::size_t> send_counts_of(int q) const noexcept { return of(q).send_counts; }
   [[nodiscard]] std::span<const std::size_t> receive_counts_of(int q) const noexcept { return of(q).receive_counts; }
