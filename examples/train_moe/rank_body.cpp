@@ -15,9 +15,10 @@ namespace train_moe {
 
 using clock = std::chrono::steady_clock;
 
-rank_body::rank_body(prepared_run& prepared, int rank, rank_trainer& trainer)
+// A rehearsed body that asks for its rank's number stands for no other rank.
+rank_body::rank_body(prepared_run& prepared, rank_trainer& trainer)
     : prepared_(&prepared),
-      first_(!trainer.rehearsing() && rank == 0),
+      first_(!trainer.rehearsing() && trainer.mesh().control().rank() == 0),
       trainer_(&trainer),
       state_(prepared.line, prepared.text),
       report_(prepared, trainer.run()),

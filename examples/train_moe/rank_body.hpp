@@ -18,7 +18,7 @@ namespace train_moe {
 class rank_body {
  public:
   /// Both outlive it.
-  rank_body(prepared_run& prepared, int rank, rank_trainer& trainer);
+  rank_body(prepared_run& prepared, rank_trainer& trainer);
 
   /// The whole run.
   void run();

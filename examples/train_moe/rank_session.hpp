@@ -70,7 +70,7 @@ class session_trainer final : public rank_trainer {
 template <class T, class Parts = model::trains_all, class Run>
 void run_rank_as(prepared_run& prepared, belay::rank& rank, Run& run) {
   session_trainer<T, Run, Parts> trainer(prepared, rank, run);
-  rank_body(prepared, rank.number(), trainer).run();
+  rank_body(prepared, trainer).run();
 }
 
 }  // namespace train_moe
